@@ -1,75 +1,91 @@
-"""Telling the scheduler that a node has cooled: pods that were refused because of it wait for that.
+"""Wake pending pods when a node has cooled, by an annotation of the Node.
 
-Owes the rest: a Node that was above the extender's thresholds, or its own, for any pods and is not
-any more gets one change of an annotation, one that pods were to leave for another gets one with
-each window for a while. The scheduler tries pods again when a Node changes, else only after
-minutes.
+kube-scheduler retries a refused pod when a Node changes, else only after minutes. A Node that was
+above the extender's thresholds, or its own, gets one change of the annotation when it is below them
+again. A Node that pods leave by an eviction plan gets one per window for a while.
 """
 
-from collections.abc import Set
-from typing import Final
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
 
-from actuators.cluster.write_queue import Write, Writer
-from pipeline.clock import Clock
+from actuators.cluster.feature import Context, Watch
+from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
-from pipeline.kube.api_client import MERGE, Api
+from pipeline.kube.api_client import MERGE
 from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.loadaware.pod_amounts import seconds_of
-from pipeline.processors.placement.plugin_config import Placement
 from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES
 from pipeline.topics.result_header import supersedes
 
 COOLED: Final = "springtide/cooled"
-"""On a Node that has cooled: as of which window."""
+"""Annotation of a Node that has cooled: end of the window that showed it."""
 
-READERS_SECONDS: Final = 1.0
-"""Whom the scheduler asks then has read of it: extenders read a few times a second."""
-TOLD_SECONDS: Final = 180.0
-"""For so long after a plan to evict pods of a node it is told of with each window."""
+EXTENDER_LAG_SECONDS: Final = 1.0
+"""Extenders read the topics a few times a second: the scheduler must not ask them earlier."""
+PLAN_SECONDS: Final = 180.0
+"""For so long after an eviction plan each window of the node wakes pending pods."""
 
-_WHAT: Final = "cooled"
+_FEATURE: Final = "cooled"
 
 
-class Cooling:
-    """Which nodes are hot, as the extender sees it. `decide` puts what is due into the writer's
-    hands; what `learn_state` learned before `is_on` lay on the topic at the start, and is no
-    change."""
+class CooledNodes:
+    """Which nodes the extender considers hot. Records read before `start` cause no write."""
 
-    def __init__(self, api: Api, writer: Writer, placement: Placement, clock: Clock) -> None:
-        self.is_on = False
-        self._api = api
-        self._writer = writer
-        self._placement = placement
+    def __init__(self, context: Context) -> None:
+        self._api = context.api
+        self._queue = context.queue
+        self._clock = context.clock
+        self._placement = context.placement
+        self._is_on = context.settings.actuator.mode == "act"
+        self._has_started = False
         self._states: dict[str, NodeStateRecord] = {}
         self._hot_for: dict[str, Set[str]] = {}
         self._own_thresholds: dict[str, str] = {}
-        self._making_room: dict[str, float] = {}
+        self._planned_at: dict[str, float] = {}
         self._due: dict[str, float] = {}
-        self._clock = clock
 
-    def learn_node(self, name: str, record: NodeRecord | None) -> None:
-        """What is known of a node: its own thresholds."""
-        said = None if record is None else record.annotations.get(ANNOTATION)
-        if said is None:
+    @property
+    def reads(self) -> Mapping[str, float | None]:
+        if not self._is_on:
+            return {}
+        return {NODES.name: None, NODE_STATE.name: None, EVICTION_PLANS.name: PLAN_SECONDS}
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return []
+
+    def learn(self, topic: str, node: str, record: Any) -> None:
+        if topic == NODES.name:
+            self._learn_node(node, record)
+        elif topic == NODE_STATE.name:
+            self._learn_state(node, record)
+        elif record is not None:
+            self._learn_plan(record)
+
+    def start(self) -> None:
+        self._has_started = True
+
+    def _learn_node(self, name: str, record: NodeRecord | None) -> None:
+        annotation = None if record is None else record.annotations.get(ANNOTATION)
+        if annotation is None:
             self._own_thresholds.pop(name, None)
         else:
-            self._own_thresholds[name] = said
+            self._own_thresholds[name] = annotation
 
-    def learn_plan(self, plan: EvictionPlanRecord) -> None:
-        """Pods are to leave a node for one that waits; how soon the node cools nobody knows."""
+    def _learn_plan(self, plan: EvictionPlanRecord) -> None:
         try:
-            self._making_room[plan.node] = parse_time(plan.at)
+            self._planned_at[plan.node] = parse_time(plan.at)
         except ValueError as error:
-            raise InvalidRecordError(f"at is not readable: {error}") from error
+            raise InvalidRecordError(f"at is not a time: {error}") from error
 
-    def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
-        """The row of a node in the state table."""
+    def _learn_state(self, name: str, record: NodeStateRecord | None) -> None:
         if record is None:
             self._states.pop(name, None)
             self._hot_for.pop(name, None)
@@ -82,33 +98,30 @@ class Cooling:
         self._hot_for[name] = now
         if now - before:
             self._due.pop(name, None)
-            self._writer.drop(_WHAT, name)
-        if before - now or (not now and self._is_making_room(name, record)):
-            self._tell_soon(name)
+            self._queue.discard(_FEATURE, name)
+        has_cooled = bool(before - now) or (not now and self._is_being_relieved(name, record))
+        if has_cooled and self._has_started:
+            self._due.setdefault(name, self._clock.monotonic() + EXTENDER_LAG_SECONDS)
 
-    def decide(self) -> None:
-        """Have told what is due."""
+    def decide(self, *, everything: bool) -> None:
         now = self._clock.monotonic()
         for name in [name for name, due in self._due.items() if due <= now]:
             del self._due[name]
-            self._writer.put(_WHAT, name, self._write(name, self._states[name].as_of))
+            self._queue.put(_FEATURE, name, self._write(name, self._states[name].as_of))
 
-    def _is_making_room(self, name: str, record: NodeStateRecord) -> bool:
-        """Whether this is a window after pods were to leave, and not long after."""
-        since, end = self._making_room.get(name), seconds_of(record.as_of)
-        if since is None or end is None:
+    def _is_being_relieved(self, name: str, record: NodeStateRecord) -> bool:
+        """Whether this window follows an eviction plan for the node by less than
+        `PLAN_SECONDS`."""
+        planned_at, end = self._planned_at.get(name), seconds_of(record.as_of)
+        if planned_at is None or end is None:
             return False
-        seconds = end - since
-        if seconds > TOLD_SECONDS:
-            del self._making_room[name]
-        return 0 < seconds <= TOLD_SECONDS
-
-    def _tell_soon(self, name: str) -> None:
-        if self.is_on:
-            self._due.setdefault(name, self._clock.monotonic() + READERS_SECONDS)
+        seconds = end - planned_at
+        if seconds > PLAN_SECONDS:
+            del self._planned_at[name]
+        return 0 < seconds <= PLAN_SECONDS
 
     def _find_hot(self, name: str, record: NodeStateRecord) -> Set[str]:
-        """Which pods the extender refuses on a node because of its usage."""
+        """The kinds of pods that the extender refuses on a node because of its usage."""
         if LOAD_AWARE not in self._placement.filters:
             return frozenset()
         args = self._placement.load_aware
@@ -117,16 +130,16 @@ class Cooling:
         return hot_for(record, args, self._own_thresholds.get(name))
 
     def _write(self, name: str, as_of: str) -> Write:
-        async def do() -> None:
+        async def execute() -> None:
             body = {"metadata": {"annotations": {COOLED: as_of}}}
             path = f"/api/v1/nodes/{name}/status"
             await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)
 
-        def failed(error: KubernetesError) -> None:
-            # Done twice it says the same; a Node that is gone has nobody waiting for it.
+        def on_failure(error: KubernetesError) -> None:
+            # Writing it twice is harmless; no pod waits for a deleted Node.
             state = self._states.get(name)
-            is_there = not isinstance(error, NotFoundError)
-            if is_there and state is not None and state.as_of == as_of:
-                self._writer.put(_WHAT, name, self._write(name, as_of))
+            exists = not isinstance(error, NotFoundError)
+            if exists and state is not None and state.as_of == as_of:
+                self._queue.put(_FEATURE, name, self._write(name, as_of))
 
-        return Write(do, failed)
+        return Write(execute, on_failure)

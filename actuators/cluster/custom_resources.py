@@ -1,17 +1,16 @@
-"""Custom resources that each Node has one of, named like it: NodeMetric and NodeSLO.
+"""Custom resources with one object per Node and its name: NodeMetric and NodeSLO.
 
-Owes the rest: an object for each Node of which its spec is known, owned by the Node so that it goes
-with it, whoever made it, and with the spec that is wanted, also after somebody else has changed
-either. Objects that we made bear our label; where no node wants one any more those are deleted, and
-no others.
+Each Node with a desired spec gets an object. The Node owns it, also if another client created it,
+and its spec is restored after foreign changes. Objects that we created carry our label; without a
+desired spec those are deleted, and no others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from actuators.cluster.write_queue import Write, Writer, answered
+from actuators.cluster.write_queue import Write, WriteQueue, decode_answer
 from pipeline.errors import ApiRefusedError, ConflictError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import JSON_PATCH, Api
 from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
@@ -19,9 +18,11 @@ from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "springtide"
 
+Execute = Callable[[], Awaitable[None]]
 
-class ObjectKind(NamedTuple):
-    """`merges` says that parts of a spec which are not wanted stay as others wrote them."""
+
+class ResourceKind(NamedTuple):
+    """`merges`: parts of a spec without a desired value stay as others wrote them."""
 
     kind: str
     plural: str
@@ -32,33 +33,29 @@ class ObjectKind(NamedTuple):
         return f"/apis/{GROUP}/v1alpha1/{self.plural}"
 
 
-NODE_METRIC: Final = ObjectKind("NodeMetric", "nodemetrics", merges=False)
-NODE_SLO: Final = ObjectKind("NodeSLO", "nodeslos", merges=True)
+NODE_METRIC: Final = ResourceKind("NodeMetric", "nodemetrics", merges=False)
+NODE_SLO: Final = ResourceKind("NodeSLO", "nodeslos", merges=True)
 
 
-class Wanted(NamedTuple):
-    """The spec of a node's object, and the uid of the Node, which owns it."""
+class DesiredSpec(NamedTuple):
+    """The spec of a node's object, and the uid of the Node that owns it."""
 
     spec: Mapping[str, Any]
     owner_uid: str
 
 
-UidOf = Callable[[str], str | None]
-"""The uid of the Node of a name, None where there is none."""
+class _Existing(NamedTuple):
+    """An object as last observed. Each change of its spec increases the generation. `owners` is
+    None if an object exists that has not been observed yet."""
 
-
-class _There(NamedTuple):
-    """An object as we were last told of it. Its generation grows with each change of its spec. Its
-    owners are None while nobody has told of them."""
-
-    ours: bool
+    is_ours: bool
     owners: Sequence[dict[str, Any]] | None = None
     uid: str = ""
     generation: int = 0
 
 
 class _Written(NamedTuple):
-    """What we wrote last, and which object and generation that made."""
+    """The spec that we wrote last, and the object and generation that resulted."""
 
     spec: Mapping[str, Any]
     uid: str
@@ -77,7 +74,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Object(msgspec.Struct):
-    """`spec` is None also where only metadata were asked for."""
+    """`spec` is None also in answers that contain metadata only."""
 
     metadata: _Metadata
     spec: dict[str, Any] | None = None
@@ -86,123 +83,126 @@ class _Object(msgspec.Struct):
 _objects: Final = msgspec.json.Decoder(_Object)
 
 
-class Objects:
-    """Objects of one kind. `see`, `gone` and `want` tell it of the world, `decide` what is due."""
+class CustomResources:
+    """The objects of one kind, as a `Follower` of their list-watch. `node_uids` has the uid of
+    each Node on the API server."""
 
-    def __init__(self, api: Api, kind: ObjectKind, writer: Writer, uid_of: UidOf) -> None:
+    def __init__(
+        self, api: Api, kind: ResourceKind, queue: WriteQueue, node_uids: Mapping[str, str]
+    ) -> None:
         self.kind = kind
         self._api = api
-        self._uid_of = uid_of
-        self._writer = writer
-        self._what = kind.kind
-        self._there: dict[str, _There] = {}
+        self._node_uids = node_uids
+        self._queue = queue
+        self._existing: dict[str, _Existing] = {}
         self._listed: set[str] = set()
-        self._wanted: dict[str, Wanted] = {}
+        self._desired: dict[str, DesiredSpec] = {}
         self._written: dict[str, _Written] = {}
         self._changed: dict[str, None] = {}
-        # Names of which the Node is not there yet, or another.
+        # Names whose Node does not exist yet, or has another uid.
         self._early: set[str] = set()
-        # Names of which a change was refused: perhaps there is no spec to be changed.
+        # Names whose patch was refused: the object may have no spec.
         self._refused: set[str] = set()
 
     def exists(self, name: str) -> bool:
-        """Whether the object of a node is there, as far as we know."""
-        return name in self._there
+        """Whether a node's object exists, as far as we know."""
+        return name in self._existing
 
     # -- the API server
 
-    def begin(self) -> None:
+    def list_started(self) -> None:
         self._listed = set()
 
-    def see(self, of: bytes | msgspec.Raw) -> None:
-        """An object is there."""
-        self._see(_objects.decode(of))
+    def observed(self, encoded: bytes | msgspec.Raw) -> None:
+        self._observe(_objects.decode(encoded))
 
-    def _see(self, of: _Object) -> None:
-        metadata = of.metadata
+    def _observe(self, found: _Object) -> None:
+        metadata = found.metadata
         name = metadata.name
         self._listed.add(name)
-        ours = (metadata.labels or {}).get(MANAGED_BY) == OURS
-        before, written = self._there.get(name), self._written.get(name)
+        is_ours = (metadata.labels or {}).get(MANAGED_BY) == OURS
+        before, written = self._existing.get(name), self._written.get(name)
         owners = metadata.owner_references or ()
-        there = _There(ours, owners, metadata.uid, metadata.generation)
-        self._there[name] = there
-        if written and (there.uid != written.uid or there.generation > written.generation):
-            # Somebody else has changed it, or made it anew.
+        existing = _Existing(is_ours, owners, metadata.uid, metadata.generation)
+        self._existing[name] = existing
+        if written and (existing.uid != written.uid or existing.generation > written.generation):
+            # Another client changed or recreated it.
             del self._written[name]
             self._changed[name] = None
-        if before is None or before[:2] != there[:2]:
+        if before is None or before[:2] != existing[:2]:
             self._changed[name] = None
 
-    def complete(self) -> None:
-        for name in self._there.keys() - self._listed:
-            self.gone(name)
+    def list_completed(self) -> None:
+        for name in self._existing.keys() - self._listed:
+            self.deleted(name)
 
-    def gone(self, name: str) -> None:
-        """An object was deleted."""
-        self._there.pop(name, None)
+    def deleted(self, name: str) -> None:
+        self._existing.pop(name, None)
         self._written.pop(name, None)
         self._refused.discard(name)
         self._changed[name] = None
 
-    # -- what is due
+    # -- writes
 
-    def want(self, name: str, wanted: Wanted | None) -> None:
-        """What a node's object is to say; None where it is to have none."""
-        if wanted == self._wanted.get(name):
+    def set_desired(self, name: str, desired: DesiredSpec | None) -> None:
+        """Set the desired spec of a node's object; None if it should have none."""
+        if desired == self._desired.get(name):
             return
-        if wanted is None:
-            del self._wanted[name]
+        if desired is None:
+            del self._desired[name]
         else:
-            self._wanted[name] = wanted
+            self._desired[name] = desired
         self._changed[name] = None
 
     def decide(self, *, everything: bool = False) -> None:
-        """Put what is due into the writer's hands; with `everything` also what had to wait for its
+        """Queue the writes of changed objects; with `everything` also of those that wait for their
         Node."""
         changed, self._changed = self._changed, {}
         if everything:
             changed.update(dict.fromkeys(self._early))
         for name in changed:
-            do = self._due(name)
-            if do is None:
-                self._writer.drop(self._what, name)
+            execute = self._difference(name)
+            if execute is None:
+                self._queue.discard(self.kind.kind, name)
             else:
-                self._writer.put(self._what, name, Write(do, self._failed(name)))
+                self._queue.put(self.kind.kind, name, Write(execute, self._on_failure(name)))
 
-    def _due(self, name: str) -> Any:
-        wanted, there = self._wanted.get(name), self._there.get(name)
+    def _difference(self, name: str) -> Execute | None:
+        """The request that makes an object what is desired, None if it is."""
+        desired, existing = self._desired.get(name), self._existing.get(name)
         self._early.discard(name)
-        if wanted is None:
-            return self._deletion(name) if there and there.ours else None
-        # Of a Node that is gone, or another by now, it would be collected at once.
-        has_node = self._uid_of(name) == wanted.owner_uid
-        is_owned = there is not None and _is_owned(there, wanted.owner_uid)
+        if desired is None:
+            return self._deletion(name) if existing and existing.is_ours else None
+        # The garbage collector would delete an object whose owner does not exist.
+        has_node = self._node_uids.get(name) == desired.owner_uid
+        is_owned = existing is not None and _is_owned(existing, desired.owner_uid)
         if not has_node and not is_owned:
             self._early.add(name)
-        if there is None:
-            return self._creation(name, wanted) if has_node else None
+        if existing is None:
+            return self._creation(name, desired) if has_node else None
         written = self._written.get(name)
-        is_so = written is not None and written.spec == wanted.spec
-        owners = _owners(name, there, wanted.owner_uid) if has_node and not is_owned else []
-        return None if is_so and not owners else self._change(name, wanted, owners)
+        is_equal = written is not None and written.spec == desired.spec
+        owners: list[dict[str, Any]] = []
+        if has_node and not is_owned:
+            owners = _owner_patch(name, existing, desired.owner_uid)
+        return None if is_equal and not owners else self._change(name, desired, owners)
 
-    def _failed(self, name: str) -> Any:
-        def failed(error: KubernetesError) -> None:
+    def _on_failure(self, name: str) -> Callable[[KubernetesError], None]:
+        def on_failure(error: KubernetesError) -> None:
             if isinstance(error, NotFoundError):
-                self.gone(name)
+                self.deleted(name)
             elif isinstance(error, ConflictError):
-                # There is one that we have not been told of yet.
-                self._there.setdefault(name, _There(ours=False))
+                # It exists, and the watch has not delivered it yet.
+                self._existing.setdefault(name, _Existing(is_ours=False))
             elif isinstance(error, ApiRefusedError):
                 self._refused.add(name)
-            # What of it was done nobody knows.
+            # It is unknown whether the request was executed.
             self._written.pop(name, None)
             self._changed[name] = None
 
-        return failed
+        return on_failure
 
-    def _creation(self, name: str, wanted: Wanted) -> Any:
+    def _creation(self, name: str, desired: DesiredSpec) -> Execute:
         async def create() -> None:
             body = {
                 "apiVersion": API_VERSION,
@@ -210,64 +210,65 @@ class Objects:
                 "metadata": {
                     "name": name,
                     "labels": {MANAGED_BY: OURS},
-                    "ownerReferences": [_owner(name, wanted.owner_uid)],
+                    "ownerReferences": [_owner(name, desired.owner_uid)],
                 },
-                "spec": wanted.spec,
+                "spec": desired.spec,
             }
-            found = await self._api.request("POST", self.kind.path, body=body, attempts=1)
-            self._wrote(name, wanted, found)
+            answer = await self._api.request("POST", self.kind.path, body=body, attempts=1)
+            self._on_written(name, desired, answer)
 
         return create
 
-    def _change(self, name: str, wanted: Wanted, owners: list[dict[str, Any]]) -> Any:
+    def _change(self, name: str, desired: DesiredSpec, owners: list[dict[str, Any]]) -> Execute:
         async def change() -> None:
             path = f"{self.kind.path}/{name}"
-            first = owners
+            operations = owners
             is_merged = self.kind.merges
             if is_merged and name in self._refused:
-                found = answered(_objects, await self._api.request("GET", path, attempts=1))
+                answer = await self._api.request("GET", path, attempts=1)
+                found = decode_answer(_objects, answer)
                 is_merged = found.spec is not None
                 version = found.metadata.resource_version
-                first = [_patch("test", "/metadata/resourceVersion", version), *owners]
-            parts = {f"/spec/{key}": value for key, value in wanted.spec.items()}
-            said = parts if is_merged else {"/spec": wanted.spec}
-            # Each as a whole: what is wanted no longer goes.
-            body = first + [_patch("add", where, value) for where, value in said.items()]
+                operations = [_patch("test", "/metadata/resourceVersion", version), *owners]
+            parts = {f"/spec/{key}": value for key, value in desired.spec.items()}
+            # Each part is replaced completely, so that undesired keys disappear.
+            replaced = parts if is_merged else {"/spec": desired.spec}
+            body = operations + [_patch("add", target, value) for target, value in replaced.items()]
             done = await self._api.request("PATCH", path, body=body, kind=JSON_PATCH, attempts=1)
-            self._wrote(name, wanted, done)
+            self._on_written(name, desired, done)
 
         return change
 
-    def _wrote(self, name: str, wanted: Wanted, found: bytes) -> None:
-        of = answered(_objects, found)
-        self._written[name] = _Written(wanted.spec, of.metadata.uid, of.metadata.generation)
+    def _on_written(self, name: str, desired: DesiredSpec, answer: bytes) -> None:
+        found = decode_answer(_objects, answer)
+        self._written[name] = _Written(desired.spec, found.metadata.uid, found.metadata.generation)
         self._refused.discard(name)
-        self._see(of)
+        self._observe(found)
 
-    def _deletion(self, name: str) -> Any:
+    def _deletion(self, name: str) -> Execute:
         async def delete() -> None:
             await self._api.request("DELETE", f"{self.kind.path}/{name}", attempts=1)
-            self.gone(name)
+            self.deleted(name)
 
         return delete
 
 
-def _is_owned(there: _There, uid: str) -> bool:
-    """Whether an object goes with the Node of this uid, as far as we were told."""
-    return there.owners is None or any(one.get("uid") == uid for one in there.owners)
+def _is_owned(existing: _Existing, uid: str) -> bool:
+    """Whether the Node of this uid owns an object, as far as we know."""
+    return existing.owners is None or any(owner.get("uid") == uid for owner in existing.owners)
 
 
 def _owner(name: str, uid: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
 
 
-def _owners(name: str, there: _There, uid: str) -> list[dict[str, Any]]:
-    """What makes the Node an owner, in place of an earlier one of its name; others stay, and where
-    there are others by now nothing is done."""
-    path, before = "/metadata/ownerReferences", list(there.owners or ())
-    others = [one for one in before if (one.get("kind"), one.get("name")) != ("Node", name)]
-    known = [_patch("test", path, before)] if before else []
-    return [*known, _patch("add", path, [*others, _owner(name, uid)])]
+def _owner_patch(name: str, existing: _Existing, uid: str) -> list[dict[str, Any]]:
+    """Operations that make the Node an owner in place of a former Node of its name. Other owners
+    stay; the patch fails if the owners have changed meanwhile."""
+    path, before = "/metadata/ownerReferences", list(existing.owners or ())
+    others = [owner for owner in before if (owner.get("kind"), owner.get("name")) != ("Node", name)]
+    unchanged = [_patch("test", path, before)] if before else []
+    return [*unchanged, _patch("add", path, [*others, _owner(name, uid)])]
 
 
 def _patch(operation: str, path: str, value: Any) -> dict[str, Any]:

@@ -1,24 +1,25 @@
-"""NodeMetric: its spec by the policy, its status as koordlet would report it, from our topics.
+"""NodeMetric objects: spec from the policy, status as koordlet reports it, from our topics.
 
-Owes the rest: a report of each node as often as its policy says, by the ends of its windows, over
-the time of aggregation that its policy says. What a report says is worked out when its turn comes,
-so that one that waited is not old.
+Each node is reported as often as its policy asks, by the ends of its windows. A status is computed
+when its write is executed, so that a write that waited is not old.
 """
 
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from actuators.cluster.custom_resources import NODE_METRIC, Objects, UidOf, Wanted
-from actuators.cluster.write_queue import Write, Writer
+from actuators.cluster.custom_resources import NODE_METRIC, CustomResources, DesiredSpec
+from actuators.cluster.feature import Context, Watch
+from actuators.cluster.write_queue import Write
 from pipeline.errors import (
     InvalidPolicyError,
     InvalidRecordError,
     KubernetesError,
     NotFoundError,
 )
-from pipeline.kube.api_client import JSON_PATCH, Api
+from pipeline.kube.api_client import JSON_PATCH
 from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
 from pipeline.processors.policy.nodemetric_spec import metric_spec
@@ -33,98 +34,125 @@ from pipeline.processors.slo.rolling_usage import Rolling
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS
+from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.result_header import supersedes
 from pipeline.topics.windows import Window
 
-_STATUS: Final = "NodeMetric status"
-# What is kept for an average costs memory; no report is about more than an hour.
+_FEATURE: Final = "NodeMetric status"
+# An average over a longer time fills up from here.
+_HISTORY_SECONDS: Final = 600.0
+# The windows of an average take memory: no report covers more.
 _LONGEST_SECONDS: Final = 3600
 
 
 class NodeMetrics:
-    """The NodeMetrics of all nodes. `learn_*` tell it of the topics, `decide` what is due."""
+    """Writes NodeMetrics in mode act with `actuator.node_metrics`; otherwise removes those we
+    wrote."""
 
-    def __init__(self, api: Api, writer: Writer, uid_of: UidOf, memory_policy: str) -> None:
-        self.objects = Objects(api, NODE_METRIC, writer, uid_of)
-        self._api = api
-        self._writer = writer
-        self._memory_policy = memory_policy
+    def __init__(self, context: Context) -> None:
+        actuator = context.settings.actuator
+        self._is_on = actuator.mode == "act" and actuator.node_metrics
+        self._memory_policy = context.settings.model.memory_collect_policy
+        self._resources = CustomResources(
+            context.api, NODE_METRIC, context.queue, context.node_uids
+        )
+        self._api = context.api
+        self._queue = context.queue
         self._rolling = Rolling()
         self._specs: dict[str, dict[str, Any]] = {}
         self._host_apps: dict[str, dict[str, str]] = {}
         self._states: dict[str, NodeStateRecord] = {}
         self._newest: dict[str, Window] = {}
         self._reported_ms: dict[str, int] = {}
-        self._known_ms: dict[str, int] = {}
-        # Of which something has come since the last look: only by that a report becomes due.
+        self._state_ms: dict[str, int] = {}
         self._changed: dict[str, None] = {}
 
-    def learn_node(self, name: str, record: NodeRecord | None) -> None:
-        """What is known of a node, and its policy. Raises `InvalidRecordError` for one that cannot
-        be used."""
+    @property
+    def reads(self) -> Mapping[str, float | None]:
+        if not self._is_on:
+            return {}
+        return {NODES.name: None, NODE_STATE.name: None, WINDOWS.name: _HISTORY_SECONDS}
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return [
+            Watch(NODE_METRIC.path, self._resources, only_metadata=True, is_required=self._is_on)
+        ]
+
+    def start(self) -> None:
+        pass
+
+    def learn(self, topic: str, node: str, record: Any) -> None:
+        if topic == NODES.name:
+            self._learn_node(node, record)
+        elif topic == NODE_STATE.name:
+            self._learn_state(node, record)
+        elif record is not None:
+            self._learn_window(record)
+
+    def _learn_node(self, name: str, record: NodeRecord | None) -> None:
         try:
             spec = None if record is None else metric_spec(record)
         except InvalidPolicyError as error:
-            raise InvalidRecordError(f"colocation cannot be used: {error.message}") from error
+            raise InvalidRecordError(f"invalid colocation policy: {error.message}") from error
         if record is None or spec is None:
             self._specs.pop(name, None)
-            self.objects.want(name, None)
+            self._resources.set_desired(name, None)
             return
-        self.objects.want(name, Wanted(spec, record.uid))
+        self._resources.set_desired(name, DesiredSpec(spec, record.uid))
         self._specs[name] = spec
         self._host_apps[name] = record.host_apps
         self._changed[name] = None
 
-    def learn_state(self, name: str, record: NodeStateRecord | None) -> None:
-        """The row of a node in the state table."""
+    def _learn_state(self, name: str, record: NodeStateRecord | None) -> None:
         if record is None:
             self._states.pop(name, None)
-            self._known_ms.pop(name, None)
+            self._state_ms.pop(name, None)
         elif supersedes(record, self._states.get(name)):
             self._states[name] = record
-            self._known_ms[name] = round(parse_time(record.as_of) * 1000)
+            self._state_ms[name] = round(parse_time(record.as_of) * 1000)
             self._changed[name] = None
 
-    def learn_window(self, window: Window) -> None:
-        """What a node used; its report may be due by it."""
+    def _learn_window(self, window: Window) -> None:
         name = window.header.node
         if window.type == "departure":
             self._rolling.forget(name)
-            for known in (self._newest, self._reported_ms):
-                known.pop(name, None)
+            self._newest.pop(name, None)
+            self._reported_ms.pop(name, None)
             return
         memory = self._collect_policy(name).get("nodeMemoryCollectPolicy", self._memory_policy)
         seconds = min(self._interval(name).aggregate_seconds, _LONGEST_SECONDS)
-        (is_taken,) = self._rolling.apply([window], [seconds], memory)
-        if is_taken:
+        (is_applied,) = self._rolling.apply([window], [seconds], memory)
+        if is_applied:
             self._newest[name] = window
             self._changed[name] = None
 
     def decide(self, *, everything: bool = False) -> None:
-        """Put what is due into the writer's hands: of nodes of which something has come, or of all,
-        which is for those whose object is there by now."""
-        self.objects.decide(everything=everything)
+        self._resources.decide(everything=everything)
+        # A report becomes due by a change only; a sweep finds objects that were created meanwhile.
         names = list(self._newest if everything else self._changed)
         self._changed = {}
         for name in names:
             window = self._newest.get(name)
-            if window is not None and self._is_due(name, window):
+            if window is not None and self.is_due(name, window):
                 self._reported_ms[name] = window.header.window_end_ms
-                self._writer.put(_STATUS, name, self._report(name))
+                self._queue.put(_FEATURE, name, self._report(name))
 
-    def _is_due(self, name: str, window: Window) -> bool:
+    def is_due(self, name: str, window: Window) -> bool:
+        """Whether a node should be reported as of its newest window."""
         end_ms = window.header.window_end_ms
-        # Peaks of a window come after it, and belong to its report.
-        if self._known_ms.get(name, 0) < end_ms or not self.objects.exists(name):
+        # The peaks of a window arrive after it, and belong to its report.
+        if self._state_ms.get(name, 0) < end_ms or not self._resources.exists(name):
             return False
         length_ms = end_ms - window.header.window_start_ms
-        # Windows end on a grid that the interval need not be a multiple of.
+        # The interval need not be a multiple of the windows' length.
         interval_ms = 1000 * self._interval(name).report_seconds - length_ms // 2
         return name in self._specs and end_ms >= self._reported_ms.get(name, 0) + interval_ms
 
     def _collect_policy(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._specs.get(name, {}).get("metricCollectPolicy", {})
-        return found
+        policy: dict[str, Any] = self._specs.get(name, {}).get("metricCollectPolicy", {})
+        return policy
 
     def _interval(self, name: str) -> CollectInterval:
         policy = self._collect_policy(name)
@@ -133,7 +161,7 @@ class NodeMetrics:
         )
 
     def _report(self, name: str) -> Write:
-        async def do() -> None:
+        async def execute() -> None:
             status = self._status(name)
             if status is None:
                 return
@@ -141,20 +169,17 @@ class NodeMetrics:
             body = [{"op": "add", "path": "/status", "value": status}]
             await self._api.request("PATCH", path, body=body, kind=JSON_PATCH, attempts=1)
 
-        def failed(error: KubernetesError) -> None:
+        def on_failure(error: KubernetesError) -> None:
             self._reported_ms.pop(name, None)
             self._changed[name] = None
             if isinstance(error, NotFoundError):
-                self.objects.gone(name)
+                self._resources.deleted(name)
 
-        return Write(do, failed)
+        return Write(execute, on_failure)
 
     def _status(self, name: str) -> Any:
-        usage, window, state = (
-            self._rolling.read(name),
-            self._newest.get(name),
-            self._states.get(name),
-        )
+        usage = self._rolling.read(name)
+        window, state = self._newest.get(name), self._states.get(name)
         if usage is None or window is None:
             return None
         classes = self._host_apps.get(name, {})
@@ -162,22 +187,24 @@ class NodeMetrics:
             updated_seconds=usage.end_ms / 1000,
             usage=usage_of(usage.node),
             system_usage=usage_of(usage.system),
-            aggregated={} if state is None else self._spans(name, state),
+            aggregated={} if state is None else self._aggregated(name, state),
             pods=pods_of(window, usage.pods),
             host_apps=tuple(
                 HostMetricReport(
-                    name=of, usage=usage_of(used), priority=_label(classes.get(of, ""))
+                    name=host, usage=usage_of(used), priority=_priority(classes.get(host, ""))
                 )
-                for of, used in zip(usage.hosts, usage.host_apps, strict=True)
+                for host, used in zip(usage.hosts, usage.host_apps, strict=True)
             ),
-            **({} if state is None else _predicted(state)),
+            prod_reclaimable=Usage() if state is None else state.prod_reclaimable,
+            prod_peak=Usage() if state is None else state.prod_peak,
         )
         return msgspec.to_builtins(status_of(report))
 
-    def _spans(self, name: str, state: NodeStateRecord) -> dict[str, Any]:
-        """The spans that the policy asks for; of one that is not measured nothing is known."""
+    def _aggregated(self, name: str, state: NodeStateRecord) -> dict[str, Any]:
+        """Usage over the durations of the policy; empty for durations that are not measured, as
+        koordlet reports a duration without data."""
         policy = self._collect_policy(name).get("nodeAggregatePolicy") or {}
-        measured = {Decimal(of): state.aggregated.get(span) for span, of in AGGREGATED.items()}
+        measured = {Decimal(s): state.aggregated.get(span) for span, s in AGGREGATED.items()}
         texts = {seconds_of(text): text for text in policy.get("durations") or ()}
         return {
             text: measured.get(seconds) or AggregatedUsage()
@@ -186,9 +213,5 @@ class NodeMetrics:
         }
 
 
-def _predicted(state: NodeStateRecord) -> dict[str, Any]:
-    return {"prod_reclaimable": state.prod_reclaimable, "prod_peak": state.prod_peak}
-
-
-def _label(of: str) -> str:
-    return f"koord-{of}" if of in ("prod", "mid", "batch", "free") else ""
+def _priority(pod_class: str) -> str:
+    return f"koord-{pod_class}" if pod_class in ("prod", "mid", "batch", "free") else ""

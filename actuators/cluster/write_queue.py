@@ -1,11 +1,8 @@
-"""Writing what is due: one at a time, paced by the budget, what takes away first, else each feature
-in its turn.
+"""A rate-limited queue of writes to the API server: withdrawals first, then round-robin by feature.
 
-Owes the rest: no two writes nearer to each other than the budget has it, failed ones counted; a
-node that is asked for again while it waits keeps its place; however much waits, what takes away
-waits for no more than others of its kind, and every tenth write is for the rest; a feature with
-much to write does not keep another from writing, nor does what the API server refuses: that rests,
-longer each time.
+- Withdrawals take nine of ten writes; within a feature the longest waiting goes first.
+- A write that is queued again keeps its place.
+- A refused write backs off and delays no other. A feature without permission pauses for a minute.
 """
 
 import asyncio
@@ -27,46 +24,48 @@ from pipeline.metrics import counter, gauge
 
 log = get_logger(__name__)
 
-WRITES = counter("actuator_writes", "Requests that were to change something.", ["what", "outcome"])
-WAITING = gauge("actuator_waiting_writes", "Writes that wait for their turn.", ["what"])
+WRITES = counter("actuator_writes", "Write requests by feature and outcome.", ["what", "outcome"])
+WAITING = gauge("actuator_waiting_writes", "Writes in the queue.", ["what"])
 
-_AWAY_SECONDS: Final = (0.5, 30.0)
+_UNAVAILABLE_SECONDS: Final = (0.5, 30.0)
 _FORBIDDEN_SECONDS: Final = 60.0
-_REST_SECONDS: Final = (0.5, 60.0)
-_ASK_SECONDS: Final = 0.2
-# So many writes that take away are done before one of the rest is.
-_FIRST_IN_A_ROW: Final = 9
+_BACKOFF_SECONDS: Final = (0.5, 60.0)
+_LEASE_POLL_SECONDS: Final = 0.2
+_WITHDRAWALS_IN_A_ROW: Final = 9
 
 
 T = TypeVar("T")
 
 
-def answered(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
-    """The object in an answer. Raises `ApiUnavailableError` for what is none: a proxy that has
-    something to say, of which nobody knows whether the server was asked."""
+def decode_answer(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
+    """Decode the object in an answer of the API server.
+
+    Raises ApiUnavailableError if it is not one: a proxy answered, and it is unknown whether the
+    server got the request.
+    """
     try:
         return decoder.decode(answer)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"the answer is no object: {error}") from error
+        raise ApiUnavailableError(f"the answer is not an object: {error}") from error
 
 
 class Write(NamedTuple):
-    """What is to be written: `do` does it, with one request that changes something; `failed` is
-    told if it could not be done, or nobody knows. Both belong to the feature that is due."""
+    """`execute` sends at most one request that changes something. `on_failure` learns that it was
+    not executed, or that the outcome is unknown."""
 
-    do: Callable[[], Awaitable[None]]
-    failed: Callable[[KubernetesError], None]
+    execute: Callable[[], Awaitable[None]]
+    on_failure: Callable[[KubernetesError], None]
 
 
-class _Rest(NamedTuple):
-    """Until when a write that failed is not tried again, and how long that is."""
+class _Backoff(NamedTuple):
+    """Until when a failed write is not tried again, and how long that pause is."""
 
     until: float
     seconds: float
 
 
-class Budget:
-    """No more than so many a second, however they come."""
+class RateLimit:
+    """At most `per_second` events per second, evenly spaced."""
 
     def __init__(self, per_second: float, clock: Clock) -> None:
         self._pause_seconds = 1.0 / per_second
@@ -74,138 +73,144 @@ class Budget:
         self._next = clock.monotonic()
 
     async def wait(self) -> None:
-        """Return when the next one may be done."""
+        """Return when the next event may happen."""
         while (left := self._next - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
         self._next = self._clock.monotonic() + self._pause_seconds
 
 
-class Writer:
-    """Takes what features have to write, and writes it."""
+class WriteQueue:
+    """Writes of all features, by feature and key. `may_write` is asked before each write."""
 
-    def __init__(self, budget: Budget, clock: Clock, may_write: Callable[[], bool]) -> None:
-        self._budget = budget
+    def __init__(self, limit: RateLimit, clock: Clock, may_write: Callable[[], bool]) -> None:
+        self._limit = limit
         self._clock = clock
         self._may_write = may_write
         self._waiting: dict[str, dict[str, Write]] = {}
-        self._turn: list[str] = []
-        # What of it takes away, in the order in which it came.
-        self._first: dict[tuple[str, str], None] = {}
-        self._firsts_done = 0
-        self._some = asyncio.Event()
-        self._held: dict[str, float] = {}
-        self._rests: dict[tuple[str, str], _Rest] = {}
+        self._features: list[str] = []
+        self._withdrawals: dict[tuple[str, str], None] = {}
+        self._withdrawals_done = 0
+        self._has_work = asyncio.Event()
+        self._forbidden_until: dict[str, float] = {}
+        self._backoffs: dict[tuple[str, str], _Backoff] = {}
 
-    def put(self, what: str, key: str, write: Write, *, takes_away: bool = False) -> None:
-        """Wait for a turn; what waits for the same key is replaced, in its place."""
-        if what not in self._waiting:
-            self._waiting[what] = {}
-            self._turn.append(what)
-        self._waiting[what][key] = write
-        if takes_away:
-            self._first.setdefault((what, key))
+    def put(self, feature: str, key: str, write: Write, *, is_withdrawal: bool = False) -> None:
+        """Queue a write; it replaces a waiting one of the same key, in its place."""
+        if feature not in self._waiting:
+            self._waiting[feature] = {}
+            self._features.append(feature)
+        self._waiting[feature][key] = write
+        if is_withdrawal:
+            self._withdrawals.setdefault((feature, key))
         else:
-            self._first.pop((what, key), None)
-        WAITING.labels(what).set(len(self._waiting[what]))
-        self._some.set()
+            self._withdrawals.pop((feature, key), None)
+        self._update_gauge(feature)
+        self._has_work.set()
 
-    def drop(self, what: str, key: str) -> None:
-        """What waits for this key is not wanted any more."""
-        self._rests.pop((what, key), None)
-        self._first.pop((what, key), None)
-        if self._waiting.get(what, {}).pop(key, None) is not None:
-            WAITING.labels(what).set(len(self._waiting[what]))
+    def discard(self, feature: str, key: str) -> None:
+        """Remove the waiting write of a key, if there is one."""
+        self._backoffs.pop((feature, key), None)
+        self._withdrawals.pop((feature, key), None)
+        if self._waiting.get(feature, {}).pop(key, None) is not None:
+            self._update_gauge(feature)
 
     async def run(self) -> None:
         """Write, until cancelled."""
-        away = 0
+        unavailable = 0
         while True:
-            await self._some.wait()
-            await self._budget.wait()
+            await self._has_work.wait()
+            await self._limit.wait()
             if not self._may_write():
-                # The lease is renewed late, or this turn is about to end.
-                await self._clock.sleep(_ASK_SECONDS)
+                # The lease is renewed late, or the leader is about to stop.
+                await self._clock.sleep(_LEASE_POLL_SECONDS)
                 continue
-            found = self._next()
-            if found is None:
-                self._some.clear()
+            entry = self._pop()
+            if entry is None:
+                self._has_work.clear()
                 if any(self._waiting.values()):
-                    # All of it rests, or waits for a permission.
+                    # All of them back off, or lack permission.
                     await self._clock.sleep(1.0)
-                    self._some.set()
+                    self._has_work.set()
                 continue
-            what, key, write = found
+            feature, key, write = entry
             try:
-                await write.do()
+                await write.execute()
             except ApiUnavailableError as error:
-                away = min(away + 1, 10)
-                self._tell(what, write, error, "unavailable")
-                pause = max(_AWAY_SECONDS[0] * 2.0 ** (away - 1), error.retry_after_seconds or 0.0)
-                await self._clock.sleep(min(pause, _AWAY_SECONDS[1]))
+                unavailable = min(unavailable + 1, 10)
+                self._fail(feature, write, error, "unavailable")
+                pause = _UNAVAILABLE_SECONDS[0] * 2.0 ** (unavailable - 1)
+                pause = max(pause, error.retry_after_seconds or 0.0)
+                await self._clock.sleep(min(pause, _UNAVAILABLE_SECONDS[1]))
             except ForbiddenError as error:
-                self._held[what] = self._clock.monotonic() + _FORBIDDEN_SECONDS
-                self._tell(what, write, error, "forbidden")
+                self._forbidden_until[feature] = self._clock.monotonic() + _FORBIDDEN_SECONDS
+                self._fail(feature, write, error, "forbidden")
             except KubernetesError as error:
-                self._rest(what, key)
-                overtaken = isinstance(error, (ConflictError, NotFoundError))
-                self._tell(what, write, error, "overtaken" if overtaken else "refused")
+                self._back_off(feature, key)
+                is_overtaken = isinstance(error, (ConflictError, NotFoundError))
+                self._fail(feature, write, error, "overtaken" if is_overtaken else "refused")
             else:
-                away = 0
-                self._rests.pop((what, key), None)
-                WRITES.labels(what, "done").inc()
+                unavailable = 0
+                self._backoffs.pop((feature, key), None)
+                WRITES.labels(feature, "done").inc()
 
-    def _next(self) -> tuple[str, str, Write] | None:
-        """The write that is to be done now, of those that do not rest."""
+    def _pop(self) -> tuple[str, str, Write] | None:
+        """Remove and return the next write that does not back off."""
         now = self._clock.monotonic()
-        ways = [self._next_first, self._next_in_turn]
-        if self._firsts_done >= _FIRST_IN_A_ROW:
-            ways.reverse()
-        found = ways[0](now) or ways[1](now)
-        if found is None:
+        selections = [self._next_withdrawal, self._next_by_feature]
+        if self._withdrawals_done >= _WITHDRAWALS_IN_A_ROW:
+            selections.reverse()
+        entry = selections[0](now) or selections[1](now)
+        if entry is None:
             return None
-        self._firsts_done = self._firsts_done + 1 if found in self._first else 0
-        what, key = found
-        self._first.pop(found, None)
-        write = self._waiting[what].pop(key)
-        WAITING.labels(what).set(len(self._waiting[what]))
-        return what, key, write
+        self._withdrawals_done = self._withdrawals_done + 1 if entry in self._withdrawals else 0
+        feature, key = entry
+        self._withdrawals.pop(entry, None)
+        write = self._waiting[feature].pop(key)
+        self._update_gauge(feature)
+        return feature, key, write
 
-    def _next_first(self, now: float) -> tuple[str, str] | None:
-        """The longest waiting of what takes away."""
+    def _next_withdrawal(self, now: float) -> tuple[str, str] | None:
+        """The longest waiting withdrawal."""
         return next(
             (
-                (what, key)
-                for what, key in self._first
-                if self._held.get(what, now) <= now and not self._is_resting(what, key, now)
+                (feature, key)
+                for feature, key in self._withdrawals
+                if self._forbidden_until.get(feature, now) <= now
+                and not self._is_backing_off(feature, key, now)
             ),
             None,
         )
 
-    def _next_in_turn(self, now: float) -> tuple[str, str] | None:
-        """The longest waiting of the rest, of the feature whose turn it is."""
-        for _ in range(len(self._turn)):
-            what = self._turn.pop(0)
-            self._turn.append(what)
-            if self._held.get(what, now) > now:
+    def _next_by_feature(self, now: float) -> tuple[str, str] | None:
+        """The longest waiting other write, of the next feature in round-robin order."""
+        for _ in range(len(self._features)):
+            feature = self._features.pop(0)
+            self._features.append(feature)
+            if self._forbidden_until.get(feature, now) > now:
                 continue
-            for key in self._waiting[what]:
-                if (what, key) not in self._first and not self._is_resting(what, key, now):
-                    return what, key
+            for key in self._waiting[feature]:
+                is_withdrawal = (feature, key) in self._withdrawals
+                if not is_withdrawal and not self._is_backing_off(feature, key, now):
+                    return feature, key
         return None
 
-    def _is_resting(self, what: str, key: str, now: float) -> bool:
-        rest = self._rests.get((what, key))
-        return rest is not None and rest.until > now
+    def _is_backing_off(self, feature: str, key: str, now: float) -> bool:
+        backoff = self._backoffs.get((feature, key))
+        return backoff is not None and backoff.until > now
 
-    def _rest(self, what: str, key: str) -> None:
+    def _back_off(self, feature: str, key: str) -> None:
         now = self._clock.monotonic()
-        before = self._rests.get((what, key))
-        seconds = _REST_SECONDS[0] if before is None else min(2 * before.seconds, _REST_SECONDS[1])
-        # What has not been tried again for so long is not wanted any more.
-        self._rests = {k: r for k, r in self._rests.items() if r.until + _REST_SECONDS[1] > now}
-        self._rests[what, key] = _Rest(now + seconds, seconds)
+        before = self._backoffs.get((feature, key))
+        first, longest = _BACKOFF_SECONDS
+        seconds = first if before is None else min(2 * before.seconds, longest)
+        # A write that was not retried for so long is not wanted any more.
+        self._backoffs = {k: b for k, b in self._backoffs.items() if b.until + longest > now}
+        self._backoffs[feature, key] = _Backoff(now + seconds, seconds)
 
-    def _tell(self, what: str, write: Write, error: KubernetesError, outcome: str) -> None:
-        WRITES.labels(what, outcome).inc()
-        log.warning("write failed", what=what, why=str(error))
-        write.failed(error)
+    def _fail(self, feature: str, write: Write, error: KubernetesError, outcome: str) -> None:
+        WRITES.labels(feature, outcome).inc()
+        log.warning("write failed", what=feature, why=str(error))
+        write.on_failure(error)
+
+    def _update_gauge(self, feature: str) -> None:
+        WAITING.labels(feature).set(len(self._waiting[feature]))

@@ -1,7 +1,7 @@
-"""The evictor: plans in, evictions out, by one leader.
+"""The evictor of one leader: read eviction plans, execute each valid one once.
 
-Owes the rest: a plan is carried out once, while it holds; no more than a few for one pod, and of
-these each when the one before has had time to help, whoever has planned them.
+A pending pod gets a few plans at most, each after the previous one had time to help, also if
+several extenders plan.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from collections import OrderedDict
 from typing import Final, TypeVar
 
 from actuators.action_log import Actions
-from actuators.cluster.write_queue import Budget
-from actuators.eviction.plan_execution import CarryingOut
+from actuators.cluster.write_queue import RateLimit
+from actuators.eviction.plan_execution import PlanExecutor
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
 from pipeline.kafka.client import client_options
@@ -30,11 +30,11 @@ from pipeline.topics.registry import EVICTION_PLANS
 
 log = get_logger(__name__)
 
-BAD = counter("evictor_bad_records", "Plans that cannot be read.")
+BAD = counter("evictor_bad_records", "Invalid plans.")
 PLANS = counter(
     "evictor_plans",
-    "Plans by what became of them: observed, recommended, done, refused (something speaks against "
-    "it), failed, late, repeated, too_many (for one pod), early (room was just made for the pod).",
+    "Plans by outcome: observed, recommended, done, refused (a check failed), failed, late, "
+    "repeated, too_many (for one pod), early (the pod was just given room).",
     ["outcome"],
 )
 
@@ -49,7 +49,7 @@ Value = TypeVar("Value")
 
 
 class Evictor:
-    """What one leader knows; made anew for each turn."""
+    """One leader's turn."""
 
     def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
         evictor, kubernetes = settings.evictor, settings.kubernetes
@@ -57,21 +57,21 @@ class Evictor:
         self._clock = clock
         self._actions = Actions(settings.kafka)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
-        self._carrying_out = CarryingOut(
-            api, evictor.mode, stop, Budget(evictor.evictions_per_minute / 60.0, clock), clock,
+        self._executor = PlanExecutor(
+            api, evictor.mode, stop, RateLimit(evictor.evictions_per_minute / 60.0, clock), clock,
             self._actions.tell, lambda: lease.is_held,
         )  # fmt: skip
         self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
-        self._seen: OrderedDict[str, None] = OrderedDict()
-        self._of_pods: OrderedDict[str, int] = OrderedDict()
+        self._executed: OrderedDict[str, None] = OrderedDict()
+        self._plans_per_pod: OrderedDict[str, int] = OrderedDict()
         self._settled_at: OrderedDict[str, float] = OrderedDict()
 
     async def run(self) -> None:
-        """Carry out plans, until cancelled, or until the lease is another's."""
+        """Execute plans, until cancelled or until another process holds the lease."""
         await run_all([self._read(), self._work(), self._actions.run()])
 
     async def _read(self) -> None:
-        # A plan may be older than this turn and still hold.
+        # A plan may be older than this turn and still be valid.
         since_ms = round((self._clock.now() - _LOOK_BACK_SECONDS) * 1000)
         kafka, is_ready = self._settings.kafka, False
         partitions = topic_partitions(kafka, EVICTION_PLANS)
@@ -86,10 +86,10 @@ class Evictor:
 
     async def _take(self, record: ConsumerRecord) -> None:
         try:
-            plan = _plan_of(record.key or b"", record.value)
+            plan = _decode_plan(record.key or b"", record.value)
         except (RecordError, UnicodeDecodeError) as error:
             BAD.inc()
-            log.warning("plan cannot be read", partition=record.partition, offset=record.offset,
+            log.warning("invalid plan", partition=record.partition, offset=record.offset,
                         why=str(error))  # fmt: skip
         else:
             if plan is not None:
@@ -98,50 +98,50 @@ class Evictor:
     async def _work(self) -> None:
         while True:
             plan = await self._plans.get()
-            outcome: str | None = self._passed_over(plan)
+            outcome: str | None = self._skip_reason(plan)
             if outcome is None:
-                outcome, made_room = await self._carrying_out.carry_out(plan)
+                outcome, made_room = await self._executor.execute(plan)
                 if made_room and plan.waiting is not None:
                     settled_at = parse_time(plan.at) + SETTLE_SECONDS
                     _remember(self._settled_at, plan.waiting.uid, settled_at)
             PLANS.labels(outcome).inc()
             log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
 
-    def _passed_over(self, plan: EvictionPlanRecord) -> str | None:
-        """Why a plan is not even looked at; None if it is."""
+    def _skip_reason(self, plan: EvictionPlanRecord) -> str | None:
+        """Why a plan is not executed, None if it should be."""
         now, at, until = self._clock.now(), parse_time(plan.at), parse_time(plan.valid_until)
         if not (at - LONGEST_VALID_SECONDS <= now < min(until, at + LONGEST_VALID_SECONDS)):
             return "late"
-        if plan.id in self._seen:
+        if plan.id in self._executed:
             return "repeated"
-        _remember(self._seen, plan.id, None)
+        _remember(self._executed, plan.id, None)
         uid = plan.waiting.uid if plan.waiting else ""
-        count = self._of_pods.get(uid, 0)
+        count = self._plans_per_pod.get(uid, 0)
         if count >= PLANS_OF_A_POD:
             return "too_many"
         if at < self._settled_at.get(uid, 0.0):
             return "early"
-        _remember(self._of_pods, uid, count + 1)
+        _remember(self._plans_per_pod, uid, count + 1)
         return None
 
 
-def _plan_of(key: bytes, value: bytes | None) -> EvictionPlanRecord | None:
-    """The plan in a record; None for a tombstone. Raises `RecordError` for an invalid plan."""
+def _decode_plan(key: bytes, value: bytes | None) -> EvictionPlanRecord | None:
+    """The plan in a record, None for a tombstone. Raises RecordError if the plan is invalid."""
     if value is None:
         return None
     plan = decode_json(EvictionPlanRecord, value)
     check_node_name(plan.node)
     if plan.node != key.decode():
-        raise InvalidRecordError(f"payload speaks of {plan.node!r:.80}, key of {key[:80]!r}")
+        raise InvalidRecordError(f"node {plan.node!r:.80} differs from key {key[:80]!r}")
     try:
         parse_time(plan.at), parse_time(plan.valid_until)
     except ValueError as error:
-        raise InvalidRecordError(f"a time is not readable: {error}") from error
+        raise InvalidRecordError(f"invalid time: {error}") from error
     return plan
 
 
-def _remember(of: "OrderedDict[str, Value]", key: str, value: Value) -> None:
-    of[key] = value
-    of.move_to_end(key)
-    while len(of) > _REMEMBERED:
-        of.popitem(last=False)
+def _remember(entries: "OrderedDict[str, Value]", key: str, value: Value) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > _REMEMBERED:
+        entries.popitem(last=False)

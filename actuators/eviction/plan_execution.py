@@ -1,9 +1,9 @@
-"""One eviction plan, carried out by the API server: if not all of its pods may leave, none does.
+"""Execute one eviction plan through the API server: all of its pods, or none.
 
-Owes the rest: every limit is held here, whatever a plan says. The world is asked for anew;
-disruption budgets are asked about all of its pods together, and all of the evictions are tried
-without effect first; each is by UID, and before each the lease, the kill switch and the pod that
-waits are looked at again. What changes from one eviction to the next may still leave it half done.
+Every limit is enforced here, whatever a plan says. The executor reads the pods again, checks the
+disruption budgets for all of them together, and tries all evictions with dryRun first. Each
+eviction names the UID; before each it checks the lease, the kill switch and the pending pod again.
+A change between two evictions may still leave a plan half executed.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from actuators.cluster.write_queue import Budget as Pace
+from actuators.cluster.write_queue import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import Api
@@ -25,10 +25,10 @@ from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import PodRecord
 
-Tell = Callable[[ActionRecord], None]
+Report = Callable[[ActionRecord], None]
 Mode = Literal["observe", "recommend", "act"]
 
-_GONE: Final = "all of its pods are gone, or on their way"
+_ALREADY_GONE: Final = "all pods of the plan are deleted, or being deleted"
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
 
 
@@ -48,133 +48,135 @@ class _Budgets(msgspec.Struct):
     items: tuple[DisruptionBudget, ...] = ()
 
 
-class CarriedOut(NamedTuple):
-    """What became of a plan, and whether any of its pods has left, or is about to."""
+class PlanResult(NamedTuple):
+    """The outcome of a plan, and whether a pod of it left the node or is about to."""
 
     outcome: Outcome
     made_room: bool = False
 
 
-class CarryingOut:
-    """Carries out plans, one at a time. `may_evict` is asked before each eviction."""
+class PlanExecutor:
+    """Executes plans, one at a time. `may_evict` is asked before each eviction."""
 
     def __init__(
-        self, api: Api, mode: Mode, stop_path: str, budget: Pace, clock: Clock, tell: Tell,
+        self, api: Api, mode: Mode, stop_path: str, limit: RateLimit, clock: Clock, report: Report,
         may_evict: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._api = api
         self._mode = mode
         self._stop_path = stop_path
-        self._budget = budget
+        self._limit = limit
         self._clock = clock
-        self._tell = tell
+        self._report = report
         self._may_evict = may_evict
-        self._reporter = EventReporter(api, "springtide-evictor")
+        self._events = EventReporter(api, "springtide-evictor")
 
-    async def carry_out(self, plan: EvictionPlanRecord) -> CarriedOut:
-        """What became of the plan, told pod by pod, too."""
+    async def execute(self, plan: EvictionPlanRecord) -> PlanResult:
+        """Execute a plan, and report the outcome of each pod."""
         try:
-            pods = await self._to_evict(plan)
+            pods = await self._victims(plan)
         except KubernetesError as error:
-            self._tell(self._action(plan, None, "failed", error.message))
-            return CarriedOut("failed")
+            self._report(self._action(plan, None, "failed", error.message))
+            return PlanResult("failed")
         if isinstance(pods, str):
-            self._tell(self._action(plan, None, "refused", pods))
-            return CarriedOut("refused", pods == _GONE)
+            self._report(self._action(plan, None, "refused", pods))
+            return PlanResult("refused", pods == _ALREADY_GONE)
         if self._mode != "act":
             outcome = _OUTCOMES[self._mode]
             for pod in pods:
-                self._tell(self._action(plan, pod, outcome))
+                self._report(self._action(plan, pod, outcome))
             if self._mode == "recommend" and plan.waiting is not None:
-                of = {"metadata": msgspec.to_builtins(plan.waiting)}
-                await self._reporter.report(of, "Pod", "WouldPushOut", _sentence(plan, pods))
-            return CarriedOut(outcome)
+                pending = {"metadata": msgspec.to_builtins(plan.waiting)}
+                await self._events.report(pending, "Pod", "WouldPushOut", _sentence(plan, pods))
+            return PlanResult(outcome)
         return await self._evict_all(plan, pods)
 
-    async def _to_evict(self, plan: EvictionPlanRecord) -> list[PodRecord] | str:
-        """The pods of the plan that are still there, or what speaks against it."""
-        there = await self._there(plan.node)
-        waiting, may_push_out = await self._waiting(plan)
-        against = objection(plan, waiting, there, may_push_out=may_push_out)
-        if against is not None:
-            return against
-        pods = pods_to_evict(plan, there)
-        return pods or _GONE
+    async def _victims(self, plan: EvictionPlanRecord) -> list[PodRecord] | str:
+        """The pods of the plan that still exist, or the reason against it."""
+        on_node = await self._pods_on(plan.node)
+        pending, may_preempt = await self._pending(plan)
+        reason = objection(plan, pending, on_node, may_push_out=may_preempt)
+        if reason is not None:
+            return reason
+        pods = pods_to_evict(plan, on_node)
+        return pods or _ALREADY_GONE
 
-    async def _waiting(self, plan: EvictionPlanRecord) -> tuple[PodRecord | None, bool]:
-        """The pod for which others leave, and whether its policy allows that."""
-        of = plan.waiting
-        if of is None:
+    async def _pending(self, plan: EvictionPlanRecord) -> tuple[PodRecord | None, bool]:
+        """The pending pod of the plan, and whether its policy allows preemption."""
+        waiting = plan.waiting
+        if waiting is None:
             return None, False
         try:
-            # They come from a topic: whatever they are, they stay parts of the path.
-            namespace, name = quote(of.namespace, safe=""), quote(of.name, safe="")
+            # Both come from a topic: quoted, they cannot change the path.
+            namespace, name = quote(waiting.namespace, safe=""), quote(waiting.name, safe="")
             path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-            found = await self._api.request("GET", path)
+            answer = await self._api.request("GET", path)
         except NotFoundError:
             return None, False
-        policy = msgspec.json.decode(found, type=_Pod).spec.preemption_policy
-        return read_manifest(found), policy != "Never"
+        policy = msgspec.json.decode(answer, type=_Pod).spec.preemption_policy
+        return read_manifest(answer), policy != "Never"
 
-    async def _there(self, node: str) -> dict[str, PodRecord]:
+    async def _pods_on(self, node: str) -> dict[str, PodRecord]:
+        """The pods of a node by UID."""
         params = {"fieldSelector": f"spec.nodeName={node}"}
-        found = await self._api.request("GET", "/api/v1/pods", params=params)
-        pods = map(read_manifest, msgspec.json.decode(found, type=_List).items)
+        answer = await self._api.request("GET", "/api/v1/pods", params=params)
+        pods = map(read_manifest, msgspec.json.decode(answer, type=_List).items)
         return {pod.uid: pod for pod in pods}
 
-    async def _forbidden(self, pods: list[PodRecord]) -> str | None:
-        """Why these pods may not all leave; None for no reason."""
+    async def _refusal(self, pods: list[PodRecord]) -> str | None:
+        """Why these pods may not all be evicted, None if they may."""
         try:
             for namespace in sorted({pod.namespace for pod in pods}):
                 path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
-                found = msgspec.json.decode(await self._api.request("GET", path), type=_Budgets)
-                if (against := exceeded_budget(found.items, pods)) is not None:
-                    return against
+                answer = await self._api.request("GET", path)
+                budgets = msgspec.json.decode(answer, type=_Budgets)
+                if (reason := exceeded_budget(budgets.items, pods)) is not None:
+                    return reason
             for pod in pods:
                 await self._evict(pod, dry_run=True)
         except KubernetesError as error:
-            return _said(error)
+            return _reason(error)
         return None
 
-    async def _evict_all(self, plan: EvictionPlanRecord, pods: list[PodRecord]) -> CarriedOut:
-        if (against := await self._forbidden(pods)) is not None:
-            self._tell(self._action(plan, None, "refused", against))
-            return CarriedOut("refused")
+    async def _evict_all(self, plan: EvictionPlanRecord, pods: list[PodRecord]) -> PlanResult:
+        if (reason := await self._refusal(pods)) is not None:
+            self._report(self._action(plan, None, "refused", reason))
+            return PlanResult("refused")
         for count, pod in enumerate(pods):
-            await self._budget.wait()
-            if (stop := await self._stopped(plan)) is not None:
-                self._tell(self._action(plan, pod, "refused", stop))
-                return CarriedOut("refused", count > 0)
-            self._tell(self._action(plan, pod, "intended"))
+            await self._limit.wait()
+            if (reason := await self._stop_reason(plan)) is not None:
+                self._report(self._action(plan, pod, "refused", reason))
+                return PlanResult("refused", count > 0)
+            self._report(self._action(plan, pod, "intended"))
             try:
                 await self._evict(pod)
             except NotFoundError:
                 pass
             except KubernetesError as error:
-                self._tell(self._action(plan, pod, "failed", _said(error)))
-                return CarriedOut("failed", count > 0)
-            self._tell(self._action(plan, pod, "done"))
-            of = {"metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}}
-            self._reporter.warn_soon(of, "Pod", "PushedOut", plan.why)
-        return CarriedOut("done", made_room=True)
+                self._report(self._action(plan, pod, "failed", _reason(error)))
+                return PlanResult("failed", count > 0)
+            self._report(self._action(plan, pod, "done"))
+            victim = {"metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}}
+            self._events.warn_soon(victim, "Pod", "PushedOut", plan.why)
+        return PlanResult("done", made_room=True)
 
-    async def _stopped(self, plan: EvictionPlanRecord) -> str | None:
-        """Why nobody may be evicted now; None if somebody may. What cannot be asked is a no."""
+    async def _stop_reason(self, plan: EvictionPlanRecord) -> str | None:
+        """Why no pod may be evicted now, None if one may. A failed check forbids evictions."""
         if not self._may_evict():
-            return "another evictor has the lease"
+            return "another evictor holds the lease"
         try:
             await self._api.request("GET", self._stop_path)
         except NotFoundError:
             pass
         except KubernetesError as error:
-            return f"whether evictions are stopped is not known: {error.message}"
+            return f"cannot read the kill switch: {error.message}"
         else:
             return f"evictions are stopped by {self._stop_path}"
         try:
-            waiting, may_push_out = await self._waiting(plan)
+            pending, may_preempt = await self._pending(plan)
         except KubernetesError as error:
-            return f"whether the pod still waits is not known: {error.message}"
-        return objection(plan, waiting, {}, may_push_out=may_push_out)
+            return f"cannot read the pending pod: {error.message}"
+        return objection(plan, pending, {}, may_push_out=may_preempt)
 
     async def _evict(self, pod: PodRecord, *, dry_run: bool = False) -> None:
         options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
@@ -205,9 +207,9 @@ class CarryingOut:
         )
 
 
-def _said(error: KubernetesError) -> str:
+def _reason(error: KubernetesError) -> str:
     if isinstance(error, ApiUnavailableError) and error.was_done is False:
-        return f"a disruption budget, or the API server, forbids it: {error.message}"
+        return f"forbidden by a disruption budget or the API server: {error.message}"
     return error.message
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from actuators.cluster.cluster_actuator import Actuator
+from actuators.cluster.cluster_actuator import ClusterActuator
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped
@@ -72,6 +72,6 @@ async def _run(settings: Settings) -> None:
     serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
 
     async def work(api: Api, lease: Lease) -> None:
-        await Actuator(api, settings, placement, clock, lease).run()
+        await ClusterActuator(api, settings, placement, clock, lease).run()
 
     await lead_until_stopped(settings, LEASE, clock, work)

@@ -1,4 +1,4 @@
-"""No record, whatever its fields say, costs the actuator more than itself."""
+"""No record, whatever its content, costs the actuator more than that record."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.cluster_actuator import BAD, Actuator
+from actuators.cluster.cluster_actuator import BAD, ClusterActuator
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
@@ -67,8 +67,7 @@ ODD: Final = (
 
 
 class World:
-    """An actuator in mode act that writes all that it can, for a Node of an API server that is not
-    there."""
+    """An actuator in mode act with every feature on, and one Node on a fake API server."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(now=END_MS / 1000 + 1.0)
@@ -78,16 +77,17 @@ class World:
         )
         lease = cast(Lease, SimpleNamespace(is_held=True))
         settings = Settings(actuator=actuator)
-        self.actuator = Actuator(
+        self.actuator = ClusterActuator(
             cast(Api, self.api), settings, placement_of(settings.extender), self.clock, lease
         )
-        self.actuator._cooling.is_on = True  # type: ignore[union-attr]
         self.api.put(NAME, metadata={"uid": "uid"}, status={})
-        self.actuator._offers.see(msgspec.json.encode(self.api.objects[NAME]))
+        (nodes,) = (w for w in self.actuator.watches if w.path == "/api/v1/nodes")
+        nodes.follower.observed(msgspec.json.encode(self.api.objects[NAME]))
+        self.actuator.start()
 
     def take(self, topic: Topic, value: bytes) -> None:
         record = SimpleNamespace(partition=0, offset=0, key=NAME.encode(), value=value)
-        self.actuator._take(topic, cast(Any, record))
+        self.actuator.learn(topic, cast(Any, record))
 
     def take_good(self, *others_than: Topic) -> None:
         self.take(WINDOWS, encode_window(joined(NODE_ROW)))
@@ -96,11 +96,11 @@ class World:
                 self.take(topic, encode_json(record))
 
     async def work(self) -> None:
-        """Decide and write for a while, and once more when all that is known is late."""
-        writing = asyncio.create_task(self.actuator._writer.run())
+        """Decide and write for a while, and again when everything is stale."""
+        writing = asyncio.create_task(self.actuator.queue.run())
         for seconds in (0.0, 0.0, 400.0, 1000.0):
             self.clock.jump(seconds)
-            self.actuator._put_what_is_due(everything=True)
+            self.actuator.decide(everything=True)
             await self.clock.advance(1.0)
         if writing.done():
             writing.result()
@@ -109,7 +109,7 @@ class World:
 
 
 def live(topic: Topic, *values: bytes) -> World:
-    """An actuator that was told these, among good ones of other topics, and what it then did."""
+    """An actuator that reads these values of a topic, and valid records of the others."""
 
     async def run() -> World:
         world = World()
@@ -127,7 +127,7 @@ def bad(topic: Topic) -> float:
 
 
 def places(of: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
-    """The paths of all that a document says."""
+    """The paths of all values in a document."""
     yield path
     if isinstance(of, dict | list):
         inner = of.items() if isinstance(of, dict) else enumerate(of)
@@ -136,7 +136,7 @@ def places(of: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
 
 
 def put(of: Any, path: Sequence[Any], value: Any) -> Any:
-    """The document with another value at this path."""
+    """The document with `value` at this path."""
     if not path:
         return value
     found = dict(of) if isinstance(of, dict) else list(of)
@@ -156,12 +156,12 @@ def odd_records(draw: st.DrawFn) -> tuple[Topic, bytes]:
 
 
 def encoded(of: Any) -> bytes:
-    """As JSON with numbers of any length, which msgspec reads and does not write."""
+    """JSON with numbers of any length, which msgspec reads but does not write."""
     return json.dumps(of).encode()
 
 
 @pytest.mark.parametrize("of", sorted(GOOD))
-def test_no_value_anywhere_ends_it(of: str) -> None:
+def test_no_value_in_a_record_stops_the_actuator(of: str) -> None:
     topic, good = GOOD[of]
     found = msgspec.json.decode(msgspec.json.encode(good))
 
@@ -170,7 +170,7 @@ def test_no_value_anywhere_ends_it(of: str) -> None:
         world.take_good(topic)
         for value in ODD:
             world.take(topic, encoded(put(found, path, value)))
-            world.actuator._put_what_is_due(everything=True)
+            world.actuator.decide(everything=True)
         await world.work()
 
     for path in places(found):
@@ -178,14 +178,14 @@ def test_no_value_anywhere_ends_it(of: str) -> None:
 
 
 @given(odd_records())
-def test_no_record_ends_it(odd: tuple[Topic, bytes]) -> None:
+def test_no_record_stops_the_actuator(odd: tuple[Topic, bytes]) -> None:
     topic, value = odd
     live(topic, value)
     live(topic, encode_json(next(good for of, good in GOOD.values() if of is topic)), value)
 
 
 @given(st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=3))
-def test_no_window_ends_it(some: list[tuple[Any, Any]]) -> None:
+def test_no_window_stops_the_actuator(some: list[tuple[Any, Any]]) -> None:
     windows: list[Window] = [
         joined(*of, view=view, of=header(end=end)) for end, (of, view) in enumerate(some)
     ]
@@ -208,7 +208,7 @@ def test_no_window_ends_it(some: list[tuple[Any, Any]]) -> None:
         ("plans", ["at"], "soon"),
     ],
 )
-def test_a_record_of_no_use_is_counted_and_what_was_known_stays(
+def test_an_invalid_record_is_counted_and_the_last_valid_one_stays(
     of: str, path: list[str], value: Any
 ) -> None:
     topic, good = GOOD[of]
@@ -220,8 +220,8 @@ def test_a_record_of_no_use_is_counted_and_what_was_known_stays(
     assert offered[0]["status"]["allocatable"]["kubernetes.io/mid-cpu"] == "1000"
 
 
-def test_of_good_records_everything_is_written() -> None:
-    """Else the tests above show nothing."""
+def test_valid_records_cause_every_kind_of_write() -> None:
+    """Otherwise the tests above would show nothing."""
     world = live(NODES, encode_json(NODE))
     paths = {(one.method, one.path.removeprefix("/apis/slo.koordinator.sh/v1alpha1"))
              for one in world.api.asked}  # fmt: skip

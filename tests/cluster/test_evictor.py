@@ -176,7 +176,7 @@ async def test_what_does_not_hold_is_not_done(world: World) -> None:
         await world.send(plan, key="another")
         await world.send_bytes(b"{")
         await world.send(msgspec.structs.replace(plan, node=""), key="")
-        await until(lambda: evictor.text().count("plan cannot be read") == 4)
+        await until(lambda: evictor.text().count("invalid plan") == 4)
         # A name that would lead elsewhere is nobody's.
         sly = WaitingPod(namespace="default", name="../pods/w", uid="sly", priority=9500)
         await world.plan("a", waiting=sly)

@@ -1,16 +1,21 @@
-"""Each node has the object that is wanted, and what others made is left alone."""
+"""Each node gets its desired object, and objects of others are left alone."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from actuators.cluster.custom_resources import MANAGED_BY, NODE_SLO, OURS, Objects, Wanted
-from actuators.cluster.write_queue import Budget, Writer
+from actuators.cluster.custom_resources import (
+    MANAGED_BY,
+    NODE_SLO,
+    OURS,
+    CustomResources,
+    DesiredSpec,
+)
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
-from pipeline.kube.api_client import Api
+from tests.actuators.contexts import make_context
 from tests.actuators.fake_api import Asked, FakeApi
 
 PATH = "/apis/slo.koordinator.sh/v1alpha1/nodeslos"
@@ -24,32 +29,35 @@ class World:
         self.clock = ManualClock()
         self.api = FakeApi(self.clock)
         self.nodes = dict.fromkeys(("n", "ours", "theirs"), "uid-1")
-        self.writer = Writer(Budget(100.0, self.clock), self.clock, lambda: True)
-        self.objects = Objects(cast(Api, self.api), NODE_SLO, self.writer, self.nodes.get)
+        context = make_context(self.clock, self.api)
+        self.queue = context.queue
+        self.resources = CustomResources(context.api, NODE_SLO, self.queue, self.nodes)
         for name in names:
             labels = {MANAGED_BY: OURS} if ours else {}
             self.api.put(name, spec={}, metadata={"labels": labels})
-        self.tell()
+        self.list_objects()
 
-    def tell(self) -> None:
-        """All that there is, as a list says it."""
-        self.objects.begin()
-        for of in self.api.objects.values():
-            self.objects.see(msgspec.json.encode(of))
-        self.objects.complete()
+    def list_objects(self) -> None:
+        """Deliver a complete list."""
+        self.resources.list_started()
+        for found in self.api.objects.values():
+            self.resources.observed(msgspec.json.encode(found))
+        self.resources.list_completed()
 
     def want(self, name: str, spec: Any, uid: str = "uid-1") -> None:
-        self.objects.want(name, None if spec is None else Wanted(spec, uid))
+        self.resources.set_desired(name, None if spec is None else DesiredSpec(spec, uid))
 
     def owners(self, name: str) -> list[str]:
-        """The uids of those with which an object goes."""
-        return [of["uid"] for of in self.api.objects[name]["metadata"].get("ownerReferences", [])]
+        """The uids of an object's owners."""
+        return [
+            owner["uid"] for owner in self.api.objects[name]["metadata"].get("ownerReferences", [])
+        ]
 
     async def settle(self, seconds: float = 1.0, *, sweep: bool = False) -> list[Asked]:
-        """Decide and write for a while; gives what was asked for."""
-        task = asyncio.create_task(self.writer.run())
+        """Decide and write for a while; returns the requests."""
+        task = asyncio.create_task(self.queue.run())
         for _ in range(round(seconds / 0.2)):
-            self.objects.decide(everything=sweep)
+            self.resources.decide(everything=sweep)
             await self.clock.advance(0.2)
         assert not task.done()
         task.cancel()
@@ -61,7 +69,7 @@ def asked(found: list[Asked]) -> list[tuple[str, str]]:
     return [(one.method, one.path) for one in found]
 
 
-async def test_an_object_is_made_once_and_changed_when_its_spec_is_another() -> None:
+async def test_an_object_is_created_once_and_patched_when_its_spec_changes() -> None:
     world = World()
     world.want("n", SPEC)
     (made,) = await world.settle()
@@ -70,53 +78,53 @@ async def test_an_object_is_made_once_and_changed_when_its_spec_is_another() -> 
     assert made.body["metadata"]["labels"] == {MANAGED_BY: OURS}
     assert made.body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
 
-    world.tell()
+    world.list_objects()
     world.want("n", dict(SPEC))
     assert await world.settle() == []
     world.want("n", OTHER)
     assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
-    world.tell()
+    world.list_objects()
     assert await world.settle(sweep=True) == []
-    # A key that is wanted no longer is gone, too.
+    # An undesired key disappears, too.
     assert world.api.objects["n"]["spec"] == OTHER
 
 
-async def test_parts_that_nobody_wants_stay_as_others_wrote_them() -> None:
+async def test_parts_without_a_desired_value_stay_as_others_wrote_them() -> None:
     world = World()
     world.api.put("n", spec={"theirs": 1, "extensions": {"c": 1}})
-    world.tell()
+    world.list_objects()
     world.want("n", SPEC)
     await world.settle()
     assert world.api.objects["n"]["spec"] == {"theirs": 1, **SPEC}
 
 
-async def test_who_leads_anew_writes_what_it_cannot_know_to_be_there() -> None:
+async def test_a_new_leader_writes_specs_that_it_does_not_know() -> None:
     world = World("n")
     world.want("n", SPEC)
     assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
     assert await world.settle() == []
 
 
-async def test_what_somebody_else_has_changed_is_as_wanted_again() -> None:
+async def test_a_foreign_change_is_reverted() -> None:
     world = World("n")
     world.want("n", SPEC)
     await world.settle()
     late = msgspec.json.encode(world.api.objects["n"])
-    world.objects.see(world.api.put("n", spec=OTHER))
+    world.resources.observed(world.api.put("n", spec=OTHER))
     assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
-    # What was said before we wrote comes late, and a status is none of ours.
-    world.objects.see(late)
-    world.objects.see(world.api.put("n", status={"nodeMetric": {}}))
+    # An event from before our write arrives late; a status is not ours.
+    world.resources.observed(late)
+    world.resources.observed(world.api.put("n", status={"nodeMetric": {}}))
     assert await world.settle() == []
     del world.api.objects["n"]
-    world.objects.see(world.api.put("n", spec=OTHER, metadata={"uid": "made anew"}))
+    world.resources.observed(world.api.put("n", spec=OTHER, metadata={"uid": "recreated"}))
     assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
 
 
-async def test_only_what_is_ours_goes_with_its_node() -> None:
+async def test_only_our_objects_are_deleted() -> None:
     world = World("ours")
     world.api.put("theirs", spec={})
-    world.tell()
+    world.list_objects()
     for name in ("ours", "theirs"):
         world.want(name, SPEC)
     await world.settle()
@@ -125,17 +133,17 @@ async def test_only_what_is_ours_goes_with_its_node() -> None:
     assert asked(await world.settle()) == [("DELETE", f"{PATH}/ours")]
 
 
-async def test_what_went_behind_our_back_is_made_again() -> None:
+async def test_a_deleted_object_is_created_again() -> None:
     world = World("n")
     world.want("n", SPEC)
     await world.settle()
-    for how in ("told", "listed"):
+    for how in ("event", "list"):
         del world.api.objects["n"]
-        world.objects.gone("n") if how == "told" else world.tell()
+        world.resources.deleted("n") if how == "event" else world.list_objects()
         assert asked(await world.settle()) == [("POST", PATH)]
 
 
-async def test_nothing_is_made_for_a_node_that_is_gone_or_another() -> None:
+async def test_nothing_is_created_for_a_deleted_or_replaced_node() -> None:
     world = World()
     world.nodes["n"] = "uid-2"
     world.want("n", SPEC, "uid-1")
@@ -148,24 +156,24 @@ async def test_nothing_is_made_for_a_node_that_is_gone_or_another() -> None:
     assert uids == {"uid-1", "uid-2"}
 
 
-async def test_one_that_somebody_was_quicker_to_make_is_changed() -> None:
+async def test_an_object_that_another_client_created_first_is_patched() -> None:
     world = World()
     world.want("n", SPEC)
     world.api.failures["POST"] = ConflictError("exists")
     world.api.put("n", spec={})
-    # Whose it is the answer to the first change tells.
+    # The answer to the first patch contains the owners.
     assert [one.method for one in await world.settle(3.0)] == ["POST", "PATCH", "PATCH"]
     assert world.owners("n") == ["uid-1"]
 
 
-async def test_one_that_somebody_was_quicker_to_delete_is_made() -> None:
+async def test_an_object_that_another_client_deleted_first_is_created() -> None:
     world = World("n")
     world.want("n", SPEC)
     world.api.failures["PATCH"] = NotFoundError("gone")
     assert [one.method for one in await world.settle(3.0)] == ["PATCH", "POST"]
 
 
-async def test_a_deletion_that_somebody_did_is_done() -> None:
+async def test_a_deletion_by_another_client_counts_as_done() -> None:
     world = World("n")
     world.want("n", SPEC)
     await world.settle()
@@ -174,12 +182,12 @@ async def test_a_deletion_that_somebody_did_is_done() -> None:
     assert asked(await world.settle(5.0)) == [("DELETE", f"{PATH}/n")]
 
 
-async def test_of_a_change_whose_answer_was_lost_nothing_is_taken_for_granted() -> None:
+async def test_a_patch_with_a_lost_answer_is_repeated() -> None:
     world = World("n")
     world.want("n", SPEC)
     await world.settle()
     world.want("n", OTHER)
-    world.api.failures["PATCH"] = ApiUnavailableError("it was done all the same")
+    world.api.failures["PATCH"] = ApiUnavailableError("executed, answer lost")
     await world.settle(0.4)
     world.api.put("n", spec=OTHER)
     del world.api.failures["PATCH"]
@@ -189,34 +197,34 @@ async def test_of_a_change_whose_answer_was_lost_nothing_is_taken_for_granted() 
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_an_answer_that_is_no_object_is_none(method: str) -> None:
+async def test_an_answer_that_is_not_an_object_counts_as_unknown(method: str) -> None:
     world = World(*(["n"] if method == "PATCH" else []))
     world.want("n", SPEC)
     world.api.answers[method] = b"<html>busy</html>"
     assert [one.method for one in await world.settle(0.4)] == [method]
     del world.api.answers[method]
-    world.tell()
+    world.list_objects()
     assert "PATCH" in [one.method for one in await world.settle(5.0)]
     assert world.api.objects["n"]["spec"] == SPEC
 
 
-async def test_what_has_lost_its_owner_gets_it_again() -> None:
+async def test_a_lost_owner_is_restored() -> None:
     world = World()
     world.want("n", SPEC)
     await world.settle()
-    world.objects.see(world.api.put("n", metadata={"ownerReferences": []}))
+    world.resources.observed(world.api.put("n", metadata={"ownerReferences": []}))
     assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
     assert world.owners("n") == ["uid-1"]
-    world.tell()
+    world.list_objects()
     assert await world.settle(6.0, sweep=True) == []
 
 
-async def test_the_object_of_a_node_that_was_made_anew_goes_with_the_new_one() -> None:
+async def test_a_recreated_node_becomes_the_owner() -> None:
     world = World()
     world.want("n", SPEC)
     await world.settle()
     world.want("n", SPEC, "uid-2")
-    # The Node of which the topic speaks is not there yet.
+    # The Node with the new uid does not exist yet.
     assert await world.settle(6.0, sweep=True) == []
     world.nodes["n"] = "uid-2"
     assert len(await world.settle(sweep=True)) == 1
@@ -224,11 +232,11 @@ async def test_the_object_of_a_node_that_was_made_anew_goes_with_the_new_one() -
     assert await world.settle(6.0, sweep=True) == []
 
 
-async def test_what_others_made_goes_with_its_node_and_keeps_its_other_owners() -> None:
+async def test_a_foreign_object_gets_the_node_as_an_additional_owner() -> None:
     world = World("n", ours=False)
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "theirs"}
     world.api.put("n", metadata={"ownerReferences": [theirs]})
-    world.tell()
+    world.list_objects()
     world.want("n", SPEC)
     assert len(await world.settle()) == 1
     assert world.owners("n") == ["theirs", "uid-1"]
@@ -237,24 +245,24 @@ async def test_what_others_made_goes_with_its_node_and_keeps_its_other_owners() 
     assert await world.settle() == []
 
 
-async def test_owners_that_somebody_has_changed_meanwhile_stay() -> None:
+async def test_owners_that_changed_meanwhile_are_not_overwritten() -> None:
     world = World("n")
     world.api.put("n", metadata={"ownerReferences": [{"kind": "Node", "name": "n", "uid": "old"}]})
-    world.tell()
-    told = world.api.put("n", metadata={"ownerReferences": [{"kind": "Job", "uid": "theirs"}]})
+    world.list_objects()
+    late = world.api.put("n", metadata={"ownerReferences": [{"kind": "Job", "uid": "theirs"}]})
     world.want("n", SPEC)
     await world.settle(0.4)
     assert world.owners("n") == ["theirs"]
-    world.objects.see(told)
+    world.resources.observed(late)
     await world.settle(3.0)
     assert world.owners("n") == ["theirs", "uid-1"]
     assert world.api.objects["n"]["spec"] == SPEC
 
 
-async def test_one_without_a_spec_gets_it_as_a_whole() -> None:
+async def test_an_object_without_a_spec_gets_a_complete_one() -> None:
     world = World()
     world.api.objects = {"n": {"metadata": BARE}}
-    world.tell()
+    world.list_objects()
     world.want("n", SPEC)
     assert [one.method for one in await world.settle(5.0)] == ["PATCH", "GET", "PATCH"]
     assert world.api.objects["n"]["spec"] == SPEC
@@ -262,10 +270,10 @@ async def test_one_without_a_spec_gets_it_as_a_whole() -> None:
     assert [one.method for one in await world.settle(5.0)] == ["PATCH"]
 
 
-async def test_of_one_that_has_a_spec_by_now_nothing_is_lost() -> None:
+async def test_a_spec_that_appeared_meanwhile_is_not_overwritten() -> None:
     world = World()
     world.api.objects = {"n": {"metadata": BARE}}
-    world.tell()
+    world.list_objects()
     world.want("n", SPEC)
     await world.settle(0.4)
     world.api.put("n", spec={"theirs": 1})

@@ -1,17 +1,16 @@
-"""A Node has what is wanted of it by one write, whatever comes in between; in a fake API server."""
+"""A Node gets its offer by one write, whatever happens in between; on a fake API server."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from actuators.cluster.cooled_nodes import COOLED
-from actuators.cluster.offer_writer import OFFERED, RECOMMENDED, Mode, Offers
-from actuators.cluster.write_queue import Budget, Write, Writer
+from actuators.cluster.offer_writer import OFFERED, RECOMMENDED, Mode, OfferWriter
+from actuators.cluster.write_queue import Write
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
-from pipeline.kube.api_client import Api
 from pipeline.processors.kubernetes.object_records import ORIGIN, node_record
 from pipeline.processors.overcommit.status_patch import WRITTEN
 from pipeline.processors.overcommit.third_party import TAKEN
@@ -20,11 +19,13 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.registry import NODES, RESOURCES
 from pipeline.topics.resource_amounts import Resources
+from tests.actuators.contexts import make_context
 from tests.actuators.fake_api import Asked, FakeApi
 
 
-def worked_out(cpu: int, at: float) -> NodeResourcesRecord:
+def computed(cpu: int, at: float) -> NodeResourcesRecord:
     some = Resources(cpu_millicores=cpu, memory_bytes=2**30)
     return NodeResourcesRecord(
         node="n", as_of=format_time(at), generation=1, offset=round(at), epoch=1,
@@ -33,29 +34,33 @@ def worked_out(cpu: int, at: float) -> NodeResourcesRecord:
 
 
 class World:
-    """One Node, `n`, and what an actuator does to it."""
+    """One Node, `n`, and the feature that writes its offer."""
 
     def __init__(self, mode: Mode = "act", *, known: bool = True) -> None:
         self.clock = ManualClock()
         self.api = FakeApi(self.clock)
-        self.told: list[ActionRecord] = []
-        self.writer = Writer(Budget(20.0, self.clock), self.clock, lambda: True)
-        self.offers = Offers(cast(Api, self.api), mode, self.writer, self.clock, self.told.append)
-        made = format_time(self.clock.now() - 86_400)
-        self.see(metadata={"creationTimestamp": made}, status={})
+        self.reports: list[ActionRecord] = []
+        context = make_context(self.clock, self.api, reports=self.reports, mode=mode)
+        self.queue = context.queue
+        self.offers = OfferWriter(context)
+        created = format_time(self.clock.now() - 86_400)
+        self.observe(metadata={"creationTimestamp": created}, status={})
         if known:
-            self.offers.learn_node("n", NodeRecord(node="n", overcommit=Overcommit()))
+            self.learn_node(NodeRecord(node="n", overcommit=Overcommit()))
             self.learn(1000)
 
-    def see(self, **parts: Any) -> None:
-        self.offers.see(self.api.put("n", **parts))
+    def observe(self, **parts: Any) -> None:
+        self.offers.observed(self.api.put("n", **parts))
+
+    def learn_node(self, record: NodeRecord) -> None:
+        self.offers.learn(NODES.name, "n", record)
 
     def learn(self, cpu: int, age: float = 0.0) -> None:
-        self.offers.learn_resources("n", worked_out(cpu, self.clock.now() - age))
+        self.offers.learn(RESOURCES.name, "n", computed(cpu, self.clock.now() - age))
 
     async def settle(self, seconds: float = 2.0, *, sweep: bool = False) -> list[Asked]:
-        """Decide and write for a while; gives what was asked for."""
-        task = asyncio.create_task(self.writer.run())
+        """Decide and write for a while; returns the requests."""
+        task = asyncio.create_task(self.queue.run())
         for _ in range(round(seconds / 0.2)):
             self.offers.decide(everything=sweep)
             await self.clock.advance(0.2)
@@ -65,49 +70,49 @@ class World:
 
     @property
     def cpu(self) -> Any:
-        """What the Node has of Mid's CPU."""
+        """Mid CPU that the Node offers."""
         return self.api.objects["n"]["status"].get("allocatable", {}).get("kubernetes.io/mid-cpu")
 
     @property
     def annotations(self) -> dict[str, str]:
-        found: dict[str, str] = self.api.objects["n"]["metadata"].get("annotations", {})
-        return found
+        annotations: dict[str, str] = self.api.objects["n"]["metadata"].get("annotations", {})
+        return annotations
 
     def outcomes(self) -> list[tuple[str, str]]:
-        told = [(one.action, one.outcome) for one in self.told]
-        self.told.clear()
-        return told
+        outcomes = [(report.action, report.outcome) for report in self.reports]
+        self.reports.clear()
+        return outcomes
 
 
 def methods(asked: list[Asked]) -> list[str]:
     return [one.method for one in asked]
 
 
-async def test_what_is_decided_again_while_a_write_is_under_way_is_written_once() -> None:
+async def test_a_decision_repeated_during_a_write_is_written_once() -> None:
     world = World()
     world.api.seconds = 0.5
     assert methods(await world.settle(sweep=True)) == ["PATCH"]
     assert (world.cpu, world.outcomes()) == ("1000", [("offer", "done")])
 
 
-async def test_a_list_that_is_older_than_our_write_is_not_believed() -> None:
+async def test_a_list_older_than_our_write_is_ignored() -> None:
     world = World()
     old = msgspec.json.encode(world.api.objects["n"])
     await world.settle()
-    world.offers.begin()
-    world.offers.see(old)
-    world.offers.complete()
+    world.offers.list_started()
+    world.offers.observed(old)
+    world.offers.list_completed()
     assert await world.settle(sweep=True) == []
-    # Much later an older version is a server that was put back, and what it says is so.
+    # Much later an older version means that the server was restored from a backup.
     await world.clock.advance(61.0)
-    world.offers.see(old)
+    world.offers.observed(old)
     assert methods(await world.settle(sweep=True)) == ["PATCH"]
 
 
-async def test_who_loses_the_mark_gets_it_again_so_that_it_can_be_undone() -> None:
+async def test_a_lost_mark_is_restored_so_that_the_offer_can_be_undone() -> None:
     world = World()
     await world.settle()
-    world.see(metadata={"annotations": {}})
+    world.observe(metadata={"annotations": {}})
     assert methods(await world.settle()) == ["PATCH"]
     assert OFFERED in world.annotations
     await world.clock.advance(1000.0)
@@ -115,20 +120,20 @@ async def test_who_loses_the_mark_gets_it_again_so_that_it_can_be_undone() -> No
     assert (world.cpu, world.annotations) == (None, {})
 
 
-async def test_of_a_node_that_nobody_speaks_of_ours_goes_and_others_stay() -> None:
+async def test_an_unknown_node_loses_our_resources_and_keeps_foreign_ones() -> None:
     world = World(known=False)
     have = {"allocatable": dict.fromkeys(WRITTEN, "5") | {"cpu": "8"}}
-    world.see(status=have)
+    world.observe(status=have)
     assert await world.settle(sweep=True) == []
-    world.see(metadata={"annotations": {OFFERED: "x"}})
+    world.observe(metadata={"annotations": {OFFERED: "x"}})
     await world.settle(sweep=True)
     assert world.api.objects["n"]["status"]["allocatable"] == {"cpu": "8"}
 
 
-async def test_what_was_worked_out_before_a_node_was_made_is_another_machines() -> None:
+async def test_results_from_before_the_creation_of_a_node_do_not_apply() -> None:
     world = World()
-    made = format_time(world.clock.now() + 10.0)
-    world.see(metadata={"uid": "anew", "creationTimestamp": made})
+    created = format_time(world.clock.now() + 10.0)
+    world.observe(metadata={"uid": "recreated", "creationTimestamp": created})
     assert await world.settle(sweep=True) == []
     await world.clock.advance(30.0)
     world.learn(700)
@@ -136,36 +141,36 @@ async def test_what_was_worked_out_before_a_node_was_made_is_another_machines() 
     assert world.cpu == "700"
 
 
-async def test_a_withdrawal_is_told_of_also_where_the_watch_is_faster_than_the_answer() -> None:
+async def test_a_withdrawal_is_reported_also_if_the_watch_beats_the_answer() -> None:
     world = World()
     await world.settle()
-    world.told.clear()
+    world.reports.clear()
     answer = world.api.request
 
     async def slower(method: str, path: str, **more: Any) -> bytes:
         found = await answer(method, path, **more)
         if method == "PATCH":
-            world.offers.see(found)
+            world.offers.observed(found)
         return found
 
     world.api.request = slower  # type: ignore[method-assign]
     await world.clock.advance(1000.0)
     asked = await world.settle(sweep=True)
     assert methods(asked) == ["PATCH", "POST"]
-    (told,) = world.told
-    assert told.before["kubernetes.io/mid-cpu"] == "1000"
-    assert told.after["kubernetes.io/mid-cpu"] is None
+    (report,) = world.reports
+    assert report.before["kubernetes.io/mid-cpu"] == "1000"
+    assert report.after["kubernetes.io/mid-cpu"] is None
 
 
 @pytest.mark.parametrize(("mode", "count"), [("act", 0), ("recommend", 1), ("observe", 1)])
-async def test_what_another_mode_left_is_counted(mode: Mode, count: int) -> None:
+async def test_marks_of_another_mode_are_counted(mode: Mode, count: int) -> None:
     world = World(mode)
-    assert world.offers.left_over() == 0
-    world.see(metadata={"annotations": {OFFERED: "x"}})
-    assert world.offers.left_over() == count
+    assert world.offers.count_of_other_modes() == 0
+    world.observe(metadata={"annotations": {OFFERED: "x"}})
+    assert world.offers.count_of_other_modes() == count
 
 
-async def test_what_is_stale_is_withdrawn_with_an_event() -> None:
+async def test_a_stale_offer_is_withdrawn_with_an_event() -> None:
     world = World()
     await world.settle()
     await world.clock.advance(1000.0)
@@ -176,9 +181,9 @@ async def test_what_is_stale_is_withdrawn_with_an_event() -> None:
     assert world.cpu is None
 
 
-async def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
+async def test_an_invalid_annotation_is_reported_once() -> None:
     world = World()
-    world.see(metadata={"annotations": {TAKEN: "{"}})
+    world.observe(metadata={"annotations": {TAKEN: "{"}})
     asked = await world.settle(10.0, sweep=True)
     assert sorted(methods(asked)) == ["PATCH", "POST"]
     (event,) = (one.body for one in asked if one.method == "POST")
@@ -186,11 +191,11 @@ async def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
     assert TAKEN in event["message"]
 
 
-async def test_what_third_parties_go_by_follows_where_they_have_it_all() -> None:
+async def test_the_origin_annotation_follows_if_third_parties_take_everything() -> None:
     world = World()
     party = {"priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "9000"}}
     text = msgspec.json.encode({"allocations": [party]}).decode()
-    world.see(metadata={"annotations": {TAKEN: text}})
+    world.observe(metadata={"annotations": {TAKEN: text}})
     await world.settle()
     await world.clock.advance(10.0)
     world.learn(400)
@@ -199,48 +204,48 @@ async def test_what_third_parties_go_by_follows_where_they_have_it_all() -> None
 
 
 @pytest.mark.parametrize("mode", ["observe", "recommend"])
-async def test_another_mode_takes_back_what_acting_wrote_and_says_so(mode: Mode) -> None:
+async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> None:
     world = World(mode)
     marks = {OFFERED: "x", ORIGIN: "{}", COOLED: "y", "theirs": "z"}
     have = dict.fromkeys(WRITTEN, "5")
-    world.see(metadata={"annotations": marks}, status={"allocatable": have})
+    world.observe(metadata={"annotations": marks}, status={"allocatable": have})
     await world.settle()
     assert world.cpu is None
     assert world.annotations.keys() - {RECOMMENDED} == {"theirs"}
-    (undone,) = (one for one in world.told if one.action == "undo")
+    (undone,) = (report for report in world.reports if report.action == "undo")
     assert undone.outcome == "done"
     assert undone.before == have
     assert undone.after == dict.fromkeys(WRITTEN)
 
 
-def test_of_our_notes_on_a_node_its_record_says_that_it_offers_and_nothing_else() -> None:
-    notes = dict.fromkeys([OFFERED, RECOMMENDED, COOLED, ORIGIN], "2026-01-01T00:00:00Z")
-    found = node_record({"metadata": {"name": "n", "annotations": notes | {TAKEN: "{}"}}})
-    assert found.annotations == {OFFERED: "", TAKEN: "{}"}
+def test_a_node_record_contains_of_our_marks_only_that_it_offers() -> None:
+    marks = dict.fromkeys([OFFERED, RECOMMENDED, COOLED, ORIGIN], "2026-01-01T00:00:00Z")
+    record = node_record({"metadata": {"name": "n", "annotations": marks | {TAKEN: "{}"}}})
+    assert record.annotations == {OFFERED: "", TAKEN: "{}"}
 
 
-async def test_a_node_that_only_cooled_is_left_without_a_trace_of_it() -> None:
+async def test_observe_removes_the_cooled_annotation() -> None:
     world = World("observe")
-    world.see(metadata={"annotations": {COOLED: "y"}})
+    world.observe(metadata={"annotations": {COOLED: "y"}})
     await world.settle()
     assert world.annotations == {}
 
 
-async def test_observing_writes_nothing_and_tells_once() -> None:
+async def test_observe_writes_nothing_and_reports_once() -> None:
     world = World("observe")
     assert await world.settle(20.0, sweep=True) == []
     assert world.outcomes() == [("offer", "observed")]
 
 
-async def test_recommending_writes_one_annotation_once() -> None:
+async def test_recommend_writes_one_annotation_once() -> None:
     world = World("recommend")
     assert methods(await world.settle(20.0, sweep=True)) == ["PATCH"]
     assert (world.cpu, list(world.annotations)) == (None, [RECOMMENDED])
 
 
-async def test_of_a_write_without_an_answer_the_node_is_asked_first() -> None:
+async def test_after_a_write_without_an_answer_the_node_is_read_first() -> None:
     world = World()
-    world.api.failures["PATCH"] = ApiUnavailableError("nobody knows")
+    world.api.failures["PATCH"] = ApiUnavailableError("answer lost")
     assert methods(await world.settle(0.4)) == ["PATCH"]
     del world.api.failures["PATCH"]
     assert methods(await world.settle(5.0)) == ["GET", "PATCH"]
@@ -248,7 +253,7 @@ async def test_of_a_write_without_an_answer_the_node_is_asked_first() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>busy</html>", b"{}", b"", b"\xff"])
-async def test_an_answer_that_is_no_node_is_none(answer: bytes) -> None:
+async def test_an_answer_that_is_not_a_node_counts_as_unknown(answer: bytes) -> None:
     world = World()
     world.api.answers = {"PATCH": answer, "GET": answer}
     assert methods(await world.settle(3.0))[:2] == ["PATCH", "GET"]
@@ -258,32 +263,32 @@ async def test_an_answer_that_is_no_node_is_none(answer: bytes) -> None:
     assert world.cpu == "1000"
 
 
-async def test_a_node_that_is_refused_is_not_asked_for_at_every_tick() -> None:
+async def test_a_refused_write_is_not_repeated_at_every_tick() -> None:
     world = World()
     world.api.failures["PATCH"] = ApiRefusedError("422")
     asked = await world.settle(60.0, sweep=True)
     assert len(asked) < 20
 
 
-async def test_a_node_that_goes_while_it_waits_is_not_asked_for() -> None:
+async def test_a_node_deleted_while_its_write_waits_is_not_written() -> None:
     world = World()
     world.offers.decide()
-    world.offers.gone("n")
+    world.offers.deleted("n")
     assert await world.settle() == []
 
 
 @pytest.mark.parametrize("how", ["off", "less", "observe"])
-async def test_what_takes_away_is_written_before_all_that_waits(how: str) -> None:
+async def test_a_withdrawal_is_written_before_all_waiting_writes(how: str) -> None:
     world = World()
     await world.settle()
     if how == "off":
-        world.offers.learn_node("n", NodeRecord(node="n"))
+        world.learn_node(NodeRecord(node="n"))
     elif how == "less":
         await world.clock.advance(10.0)
         world.learn(500)
     else:
         world = World("observe")
-        world.see(
+        world.observe(
             metadata={"annotations": {OFFERED: "x"}}, status={"allocatable": {WRITTEN[2]: "5"}}
         )
 
@@ -291,7 +296,7 @@ async def test_what_takes_away_is_written_before_all_that_waits(how: str) -> Non
         await world.api.request("PATCH", "/api/v1/nodes/other/status", body={})
 
     for number in range(100):
-        world.writer.put("offer", f"other-{number}", Write(other, lambda _: None))
+        world.queue.put("offer", f"other-{number}", Write(other, lambda _: None))
     world.offers.decide()
     world.api.put("other")
     asked = await world.settle()

@@ -1,4 +1,4 @@
-"""What is due is written within the budget, each feature in its turn; nothing keeps the rest."""
+"""Writes are rate-limited, withdrawals first, then round-robin; no write blocks the others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.write_queue import Budget, Write, Writer
+from actuators.cluster.write_queue import RateLimit, Write, WriteQueue
 from pipeline.clock import ManualClock
 from pipeline.errors import (
     ApiRefusedError,
@@ -21,49 +21,56 @@ from pipeline.errors import (
 
 
 class World:
-    """What was asked of an API server that is not there, and when; `answers` say how it fails."""
+    """A queue whose writes append to `requests`, or raise the error in `answers` for their text."""
 
     def __init__(self, per_second: float = 10.0) -> None:
         self.clock = ManualClock()
         self.leads = True
-        self.writer = Writer(Budget(per_second, self.clock), self.clock, lambda: self.leads)
-        self.asked: list[tuple[float, str]] = []
+        self.queue = WriteQueue(RateLimit(per_second, self.clock), self.clock, lambda: self.leads)
+        self.requests: list[tuple[float, str]] = []
         self.failed: list[str] = []
         self.answers: dict[str, KubernetesError] = {}
 
     def put(
-        self, what: str, key: str, says: str = "", *, again: bool = False, takes: bool = False
+        self,
+        feature: str,
+        key: str,
+        text: str = "",
+        *,
+        retries: bool = False,
+        withdraws: bool = False,
     ) -> None:
-        def failed(error: KubernetesError) -> None:
+        def on_failure(error: KubernetesError) -> None:
             self.failed.append(key)
-            if again:
-                self.put(what, key, says, again=True, takes=takes)
+            if retries:
+                self.put(feature, key, text, retries=True, withdraws=withdraws)
 
-        self.writer.put(what, key, Write(self._do(says or key), failed), takes_away=takes)
+        write = Write(self._execution(text or key), on_failure)
+        self.queue.put(feature, key, write, is_withdrawal=withdraws)
 
-    def _do(self, text: str) -> Callable[[], Awaitable[None]]:
-        async def do() -> None:
-            self.asked.append((self.clock.monotonic(), text))
+    def _execution(self, text: str) -> Callable[[], Awaitable[None]]:
+        async def execute() -> None:
+            self.requests.append((self.clock.monotonic(), text))
             if text in self.answers:
                 raise self.answers[text]
 
-        return do
+        return execute
 
     @property
     def texts(self) -> list[str]:
-        return [text for _, text in self.asked]
+        return [text for _, text in self.requests]
 
 
 @asynccontextmanager
 async def writing(world: World) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(world.writer.run())
+    task = asyncio.create_task(world.queue.run())
     await asyncio.sleep(0)
     yield task
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_feature_with_much_to_write_does_not_keep_another() -> None:
+async def test_a_feature_with_many_writes_does_not_delay_another() -> None:
     world = World()
     for number in range(50):
         world.put("offer", f"node-{number}")
@@ -73,64 +80,66 @@ async def test_a_feature_with_much_to_write_does_not_keep_another() -> None:
     assert world.texts[:3] == ["node-0", "rules", "node-1"]
 
 
-async def test_who_is_asked_for_again_keeps_its_place_and_who_is_dropped_loses_it() -> None:
+async def test_a_replaced_write_keeps_its_place_and_a_discarded_one_loses_it() -> None:
     world = World()
     for key in "abc":
         world.put("offer", key, f"old {key}")
     world.put("offer", "a", "new a")
-    world.writer.drop("offer", "b")
+    world.queue.discard("offer", "b")
     async with writing(world):
         await world.clock.advance(1.0)
     assert world.texts == ["new a", "old c"]
 
 
-async def test_what_takes_away_waits_for_nothing_but_others_that_do() -> None:
+async def test_a_withdrawal_waits_only_for_other_withdrawals() -> None:
     """With 20 a second the last of 5,000 that waited behind refreshes was written after 500 s."""
     world = World(20.0)
     for number in range(5000):
         world.put("offer", f"node-{number}")
         world.put("NodeMetric status", f"node-{number}", "report")
-    world.put("offer", "node-4999", "take", takes=True)
+    world.put("offer", "node-4999", "withdraw", withdraws=True)
     async with writing(world):
         await world.clock.advance(0.2)
-    assert world.texts[0] == "take"
+    assert world.texts[0] == "withdraw"
 
 
-async def test_of_ten_writes_one_is_for_those_that_take_nothing_away() -> None:
+async def test_one_of_ten_writes_is_not_a_withdrawal() -> None:
     world = World()
     for number in range(100):
-        world.put("offer", f"take-{number}", takes=True)
+        world.put("offer", f"withdraw-{number}", withdraws=True)
         world.put("offer", f"give-{number}")
         world.put("NodeSLO", f"rules-{number}")
     async with writing(world):
         await world.clock.advance(11.5)
-        rest = [(at, text) for at, text in enumerate(world.texts) if not text.startswith("take")]
+        rest = [
+            (at, text) for at, text in enumerate(world.texts) if not text.startswith("withdraw")
+        ]
         assert rest[:4] == [(9, "give-0"), (19, "rules-0"), (29, "give-1"), (39, "rules-1")]
-        assert sum(text.startswith("take") for text in world.texts) == 100
+        assert sum(text.startswith("withdraw") for text in world.texts) == 100
         await world.clock.advance(20.0)
     assert len(world.texts) == 300
 
 
-async def test_what_takes_nothing_away_any_more_is_not_first_any_more() -> None:
+async def test_a_replaced_withdrawal_loses_its_priority() -> None:
     world = World()
     for key in ("a", "b"):
         world.put("offer", key)
-    world.put("offer", "b", takes=True)
+    world.put("offer", "b", withdraws=True)
     world.put("offer", "b", "gives again")
-    world.put("offer", "c", takes=True)
-    world.writer.drop("offer", "c")
+    world.put("offer", "c", withdraws=True)
+    world.queue.discard("offer", "c")
     async with writing(world):
         await world.clock.advance(1.0)
     assert world.texts == ["a", "gives again"]
 
 
-async def test_what_takes_away_and_is_refused_keeps_nobody() -> None:
+async def test_a_refused_withdrawal_delays_no_other_write() -> None:
     world = World()
     world.answers["bad"] = ApiRefusedError("no")
     world.answers["secret"] = ForbiddenError("no")
-    world.put("offer", "bad", again=True, takes=True)
-    world.put("hidden", "secret", again=True, takes=True)
-    world.put("offer", "good", takes=True)
+    world.put("offer", "bad", retries=True, withdraws=True)
+    world.put("hidden", "secret", retries=True, withdraws=True)
+    world.put("offer", "good", withdraws=True)
     async with writing(world):
         await world.clock.advance(0.35)
         world.put("NodeSLO", "rules")
@@ -139,9 +148,7 @@ async def test_what_takes_away_and_is_refused_keeps_nobody() -> None:
 
 
 @given(st.floats(0.5, 200), st.lists(st.floats(0, 0.5), max_size=30))
-def test_no_two_writes_are_nearer_than_the_budget_has_it(
-    per_second: float, pauses: list[float]
-) -> None:
+def test_writes_are_spaced_by_the_rate_limit(per_second: float, pauses: list[float]) -> None:
     async def run() -> World:
         world = World(per_second)
         async with writing(world):
@@ -152,22 +159,22 @@ def test_no_two_writes_are_nearer_than_the_budget_has_it(
         return world
 
     world = asyncio.run(run())
-    times = [at for at, _ in world.asked]
+    times = [at for at, _ in world.requests]
     assert len(times) == len(pauses)
     near = [b - a for a, b in pairwise(times)]
     assert all(gap >= 1 / per_second - 1e-9 for gap in near)
 
 
-async def test_what_is_refused_rests_longer_each_time_and_keeps_nobody() -> None:
+async def test_a_refused_write_backs_off_and_delays_no_other() -> None:
     world = World()
     world.answers["bad"] = ApiRefusedError("no")
-    world.put("offer", "bad", again=True)
+    world.put("offer", "bad", retries=True)
     async with writing(world):
         await world.clock.advance(5.0)
         for number in range(20):
             world.put("offer", f"good-{number}")
         await world.clock.advance(300.0)
-        tried = [at for at, text in world.asked if text == "bad"]
+        tried = [at for at, text in world.requests if text == "bad"]
         gaps = [b - a for a, b in pairwise(tried)]
         assert all(b >= a for a, b in pairwise(gaps))
         assert gaps[0] < 2
@@ -180,22 +187,22 @@ async def test_what_is_refused_rests_longer_each_time_and_keeps_nobody() -> None
         assert world.texts[-1] == "bad"
 
 
-async def test_what_was_done_or_dropped_has_not_to_rest() -> None:
+async def test_a_discarded_write_does_not_back_off() -> None:
     world = World()
     world.answers["x"] = ConflictError("overtaken")
     world.put("offer", "x")
     async with writing(world):
         await world.clock.advance(0.2)
-        world.writer.drop("offer", "x")
+        world.queue.discard("offer", "x")
         world.put("offer", "x", "y")
         await world.clock.advance(0.2)
     assert world.texts == ["x", "y"]
 
 
-async def test_without_permission_a_feature_waits_and_others_go_on() -> None:
+async def test_a_feature_without_permission_pauses_and_others_continue() -> None:
     world = World()
     world.answers["secret"] = ForbiddenError("no")
-    world.put("NodeMetric", "secret", again=True)
+    world.put("NodeMetric", "secret", retries=True)
     async with writing(world):
         await world.clock.advance(1.0)
         world.put("offer", "a")
@@ -205,13 +212,13 @@ async def test_without_permission_a_feature_waits_and_others_go_on() -> None:
     assert world.texts == ["secret", "a", "secret"]
 
 
-async def test_while_the_server_is_away_it_is_asked_less_and_less() -> None:
+async def test_requests_become_rare_while_the_server_is_unavailable() -> None:
     world = World()
     world.answers["a"] = ApiUnavailableError("away")
-    world.put("offer", "a", again=True)
+    world.put("offer", "a", retries=True)
     async with writing(world):
         await world.clock.advance(120.0)
-        assert len(world.asked) < 12
+        assert len(world.requests) < 12
         del world.answers["a"]
         await world.clock.advance(31.0)
         world.put("offer", "b")
@@ -219,26 +226,24 @@ async def test_while_the_server_is_away_it_is_asked_less_and_less() -> None:
     assert world.texts[-2:] == ["a", "b"]
 
 
-async def test_who_does_not_lead_writes_nothing_and_goes_on_when_the_lease_is_renewed() -> None:
+async def test_nothing_is_written_without_the_lease() -> None:
     world = World()
     world.leads = False
     world.put("offer", "a")
     async with writing(world):
         await world.clock.advance(1.0)
-        assert world.asked == []
+        assert world.requests == []
         world.leads = True
         await world.clock.advance(1.0)
     assert world.texts == ["a"]
 
 
-@pytest.mark.parametrize(("seconds", "left_alone"), [(7.0, 7.0), (1e6, 30.0)])
-async def test_the_server_says_how_long_to_leave_it_alone(
-    seconds: float, left_alone: float
-) -> None:
+@pytest.mark.parametrize(("seconds", "pause"), [(7.0, 7.0), (1e6, 30.0)])
+async def test_retry_after_is_respected_up_to_a_limit(seconds: float, pause: float) -> None:
     world = World()
     world.answers["a"] = ApiUnavailableError("busy", retry_after_seconds=seconds)
-    world.put("offer", "a", again=True)
+    world.put("offer", "a", retries=True)
     async with writing(world):
-        await world.clock.advance(left_alone + 1)
-    first, second = (at for at, _ in world.asked[:2])
-    assert second - first == pytest.approx(left_alone, abs=0.2)
+        await world.clock.advance(pause + 1)
+    first, second = (at for at, _ in world.requests[:2])
+    assert second - first == pytest.approx(pause, abs=0.2)

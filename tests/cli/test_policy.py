@@ -82,7 +82,7 @@ def test_suspicious_value_is_a_warning_and_exits_with_0(tmp_path: Path) -> None:
     assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
     result = run(tmp_path, configmap({"metricAggregatePolicy": {"durations": ["7m", "5m"]}}))
     assert result.exit_code == 0
-    assert "durations has '7m', which is not reported: known are 5m, 10m, 30m" in result.stderr
+    assert "durations has '7m', which is not reported: reported are 5m, 10m, 30m" in result.stderr
 
 
 WHOLE = {
@@ -147,7 +147,7 @@ def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
     assert found["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
     assert found["n1"]["hostApplications"] == {"nginx": "mid"}
     assert found["n1"]["cpuNormalization"]["annotation"] == "1.30"
-    assert found["n2"]["cpuNormalization"]["why"] == "nothing is known of the node's CPU"
+    assert found["n2"]["cpuNormalization"]["why"] == "the node's CPU is unknown"
     assert found["n2"]["amplification"]["annotation"] == '{"cpu":1.80}'
     topology["metadata"]["annotations"] = dict.fromkeys(cpu, "{")  # type: ignore[index]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))

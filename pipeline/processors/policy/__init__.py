@@ -1,13 +1,12 @@
-"""What the users' ConfigMap says of colocation and quality of service; what that is for a node.
+"""Read the ConfigMap `slo-controller-config`, and resolve the policy of each node.
 
-`sections` reads a key, `selectors` says which nodes an entry is for, `loading` makes a `Policy` of
-a key and keeps the last good one. `colocation` has the keys of colocation, their ranges and
-defaults, `effective` resolves them for a node; `springtide` has the keys that are ours.
-`normalization` and `amplification` have keys of their own, and what they come to on a node.
-`slo_defaults`, `slo_checks`, `slo_loading` and `node_slo` are the same for the rules of quality of
-service (colocation 14, node-qos 2), whose fields are in `pipeline.processors.slo.nodeslo`.
-
-`in_force` does all of it: every key, and the record of a node with what holds for it. What cannot
-be meant together, also with our scheduler extender, is in `contradictions`. Names, ranges and order
-of merging are Koordinator's (colocation 7, 8, 13).
+`policy_in_force` loads every key and resolves the record of a node. `config_sections` reads a key,
+`selectors` tells which nodes an entry is for, `load_configmap` makes a `Policy` of a key and keeps
+the last valid one. `colocation_config` has the keys of colocation, their ranges and defaults,
+`effective_strategy` resolves them for a node; `springtide_config` has Springtide's own keys.
+`normalization` and `amplification` have the ratios of CPU models and resources. `slo_defaults`,
+`slo_checks`, `load_slo_config` and `nodeslo_spec` do the same for quality of service, whose fields
+are in `pipeline.processors.slo.nodeslo`. `contradictions` finds settings that contradict each other
+or the scheduler extender. Names, ranges and order of merging are those of
+[Koordinator](https://koordinator.sh/docs/user-manuals/slo-config).
 """

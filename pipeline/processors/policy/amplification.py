@@ -17,23 +17,23 @@ from pipeline.processors.policy.normalization import read_ratio
 from pipeline.topics.nodes import NodeRecord
 
 LARGEST_RATIO: Final = 1000
-"""With it what the largest node has still is a number of 64 bits."""
+"""The amounts of the largest node times this ratio fit into 64 bits."""
 
 _CPU: Final = "cpu"
 _HUNDREDTH: Final = Decimal("0.01")
 
 
 class Amplification(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one place says: the cluster, or an entry of `nodeConfigs`."""
+    """The settings of the cluster, or of an entry of `nodeConfigs`."""
 
     enable: bool | None = None
     resource_amplification_ratio: dict[str, float] | None = None
 
 
 def problems_of(of: Amplification) -> Iterator[tuple[str, str]]:
-    """Every ratio that is out of range, as our name of the field and what is wrong with it."""
+    """Every ratio that is out of range: the name of its field, and the problem."""
     for name, ratio in (of.resource_amplification_ratio or {}).items():
-        # That of the CPU is multiplied by the CPU's normalization, which may be more than 1.
+        # The ratio of cpu is multiplied by the CPU's normalization, which may be more than 1.
         low = ratio <= 0 if name == _CPU else ratio < 1
         if low or not ratio <= LARGEST_RATIO:
             least = "more than 0" if name == _CPU else "1 or more"
@@ -50,14 +50,14 @@ AMPLIFICATION: Final = Section(
 
 
 def ratios(of: Amplification, normalization: Decimal | None) -> dict[str, Decimal]:
-    """The ratio of each resource of a node whose CPUs are `normalization` normal ones, with two
-    decimals. That of the CPU is the product of both, and is there only if it is more than 1.
+    """The ratio of each resource of a node, with two decimals. The ratio of cpu is multiplied by
+    the node's `normalization`, and is left out if the product is 1.
 
-    Raises InvalidPolicyError where one is less than 1, or more than it may be: then the annotation
-    stays as it is. Upstream removes it, which takes from nodes what they are known to have.
+    Raises InvalidPolicyError for a ratio below 1 or above its limit; the annotation then stays.
+    Koordinator removes it, which takes capacity from nodes.
     """
-    said = (of.resource_amplification_ratio or {}) if of.enable else {}
-    exact = {name: Decimal(repr(ratio)) for name, ratio in said.items()}
+    policy = (of.resource_amplification_ratio or {}) if of.enable else {}
+    exact = {name: Decimal(repr(ratio)) for name, ratio in policy.items()}
     exact[_CPU] = exact.get(_CPU, Decimal(1)) * (normalization or Decimal(1))
     for name, ratio in exact.items():
         if not 1 <= ratio <= LARGEST_RATIO:
@@ -65,18 +65,18 @@ def ratios(of: Amplification, normalization: Decimal | None) -> dict[str, Decima
                 f"amplification of {name!r:.100} would be {ratio:.6g}, allowed is 1 to "
                 f"{LARGEST_RATIO}"
             )
-    found = {name: ratio.quantize(_HUNDREDTH, ROUND_HALF_UP) for name, ratio in exact.items()}
-    return {name: ratio for name, ratio in found.items() if name != _CPU or ratio > 1}
+    rounded = {name: ratio.quantize(_HUNDREDTH, ROUND_HALF_UP) for name, ratio in exact.items()}
+    return {name: ratio for name, ratio in rounded.items() if name != _CPU or ratio > 1}
 
 
 def node_ratios(node: NodeRecord) -> dict[str, Decimal] | None:
-    """`ratios` of this node, whose CPUs are what its annotation says; None while no usable policy
-    was ever read, and its annotation is not to be touched."""
+    """`ratios` of this node with the normalization of its annotation; None before the first valid
+    policy: leave its annotation unchanged."""
     of = msgspec.json.decode(node.amplification, type=Amplification | None)
     return None if of is None else ratios(of, read_ratio(node.annotations))
 
 
 def ratios_text(of: Mapping[str, Decimal]) -> str | None:
     """The annotation `node.koordinator.sh/resource-amplification-ratio`; None removes it."""
-    said = (f"{json.dumps(name)}:{ratio:.2f}" for name, ratio in sorted(of.items()))
-    return "{" + ",".join(said) + "}" if of else None
+    members = (f"{json.dumps(name)}:{ratio:.2f}" for name, ratio in sorted(of.items()))
+    return "{" + ",".join(members) + "}" if of else None

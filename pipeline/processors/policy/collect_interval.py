@@ -1,4 +1,4 @@
-"""How often a node reports and over which span: defaults and limits."""
+"""Interval and aggregation span of a node's reports: defaults and limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIN_REPORT_SECONDS: Final = 30
 DEFAULT_AGGREGATE_SECONDS: Final = 300
 MIN_AGGREGATE_SECONDS: Final = 60
 LONGEST_SECONDS: Final = 86_400
-"""Of both. What is asked beyond it would never be due, and no clock of Go's counts to it."""
+"""The largest interval and span."""
 
 
 class CollectInterval(NamedTuple):
@@ -20,7 +20,7 @@ class CollectInterval(NamedTuple):
 
 
 def collect_interval(report_seconds: int | None, aggregate_seconds: int | None) -> CollectInterval:
-    """What is in force when a policy asks for these; None is not set."""
+    """The values in force if a policy sets these; None is not set."""
     report = DEFAULT_REPORT_SECONDS if report_seconds is None else report_seconds
     span = DEFAULT_AGGREGATE_SECONDS if aggregate_seconds is None else aggregate_seconds
     return CollectInterval(

@@ -1,7 +1,7 @@
-"""The keys of `colocation-config`: their types, ranges and defaults (colocation 7).
+"""The keys of `colocation-config`: their types, ranges and defaults.
 
-Owes the rest: `Colocation`, where None means not said; `decode`, which reads one as Go does;
-`problems_of`, which names every value that is out of range.
+A field of `Colocation` is None if not set. `decode` reads JSON as Go does, `problems_of` names
+every value that is out of range.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,14 +43,14 @@ class AggregatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class PredictPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How different a result must be to be told, and how long a pod counts its request (NP-13)."""
+    """By how much a result must change to be published, and how long a pod counts its request."""
 
     resource_diff_threshold_percent: int | None = None
     cold_start_period_seconds: int | None = None
 
 
 class Colocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one place says: the cluster, an entry of `nodeConfigs`, or a node's annotation."""
+    """The settings of the cluster, of an entry of `nodeConfigs`, or of a node's annotation."""
 
     enable: bool | None = None
     metric_aggregate_duration_seconds: int | None = None
@@ -97,7 +97,7 @@ DEFAULTS: Final = Colocation(
 )
 
 KEYS: Final = keys_of(Colocation)
-"""By our name of a field the one that users write."""
+"""The JSON key of each field."""
 
 _Range = tuple[int, int]
 _ABOVE_ZERO: Final[_Range] = (1, MOST)
@@ -118,12 +118,12 @@ _RANGES: Final[Mapping[str, _Range]] = {
     "mid_memory_threshold_percent": _PERCENT,
     "mid_unallocated_percent": _PERCENT,
 }
-# Upstream's controller takes more, its admission does not.
+# Koordinator's controller accepts more, its admission webhook does not.
 _OF_STATIC: Final[dict[str, _Range]] = {
     "mid_static_cpu_reserved_percent": _PERCENT,
     "mid_static_memory_reserved_percent": _PERCENT,
 }
-# Upstream takes more. Go counts no more than 292 years in nanoseconds, and nothing would be due.
+# Koordinator accepts more, but Go's durations end at 292 years, and nothing would be reported.
 _OF_MEASURING: Final[dict[str, _Range]] = {
     "metric_aggregate_duration_seconds": (1, LONGEST_SECONDS),
     "metric_report_interval_seconds": (1, LONGEST_SECONDS),
@@ -141,15 +141,15 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def decode(text: str | bytes) -> Colocation:
-    """What a JSON object says; unknown keys are left alone, and null says nothing.
+    """Decode a JSON object. Unknown keys are ignored, null is not set.
 
-    Raises InvalidPolicyError for what is none, and for a value of another type.
+    Raises InvalidPolicyError if it is not an object, and for a value of another type.
     """
     return COLOCATION.convert(read_object(text))
 
 
 def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
-    """Every value that is out of range, as our name of the field and what is wrong with it."""
+    """Every value that is out of range: the name of its field, and the problem."""
     yield from out_of_range(of, _RANGES)
     threshold = of.resource_diff_threshold
     if threshold is not None and not 0 < threshold < float("inf"):
@@ -164,21 +164,20 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
         if seconds_of(text) is None:
             yield (
                 "metric_aggregate_policy",
-                f"metricAggregatePolicy.durations has {text!r:.60}, which is no span such as 5m "
-                "from a second to a year",
+                f"metricAggregatePolicy.durations has {text!r:.60}, which is not a duration such "
+                "as 5m, from a second to a year",
             )
     predict = of.node_predict_policy or PredictPolicy()
-    for name, said in (
+    for name, value in (
         ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
         ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
     ):
-        if said is not None and not 0 <= said <= MOST:
-            yield "node_predict_policy", f"{name} is {said}, allowed is 0 to {MOST}"
+        if value is not None and not 0 <= value <= MOST:
+            yield "node_predict_policy", f"{name} is {value}, allowed is 0 to {MOST}"
 
 
 def bounded(of: Colocation) -> Colocation:
-    """What is taken of how usage is measured and predicted: of a value beyond belief the largest
-    that is usual."""
+    """Limit the settings of measuring and predicting to their largest usual values."""
     predict = of.node_predict_policy
     return msgspec.structs.replace(
         _at_most(of, _OF_MEASURING),
@@ -187,14 +186,14 @@ def bounded(of: Colocation) -> Colocation:
 
 
 def _at_most(of: Said, ranges: Mapping[str, _Range]) -> Said:
-    said = {name: getattr(of, name) for name in ranges}
-    most = {name: min(n, ranges[name][1]) for name, n in said.items() if n is not None}
-    return msgspec.structs.replace(of, **most)
+    values = {name: getattr(of, name) for name in ranges}
+    limited = {name: min(n, ranges[name][1]) for name, n in values.items() if n is not None}
+    return msgspec.structs.replace(of, **limited)
 
 
 def oddities_of(of: Colocation) -> Iterator[str]:
-    """What is taken, and hardly meant: a text that no formula knows acts as the default does, of a
-    span that is not measured nothing is reported, and `bounded` says what of others is taken."""
+    """Warnings of accepted but unusual values. An unknown text acts as the default, nothing is
+    reported for a span that is not measured, and `bounded` limits the others."""
     predict = of.node_predict_policy or PredictPolicy()
     for _, text in (
         *strange_texts(of, _TEXTS),
@@ -205,18 +204,18 @@ def oddities_of(of: Colocation) -> Iterator[str]:
     if (of.resource_diff_threshold or 0) > 1:
         yield (
             f"resourceDiffThreshold is {of.resource_diff_threshold:g}, which is "
-            f"{of.resource_diff_threshold:.0%} of what is there: usual is up to 1"
+            f"{of.resource_diff_threshold:.0%} of the present amount: usual is up to 1"
         )
     spans = of.metric_aggregate_policy or AggregatePolicy()
     for span in spans.durations or ():
         if seconds_of(span) not in AGGREGATED.values():
             yield (
-                f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: known "
-                f"are {', '.join(AGGREGATED)}"
+                f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: "
+                f"reported are {', '.join(AGGREGATED)}"
             )
 
 
 COLOCATION: Final = Section(
     "colocation-config", DEFAULTS, problems_of, oddities_of, switch="enable"
 )
-"""How, and on which nodes, what Prod leaves unused is handed on."""
+"""How, and on which nodes, unused capacity of Prod is offered."""

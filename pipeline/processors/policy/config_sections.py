@@ -1,7 +1,6 @@
-"""What the keys of `slo-controller-config` have in common: JSON objects, read as Go reads them.
+"""Read, check and merge the keys of `slo-controller-config`: JSON objects, read as Go reads them.
 
-A section is a key of the ConfigMap and a struct, every field of which may be None: not said. Owes
-the rest: reading one, merging one over another, and naming what is wrong, whichever section it is.
+A section is a key of the ConfigMap and a struct whose fields are None if not set.
 """
 
 import difflib
@@ -27,14 +26,12 @@ def _nothing(of: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Section(Generic[Said]):
-    """A key of the ConfigMap. `defaults` has what holds where nobody says anything; `problems`
-    names every value that is out of range, by our name of its field; `oddities` what is taken, and
-    hardly meant.
+    """A key of the ConfigMap. `problems` names the values out of range by field, `oddities` warns
+    of accepted but unusual values.
 
-    `cluster` is where in it the cluster's part is, all of it where there is no such place;
-    `entries` where those for some nodes are. What an entry says lies over `of_entry`. Of a section
-    that `is_ours` all keys are known to us. Where the field `switch` is false nothing is handed on,
-    so that it counts whatever else a place says."""
+    `cluster` is the key of the cluster's part, empty if that is the whole object; `entries` the key
+    of the entries for some nodes, which are merged over `of_entry`. All keys of a section that
+    `is_ours` are known. If the field `switch` is false, that counts even in an invalid part."""
 
     key: str
     defaults: Said
@@ -48,21 +45,20 @@ class Section(Generic[Said]):
 
     @property
     def nothing(self) -> Said:
-        """What a place says that says nothing."""
+        """The struct without any field set."""
         return type(self.defaults)()
 
     def unread(self, found: Mapping[str, Any], *more: str) -> Iterator[str]:
-        """What may be written wrongly: keys that nobody reads, beside those of `more`."""
+        """Warnings of possible typing errors: unknown keys other than `more`."""
         names = {*keys_of(type(self.defaults)).values(), *more}
         return unknown_keys(found, names, only_near=not self.is_ours)
 
     def convert(self, found: Mapping[str, Any]) -> Said:
-        """What an object says. Raises InvalidPolicyError for a value of another type."""
+        """Convert an object. Raises InvalidPolicyError for a value of another type."""
         return convert(found, type(self.defaults))
 
     def convert_each(self, found: Mapping[str, Any]) -> tuple[Said, dict[str, str]]:
-        """What an object says, and by our name of its field what is wrong with each value of
-        another type, which says nothing."""
+        """Convert an object; a value of another type is not set, and has its problem by field."""
         own, wrong = self.nothing, {}
         keys = keys_of(type(own))
         read = named(found, keys.values())
@@ -74,7 +70,7 @@ class Section(Generic[Said]):
         return own, wrong
 
     def what_counts(self, found: Mapping[str, Any]) -> Said:
-        """What of an object counts that cannot be used: that it switches off, or nothing."""
+        """The part of an invalid object that counts: that it switches off, or nothing."""
         key = keys_of(type(self.defaults)).get(self.switch, "")
         is_off = named(found, (key,)).get(key) is False
         return self.convert({key: False}) if is_off else self.nothing
@@ -82,12 +78,12 @@ class Section(Generic[Said]):
 
 @cache
 def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """By our name of a field the one that users write."""
+    """The JSON key of each field."""
     return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object, its keys as they are written. Raises InvalidPolicyError for what is none."""
+    """Decode a JSON object, its keys as written. Raises InvalidPolicyError for anything else."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -98,7 +94,7 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 
 def json_type(found: Any) -> str:
-    """What a value of a JSON document is called.
+    """The name of a JSON value's type.
 
     >>> json_type(None), json_type([]), json_type(1.5)
     ('null', 'a list', 'a number')
@@ -110,8 +106,8 @@ def json_type(found: Any) -> str:
 
 
 def convert(found: Mapping[str, Any], kind: type[Said]) -> Said:
-    """What an object says, its keys in whatever case; unknown ones are left alone, and null says
-    nothing. Raises InvalidPolicyError for a value of another type, and for a word that is none."""
+    """Convert an object with keys in any case; unknown keys are ignored, null is not set. Raises
+    InvalidPolicyError for a value of another type, and for an unknown word of an enumeration."""
     try:
         return msgspec.convert(_as_go_reads(found, _type_of(kind)), kind)
     except (msgspec.ValidationError, OverflowError) as error:
@@ -124,7 +120,7 @@ def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
 
 
 def _as_go_reads(found: Any, of: inspect.Type) -> Any:
-    """What was found where a value of type `of` is expected, every key by its name."""
+    """The value with every key in the case that its type `of` expects."""
     match of:
         case inspect.Metadata(type=inner):
             return _as_go_reads(found, inner)
@@ -143,8 +139,8 @@ def _as_go_reads(found: Any, of: inspect.Type) -> Any:
 
 
 def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The object with these keys by their names, in whatever case they are written, as
-    encoding/json takes them: of several the last one counts. What is null is not said."""
+    """The object with these keys in the given case, however they are written, as encoding/json
+    reads them: of several the last counts. Null is not set."""
     lower = {name.casefold(): name for name in names}
     read: dict[str, Any] = {}
     for name, value in found.items():
@@ -154,24 +150,23 @@ def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool) -> Iterator[str]:
-    """What is said of each key of an object that nobody reads: it may be one that is written
-    wrongly. With `only_near` of those alone that are nearly one that is read. Of more than
-    `_MOST_UNREAD` the first ones: an annotation has room for thousands, and each is compared with
-    every key."""
+    """A warning for each unknown key, which may be a typing error; with `only_near` only for keys
+    that are similar to a known one. At most `_MOST_UNREAD` are checked, because each is compared
+    with every known key and an annotation has room for thousands."""
     known = {name.casefold(): name for name in of}
     unread = (name for name in found if name.casefold() not in known)
     for name in islice(unread, _MOST_UNREAD):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
         if near:
-            yield f"nobody reads {name!r:.80}: is {known[near[0]]} meant?"
+            yield f"unknown key {name!r:.80}: is {known[near[0]]} meant?"
         elif not only_near:
-            yield f"nobody reads {name!r:.80}"
+            yield f"unknown key {name!r:.80}"
 
 
 def merged(usual: Said, own: Said) -> Said:
-    """`usual` with what `own` says: values and lists in place of those of `usual`, objects key by
-    key, as a JSON merge."""
-    said: dict[str, Any] = {}
+    """Merge `own` over `usual`: values and lists replace those of `usual`, objects are merged key
+    by key, as in a JSON merge patch."""
+    replaced: dict[str, Any] = {}
     for field in keys_of(type(usual)):
         before, value = getattr(usual, field), getattr(own, field)
         if value is None:
@@ -180,25 +175,25 @@ def merged(usual: Said, own: Said) -> Said:
             value = merged(before, value)
         elif isinstance(value, dict) and before is not None:
             value = before | value
-        said[field] = value
-    return msgspec.structs.replace(usual, **said)
+        replaced[field] = value
+    return msgspec.structs.replace(usual, **replaced)
 
 
 def without(of: Said, fields: Iterable[str]) -> Said:
-    """`of`, which says nothing of these fields."""
+    """`of` with these fields not set."""
     return msgspec.structs.replace(of, **dict.fromkeys(fields, None))
 
 
 def document(of: msgspec.Struct) -> dict[str, Any]:
-    """What is said, by the names that users write."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
-    return found
+    """The set fields by their JSON keys."""
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
+    return fields
 
 
 def out_of_range(
     of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], those: str = "allowed"
 ) -> Iterator[tuple[str, str]]:
-    """Every number that is not between those of `ranges`, both of them among `those`."""
+    """Every number outside of its range in `ranges`, whose ends are included."""
     keys = keys_of(type(of))
     for field, (least, most) in ranges.items():
         value = getattr(of, field)
@@ -211,13 +206,13 @@ def out_of_range(
 def strange_texts(
     of: msgspec.Struct, known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """Every text that is none of those `known` for its field."""
+    """Every text that is not `known` for its field."""
     keys = keys_of(type(of))
     for field, texts in known.items():
         value = getattr(of, field)
         if value and value not in texts:
-            yield field, f"{keys[field]} is {value!r:.60}, which is none of {', '.join(texts)}"
+            yield field, f"{keys[field]} is {value!r:.60}, allowed are {', '.join(texts)}"
 
 
-# More than Go's int64 is no number there either.
+# The largest int64 of Go.
 MOST = 2**63 - 1

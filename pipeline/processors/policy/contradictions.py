@@ -1,6 +1,6 @@
-"""What of a policy cannot be meant together, found when it is set and not when it hurts.
+"""Warn of settings of a policy that contradict each other.
 
-All of it is taken: each part is good by itself, and whoever wrote it may know better.
+Contradicting settings are in force: each is valid, and the author may know better.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from pipeline.processors.slo.nodeslo import ThresholdStrategy
 
 
 class FilterLimits(NamedTuple):
-    """Up to which use of a node our scheduler extender lets pods come, in percent; 0: any."""
+    """The scheduler extender's thresholds of a node's usage in percent; 0 is no limit."""
 
     cpu_threshold_percent: float
     memory_threshold_percent: float
 
 
 class _Together(NamedTuple):
-    """What holds for the same nodes."""
+    """The settings of the same nodes."""
 
     strategy: Colocation
     own: Own
@@ -38,31 +38,31 @@ def contradictions(
     rules: Policy[ThresholdStrategy],
     limits: FilterLimits | None = None,
 ) -> Iterator[PolicyProblem]:
-    """What contradicts what in the cluster's part, and for the nodes of an entry what the cluster's
-    part does not have. Entries belong together where their selectors are the same."""
+    """Contradictions of the cluster's part, and further ones for the nodes of an entry. Entries
+    with equal selectors belong together."""
     cluster = _Together(colocation.cluster, own.cluster, rules.cluster)
-    told = set(_within(cluster, limits))
+    known = set(_within(cluster, limits))
     yield from (PolicyProblem(key, text, True) for key, text in _within(cluster, limits))
     for selector, name in _selectors(colocation, own, rules).values():
         of_entry = _Together(_for(colocation, selector), _for(own, selector), _for(rules, selector))
         for key, text in _within(of_entry, limits):
-            if (key, text) not in told:
+            if (key, text) not in known:
                 yield PolicyProblem(key, f"nodes of {name}: {text}", True)
 
 
 def own_contradictions(
     usual: tuple[Colocation, Own], found: tuple[Colocation, Own], rules: ThresholdStrategy
 ) -> Iterator[PolicyProblem]:
-    """What a node contradicts by annotations and labels of its own: what would not be so with what
-    the policy has for it as the `usual`."""
-    told = set(_within(_Together(*usual, rules), None))
+    """Contradictions by a node's own annotations and labels, which the `usual` policy of the node
+    does not have."""
+    known = set(_within(_Together(*usual, rules), None))
     for key, text in _within(_Together(*found, rules), None):
-        if (key, text) not in told:
-            yield PolicyProblem(key, f"by what the node says itself: {text}", True)
+        if (key, text) not in known:
+            yield PolicyProblem(key, f"by annotations or labels of the node: {text}", True)
 
 
 def _selectors(*policies: Policy[Any]) -> dict[bytes, tuple[Selector, str]]:
-    """Every selector, and what its first entry is called."""
+    """Every selector, and the name of its first entry."""
     found: dict[bytes, tuple[Selector, str]] = {}
     for policy in policies:
         for entry in policy.entries:
@@ -79,7 +79,7 @@ def _for(policy: Policy[Said], selector: Selector) -> Said:
 
 
 def _within(of: _Together, limits: FilterLimits | None) -> Iterator[tuple[str, str]]:
-    """By key what is said there."""
+    """Contradictions with the key that they are in."""
     if of.strategy.enable:
         for text in _promised_twice(of.strategy, of.own):
             yield SPRINGTIDE.key, text
@@ -138,7 +138,7 @@ def _of_colocation(strategy: Colocation) -> Iterator[str]:
 
 
 def _promised_and_taken(strategy: Colocation, rules: ThresholdStrategy) -> Iterator[str]:
-    """Batch that is offered up to a use of the node at which its agent takes it away."""
+    """Batch is offered up to a usage of the node at which its agent takes it away."""
     for reclaim, name, limit, other, then in (
         (strategy.cpu_reclaim_threshold_percent, "cpuReclaimThresholdPercent",
          rules.cpu_suppress_threshold_percent, "cpuSuppressThresholdPercent", "held back"),
@@ -153,7 +153,7 @@ def _promised_and_taken(strategy: Colocation, rules: ThresholdStrategy) -> Itera
 
 
 def _filled_and_taken(limits: FilterLimits, rules: ThresholdStrategy) -> Iterator[str]:
-    """Pods that the scheduler lets come up to a use of the node at which its agent acts."""
+    """The scheduler fills a node up to a usage at which its agent acts."""
     for allowed, name, limit, other, then in (
         (limits.cpu_threshold_percent, "cpu_threshold_percent",
          rules.cpu_suppress_threshold_percent, "cpuSuppressThresholdPercent", "holds back"),

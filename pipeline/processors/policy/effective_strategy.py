@@ -1,4 +1,4 @@
-"""The strategy that a policy comes to for one node (colocation 8)."""
+"""Resolve the colocation strategy of a node from the policy and the node's own settings."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _LARGEST_PERCENT: Final = 1_000_000
 
 
 class Effective(NamedTuple):
-    """The strategy of a node, and what of its own is not in it, or hardly meant."""
+    """The strategy of a node, and problems of its own settings."""
 
     strategy: Colocation
     is_on: bool
@@ -31,35 +31,35 @@ class Effective(NamedTuple):
 def effective(
     policy: Policy[Colocation], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Effective:
-    """What the cluster says, the first entry whose selector matches, the node's annotation and its
-    ratio labels, each over what was said before.
+    """Merge the cluster's part, the first entry whose selector matches, the node's annotation and
+    its ratio labels, each over those before.
 
-    The node is on if both the cluster and the whole say so: a node can only switch itself off. A
-    value of its own that is out of range is left out, the rest of it counts.
+    The node is on if both the cluster and the merged strategy are: a node can only switch itself
+    off. An own value out of range is ignored; the others count.
     """
     own, problems = annotated(COLOCATION, ANNOTATION, annotations.get(ANNOTATION))
-    found = merged(policy.of_labels(labels), own)
+    strategy = merged(policy.of_labels(labels), own)
     ratios: dict[str, Any] = {}
     for label, field in RATIO_LABELS.items():
         if label in labels:
             percent = _percent(labels[label])
             if percent is None:
                 problems.append(
-                    PolicyProblem(f"label {label}", f"{labels[label]!r:.60} is no ratio")
+                    PolicyProblem(f"label {label}", f"{labels[label]!r:.60} is not a ratio")
                 )
             else:
                 ratios[field] = percent
-                odd = COLOCATION.oddities(COLOCATION.convert({KEYS[field]: percent}))
-                problems += [PolicyProblem(f"label {label}", text, taken=True) for text in odd]
-    found = merged(found, Colocation(**ratios))
-    is_on = bool(policy.cluster.enable) and bool(found.enable)
-    return Effective(found, is_on, tuple(problems))
+                warnings = COLOCATION.oddities(COLOCATION.convert({KEYS[field]: percent}))
+                problems += [PolicyProblem(f"label {label}", text, taken=True) for text in warnings]
+    strategy = merged(strategy, Colocation(**ratios))
+    is_on = bool(policy.cluster.enable) and bool(strategy.enable)
+    return Effective(strategy, is_on, tuple(problems))
 
 
 def _percent(text: str) -> int | None:
-    """A ratio as whole percent, cut; None for what is no number, negative, or beyond belief.
+    """A ratio as whole percent, cut; None if it is not a number, negative or implausibly large.
 
-    By the digits that are written: upstream's floats make 28 of 0.29 (colocation 17).
+    Computed from the written digits: floats, which Koordinator uses, make 28 of 0.29.
     """
     if not _NUMBER.fullmatch(text):
         return None

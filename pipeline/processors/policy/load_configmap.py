@@ -1,7 +1,6 @@
-"""From the ConfigMap `slo-controller-config` to what a section says, and on from the last good one.
+"""Load a section of the ConfigMap `slo-controller-config`, and keep the last valid one.
 
-Owes the rest: a part that cannot be used changes nothing and is reported; what is good beside it
-counts (colocation 7).
+An invalid part changes nothing and is reported; valid parts beside it count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +27,8 @@ _OF_SELECTOR: Final = ("matchLabels", "matchExpressions")
 
 
 class PolicyEntry(NamedTuple, Generic[Said]):
-    """What is different for the nodes that `selector` selects; none where it cannot be read. It is
-    uncertain where what it says cannot be used, and what it said before is not known."""
+    """The settings of the nodes that `selector` selects; None if the selector is invalid. An entry
+    is uncertain if its settings are invalid and the last valid ones are unknown."""
 
     name: str
     selector: Selector | None
@@ -38,19 +37,19 @@ class PolicyEntry(NamedTuple, Generic[Said]):
 
 
 class Policy(NamedTuple, Generic[Said]):
-    """What the cluster says, over the defaults, and the entries for some of its nodes."""
+    """The cluster's settings, merged over the defaults, and the entries for some nodes."""
 
     cluster: Said
     entries: tuple[PolicyEntry[Said], ...] = ()
 
     def of_labels(self, labels: Mapping[str, str]) -> Said:
-        """What the cluster says, and over it the first entry that selects a node with these."""
+        """The cluster's settings, and over them the first entry that selects these labels."""
         entry = self._entry_of(labels)
         return self.cluster if entry is None else merged(self.cluster, entry.own)
 
     def is_certain_of(self, labels: Mapping[str, str]) -> bool:
-        """Whether what `of_labels` gives is what is meant: not where the entry that selects the
-        node cannot be used, and what it said when it could is not known."""
+        """Whether `of_labels` is what the user meant: not if the entry that selects the labels is
+        uncertain."""
         entry = self._entry_of(labels)
         return entry is None or entry.is_certain
 
@@ -62,7 +61,7 @@ class Policy(NamedTuple, Generic[Said]):
 
 
 class PolicyProblem(NamedTuple):
-    """What is wrong, where it is written, and whether it is in force all the same."""
+    """A problem, its place, and whether the setting is in force nevertheless (`taken`)."""
 
     where: str
     text: str
@@ -73,8 +72,8 @@ class PolicyProblem(NamedTuple):
 
 
 class Loaded(NamedTuple, Generic[Said]):
-    """The policy in force, None while there was no usable one; `failed` where the cluster's part of
-    what was read is not in it."""
+    """The policy in force, None before the first valid one; `failed` if the cluster's part was
+    invalid."""
 
     policy: Policy[Said] | None
     failed: bool
@@ -84,19 +83,19 @@ class Loaded(NamedTuple, Generic[Said]):
 def load(
     section: Section[Said], data: Mapping[str, str] | None, last: Policy[Said] | None = None
 ) -> Loaded[Said]:
-    """What a section says after reading the data of the ConfigMap, None if there is no such object.
+    """Load a section from the data of the ConfigMap, None if there is no such object.
 
-    Without the object, or without the key, the defaults are in force. A cluster part that cannot be
-    used leaves `last` in force, an entry what `last` has for the same selector or, where that is
-    what cannot be read, by the same name; else the cluster's values, which are uncertain then. That
-    one of them switches off counts whatever else is wrong in it.
+    Without object or key the defaults are in force. An invalid cluster part leaves `last` in force.
+    An invalid entry is replaced by that of `last` with the same selector, or with the same name if
+    the selector is invalid; otherwise by the cluster's values, which are then uncertain. Switching
+    off counts even in an invalid part.
     """
-    usual = Policy(section.defaults)
+    defaults = Policy(section.defaults)
     if data is None:
-        return Loaded(usual, True, (PolicyProblem(CONFIG_MAP, "there is none", True),))
+        return Loaded(defaults, True, (PolicyProblem(CONFIG_MAP, "there is none", True),))
     text = data.get(section.key, "")
     if not text.strip():
-        return Loaded(usual, False)
+        return Loaded(defaults, False)
     try:
         found = named(read_object(text), (section.cluster, section.entries))
         part = _cluster_part(section, found)
@@ -111,7 +110,7 @@ def load(
         counts = section.what_counts(part)
         if counts == section.nothing:
             return Loaded(last, True, tuple(wrong))
-        before = last or usual
+        before = last or defaults
         off = before._replace(cluster=merged(before.cluster, counts))
         return Loaded(off, True, (*wrong, _off_all_the_same(section.key)))
     odd = [*section.oddities(cluster), *_unread(section, found)]
@@ -121,7 +120,7 @@ def load(
 
 
 def _off_all_the_same(where: str) -> PolicyProblem:
-    return PolicyProblem(where, "that it is switched off is in force all the same", taken=True)
+    return PolicyProblem(where, "that it is switched off is in force nevertheless", taken=True)
 
 
 def _unread(section: Section[Said], found: Mapping[str, Any]) -> Iterator[str]:
@@ -171,7 +170,7 @@ def _entry(
     selector, problems = _selector(found.get("nodeSelector"), where)
     try:
         own = merged(section.of_entry or nothing, section.convert(found))
-        # What the cluster says of the other end of a range counts, too.
+        # The cluster may set the other end of a range.
         problems += [
             PolicyProblem(where, text) for _, text in section.problems(merged(cluster, own))
         ]
@@ -191,15 +190,15 @@ def _entry(
 
 
 def _selector(found: Any, where: str) -> tuple[Selector | None, list[PolicyProblem]]:
-    """The selector of an entry; one that cannot be read selects nothing."""
+    """The selector of an entry; an invalid selector selects nothing."""
     if found is None:
         return None, [PolicyProblem(where, "has no nodeSelector and is for no node")]
     try:
         if not isinstance(found, Mapping):
             raise InvalidPolicyError(f"{json_type(found)}, not an object")
-        # Read as if it said nothing it would be for all nodes.
+        # Ignoring an unknown key would make the entry apply to all nodes.
         if strange := sorted(named(found, _OF_SELECTOR).keys() - set(_OF_SELECTOR)):
-            raise InvalidPolicyError(f"{strange[0]!r:.60} is no part of a selector")
+            raise InvalidPolicyError(f"{strange[0]!r:.60} is not a key of a selector")
         selector = convert(found, Selector)
         check(selector)
     except InvalidPolicyError as error:
@@ -214,7 +213,7 @@ def _selector(found: Any, where: str) -> tuple[Selector | None, list[PolicyProbl
 def _last_of(
     section: Section[Said], broken: PolicyEntry[Said], cluster: Said, last: Policy[Said] | None
 ) -> PolicyEntry[Said] | None:
-    """The entry as it was when it was good, if it still is over what the cluster says now."""
+    """The last valid entry, if it is valid over the cluster's present settings."""
     for entry in last.entries if last is not None else ():
         same = (
             bool(broken.name) and entry.name == broken.name
@@ -229,8 +228,8 @@ def _last_of(
 def annotated(
     section: Section[Said], annotation: str, text: str | None, last: Said | None = None
 ) -> tuple[Said, list[PolicyProblem]]:
-    """What a node's annotation says: a value of another type, or out of range, is that of `last`,
-    or is left out; the rest counts."""
+    """Read a node's annotation. An invalid value is replaced by that of `last`, or not set; the
+    others count."""
     where = f"annotation {annotation}"
     if text is None:
         return section.nothing, []

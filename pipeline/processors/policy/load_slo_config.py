@@ -1,7 +1,6 @@
-"""The keys of the ConfigMap by which nodes keep quality of service, and what they say.
+"""Load the five keys of the ConfigMap about quality of service.
 
-Owes the rest: five sections, each loaded by itself as every other (colocation 7, 14): a part that
-cannot be used changes nothing and is reported; what is good beside it counts.
+An invalid part changes nothing and is reported; valid parts beside it count.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ THRESHOLD: Final = _strategy("resource-threshold-config", slo_defaults.THRESHOLD
 QOS: Final = _strategy("resource-qos-config", slo_defaults.QOS)
 BURST: Final = _strategy("cpu-burst-config", slo_defaults.BURST)
 SYSTEM: Final = _strategy("system-config", slo_defaults.SYSTEM)
-# The applications of an entry are all that there are, also where it has none.
+# The applications of an entry replace those of the cluster, also if the entry has none.
 HOST_APPLICATIONS: Final = Section(
     "host-application-config",
     _NO_APPLICATIONS,
@@ -47,7 +46,7 @@ SLO_KEYS: Final = tuple(one.key for one in (THRESHOLD, QOS, BURST, SYSTEM, HOST_
 
 
 class SloPolicy(NamedTuple):
-    """The rules in force by key; None while there were no usable ones of a key."""
+    """The rules in force by key; None before the first valid ones."""
 
     threshold: Policy[ThresholdStrategy] | None = Policy(THRESHOLD.defaults)
     qos: Policy[QosStrategy] | None = Policy(QOS.defaults)
@@ -57,11 +56,11 @@ class SloPolicy(NamedTuple):
 
 
 NO_RULES: Final = SloPolicy(None, None, None, None, None)
-"""Before any were read."""
+"""The rules before any were read."""
 
 
 class LoadedSlo(NamedTuple):
-    """The rules in force; `failed` where what a key says of the cluster is not in them."""
+    """The rules in force; `failed` if the cluster's part of a key was invalid."""
 
     policy: SloPolicy
     failed: bool
@@ -69,8 +68,7 @@ class LoadedSlo(NamedTuple):
 
 
 def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> LoadedSlo:
-    """The rules after reading the data of the ConfigMap, None if there is no such object; of each
-    key what `load` gives for it."""
+    """`load` of each key from the data of the ConfigMap, None if there is no such object."""
     threshold = load(THRESHOLD, data, last.threshold)
     qos = load(QOS, data, last.qos)
     burst = load(BURST, data, last.burst)

@@ -1,7 +1,7 @@
-"""What a node's annotations say while they cannot be used: what they said when they could.
+"""Replace invalid annotations of a node by the last valid ones.
 
-A slip of the pen in what holds capacity back must not hand it out. So the record of a node carries
-what can be used, for all who read it, and who writes the next record has it from there.
+A typing error in a reservation must not offer the reserved capacity. So the record of a node
+carries valid annotations, and the next record takes them from there.
 """
 
 import msgspec
@@ -18,10 +18,10 @@ from pipeline.topics.nodes import NodeRecord
 
 
 def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[PolicyProblem]]:
-    """The record with annotations that can be used, and what is wrong with those that cannot.
+    """The record with valid annotations, and the problems of invalid ones.
 
-    A value of a strategy that cannot be used is the one that the record of `before` has, or is not
-    said; so is a reservation as a whole, which stays as it is where that one has none either.
+    An invalid value of a strategy is replaced by that of the record `before`, or not set. An
+    invalid reservation is replaced as a whole; it stays if `before` has none.
     """
     of_koordinator, problems = _strategy(COLOCATION, OF_KOORDINATOR, record, before)
     of_ours, more = _strategy(SPRINGTIDE, ANNOTATION, record, before)
@@ -41,7 +41,7 @@ def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Pol
 def _strategy(
     section: Section[Said], annotation: str, record: NodeRecord, before: NodeRecord
 ) -> tuple[dict[str, str], list[PolicyProblem]]:
-    """The annotation as it can be used, and all that is to be told, where it cannot as it is."""
+    """The valid form of an invalid annotation, and its problems; empty for a valid annotation."""
     last, _ = annotated(section, annotation, before.annotations.get(annotation))
     own, problems = annotated(section, annotation, record.annotations.get(annotation), last)
     if all(problem.taken for problem in problems):

@@ -1,7 +1,6 @@
-"""What a NodeMetric is to ask of its node: how usage is measured, and how peaks are predicted.
+"""The `spec` of a node's NodeMetric: how usage is measured, and how peaks are predicted.
 
-Owes the rest: the `spec` of the object, from what the node's record says is in force (colocation 3,
-NP-13). While a ConfigMap cannot be used the record keeps what was good, and so does the spec.
+It follows from the policy in the node's record, which stays while the ConfigMap is invalid.
 """
 
 from typing import Any
@@ -20,35 +19,35 @@ from pipeline.topics.nodes import NodeRecord
 
 
 def metric_spec(node: NodeRecord) -> dict[str, Any] | None:
-    """The spec of the NodeMetric of this node; None while no usable policy was ever read, and it is
-    not to be touched.
+    """The spec of this node's NodeMetric; None before the first valid policy: leave it unchanged.
 
-    Where colocation is off, or something is not said, it is that of the defaults. A span that is no
-    duration is left out, a definition of memory that nobody knows is the default, and of a value
-    beyond belief the largest that is taken is there.
+    Defaults hold if colocation is off and for fields that are not set. An invalid duration is left
+    out, an unknown memory policy is the default, and implausibly large values are limited.
     """
     if node.colocation is None:
         return None
-    said = DEFAULTS
+    policy = DEFAULTS
     if node.overcommit is not None:
-        said = bounded(COLOCATION.convert(node.colocation))
-    spec: dict[str, Any] = {"metricCollectPolicy": _collect_policy(said)}
-    if predict := document(said.node_predict_policy or PredictPolicy()):
+        policy = bounded(COLOCATION.convert(node.colocation))
+    spec: dict[str, Any] = {"metricCollectPolicy": _collect_policy(policy)}
+    if predict := document(policy.node_predict_policy or PredictPolicy()):
         spec["predictPolicy"] = predict
     return spec
 
 
-def _collect_policy(said: Colocation) -> dict[str, Any]:
-    memory = said.metric_memory_collect_policy
-    policy = said.metric_aggregate_policy or DEFAULTS.metric_aggregate_policy
-    assert policy is not None
-    seconds = [seconds_of(text) for text in policy.durations or ()]
+def _collect_policy(policy: Colocation) -> dict[str, Any]:
+    memory = policy.metric_memory_collect_policy
+    aggregate = policy.metric_aggregate_policy or DEFAULTS.metric_aggregate_policy
+    assert aggregate is not None
+    seconds = [seconds_of(text) for text in aggregate.durations or ()]
     return {
-        "aggregateDurationSeconds": said.metric_aggregate_duration_seconds
+        "aggregateDurationSeconds": policy.metric_aggregate_duration_seconds
         or DEFAULTS.metric_aggregate_duration_seconds,
-        "reportIntervalSeconds": said.metric_report_interval_seconds
+        "reportIntervalSeconds": policy.metric_report_interval_seconds
         or DEFAULTS.metric_report_interval_seconds,
-        "nodeAggregatePolicy": {"durations": [duration_text(one) for one in seconds if one]},
+        "nodeAggregatePolicy": {
+            "durations": [duration_text(length) for length in seconds if length]
+        },
         "nodeMemoryCollectPolicy": memory
         if memory in MEMORY_COLLECT_POLICIES
         else DEFAULTS.metric_memory_collect_policy,

@@ -1,4 +1,4 @@
-"""The rules of quality of service that a policy comes to for one node: the spec of its NodeSLO."""
+"""The spec of a node's NodeSLO: the rules of quality of service that hold for the node."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Document)
 
 
 class NodeRules(NamedTuple):
-    """The spec of a node, and what of its own is not in it."""
+    """The spec of a node, and problems of its own settings."""
 
     spec: NodeSLOSpec
     problems: tuple[PolicyProblem, ...]
@@ -32,12 +32,11 @@ def node_rules(
     annotations: Mapping[str, str],
     before: NodeSLOSpec | None = None,
 ) -> NodeRules:
-    """Of each key what the cluster says, and over it the first entry whose selector matches; a
-    node's own bandwidth counts before both.
+    """Merge the cluster's part of each key and the first entry whose selector matches; a node's own
+    bandwidth overrides both.
 
-    A part of which nothing usable is known is that of `before`, or is not in the spec: what the
-    node has of it may stay. Classes that are switched off keep their values, which the node's agent
-    replaces by those that undo them.
+    A part without valid rules is taken from `before`, or is missing in the spec: the node may keep
+    what it has. Classes that are switched off keep their values; the node's agent undoes them.
     """
     hosts = _of_node(policy.host_applications, labels)
     system, problems = _system(_of_node(policy.system, labels), annotations)
@@ -65,8 +64,8 @@ _PARTS: Final = (
 
 
 def slo_spec(node: NodeRecord) -> NodeSLOSpec | None:
-    """The spec of the NodeSLO of this node; None while nothing usable was ever read, and it is not
-    to be touched. A part that is not in it is not to be touched, either."""
+    """The spec of this node's NodeSLO; None before the first valid policy: leave it unchanged, as a
+    part that is missing in the spec."""
     return msgspec.json.decode(node.slo, type=NodeSLOSpec | None)
 
 
@@ -75,19 +74,19 @@ def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
 
 
 def _system(
-    found: SystemStrategy | None, annotations: Mapping[str, str]
+    strategy: SystemStrategy | None, annotations: Mapping[str, str]
 ) -> tuple[SystemStrategy | None, tuple[PolicyProblem, ...]]:
     text = annotations.get(BANDWIDTH_ANNOTATION)
     if text is None:
-        return found, ()
+        return strategy, ()
     where = f"annotation {BANDWIDTH_ANNOTATION}"
     try:
         amount = parse_quantity(text)
     except InvalidRecordError as error:
-        return found, (PolicyProblem(where, error.message),)
+        return strategy, (PolicyProblem(where, error.message),)
     if amount < 0:
-        return found, (PolicyProblem(where, f"is {text:.60}, allowed is 0 or more"),)
+        return strategy, (PolicyProblem(where, f"is {text:.60}, allowed is 0 or more"),)
     own = SystemStrategy(total_network_bandwidth=text)
     return (
-        own if found is None else msgspec.structs.replace(found, total_network_bandwidth=text)
+        own if strategy is None else msgspec.structs.replace(strategy, total_network_bandwidth=text)
     ), ()

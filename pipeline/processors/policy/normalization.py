@@ -1,7 +1,7 @@
-"""CPU normalization: how many normal CPUs each CPU of a node is, by its model (colocation 13).
+"""CPU normalization: the worth of a node's CPU in normal CPUs, by its model.
 
-Owes the rest: the section `cpu-normalization-config`, the ratio that it comes to for a node, and
-the annotation that says it. Ratios are decimals: what is compared are the digits that are written.
+The section `cpu-normalization-config`, the ratio of a node, and its annotation. Ratios are
+decimals, exactly as written.
 """
 
 import re
@@ -18,7 +18,7 @@ from pipeline.topics.nodes import NodeRecord
 RATIO: Final = "node.koordinator.sh/cpu-normalization-ratio"
 """Annotation of a Node."""
 ENABLED: Final = "node.koordinator.sh/cpu-normalization-enabled"
-"""Label of a Node; comes over what the section says."""
+"""Label of a Node; overrides the section."""
 CPU_INFO: Final = "node.koordinator.sh/cpu-basic-info"
 """Annotation of a node's NodeResourceTopology."""
 
@@ -27,7 +27,7 @@ LARGEST_RATIO: Final = 5
 
 _HUNDREDTH: Final = Decimal("0.01")
 _DECIMAL: Final = re.compile(r"\d{1,18}(\.\d{0,18})?", re.ASCII)
-# What Go takes for a bool.
+# The texts that Go parses as bool.
 _BOOLS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
@@ -35,7 +35,7 @@ _BOOLS: Final[Mapping[str, bool]] = {
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The ratios of one model of CPU, by whether it runs two threads a core, and its turbo."""
+    """The ratios of a CPU model, by hyper-threading and turbo."""
 
     base_ratio: float | None = None
     hyper_thread_enabled_ratio: float | None = None
@@ -44,8 +44,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class Normalization(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one place says: the cluster, or an entry of `nodeConfigs`. An entry of `ratio_model`
-    replaces that of the same model."""
+    """The settings of the cluster, or of an entry of `nodeConfigs`. A model of `ratio_model`
+    replaces the same model."""
 
     enable: bool | None = None
     default_ratio: float | None = None
@@ -53,7 +53,7 @@ class Normalization(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class CpuInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is known of a node's CPUs."""
+    """Model and features of a node's CPUs."""
 
     cpu_model: str = ""
     hyper_thread_enabled: bool = False
@@ -61,7 +61,7 @@ class CpuInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def problems_of(of: Normalization) -> Iterator[tuple[str, str]]:
-    """Every ratio that is out of range, as our name of the field and what is wrong with it."""
+    """Every ratio that is out of range: the name of its field, and the problem."""
     if of.default_ratio is not None and not _is_ratio(of.default_ratio):
         yield "default_ratio", f"defaultRatio is {_refused(of.default_ratio)}"
     for name, model in (of.ratio_model or {}).items():
@@ -75,16 +75,16 @@ NORMALIZATION: Final = Section("cpu-normalization-config", Normalization(enable=
 
 
 def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo | None) -> str:
-    """What the annotation `RATIO` of a node is to say, with two decimals: 1 where it is off.
+    """The annotation `RATIO` of a node, with two decimals; 1 if normalization is off.
 
-    Raises InvalidPolicyError where the CPU is unknown, nobody says a ratio for it, or the label or
-    the ratio cannot be used: then the annotation stays as it is.
+    Raises InvalidPolicyError if the CPU is unknown, has no ratio, or label or ratio are invalid;
+    the annotation then stays.
     """
     if not is_on(of, labels):
         return "1.00"
     if cpu_info is None:
         raise InvalidPolicyError(
-            "nothing is known of the node's CPU", hint=f"annotation {CPU_INFO} of its topology"
+            "the node's CPU is unknown", hint=f"its topology has no annotation {CPU_INFO}"
         )
     model = (of.ratio_model or {}).get(cpu_info.cpu_model, Model())
     ratio = _ratio_of(model, cpu_info)
@@ -103,8 +103,8 @@ def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo |
 
 
 def is_on(of: Normalization, labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels says what its CPUs are. Raises InvalidPolicyError where its
-    own label cannot be read."""
+    """Whether normalization is on for a node with these labels. Raises InvalidPolicyError for an
+    invalid label."""
     label = labels.get(ENABLED)
     if label is None:
         return bool(of.enable)
@@ -114,8 +114,8 @@ def is_on(of: Normalization, labels: Mapping[str, str]) -> bool:
 
 
 def node_ratio(node: NodeRecord, cpu_info: CpuInfo | None) -> str | None:
-    """`ratio_text` of this node; None while no usable policy was ever read, and its annotation is
-    not to be touched."""
+    """`ratio_text` of this node; None before the first valid policy: leave its annotation
+    unchanged."""
     of = msgspec.json.decode(node.cpu_normalization, type=Normalization | None)
     return None if of is None else ratio_text(of, node.labels, cpu_info)
 
@@ -140,9 +140,9 @@ def _state(is_on: bool) -> str:
 
 
 def read_cpu_info(annotations: Mapping[str, str]) -> CpuInfo | None:
-    """What the annotations of a node's NodeResourceTopology say of its CPUs, None if nothing.
+    """The CPUs by the annotations of a node's NodeResourceTopology, None without the annotation.
 
-    Raises InvalidPolicyError for what cannot be read.
+    Raises InvalidPolicyError for an invalid annotation.
     """
     text = annotations.get(CPU_INFO)
     if text is None:
@@ -154,9 +154,9 @@ def read_cpu_info(annotations: Mapping[str, str]) -> CpuInfo | None:
 
 
 def read_ratio(annotations: Mapping[str, str]) -> Decimal | None:
-    """The ratio that a Node's annotation says, None if none does.
+    """The ratio in a Node's annotation, None without the annotation.
 
-    Raises InvalidPolicyError for what is no decimal number, and for one that is out of range.
+    Raises InvalidPolicyError if it is not a decimal number, or out of range.
     """
     text = annotations.get(RATIO)
     if text is None:
@@ -164,7 +164,7 @@ def read_ratio(annotations: Mapping[str, str]) -> Decimal | None:
     ratio = _decimal(text)
     if ratio is None or not SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
         raise InvalidPolicyError(
-            f"annotation {RATIO} is {text!r:.60}, no number from {SMALLEST_RATIO} to "
+            f"annotation {RATIO} is {text!r:.60}, not a number from {SMALLEST_RATIO} to "
             f"{LARGEST_RATIO}"
         )
     return ratio

@@ -1,7 +1,6 @@
-"""From the ConfigMap to what a node's record carries: the policy in force, resolved.
+"""Load the policies of the ConfigMap, and resolve them in the record of each node.
 
-Owes the rest: one pure function from policies and a Node to its record, for whichever source; what
-cannot be used keeps what was in force, and is named.
+Invalid parts leave the last valid ones in force, and are reported.
 """
 
 import hashlib
@@ -62,11 +61,11 @@ _USUAL: Final = Overcommit()
 
 _SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
 KEYS: Final = (*(one.key for one in _SECTIONS), *SLO_KEYS)
-"""Those of the ConfigMap; a problem whose place is one of them is of the cluster's part."""
+"""The keys of the ConfigMap, which are the places of problems of the cluster's part."""
 
 
 class Policies(NamedTuple):
-    """What each section of the ConfigMap says; None while there was no usable one."""
+    """The policy of each section of the ConfigMap; None before the first valid one."""
 
     colocation: Policy[Colocation] | None = None
     springtide: Policy[Own] | None = None
@@ -76,7 +75,7 @@ class Policies(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether there ever was a usable part for the cluster of each section."""
+        """Whether every section has had a valid cluster part."""
         return None not in (*self, *self.slo)
 
 
@@ -85,8 +84,8 @@ def load_policies(
     last: Policies | None = None,
     limits: FilterLimits | None = None,
 ) -> tuple[Policies, tuple[PolicyProblem, ...]]:
-    """The policies after reading the data of the ConfigMap, None if there is no such object, and
-    all that is wrong in it. `limits` are those of our scheduler extender."""
+    """Load the policies from the data of the ConfigMap, None if there is no such object. Returns
+    all problems, too. `limits` are those of the scheduler extender."""
     last = last or Policies()
     colocation = load(COLOCATION, data, last.colocation)
     springtide = load(SPRINGTIDE, data, last.springtide)
@@ -113,12 +112,11 @@ def load_policies(
 def with_policy(
     record: NodeRecord, policies: Policies, before: NodeRecord | None = None
 ) -> tuple[NodeRecord, tuple[PolicyProblem, ...]]:
-    """The record of a node with what is in force for it, and what of its own is wrong.
+    """Resolve the policy in the record of a node. Returns problems of the node's own settings, too.
 
-    Where there is no usable policy for it, as after a start with a broken ConfigMap, that of
-    `before` stays, which is what was last published of the node; a broken section, and a broken
-    entry, cost themselves alone. So does an annotation of its own: the record has what of it can
-    be used.
+    Without a valid policy, as after a start with an invalid ConfigMap, that of `before` stays, the
+    last published record of the node. An invalid section or entry affects only itself, and so does
+    an annotation of the node.
     """
     before = before or record
     record, of_own = usable(record, before)
@@ -134,7 +132,7 @@ def with_policy(
 
 
 _Filled = tuple[dict[str, Any], Iterable[PolicyProblem]]
-"""Fields of a record, and what of the node's own is not in them."""
+"""Fields of a record, and problems of the node's own settings."""
 
 
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
@@ -149,14 +147,14 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         strategy, is_on = found.strategy, found.is_on
         problems += found.problems
     else:
-        # What the node says itself counts all the same: it must be able to switch itself off.
+        # The node's own annotation counts nevertheless: a node must be able to switch itself off.
         text = record.annotations.get(OF_KOORDINATOR)
         said, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
         problems += of_own
         strategy = merged(COLOCATION.convert(before.colocation or {}), said)
         is_on = before.overcommit is not None and said.enable is not False
         if policies.colocation is not None:
-            # An entry that cannot be used can be switched off, and so can the cluster beside it.
+            # An invalid entry can be switched off, and so can the cluster beside it.
             cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
             is_on = is_on and bool(cluster.enable) and bool(usual.enable)
     if springtide is not None:
@@ -170,7 +168,7 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
             problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
     filled = {
-        # As the spec of its NodeMetric: what is measured of a node that is off is as by default.
+        # As the spec of its NodeMetric: a node that is off is measured by the defaults.
         "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,
         "colocation": document(strategy),
@@ -185,7 +183,7 @@ _STRATEGIES: Final = ("strategy", "overcommit", "colocation", "springtide")
 def _usable(
     policy: Policy[Said] | None, record: NodeRecord, known: Mapping[str, Any] | None
 ) -> Policy[Said] | None:
-    """The policy, if it says what is meant for this node, or nothing better is known."""
+    """The policy, if it is certain for this node or there is nothing better."""
     if policy is None or (known is not None and not policy.is_certain_of(record.labels)):
         return None
     return policy
@@ -199,7 +197,7 @@ def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Fill
     if policies.normalization is not None:
         found = policies.normalization.of_labels(record.labels)
         try:
-            # A table of all models of CPU is of no use to a node that is off.
+            # A node that is off does not need the table of all models of CPU.
             found = found if is_on(found, record.labels) else Normalization(enable=False)
         except InvalidPolicyError as error:
             text = error.message.removeprefix(f"label {ENABLED} ")
@@ -233,8 +231,8 @@ def _of_node(
 
 
 def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
-    """What is different for a node in how it is predicted; None if nothing is. A period that is
-    Koordinator's default says nothing: the worker's setting holds."""
+    """The settings of prediction that the policy sets for a node; None if there are none. For an
+    interval that is Koordinator's default the worker's setting holds."""
     taken = bounded(strategy)
     predict = taken.node_predict_policy or PredictPolicy()
     interval = taken.metric_report_interval_seconds
@@ -255,19 +253,19 @@ def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
 
 
 def overcommit_of(strategy: Colocation, own: Own) -> Overcommit:
-    """How Mid and Batch are worked out where both say something, or their defaults do."""
-    said: dict[str, Any] = {}
-    for of in (strategy, own):
-        said |= {n: v for n, v in msgspec.structs.asdict(of).items() if v is not None}
+    """The settings of Mid and Batch from both strategies."""
+    settings: dict[str, Any] = {}
+    for part in (strategy, own):
+        settings |= {n: v for n, v in msgspec.structs.asdict(part).items() if v is not None}
     fields = Overcommit.__struct_fields__
-    values = {name: _bounded(name, value) for name, value in said.items() if name in fields}
-    # A text that is equal to the default, but is another, would be written, and change the hash.
+    values = {name: _bounded(name, value) for name, value in settings.items() if name in fields}
+    # omit_defaults compares texts by identity: an equal text would be written and change the hash.
     return Overcommit(**{n: v for n, v in values.items() if v != getattr(_USUAL, n)})
 
 
 def _bounded(name: str, value: Any) -> Any:
-    """What a record takes: more than a year, or ten thousand times as much, means no more, and a
-    long word is as unknown as its beginning."""
+    """The value within the limits of a record: a year, ten thousand times as much, and the
+    beginning of a long (and so unknown) word."""
     if isinstance(value, str):
         return value[:MOST_LETTERS]
     if name.endswith("_percent"):

@@ -1,4 +1,4 @@
-"""Label selectors, as Kubernetes has them: which nodes an entry of the policy is for."""
+"""Kubernetes label selectors: decode, check and match."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """One of `matchExpressions`."""
+    """An element of `matchExpressions`."""
 
     key: str
     operator: str
@@ -23,13 +23,13 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A LabelSelector; all of it must hold. An empty one matches everything."""
+    """A LabelSelector: all of its parts must match. An empty selector matches everything."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Requirement, ...] | None = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected; `check` has found nothing wrong."""
+        """Whether the selector, which has passed `check`, selects an object with these labels."""
         return all(
             labels.get(key) == value for key, value in (self.match_labels or {}).items()
         ) and all(_holds(one, labels) for one in self.match_expressions or ())

@@ -1,8 +1,7 @@
-"""What can be wrong with the strategies of a NodeSLO: ranges, orders, amounts, names.
+"""Check the strategies of a NodeSLO: ranges, orders, amounts, names.
 
-Owes the rest: `problems_of`, which names every value that an API server would refuse or an agent
-would not act by; `oddities_of`, what is taken and hardly meant. Types and words are checked by
-reading.
+`problems_of` names every value that the API server would refuse or the node's agent would ignore.
+`oddities_of` warns of accepted but unusual values. Decoding checks types and words.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +25,10 @@ from pipeline.topics.resource_amounts import parse_quantity
 HOST_CLASSES: Final[Mapping[str, str]] = {
     f"koord-{name}": name for name in ("prod", "mid", "batch", "free")
 }
-"""By the priority of a host application its class."""
+"""The class of each priority of host applications."""
 _QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
-# The first must be less than the second.
+# The first of each pair must be less than the second.
 _IN_ORDER: Final = {
     ThresholdStrategy: (
         ("memory_evict_lower_percent", "memory_evict_threshold_percent"),
@@ -43,14 +42,14 @@ _IN_ORDER: Final = {
 
 
 class HostApplications(Document, frozen=True, kw_only=True):
-    """What one place of `host-application-config` says."""
+    """The host applications of the cluster or of an entry."""
 
     applications: tuple[HostApplication, ...] | None = None
 
 
 def problems_of(of: Document) -> Iterator[tuple[str, str]]:
-    """Every value that is out of range, is no amount, or is not less than what it has to be. No
-    field is named: a node's own annotation says none of this."""
+    """Every value that is out of range, not an amount, or not less than its upper limit. The field
+    is empty, because annotations of nodes do not set these."""
     for text in _problems(of):
         yield "", text
 
@@ -68,7 +67,7 @@ def _problems(of: Document) -> Iterator[str]:
 
 
 def oddities_of(of: Document) -> Iterator[str]:
-    """What is taken, and hardly meant."""
+    """Warn of unknown priorities and QoS classes of host applications."""
     for one in (of.applications or ()) if isinstance(of, HostApplications) else ():
         for field, value, known in (
             ("priority", one.priority, tuple(HOST_CLASSES)),
@@ -76,7 +75,7 @@ def oddities_of(of: Document) -> Iterator[str]:
         ):
             if value and value not in known:
                 where = f"{field} of application {one.name!r:.60}"
-                yield f"{where} is {value!r:.60}, which is none of {', '.join(known)}"
+                yield f"{where} is {value!r:.60}, allowed are {', '.join(known)}"
 
 
 def _outside(value: Any, schema: Schema, path: str) -> Iterator[str]:
@@ -130,7 +129,7 @@ def _unnamed(of: HostApplications) -> Iterator[str]:
         if not name:
             yield "an application has no name"
         elif len(list(alike)) > 1:
-            yield f"application {name!r:.60} is there twice"
+            yield f"application {name!r:.60} is listed twice"
 
 
 @lru_cache

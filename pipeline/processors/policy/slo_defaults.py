@@ -1,6 +1,6 @@
-"""What holds for quality of service where nothing is said (colocation 14, node-qos 2.3).
+"""Defaults of the rules of quality of service.
 
-Everything that changes a node is off. What has no default is left to the node's agent.
+Everything that changes a node is off. The node's agent decides values without a default.
 """
 
 from typing import Final
@@ -41,7 +41,7 @@ _SYSTEM: Final = CpuQos(enable=False, group_identity=0, sched_idle=0, core_expel
 
 
 def _class(cpu: CpuQos, wmark: tuple[int, int, int], cat_end: int = 100) -> QosClass:
-    """A class by its CPU, its memory's watermarks (ratio, scale, adjustment), its part of cache."""
+    """A class by its CPU, watermarks of memory (ratio, scale, adjustment) and share of cache."""
     ratio, scale, adjustment = wmark
     memory = MemoryQos(
         enable=False,

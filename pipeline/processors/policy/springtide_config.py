@@ -1,7 +1,7 @@
-"""The keys of `springtide-config`: what of the policy is ours.
+"""The keys of `springtide-config`: Springtide's own part of the policy.
 
-Which predictor decides and how careful it is, by which formula Mid is worked out, and what is kept
-back. Entries for some nodes and a node's own annotation are as in `colocation-config`.
+They set the deciding predictor and its margins, the formula of Mid, and the buffer. Entries for
+some nodes and a node's own annotation work as in `colocation-config`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ KEY: Final = "springtide-config"
 
 
 class Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one place says: the cluster, an entry of `nodeConfigs`, or a node's annotation. Where
-    nobody says which predictor decides, or how careful it is, the settings of the worker do."""
+    """The settings of the cluster, of an entry of `nodeConfigs`, or of a node's annotation. The
+    worker's settings hold for predictor and margins that are not set."""
 
     predictor: str | None = None
     safety_margin_percent: float | None = None
@@ -35,7 +35,7 @@ DEFAULTS: Final = Own(
     mid_formula="v1.6", mid_reclaim_percent=100, promise_once=True, buffer_percent=0
 )
 
-# Those of the settings of the same names, and of what a record takes.
+# The ranges of the worker's settings of the same names, and of records.
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "safety_margin_percent": (0, 1000),
     "cold_start_samples": (0, 1_000_000),
@@ -46,7 +46,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def problems_of(of: Own) -> Iterator[tuple[str, str]]:
-    """Every value that is out of range, as our name of the field and what is wrong with it."""
+    """Every value that is out of range: the name of its field, and the problem."""
     yield from out_of_range(of, _RANGES)
     yield from strange_texts(of, {"mid_formula": MID_FORMULAS})
     if of.predictor is not None and not 0 < len(of.predictor) <= 100:
@@ -54,13 +54,13 @@ def problems_of(of: Own) -> Iterator[tuple[str, str]]:
 
 
 def oddities_of(of: Own) -> Iterator[str]:
-    """What is taken and hardly meant. Which predictors run the settings of the workers say."""
+    """Warn of a predictor that is not installed here; the workers' settings decide which run."""
     if of.predictor is not None and of.predictor not in available():
         yield (
-            f"predictor {of.predictor!r:.80} is none that is installed here: where no worker runs "
-            "it, that of the worker's settings decides"
+            f"predictor {of.predictor!r:.80} is not installed here: where no worker runs it, the "
+            "predictor of the worker's settings decides"
         )
 
 
 SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, oddities_of, is_ours=True)
-"""How Springtide predicts, and what it makes of it."""
+"""How Springtide predicts and offers."""

@@ -70,7 +70,7 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
 
 
 def test_a_trace_teaches_what_the_worker_learns_bit_for_bit() -> None:
-    """NP-37: the offline fit goes the worker's way."""
+    """The offline fit goes the worker's way."""
     joined, rows = simulated(40)
     expected = learned(joined).state_of(NODE)
     assert learned(read_trace(table_of(rows), NODE, Strategy())).state_of(NODE) == expected
@@ -149,7 +149,7 @@ def test_columns_that_are_none_are_refused() -> None:
 
 
 def test_a_seasonal_model_that_was_fit_offline_beats_nsigma_at_night() -> None:
-    """NP-37: ten days with a tide of a day; for the hour after 3:00, less is given away to fear."""
+    """Ten days with a tide of a day; for the hour after 3:00, less is given away to fear."""
     random = np.random.default_rng(7)
     hours = np.arange(10 * 288) * 300 / 3600 % 24
     cores = 4.0 + 3.0 * np.cos((hours - 15.0) / 24.0 * 2 * np.pi) + random.random(len(hours)) * 0.2

@@ -138,10 +138,10 @@ def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
     [
         (
             '{"usageThreshold":{"cpu":9}}',
-            "nobody reads 'usageThreshold': is usageThresholds meant?",
+            "unknown key 'usageThreshold': is usageThresholds meant?",
         ),
-        ('{"aggregatedUsage":{"usageType":"p99"}}', "nobody reads 'usageType'"),
-        ('{"cpu":9,"USAGETHRESHOLDS":{}}', "nobody reads 'cpu'"),
+        ('{"aggregatedUsage":{"usageType":"p99"}}', "unknown key 'usageType'"),
+        ('{"cpu":9,"USAGETHRESHOLDS":{}}', "unknown key 'cpu'"),
     ],
 )
 def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str) -> None:

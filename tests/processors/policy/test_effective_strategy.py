@@ -60,7 +60,7 @@ def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
 def test_ratio_labels_that_are_none_passed_as_huge_percents(ratio: str) -> None:
     found = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
     assert found.strategy == Policy(DEFAULTS).cluster
-    assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is no ratio")
+    assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is not a ratio")
 
 
 def test_a_ratio_of_more_than_there_is_is_told_where_that_is_odd() -> None:

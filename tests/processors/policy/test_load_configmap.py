@@ -69,7 +69,7 @@ def test_the_defaults_are_those_of_koordinator() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("null", "null, not an object"),  # a nil pointer upstream (colocation 17)
+        ("null", "null, not an object"),  # a nil pointer upstream
         ("[]", "a list, not an object"),
         ('{"enable":true,}', "not JSON"),
         ("{" * 100_000, "not JSON"),
@@ -104,8 +104,8 @@ def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None
 def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
     config = {"cpuCalculatePolicy": "usgae", "midReclaimMode": "Static"}
     assert said(config) == [
-        f"{KEY}: cpuCalculatePolicy is 'usgae', which is none of usage, maxUsageRequest",
-        f"{KEY}: midReclaimMode is 'Static', which is none of static, dynamic",
+        f"{KEY}: cpuCalculatePolicy is 'usgae', allowed are usage, maxUsageRequest",
+        f"{KEY}: midReclaimMode is 'Static', allowed are static, dynamic",
     ]
     assert read(config).cluster.cpu_calculate_policy == "usgae"
 
@@ -115,7 +115,7 @@ def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
     [
         (
             {"resourceDiffThreshold": 50},
-            "resourceDiffThreshold is 50, which is 5000% of what is there: usual is up to 1",
+            "resourceDiffThreshold is 50, which is 5000% of the present amount: usual is up to 1",
         ),
         (
             {"midStaticCPUReservedPercent": 101},
@@ -145,7 +145,7 @@ def test_a_span_that_is_not_reported_is_told_and_taken() -> None:
     known = ["5m", "600s", "0.5h"]
     config = {"metricAggregatePolicy": {"durations": ["7m", *known, "1h"]}}
     assert said(config) == [
-        f"{KEY}: metricAggregatePolicy.durations has {span!r}, which is not reported: known are "
+        f"{KEY}: metricAggregatePolicy.durations has {span!r}, which is not reported: reported are "
         "5m, 10m, 30m"
         for span in ("7m", "1h")
     ]

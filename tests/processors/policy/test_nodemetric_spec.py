@@ -152,7 +152,7 @@ def test_before_any_policy_was_read_nothing_is_touched() -> None:
 
 
 def test_a_value_that_is_refused_keeps_what_was_good() -> None:
-    """NP-13: from the ConfigMap to the spec, and an invalid value goes no further."""
+    """From the ConfigMap to the spec, and an invalid value goes no further."""
     good = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 60}}
     last, _ = load_policies({COLOCATION.key: json.dumps(good)})
     assert isinstance(last, Policies)

@@ -213,7 +213,7 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
         ),
         (HOSTS, '{"applications":{}}', "$.applications"),
         (HOSTS, '{"applications":[{"priority":"koord-prod"}]}', "an application has no name"),
-        (HOSTS, '{"applications":[{"name":"a"},{"name":"a"}]}', "application 'a' is there twice"),
+        (HOSTS, '{"applications":[{"name":"a"},{"name":"a"}]}', "application 'a' is listed twice"),
         (HOSTS, '{"applications":[{"name":"a","cgroupPath":{"base":"/"}}]}', "cgroupPath.base"),
     ],
 )
@@ -372,9 +372,9 @@ def test_applications_of_an_entry_are_all_that_there_are() -> None:
 def test_a_class_that_nobody_knows_is_told_and_taken() -> None:
     loaded = read(HOSTS, {"applications": [{"name": "a", "priority": "gold", "qos": "LSX"}]})
     assert said(loaded) == [
-        f"{HOSTS}: priority of application 'a' is 'gold', which is none of koord-prod, koord-mid, "
+        f"{HOSTS}: priority of application 'a' is 'gold', allowed are koord-prod, koord-mid, "
         "koord-batch, koord-free",
-        f"{HOSTS}: qos of application 'a' is 'LSX', which is none of LSE, LSR, LS, BE, SYSTEM",
+        f"{HOSTS}: qos of application 'a' is 'LSX', allowed are LSE, LSR, LS, BE, SYSTEM",
     ]
     assert spec(loaded.policy)["hostApplications"] == (
         {"name": "a", "priority": "gold", "qos": "LSX"},

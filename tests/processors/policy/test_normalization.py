@@ -72,7 +72,7 @@ def test_a_label_comes_over_the_section(
 @pytest.mark.parametrize(
     ("of", "labels", "info", "says"),
     [
-        (said(defaultRatio=2), {}, None, "nothing is known of the node's CPU"),
+        (said(defaultRatio=2), {}, None, "the node's CPU is unknown"),
         (said(), {}, cpu(), "has no ratio for 'X', hyper-threading off, turbo off"),
         (said(ratioModel={"X": {"baseRatio": 2}}), {}, cpu(turbo=True), "no ratio for 'X'"),
         (said(defaultRatio=5.001), {}, cpu(), "is 5.001, allowed is 1 to 5"),

@@ -170,7 +170,7 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
         ('{"predictor": ""}', "predictor is not a name"),
         ('{"safetyMarginPercent": -1}', "safetyMarginPercent is -1.0, allowed is 0 to 1000"),
         ('{"safetyMarginPercent": 1e999}', "not JSON"),
-        ('{"midFormula": "v9"}', "midFormula is 'v9', which is none of proposal"),
+        ('{"midFormula": "v9"}', "midFormula is 'v9', allowed are proposal"),
         ('{"bufferPercent": 101}', "bufferPercent is 101, allowed is 0 to 100"),
         ('{"promiseOnce": "yes"}', "promiseOnce"),
         ("null", "null, not an object"),
@@ -369,7 +369,7 @@ def test_what_follows_for_a_node_is_in_its_record_and_comes_back_from_it() -> No
     assert found.host_apps == {"nginx": "prod", "batchd": "batch"}
     known = CpuInfo(cpu_model="X", hyper_thread_enabled=True)
     assert node_ratio(found, known) == "1.30"
-    with pytest.raises(InvalidPolicyError, match="nothing is known of the node's CPU"):
+    with pytest.raises(InvalidPolicyError, match="the node's CPU is unknown"):
         node_ratio(found, None)
     assert node_ratios(found) == {"cpu": Decimal("1.80"), "memory": Decimal("1.25")}
     lean = decode_json(KnownNode, written)
@@ -536,7 +536,7 @@ def test_what_is_switched_off_is_off_whatever_else_is_wrong(
         refused = [problem for problem in problems if not problem.taken]
         assert len(refused) == len(wrong)
         assert [problem.text for problem in problems if problem.taken] == [
-            "that it is switched off is in force all the same"
+            "that it is switched off is in force nevertheless"
         ]
 
 
@@ -566,10 +566,10 @@ def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> No
     ("said", "says"),
     [
         ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
-        ({"springtide-config": {"whatever": 1}}, "nobody reads 'whatever'"),
+        ({"springtide-config": {"whatever": 1}}, "unknown key 'whatever'"),
         (
             {"springtide-config": {"predictor": "maxx"}},
-            "predictor 'maxx' is none that is installed",
+            "predictor 'maxx' is not installed",
         ),
         (
             {"colocation-config": {"cpuReclaimThreshholdPercent": 3}},

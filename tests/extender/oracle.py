@@ -21,7 +21,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 class World(NamedTuple):
-    """What was told last of each node, and of each pod by UID."""
+    """The newest records of each node, and of each pod by UID."""
 
     states: Mapping[str, NodeStateRecord]
     nodes: Mapping[str, TableNode]
@@ -45,7 +45,7 @@ class World(NamedTuple):
         return sum(counted[f"request:{name}"] for counted in here)
 
     def knows(self, node: str) -> bool:
-        """Whether anything was told of a node."""
+        """Whether there is any record of a node."""
         said = (self.states, self.nodes, self.offers)
         return any(node in one for one in said) or bool(self.on(node))
 
@@ -134,7 +134,7 @@ def _beyond_certain_mid(
 def judge_all(
     world: World, names: Iterable[str], pod: CountedPod, now: float, stale: float
 ) -> dict[str, Found]:
-    """All of these nodes; those of which nothing was told are alike."""
+    """All of these nodes; nodes without records are alike."""
     nothing = judge(world, "", pod, now, stale)
     return {
         name: judge(world, name, pod, now, stale) if world.knows(name) else nothing
@@ -143,10 +143,10 @@ def judge_all(
 
 
 class Scores(NamedTuple):
-    """Of some nodes, in their order: 0 to 100, as a scheduler is told, and who is best."""
+    """Scores of nodes, in their order: `percent` of 0 to 100, and the `steps` of the answer."""
 
     percent: list[int]
-    told: list[int]
+    steps: list[int]
 
     @property
     def best(self) -> int | None:
@@ -160,14 +160,14 @@ def scores(world: World, names: Sequence[str], pod: CountedPod, now: float, stal
     percent = [found[name].score for name in names]
     if not any(one.has_usage for one in found.values()):
         percent = [_fit(world, name, pod) for name in names]
-    told = [score // 10 for score in percent]
-    if told:
+    steps = [score // 10 for score in percent]
+    if steps:
         first = percent.index(max(percent))
-        told = [
-            score - 1 if at != first and score == told[first] > 0 else score
-            for at, score in enumerate(told)
+        steps = [
+            score - 1 if at != first and score == steps[first] > 0 else score
+            for at, score in enumerate(steps)
         ]
-    return Scores(percent, told)
+    return Scores(percent, steps)
 
 
 def _fit(world: World, node: str, pod: CountedPod) -> int:

@@ -1,4 +1,4 @@
-"""Annotations of no use are told once, and again when they are others."""
+"""Invalid annotations are logged once, and again when they change."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, list[str]]]:
     return [(fields["count"], fields["nodes"]) for fields in found]
 
 
-def test_each_text_is_told_once_and_nodes_alike_in_one_line(
+def test_each_annotation_is_logged_once_and_nodes_with_the_same_problem_share_a_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -47,14 +47,14 @@ def test_each_text_is_told_once_and_nodes_alike_in_one_line(
     annotate(table, "{}", "a")
     logged = log_invalid_thresholds(table, logged)
     assert lines(caplog) == [(1, ["c"])]
-    # What was mended, and is as it was before, is told again.
+    # An annotation that was corrected, and is invalid again, is logged again.
     annotate(table, "{", "a")
     table.drop_node("c")
     assert log_invalid_thresholds(table, logged).keys() == {"a", "b", "d", "e"}
     assert lines(caplog) == [(1, ["a"])]
 
 
-async def test_it_goes_on_looking(caplog: pytest.LogCaptureFixture) -> None:
+async def test_annotations_that_appear_later_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     table, clock = Table(), ManualClock(0.0)
     annotate(table, "{", "a")
     caplog.set_level(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Both answers over tables of any content, against a plain loop over the records."""
+"""Filter and prioritize equal a plain loop over the records, for tables of any content."""
 
 import msgspec
 import numpy as np
@@ -87,8 +87,8 @@ def test_answers_equal_a_loop_over_the_newest_records(
         elif (uid := change.removeprefix("drop ")) in seen:
             table.drop_pod(seen.pop(uid).node, uid)
     of_nodes = {one.node: one for one in given_changes if isinstance(one, TableNode)}
-    told = [one for one in given_changes if isinstance(one, NodeStateRecord)]
-    world = World(newest(told), of_nodes, seen, RULES.counting)
+    states = [one for one in given_changes if isinstance(one, NodeStateRecord)]
+    world = World(newest(states), of_nodes, seen, RULES.counting)
     decisions = Decisions(table, RULES)
     found = decisions.filter(pod, NAMES, NOW)
     as_counted = CountedPod(
@@ -118,7 +118,7 @@ def any_pod(uid: str = "new", cpu: int | None = 500, **more: object) -> PodRecor
     )  # fmt: skip
 
 
-def test_less_use_never_scores_less() -> None:
+def test_a_node_with_less_usage_never_scores_less() -> None:
     names = [f"n{i}" for i in range(41)]
     table = table_of(
         *(
@@ -131,7 +131,7 @@ def test_less_use_never_scores_less() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_no_names_no_answer() -> None:
+def test_without_names_there_is_no_answer() -> None:
     decisions = Decisions(Table(counting=RULES.counting), RULES)
     assert decisions.filter(any_pod(), [], NOW).refused == {}
     assert decisions.prioritize(any_pod(), [], NOW).steps.tolist() == []
@@ -149,7 +149,7 @@ def test_thresholds_come_from_the_settings() -> None:
     }
 
 
-def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_passed() -> None:
+def test_a_placed_pod_counts_until_its_record_arrives_or_for_five_seconds() -> None:
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     decisions = Decisions(table, RULES)
 
@@ -179,7 +179,7 @@ def test_a_pod_that_was_placed_counts_until_it_is_seen_or_five_seconds_have_pass
 
 
 @pytest.mark.parametrize("change", ["state", "node", "offer", "pod", "placed", "gone"])
-def test_what_filter_found_is_of_no_use_once_anything_came(change: str) -> None:
+def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
     """Scores look at more than filter does: half of the numbers would be of another moment."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     table.put_pod(msgspec.structs.replace(any_pod("there"), node="a"))
@@ -208,7 +208,7 @@ def test_what_filter_found_is_of_no_use_once_anything_came(change: str) -> None:
     assert (anew.cycle, again.cycle) == ("anew", "rows")
 
 
-def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> None:
+def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
     """A pod may be resized where it waits, and anybody may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     small, large = any_pod(cpu=100), any_pod(cpu=2000)
@@ -222,7 +222,7 @@ def test_what_filter_found_is_of_no_use_for_another_pod_of_the_same_uid() -> Non
         assert (found.steps.tolist(), found.cycle) == (wanted, cycle)
 
 
-def test_questions_work_nothing_out_anew_of_pods_and_a_pod_that_comes_one_row(
+def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """LI-11, K17-24: what pods ask for is summed as they come, not when somebody asks."""
@@ -270,7 +270,7 @@ def test_questions_work_nothing_out_anew_of_pods_and_a_pod_that_comes_one_row(
     assert np.array_equal(table.pods.sums, sums)
 
 
-def test_a_pod_that_runs_stays_where_it_is_whoever_asks_about_it() -> None:
+def test_a_running_pod_stays_on_its_node_whatever_is_asked() -> None:
     """Anybody may ask: the pod must not count elsewhere by it, and after five seconds nowhere."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     decisions = Decisions(table, RULES)
@@ -294,7 +294,7 @@ def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
     assert on_nodes.tolist() == [10] * 20
 
 
-def test_where_nobody_knows_usage_the_fullest_that_fits_is_best() -> None:
+def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
     """Trimaran's bad metrics: an outage of all must not make all nodes alike."""
     counting = RULES.counting
     old = [node_state(name, age=400.0) for name in ("roomy", "snug", "full")]
@@ -314,7 +314,7 @@ def test_where_nobody_knows_usage_the_fullest_that_fits_is_best() -> None:
     assert again.steps.tolist()[1:] == [0, 0] != again.steps.tolist()[:1]
 
 
-def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
+def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
     """And one with pods that are there for long, of which nobody reports usage, is avoided."""
     table = table_of(node_state("known", cpu=3.0), counting=RULES.counting)
     for name in ("new", "silent"):
@@ -336,7 +336,7 @@ def test_a_new_node_uses_nothing_but_what_is_on_its_way() -> None:
     assert "2.975 cores on its way" in found.refused["new"].reason
 
 
-def test_what_filter_found_is_forgotten_when_it_is_of_no_use() -> None:
+def test_expired_work_of_filter_is_dropped() -> None:
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     for at in range(10):
         decisions.filter(any_pod(f"p{at}"), ["a"], NOW + at)
@@ -345,7 +345,7 @@ def test_what_filter_found_is_forgotten_when_it_is_of_no_use() -> None:
     assert len(decisions._cycles) == 1
 
 
-def test_a_node_is_new_however_many_there_are() -> None:
+def test_a_node_is_new_in_a_table_of_any_size() -> None:
     table = table_of(counting=RULES.counting)
     names = [f"n{at}" for at in range(300)]
     for name in names:
@@ -356,14 +356,14 @@ def test_a_node_is_new_however_many_there_are() -> None:
 
 
 @pytest.mark.parametrize("usage", [Usage(cpu_cores=1e306), Usage(memory_bytes=1e19)])
-def test_a_pod_that_uses_what_cannot_be_used_counts_as_expected(usage: Usage) -> None:
+def test_a_pod_with_impossible_usage_counts_with_its_estimate(usage: Usage) -> None:
     table = table_of(node_state("a", young_pods={"young": usage}), counting=RULES.counting)
     table.put_pod(msgspec.structs.replace(any_pod("young"), node="a", cgroup_uid="young"))
     decisions = Decisions(table, RULES)
     assert decisions.filter(any_pod(), ["a"], NOW).refused == {}
 
 
-def test_a_node_is_new_whoever_was_there_before() -> None:
+def test_a_node_is_new_in_a_reused_row() -> None:
     """A pod that is in a node's usage is forgotten; when that goes, so do its traces."""
     table = Table(counting=RULES.counting)
     decisions = Decisions(table, RULES)
@@ -401,7 +401,7 @@ def test_a_node_is_new_whoever_was_there_before() -> None:
     assert score() == new
 
 
-def test_sums_of_pods_are_those_of_a_count_from_scratch() -> None:
+def test_sums_of_pods_equal_a_recount() -> None:
     table, random = Table(counting=RULES.counting), np.random.default_rng(5)
     seen: dict[str, PodRecord] = {}
     for _ in range(2000):

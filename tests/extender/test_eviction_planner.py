@@ -1,4 +1,4 @@
-"""Room for a Prod pod that all nodes refuse: who would leave, and when nobody is asked to."""
+"""Plans for a Prod pod that every node refuses: which pods leave, and when none do."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def leave(plan: EvictionPlanRecord | None) -> list[str]:
     return [] if plan is None else [one.uid for one in plan.pods]
 
 
-def test_who_is_in_the_way_leaves_and_nobody_else() -> None:
+def test_only_pods_in_the_way_leave() -> None:
     _, decisions, pushing_out = world(
         pod("large", "mid", 20.0, "a"), pod("small", "mid", 2.0, "a"), pod("b", "batch", 1.0, "a"),
         pod("other", "mid", 2.0, "b"), pod("p", "prod", 20.0, "a"),
@@ -95,7 +95,7 @@ def test_who_is_in_the_way_leaves_and_nobody_else() -> None:
     assert "%" not in plan.why
 
 
-def test_batch_leaves_before_mid_on_whichever_node_that_is() -> None:
+def test_batch_leaves_before_mid_on_any_node() -> None:
     """One Mid pod on `a` would do; on `b` it takes two of Batch."""
     _, decisions, pushing_out = world(
         pod("m", "mid", 20.0, "a"), pod("b1", "batch", 9.0, "b"), pod("b2", "batch", 9.0, "b"),
@@ -119,7 +119,7 @@ def test_batch_leaves_before_mid_on_whichever_node_that_is() -> None:
         {"phase": "Succeeded"},
     ],
 )
-def test_some_stay_whatever_it_costs(stays: dict[str, Any]) -> None:
+def test_protected_pods_stay(stays: dict[str, Any]) -> None:
     _, decisions, pushing_out = world(
         pod("m", "mid", 20.0, "a", **stays), a={"prod": 25.0, "mid": 20.0}
     )
@@ -138,7 +138,7 @@ def test_some_stay_whatever_it_costs(stays: dict[str, Any]) -> None:
         ([], {"prod": 1.0, "mid": 45.0}),
     ],
 )
-def test_nobody_leaves_where_that_does_not_help(
+def test_no_pod_leaves_where_that_does_not_help(
     others: list[PodRecord], used: dict[str, float]
 ) -> None:
     _, decisions, pushing_out = world(*others, a=used)
@@ -146,18 +146,18 @@ def test_nobody_leaves_where_that_does_not_help(
 
 
 @pytest.mark.parametrize("pod_class", ["mid", "batch", "free"])
-def test_only_for_prod(pod_class: str) -> None:
+def test_only_prod_pods_get_plans(pod_class: str) -> None:
     _, decisions, pushing_out = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
     of = pod("asks", pod_class, 8.0, priority=9999)
     assert asked(decisions, pushing_out, "a", of=of) is None
 
 
-def test_a_pod_without_uid_is_no_one_to_remember() -> None:
+def test_a_pod_without_uid_gets_no_plan() -> None:
     _, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
     assert asked(decisions, pushing_out, "a", of=pod("", "prod", 8.0)) is None
 
 
-def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
+def test_a_pod_gets_one_plan_at_a_time_on_different_nodes_and_few_in_all() -> None:
     names = [f"n{at}" for at in range(PLANS_PER_POD + 2)]
     mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
     table, decisions, pushing_out = world(
@@ -183,7 +183,7 @@ def test_one_plan_at_a_time_and_each_elsewhere_and_no_more_than_a_few() -> None:
     assert asked(decisions, pushing_out, *names, now=now) is None
 
 
-def test_two_pods_do_not_make_room_on_one_node() -> None:
+def test_two_pods_get_no_plans_on_one_node() -> None:
     _, decisions, pushing_out = world(
         pod("m1", "mid", 20.0, "a"), pod("m2", "mid", 20.0, "a"), a={"prod": 10.0, "mid": 45.0}
     )
@@ -195,7 +195,7 @@ def test_two_pods_do_not_make_room_on_one_node() -> None:
 
 
 @pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
-def test_a_node_is_kept_while_somebody_makes_room_there(begins: str) -> None:
+def test_a_node_is_reserved_while_its_plan_is_carried_out(begins: str) -> None:
     leaves = pod("m", "mid", 20.0, "a")
     table, decisions, pushing_out = world(leaves, a={"prod": 25.0, "mid": 20.0})
     assert leave(asked(decisions, pushing_out, "a")) == ["m"]
@@ -212,7 +212,7 @@ def test_a_node_is_kept_while_somebody_makes_room_there(begins: str) -> None:
     assert not decisions.filter(small, ["a"], NOW + SETTLE_SECONDS + 1).refused
 
 
-def test_a_reservation_counts_as_usage_does() -> None:
+def test_plans_respect_the_reservation_of_a_node() -> None:
     """Requests of Mid that is only so by its label stand against what the node reserves."""
     table, decisions, pushing_out = world(
         PodRecord(
@@ -228,7 +228,7 @@ def test_a_reservation_counts_as_usage_does() -> None:
     assert leave(asked(decisions, pushing_out, "a")) == ["m"]
 
 
-def test_who_stays_uses_his_part_all_the_same() -> None:
+def test_protected_pods_keep_their_share_of_usage() -> None:
     """Two use 20 cores together; the one that could leave has a tenth of them."""
     stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
     leaves = pod("leaves", "mid", 2.0, "a")
@@ -238,7 +238,7 @@ def test_who_stays_uses_his_part_all_the_same() -> None:
     assert leave(asked(decisions, pushing_out, "a")) == ["leaves"]
 
 
-def test_what_did_not_help_is_looked_at_again_after_a_while() -> None:
+def test_planning_is_retried_after_a_pause() -> None:
     table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 46.0})
     assert asked(decisions, pushing_out, "a") is None
     put_node(table, "a", 46.0, NOW + 1, prod=26.0, mid=20.0)
@@ -246,7 +246,7 @@ def test_what_did_not_help_is_looked_at_again_after_a_while() -> None:
     assert leave(asked(decisions, pushing_out, "a", now=NOW + 10)) == ["m"]
 
 
-def test_one_question_a_second_is_looked_into() -> None:
+def test_at_most_one_request_a_second_is_planned_for() -> None:
     _, decisions, pushing_out = world(
         pod("m", "mid", 20.0, "a"), pod("n", "mid", 20.0, "b"),
         a={"prod": 25.0, "mid": 20.0}, b={"prod": 25.0, "mid": 20.0},
@@ -257,7 +257,7 @@ def test_one_question_a_second_is_looked_into() -> None:
     assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 1) is not None
 
 
-def test_what_is_half_known_counts_by_half() -> None:
+def test_a_partly_known_usage_counts_for_its_known_resource() -> None:
     table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
     used = {"mid": Usage(cpu_cores=20.0), "batch": Usage(memory_bytes=GIB)}
     table.put_state(
@@ -268,6 +268,6 @@ def test_what_is_half_known_counts_by_half() -> None:
     assert (plan.pods[0].cpu_millicores, plan.pods[0].memory_bytes) == (20_000, 0)
 
 
-def test_an_empty_question_plans_nothing() -> None:
+def test_a_request_without_nodes_gets_no_plan() -> None:
     _, _, pushing_out = world(a={"prod": 60.0})
     assert pushing_out.plan(WAITING, {}, NOW) is None

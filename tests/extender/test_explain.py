@@ -1,4 +1,4 @@
-"""What would be said of a pod: as filter and prioritize say it, and nothing comes of it."""
+"""Explanations agree with filter and prioritize, and have no effect."""
 
 import asyncio
 import itertools
@@ -40,7 +40,7 @@ async def ask(client: Client, body: Any, status: int = 200) -> Any:
     return await response.json()
 
 
-async def test_each_node_is_explained_in_the_order_asked_for(start: Start) -> None:
+async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> None:
     found = await ask(await start(mode="observe"), {"pod": POD, "nodeNames": ALL})
     assert (found["apiVersion"], found["kind"]) == ("springtide/v1", "PlacementExplanation")
     assert (found["mode"], found["pod"]["namespace"], found["pod"]["name"]) == ("observe", "d", "p")
@@ -65,7 +65,7 @@ async def test_each_node_is_explained_in_the_order_asked_for(start: Start) -> No
     assert (items["stranger"]["stale"], items["stranger"]["age_seconds"]) == (True, None)
 
 
-async def test_without_names_all_nodes_of_the_table_are_meant(start: Start) -> None:
+async def test_without_names_all_nodes_are_explained(start: Start) -> None:
     client = await start()
     for names in ({}, {"nodeNames": None}):
         found = await ask(client, {"pod": POD, **names})
@@ -75,7 +75,7 @@ async def test_without_names_all_nodes_of_the_table_are_meant(start: Start) -> N
     assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
 
 
-async def test_a_node_of_which_only_a_pod_was_expected_is_gone_with_it() -> None:
+async def test_a_node_with_nothing_but_an_expired_placement_is_removed() -> None:
     table, clock = cluster(), ManualClock(NOW)
     extender = Extender(table, FeedState(caught_up=True), ExtenderSettings(mode="act"), clock)
     async with TestClient(TestServer(extender.app())) as client:
@@ -86,7 +86,7 @@ async def test_a_node_of_which_only_a_pod_was_expected_is_gone_with_it() -> None
         assert "busy" not in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
 
 
-async def test_a_pod_as_the_topic_has_it(start: Start) -> None:
+async def test_a_pod_record_is_explained_like_its_pod(start: Start) -> None:
     record = PodRecord(node="hot", uid="u", cgroup_uid="u", namespace="shop", name="web-0")
     body = b'{"podRecord": %s, "nodeNames": ["hot"]}' % encode_json(record)
     response = await (await start()).post("/v1/explain", data=body)
@@ -121,7 +121,9 @@ async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
         (b'{"pod": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "recursion"),
     ],
 )
-async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: str) -> None:
+async def test_an_invalid_request_is_answered_with_its_problem(
+    start: Start, body: bytes, says: str
+) -> None:
     response = await (await start()).post("/v1/explain", data=body)
     reply = await response.json()
     assert response.status == 400
@@ -129,13 +131,13 @@ async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: s
     assert reply["Hint"] == f"send {EXPLAIN_KEYS}"
 
 
-async def test_what_makes_pods_is_not_taken_for_one(start: Start) -> None:
+async def test_a_workload_is_not_accepted_as_a_pod(start: Start) -> None:
     reply = await ask(await start(), {"pod": {"kind": "Deployment", "spec": {}}}, 400)
     assert reply["Error"] == "pod: a Deployment is no Pod"
     assert reply["Hint"] == "send the Pod that its template makes"
 
 
-async def test_until_caught_up_nobody_can_say(start: Start) -> None:
+async def test_until_caught_up_explain_answers_503(start: Start) -> None:
     reply = await ask(await start(mode="observe", caught_up=False), {"pod": POD}, 503)
     assert "catching up" in reply["Error"]
     assert "/readyz" in reply["Hint"]
@@ -208,7 +210,7 @@ uids = itertools.count()
 
 @quick
 @given(pod=manifests, names=st.lists(st.sampled_from(ALL), unique=True, max_size=7))
-def test_it_is_what_filter_and_prioritize_answer(
+def test_explain_agrees_with_filter_and_prioritize(
     post: Any, pod: dict[str, Any], names: list[str]
 ) -> None:
     # Pods of earlier examples are on their way still; one by the same uid would be another example.
@@ -254,7 +256,7 @@ def everything(table: Table) -> list[Any]:
 
 @settings(max_examples=60)
 @given(changes, asked, st.sampled_from([*NAMES, None]))
-def test_a_pod_that_is_on_its_way_is_explained_as_if_it_were_not_and_still_is(
+def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
     given_changes: list[Any], pod: PodRecord, node: str | None
 ) -> None:
     tables = [Table(counting=RULES.counting) for _ in range(2)]
@@ -288,7 +290,7 @@ def test_a_pod_that_is_on_its_way_is_explained_as_if_it_were_not_and_still_is(
     assert again.prioritize(pod, [NAMES[at] for at in explained.passed], NOW).cycle == "reused"
 
 
-def test_explaining_again_and_again_says_the_same() -> None:
+def test_explaining_repeatedly_gives_the_same_result() -> None:
     table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
     decisions = Decisions(table, RULES)
     pod = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="p")
@@ -299,7 +301,7 @@ def test_explaining_again_and_again_says_the_same() -> None:
     assert decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() == runs[0]
 
 
-def test_the_next_pod_sees_the_one_that_was_explained_on_its_way() -> None:
+def test_the_next_pod_sees_a_placed_pod_that_was_explained() -> None:
     table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
     decisions, rows = Decisions(table, RULES), table.lookup(["a", "b"])
     requests = Resources(cpu_millicores=1000, memory_bytes=1 << 30)

@@ -1,4 +1,4 @@
-"""Filters by what users write: annotations of nodes and pods, arguments, reservations, Mid."""
+"""Filters by annotations of nodes and pods, arguments, reservations and offers to Mid."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ class World:
         return found.reason
 
 
-def test_a_nodes_own_thresholds_count_there_alone() -> None:
+def test_thresholds_of_a_node_apply_to_it_alone() -> None:
     key = "scheduling.koordinator.sh/usage-thresholds"
     world = World()
     for name, text in (
@@ -100,7 +100,7 @@ def test_prod_is_judged_by_what_prod_uses() -> None:
     [{"class_usage": {"prod": Usage()}}, {"class_usage": {}, "unknown_pods": 20}],
     ids=["of Prod", "of pods of no class that is known"],
 )
-def test_where_the_usage_of_prod_is_not_known_all_usage_counts(unknown: dict[str, Any]) -> None:
+def test_where_usage_of_prod_is_unknown_all_usage_counts(unknown: dict[str, Any]) -> None:
     """And the node is never the best."""
     placement = load_aware(
         usageThresholds={"cpu": 65}, prodUsageThresholds={"cpu": 55}, scoreAccordingProdUsage=True
@@ -116,7 +116,7 @@ def test_where_the_usage_of_prod_is_not_known_all_usage_counts(unknown: dict[str
     assert found.percent[0] == 0 < found.percent[1]
 
 
-def test_percentiles_are_compared_where_they_are_asked_for() -> None:
+def test_percentiles_are_compared_where_configured() -> None:
     aggregated = {
         "usageThresholds": {"cpu": 65}, "usageAggregationType": "p95",
         "usageAggregatedDuration": "5m",
@@ -141,7 +141,7 @@ def test_percentiles_are_compared_where_they_are_asked_for() -> None:
         ({"usageThresholds": {"cpu": 0, "memory": 0}}, []),
     ],
 )
-def test_what_becomes_of_a_node_that_is_heard_of_no_more(
+def test_nodes_with_expired_windows_pass_or_are_refused_as_configured(
     args: dict[str, Any], refused: list[str]
 ) -> None:
     world = World(load_aware(**args)).node("old", node_state("old", cpu=3.9, age=400.0)).node("ok")
@@ -152,7 +152,7 @@ def test_what_becomes_of_a_node_that_is_heard_of_no_more(
         )
 
 
-def test_amplified_nodes_are_judged_by_what_they_have() -> None:
+def test_amplified_nodes_are_judged_by_raw_allocatable() -> None:
     """K18-54."""
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu": "2"}'}
     world = World().node("real").node("amplified", annotations=raw)
@@ -160,7 +160,7 @@ def test_amplified_nodes_are_judged_by_what_they_have() -> None:
     assert "of 2 cores" in world.reason()
 
 
-def test_what_is_on_its_way_counts_in_the_filter_unless_that_is_switched_off() -> None:
+def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
     """K15-30."""
     for in_flight, refused in (("all", ["a"]), ("score", []), ("none", [])):
         world = World(in_flight=in_flight).node("a")
@@ -176,7 +176,7 @@ def test_what_is_on_its_way_counts_in_the_filter_unless_that_is_switched_off() -
     assert world.table.pods.flight[world.table.lookup(["a"])[0]].tolist() == [100, 70 << 20]
 
 
-def test_pods_that_want_to_be_estimated_for_longer_are() -> None:
+def test_pods_may_extend_the_time_of_their_estimate() -> None:
     """K17-28 to K17-30."""
     annotations = {
         "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled": "600",
@@ -191,8 +191,8 @@ def test_pods_that_want_to_be_estimated_for_longer_are() -> None:
         assert world.refused() == refused
 
 
-def test_what_a_node_reserves_is_not_asked_for() -> None:
-    """K12-01: the scheduler itself sees all of the node."""
+def test_requests_may_not_use_the_reservation_of_a_node() -> None:
+    """The scheduler itself sees all of the node."""
     key = "node.koordinator.sh/reservation"
     world = World()
     world.node("kept", annotations={key: '{"resources": {"cpu": "1"}}'}).node("free")
@@ -211,8 +211,8 @@ def test_what_a_node_reserves_is_not_asked_for() -> None:
     )
 
 
-def test_mid_is_held_to_what_is_certain_while_predictions_are_late() -> None:
-    """NP-32: an hour without predictions; the Node still offers what it offered."""
+def test_mid_pods_are_limited_to_the_lower_bound_while_predictions_are_late() -> None:
+    """An hour without predictions; the Node still offers what it offered."""
     bound = Resources(cpu_millicores=2000, memory_bytes=4 << 30)
     mid = {"kubernetes.io/mid-cpu": 1500, "kubernetes.io/mid-memory": 1 << 30}
     nothing = Resources()
@@ -236,7 +236,7 @@ def test_mid_is_held_to_what_is_certain_while_predictions_are_late() -> None:
     )
 
 
-def test_a_hint_names_the_nodes_that_may_be() -> None:
+def test_a_scheduling_hint_refuses_all_other_nodes() -> None:
     tree = {"plugins": {"multiPoint": {"enabled": [{"name": "SchedulingHint"}]}}}
     hint = {"nodeNames": ["a", "b"], "preferredNodeNames": ["c", "b"]}
     said = {
@@ -249,7 +249,7 @@ def test_a_hint_names_the_nodes_that_may_be() -> None:
     assert decisions.prioritize(pod(annotations=said), ["a", "b"], NOW).steps.tolist() == [0, 100]
 
 
-def test_one_that_evicting_would_not_cure_comes_first() -> None:
+def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
     key = "node.koordinator.sh/reservation"
     world = World().node(
         "a", node_state("a", cpu=3.9), annotations={key: '{"resources": {"cpu": "4"}}'}
@@ -284,7 +284,7 @@ TRANSMIT = "springtide.io/network-transmit"
     ("usual", "window"),
     [({"cpu": 65, TRANSMIT: 50}, {"cpu": 95}), ({"cpu": 65}, {"cpu": 95, TRANSMIT: 50})],
 )
-def test_hours_may_name_other_resources_than_the_rest_of_the_day(
+def test_thresholds_by_hour_may_name_other_resources(
     usual: dict[str, int], window: dict[str, int]
 ) -> None:
     names = ("LoadAwareScheduling", "TimeSharedThresholds")
@@ -329,7 +329,7 @@ def busy_line(used: float | None, capacity: int = 100_000_000) -> World:
         (81e6, 0, 0, False),
     ],
 )
-def test_other_resources_are_judged_by_what_is_measured_of_them(
+def test_other_resources_are_judged_by_their_measured_rates(
     used: float | None, capacity: int, asked: int, refused: bool
 ) -> None:
     scalars = {TRANSMIT: asked} if asked else None
@@ -340,7 +340,7 @@ def test_other_resources_are_judged_by_what_is_measured_of_them(
         assert "MB/s used 10 s ago" in found["a"].reason
 
 
-def test_the_quieter_line_is_better() -> None:
+def test_the_node_with_less_network_traffic_scores_better() -> None:
     args = {"resourceWeights": {TRANSMIT: 1}, "estimatedScalingFactors": {TRANSMIT: 100}}
     world = World(load_aware(**args))
     for name, used in (("busy", 90e6), ("quiet", 10e6), ("unknown", None)):

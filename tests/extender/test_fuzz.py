@@ -1,4 +1,4 @@
-"""Whatever is sent, no 500; and what is a question gets an answer that the scheduler can read."""
+"""No request causes a 500, and a valid one gets an answer that the scheduler can read."""
 
 import asyncio
 from collections.abc import Iterator

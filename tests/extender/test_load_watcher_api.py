@@ -90,7 +90,7 @@ async def got(client: Client, path: str) -> Any:
     return msgspec.json.decode(await response.read(), type=StrictDocument)
 
 
-async def test_the_document_byte_for_byte(start: Start) -> None:
+async def test_the_document_equals_load_watchers_byte_for_byte(start: Start) -> None:
     """In the order of the fields of upstream's structures, numbers as Go writes them."""
     client = await start(table=fleet())
     response = await client.get("/watcher?host=fresh")
@@ -103,7 +103,7 @@ async def test_the_document_byte_for_byte(start: Start) -> None:
     )
 
 
-async def test_every_node_that_was_heard_of_lately_as_the_table_has_it(start: Start) -> None:
+async def test_the_document_has_every_fresh_node_as_in_the_table(start: Start) -> None:
     found = await got(await start(table=fleet()), "/watcher")
     nodes = found.data.NodeMetricsMap
     assert list(nodes) == ["fresh", "measured", "sizeless", "third"]
@@ -135,12 +135,12 @@ async def test_windows_can_be_chosen_and_fall_back(
 
 
 @pytest.mark.parametrize("path", ["/watcher", "/watcher?host=", "/watcher?window=", "/watcher?x=y"])
-async def test_all_of_these_are_all_nodes(path: str, start: Start) -> None:
+async def test_these_paths_answer_with_all_nodes(path: str, start: Start) -> None:
     found = await got(await start(table=fleet()), path)
     assert len(found.data.NodeMetricsMap) == 4
 
 
-async def test_an_address_that_ends_in_a_slash(start: Start) -> None:
+async def test_an_address_may_end_in_a_slash(start: Start) -> None:
     client = await start(table=fleet())
     reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
     writer.write(b"GET //watcher HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -152,19 +152,19 @@ async def test_an_address_that_ends_in_a_slash(start: Start) -> None:
 
 
 @pytest.mark.parametrize("path", ["/watcher/fresh", "/watcher?host=fresh"])
-async def test_one_node(path: str, start: Start) -> None:
+async def test_these_paths_answer_with_one_node(path: str, start: Start) -> None:
     found = await got(await start(table=fleet()), path)
     assert list(found.data.NodeMetricsMap) == ["fresh"]
 
 
 @pytest.mark.parametrize("host", ["dead", "stranger", "a%20b"])
-async def test_a_node_of_which_nothing_is_known_is_not_found(host: str, start: Start) -> None:
+async def test_an_unknown_node_is_not_found(host: str, start: Start) -> None:
     response = await (await start(table=fleet())).get(f"/watcher?host={host}")
     assert response.status == 404
     assert (await response.text()).startswith("No metrics found for host ")
 
 
-async def test_a_window_that_is_none_is_a_bad_request(start: Start) -> None:
+async def test_an_unknown_window_is_a_bad_request(start: Start) -> None:
     response = await (await start(table=fleet())).get("/watcher?window=30m")
     assert response.status == 400
     assert "15m, 10m, 5m" in (await response.json())["Hint"]
@@ -176,7 +176,7 @@ async def test_the_method_does_not_matter(method: str, start: Start) -> None:
     assert response.status == 200
 
 
-async def test_without_numbers_it_is_an_error_that_their_client_takes_for_one(start: Start) -> None:
+async def test_without_usage_the_answer_is_an_error_for_load_watchers_client(start: Start) -> None:
     assert (await (await start(table=Table())).get("/watcher")).status == 500
     assert (await (await start(table=fleet(), caught_up=False)).get("/watcher")).status == 500
 

@@ -1,4 +1,4 @@
-"""The view of a node by long poll: as soon as there is a newer one, and not before."""
+"""A long poll for the view of a node is answered when there is a newer view."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ async def waits(client: Client, *, many: int = 1, **query: Any) -> list[Any]:
     return tasks
 
 
-async def test_the_view_is_answered_as_it_lay_on_the_topic(client: Client) -> None:
+async def test_the_view_is_answered_as_it_was_on_the_topic(client: Client) -> None:
     for encoding in ("gzip", "identity"):
         response = await client.get("/v1/nodes/a/view", headers={"Accept-Encoding": encoding})
         assert (response.status, response.headers["ETag"]) == (200, '"5"')
@@ -71,13 +71,15 @@ async def test_the_view_is_answered_as_it_lay_on_the_topic(client: Client) -> No
     [('"4"', 200), ('"5"', 304), ('W/"5"', 304), ('"1", "5"', 304), ("*", 304), ('"6"', 304),
      ('"x"', 200), ("5", 200), ('"٥"', 200), ('"' + "9" * 400 + '"', 200)],
 )  # fmt: skip
-async def test_what_is_known_is_not_sent_again(client: Client, known: str, status: int) -> None:
+async def test_a_view_that_the_client_has_is_not_sent_again(
+    client: Client, known: str, status: int
+) -> None:
     response = await get(client, known)
     assert (response.status, response.headers["ETag"]) == (status, '"5"')
     assert bool(await response.read()) == (status == 200)
 
 
-async def test_a_newer_one_is_answered_as_soon_as_it_is_there(
+async def test_a_newer_view_is_answered_as_soon_as_it_arrives(
     client: Client, views: NodeViewStore
 ) -> None:
     (waiting,) = await waits(client)
@@ -92,7 +94,7 @@ async def test_a_newer_one_is_answered_as_soon_as_it_is_there(
     assert (response.status, response.headers["ETag"]) == (200, '"6"')
 
 
-async def test_after_the_wait_nothing_new_is_said(client: Client) -> None:
+async def test_after_the_wait_the_answer_is_304(client: Client) -> None:
     began = time.monotonic()
     assert (await get(client, '"5"', wait="0.2")).status == 304
     assert 0.2 <= time.monotonic() - began < 2.0
@@ -100,7 +102,9 @@ async def test_after_the_wait_nothing_new_is_said(client: Client) -> None:
     assert (await get(client, wait="30")).status == 200
 
 
-async def test_a_view_that_goes_while_somebody_waits(client: Client, views: NodeViewStore) -> None:
+async def test_a_view_removed_while_a_client_waits_is_not_found(
+    client: Client, views: NodeViewStore
+) -> None:
     (waiting,) = await waits(client)
     views.drop("a")
     assert (await waiting).status == 404
@@ -110,13 +114,15 @@ async def test_a_view_that_goes_while_somebody_waits(client: Client, views: Node
 
 
 @pytest.mark.parametrize("wait", ["-1", "61", "nan", "inf", "x", ""])
-async def test_a_wait_that_is_none(client: Client, wait: str) -> None:
+async def test_an_invalid_wait_is_a_bad_request(client: Client, wait: str) -> None:
     response = await get(client, wait=wait)
     assert response.status == 400
     assert "0 to 60" in (await response.json())["Hint"]
 
 
-async def test_no_more_wait_than_there_is_room_for(client: Client, views: NodeViewStore) -> None:
+async def test_the_number_of_waiting_clients_is_limited(
+    client: Client, views: NodeViewStore
+) -> None:
     waiting = await waits(client, many=AT_MOST)
     response = await get(client, '"5"', wait=30)
     assert (response.status, response.headers["Retry-After"]) == (503, "1")
@@ -129,7 +135,7 @@ async def test_no_more_wait_than_there_is_room_for(client: Client, views: NodeVi
     assert node_view_poll.WAITING._value.get() == 0
 
 
-async def test_who_waits_is_let_go_at_drain(client: Client) -> None:
+async def test_waiting_clients_are_answered_at_drain(client: Client) -> None:
     waiting = await waits(client, many=2)
     extender: Extender = client.extender  # type: ignore[attr-defined]
     extender.drain()
@@ -139,14 +145,14 @@ async def test_who_waits_is_let_go_at_drain(client: Client) -> None:
     assert time.monotonic() - began < 1.0
 
 
-async def test_until_the_views_are_read_nobody_can_say() -> None:
+async def test_until_views_are_caught_up_the_answer_is_503() -> None:
     extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
     async with TestClient(TestServer(extender.app())) as client:
         response = await client.get("/v1/nodes/a/view")
         assert response.status == 503
 
 
-async def test_a_client_that_goes_gives_its_place_back(
+async def test_a_disconnected_client_gives_its_place_back(
     views: NodeViewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(self: Feed) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what is there, and what is there answers as it says."""
+"""The OpenAPI document has every route, and every route answers as documented."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def routes(app: web.Application) -> set[tuple[str, str]]:
     return found
 
 
-async def test_every_route_is_in_it_and_nothing_else() -> None:
+async def test_the_document_has_every_route_and_no_other() -> None:
     assert routes(extender().app()) == set(OPERATIONS)
 
 
@@ -83,7 +83,7 @@ async def ask(client: Client, path: str, method: str, **more: Any) -> tuple[int,
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-async def test_examples_are_answered_as_it_says(client: Client, path: str, method: str) -> None:
+async def test_examples_are_answered_as_documented(client: Client, path: str, method: str) -> None:
     status, answer = await ask(client, path, method)
     responses = DOCUMENT["paths"][path][method]["responses"]
     assert status == 200
@@ -96,7 +96,7 @@ async def test_examples_are_answered_as_it_says(client: Client, path: str, metho
 @pytest.mark.parametrize(
     ("path", "method"), [(p, m) for p, m in OPERATIONS if m == "post"]
 )  # fmt: skip
-async def test_questions_are_as_it_says_and_others_are_told_so(
+async def test_examples_match_their_schema_and_other_bodies_are_refused(
     client: Client, path: str, method: str
 ) -> None:
     media = DOCUMENT["paths"][path][method]["requestBody"]["content"]["application/json"]
@@ -106,7 +106,7 @@ async def test_questions_are_as_it_says_and_others_are_told_so(
     assert [*wrong(answer, DOCUMENT["components"]["schemas"]["ErrorReply"], DOCUMENT)] == []
 
 
-async def test_the_document_is_served_as_it_is(client: Client) -> None:
+async def test_the_document_is_served(client: Client) -> None:
     assert (await ask(client, "/openapi.json", "get"))[1] == json.loads(json.dumps(DOCUMENT))
     assert DOCUMENT["openapi"] == "3.1.0"
 
@@ -117,12 +117,12 @@ def references(of: Any) -> set[str]:
     return own.union(*map(references, inner))
 
 
-def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+def test_every_reference_resolves_and_every_schema_is_used() -> None:
     there = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert references(DOCUMENT) == there
 
 
-def test_the_checker_finds_what_is_wrong() -> None:
+def test_the_schema_checker_finds_violations() -> None:
     schema = {
         "type": "object", "required": ["a"], "additionalProperties": {"type": "string"},
         "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
@@ -163,7 +163,7 @@ def get() -> Iterator[Any]:
 
 @quick
 @given(st.sampled_from(GETS), texts, st.dictionaries(names, texts, max_size=3), tags)
-def test_whatever_is_asked_is_answered(
+def test_any_query_is_answered(
     get: Any, path: str, name: str, query: dict[str, str], tag: str
 ) -> None:
     where = re.sub(r"{\w+}", quote(name, safe=""), path)

@@ -1,4 +1,4 @@
-"""Every plugin that scores, by its arguments and over the table: what it needs must come to it."""
+"""Every scorer gets its arguments and columns from configuration and table."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_target_load_packing() -> None:
     assert world.scores()["a"] == 0
 
 
-def test_target_load_packing_goes_by_the_last_window_where_it_is_busier() -> None:
+def test_target_load_packing_uses_the_last_window_where_it_is_busier() -> None:
     """Upstream goes by the average alone, in which pods of the last minutes hardly are."""
     world = World("TargetLoadPacking", targetUtilization=50, defaultRequests={"cpu": "0"})
     filling, calming = used("filling", 1.0), used("calming", 3.0)
@@ -107,7 +107,7 @@ def test_load_variation_risk_balancing() -> None:
     assert world.scores() == {"bursty": 50, "smooth": 75}
 
 
-def test_variation_of_any_resource_of_which_there_is_usage() -> None:
+def test_load_variation_of_any_resource_with_usage() -> None:
     """Of the rates the last window is known, without a deviation."""
     disk = "springtide.io/disk-read"
     world = World("LoadVariationRiskBalancing", resources=["cpu", disk])
@@ -128,7 +128,7 @@ def test_target_load_packing_by_requests_alone() -> None:
         assert world.scores(pod(cpu=400, limits=limits)) == {"a": score}
 
 
-def test_usage_of_four_minutes_ago_is_still_usage_to_them() -> None:
+def test_usage_of_four_minutes_ago_counts_for_trimaran() -> None:
     """KEP-61: the newest window that is not older than five; LoadAware expires after three."""
     for plugin in ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"):
         world = World(plugin)
@@ -178,7 +178,7 @@ def test_resource_limits() -> None:
     assert world.scores(four) == {"node1": 0, "node2": 100, "node3": 70}
 
 
-def test_what_a_pod_without_limits_may_take_of_the_disk() -> None:
+def test_a_pod_without_limits_may_take_the_whole_disk() -> None:
     disk = "ephemeral-storage"
     for usual, scores in (({}, {"big": 0, "small": 0}), ({disk: "50"}, {"big": 100, "small": 0})):
         world = World("ResourceLimits", resources=[{"name": disk}], defaultLimit=usual)
@@ -217,8 +217,8 @@ def test_node_metadata_and_size() -> None:
     assert size.node("a").node("b", allocatable=big).scores() == {"a": 0, "b": 100}
 
 
-def test_predicted_headroom_finds_who_stays_idle() -> None:
-    """NP-33: both use the same now; one was busy every morning."""
+def test_predicted_headroom_prefers_nodes_that_stay_idle() -> None:
+    """Both use the same now; one was busy every morning."""
     world = World("PredictedHeadroom", resources=[{"name": "cpu"}])
     for name, peak in (("idle", 1.2), ("mornings", 3.6)):
         peaks = {"percentile": Usage(cpu_cores=peak, memory_bytes=GIB)}
@@ -230,7 +230,7 @@ def test_predicted_headroom_finds_who_stays_idle() -> None:
     assert world.scores(pod(cpu=1000))["idle"] == 27
 
 
-def test_load_aware_by_what_users_choose() -> None:
+def test_load_aware_scores_by_the_configured_usage() -> None:
     world = World("LoadAwareScheduling", scoreAccordingProdUsage=True)
     prod = {"prod": Usage(cpu_cores=0.4, memory_bytes=GIB)}
     world.node("batch", used("batch", 3.0, class_usage=prod)).node("prod", used("prod", 1.0))

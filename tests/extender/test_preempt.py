@@ -1,4 +1,4 @@
-"""The preempt verb: nobody is pushed out for nothing, and Batch before Mid before Prod."""
+"""Preempt: no eviction in vain, and Batch before Mid before Prod."""
 
 import json
 from typing import Any
@@ -79,7 +79,7 @@ async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[s
         ({}, []),
     ],
 )
-async def test_where_pushing_out_helps_and_hurts_least(
+async def test_preempt_answers_with_nodes_where_evictions_help_and_cost_least(
     start: Start, victims: dict[str, list[str]], left: list[str]
 ) -> None:
     found = await answer(start, asked(**victims))
@@ -99,7 +99,7 @@ async def test_whole_pods_are_answered_by_their_uids(start: Start) -> None:
     }
 
 
-async def test_in_observe_a_scheduler_does_what_it_would(start: Start) -> None:
+async def test_in_observe_preempt_changes_nothing(start: Start) -> None:
     victims = {"hot": ["b4"], "one": ["m1"], "two": ["b2"]}
     assert await answer(start, asked(**victims), mode="observe") == victims
 
@@ -109,19 +109,19 @@ async def test_in_observe_a_scheduler_does_what_it_would(start: Start) -> None:
     [b"", b"{}", b"[]", b'{"Pod": {}, "NodeNameToMetaVictims": {"a": {"Pods": [{}]}}}',
      b'{"Pod": {}, "NodeNameToVictims": {"a": {"Pods": [5]}}}', b'{"Pod": 5}'],
 )  # fmt: skip
-async def test_what_is_no_question_is_told_so(start: Start, body: bytes) -> None:
+async def test_an_invalid_request_is_answered_with_its_problem(start: Start, body: bytes) -> None:
     response = await (await start()).post("/preempt", data=body)
     assert response.status == 400
     assert json.loads(await response.read())["Hint"]
 
 
-async def test_fewer_broken_budgets_come_before_cheaper_classes(start: Start) -> None:
+async def test_fewer_violated_budgets_come_before_cheaper_classes(start: Start) -> None:
     body = asked(one=["m1"], two=["b2"])
     body["NodeNameToMetaVictims"]["two"]["NumPDBViolations"] = 1
     assert await answer(start, body) == {"one": ["m1"]}
 
 
-async def test_what_a_victim_was_still_to_use_goes_with_it(start: Start) -> None:
+async def test_pods_in_flight_leave_with_their_victims(start: Start) -> None:
     """Nothing of it is in the last window, which is why its node was refused."""
     table = Table()
     for name in ("here", "there"):
@@ -143,7 +143,7 @@ async def test_what_a_victim_was_still_to_use_goes_with_it(start: Start) -> None
     assert (await left.json())["NodeNames"] == ["here"]
 
 
-def test_counting_pods_anew_gives_what_it_was() -> None:
+def test_counting_pods_again_gives_the_same() -> None:
     table = cluster()
     row = table.lookup(["three"])[0]
     both = table.pods.amounts_of(["b3", "m3", "b3", "m1", "stranger"], int(row))

@@ -1,4 +1,4 @@
-"""Bodies are bounded: how many large ones at once, and how long an answer may wait to be taken."""
+"""Request bodies and unread answers are limited in size, number and time."""
 
 import asyncio
 import gzip
@@ -48,7 +48,7 @@ class Occupied:
         return [response.status for response in await asyncio.gather(*self._asking)]
 
 
-async def test_no_more_large_bodies_than_there_are_slots(
+async def test_large_bodies_are_limited_to_the_slots(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LARGE_WAIT_SECONDS", 0.1)
@@ -76,7 +76,7 @@ async def test_no_more_large_bodies_than_there_are_slots(
         assert (await client.post("/filter", data=LARGE)).status == 200
 
 
-async def test_who_waits_gets_the_slot_that_becomes_free(start: Start) -> None:
+async def test_a_waiting_request_gets_a_freed_slot(start: Start) -> None:
     client = await start()
     occupied = Occupied(client, limits.LARGE_BODIES)
     await occupied.begin()
@@ -106,7 +106,7 @@ async def test_a_refused_body_gives_its_slot_back(start: Start, body: bytes, sta
         assert (await client.post("/filter", data=unannounced())).status == status
 
 
-async def test_a_client_that_goes_away_gives_its_slot_back(start: Start) -> None:
+async def test_a_disconnected_client_gives_its_slot_back(start: Start) -> None:
     client = await start()
     for _ in range(limits.LARGE_BODIES + 1):
         _, writer = await connect(client)
@@ -116,7 +116,7 @@ async def test_a_client_that_goes_away_gives_its_slot_back(start: Start) -> None
     assert (await client.post("/filter", data=LARGE)).status == 200
 
 
-async def test_an_answer_for_somebody_who_has_just_gone_is_no_error(
+async def test_an_answer_to_a_disconnected_client_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Between the last byte of a question and its answer the connection is closed."""
@@ -139,7 +139,7 @@ async def test_an_answer_for_somebody_who_has_just_gone_is_no_error(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_an_answer_that_nobody_takes_is_cut_off(
+async def test_a_client_that_does_not_read_its_answer_is_disconnected(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ANSWER_TIMEOUT_SECONDS", 0.3)
@@ -159,7 +159,7 @@ async def test_an_answer_that_nobody_takes_is_cut_off(
     writer.close()
 
 
-async def test_an_answer_to_a_small_question_is_cut_off_too(
+async def test_a_client_of_a_small_request_is_disconnected_too(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ANSWER_TIMEOUT_SECONDS", 0.3)
@@ -169,15 +169,15 @@ async def test_an_answer_to_a_small_question_is_cut_off_too(
     client = await start(table=table)
     reader, writer = await connect(client)
     writer.write(b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
-    told = await reader.readuntil(b"\r\n\r\n")
-    length = int(told.lower().partition(b"content-length: ")[2].split()[0])
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
     await asyncio.sleep(0.6)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await reader.readexactly(length)
     writer.close()
 
 
-async def test_of_many_small_bodies_that_never_end_only_so_much_is_held(
+async def test_small_bodies_that_never_end_are_limited_in_all(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SMALL_BODIES_BYTES", 1000)
@@ -203,7 +203,7 @@ async def test_of_many_small_bodies_that_never_end_only_so_much_is_held(
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_more_nodes_than_a_cluster_has_are_refused(start: Start, whole: bool) -> None:
+async def test_requests_with_too_many_nodes_are_refused(start: Start, whole: bool) -> None:
     names = [f"n{at}" for at in range(MAX_NODES + 1)]
     client = await start()
 

@@ -1,4 +1,4 @@
-"""Limits of resources other than cpu and memory, from a pod's manifest to what a scheduler is told.
+"""Limits of resources other than cpu and memory, from a pod's manifest to the scheduler's answer.
 
 Requests say otherwise in each case: who counts them for limits fails.
 """
@@ -63,7 +63,7 @@ def scores(table: Table, of: Rules, asked: dict[str, Any]) -> dict[str, int]:
     return dict(zip(names, found.plugins["ResourceLimits"].tolist(), strict=True))
 
 
-async def test_a_scheduler_is_told_where_limits_of_the_disk_leave_most(tmp_path: Path) -> None:
+async def test_scores_follow_the_limits_of_the_disk(tmp_path: Path) -> None:
     config = tmp_path / "scheduler.yaml"
     config.write_text(
         "plugins: {score: {enabled: [{name: ResourceLimits}]}}\n"
@@ -104,7 +104,7 @@ async def test_a_scheduler_is_told_where_limits_of_the_disk_leave_most(tmp_path:
         assert await told(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
 
 
-def test_what_is_said_for_pods_without_a_limit_counts_where_they_ask_for_something_too() -> None:
+def test_the_default_limit_counts_for_pods_with_requests_too() -> None:
     by = rules(DISK, defaultLimit={DISK: "20Gi"})
     table = Table(counting=by.counting)
     for name, has in (("a", "100Gi"), ("b", "100Gi"), ("c", "50Gi")):
@@ -115,7 +115,7 @@ def test_what_is_said_for_pods_without_a_limit_counts_where_they_ask_for_somethi
         assert scores(table, by, pod("new", of)) == {"a": 0, "b": 100, "c": 75}
 
 
-def test_huge_pages_of_a_pod_as_a_whole() -> None:
+def test_huge_pages_of_pod_level_resources_count() -> None:
     by = rules(PAGES)
     table = Table(counting=by.counting)
     put(table, *(node(name, **{PAGES: "1Gi"}) for name in ("whole", "parts", "none")))
@@ -129,7 +129,7 @@ def test_huge_pages_of_a_pod_as_a_whole() -> None:
     assert scores(table, by, pod("new")) == {"whole": 0, "parts": 75, "none": 100}
 
 
-def test_a_record_from_before_there_were_limits_counts_what_it_asks_for() -> None:
+def test_a_record_without_limits_counts_its_requests() -> None:
     by = rules(DISK)
     table = Table(counting=by.counting)
     put(table, *(node(name, **{DISK: 100}) for name in ("old", "now", "none")))
@@ -159,7 +159,7 @@ _changes = st.builds(
 
 
 @given(st.lists(_changes, max_size=12), st.none() | st.integers(1, 50))
-def test_scores_are_those_of_a_full_count(changes: list[Change], limit: int | None) -> None:
+def test_scores_equal_those_of_a_recount(changes: list[Change], limit: int | None) -> None:
     """However pods came, went and moved."""
     by, have = rules(DISK), {"a": 100, "b": 70, "c": 40}
     table = Table(counting=by.counting)

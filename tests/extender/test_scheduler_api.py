@@ -51,7 +51,7 @@ async def test_filter_in_the_form_with_names(start: Start) -> None:
     assert outcome.unresolvable == {"hot": HOT, "full": FULL}
 
 
-async def test_where_none_is_left_prioritize_has_nothing_to_score(start: Start) -> None:
+async def test_prioritize_without_nodes_answers_with_an_empty_list(start: Start) -> None:
     client = await start(mode="act", table=cluster())
     head = b'{"Pod":%s,"NodeNames":' % json.dumps(POD).encode()
     response = await client.post("/filter", data=head + b'["hot","full"]}')
@@ -84,7 +84,7 @@ async def test_prioritize_with_whole_nodes(start: Start) -> None:
     assert reply == [{"Host": "busy", "Score": 4}, {"Host": "idle", "Score": 8}]
 
 
-async def test_observe_changes_nothing_and_says_what_it_would_do(
+async def test_observe_passes_all_and_logs_what_act_would_answer(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = scheduler_api.VERDICTS.labels("observe", "refused")._value.get()
@@ -102,7 +102,7 @@ async def test_observe_changes_nothing_and_says_what_it_would_do(
     assert (said[1]["verb"], said[1]["best"], said[1]["answer"]) == ("prioritize", 8, "idle")
 
 
-async def test_the_log_is_written_once_a_second_and_counts_the_rest(
+async def test_answers_are_logged_once_a_second_with_the_number_suppressed(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await start()
@@ -131,7 +131,7 @@ async def test_until_caught_up_observe_passes_all_and_act_answers_503(start: Sta
     assert (await acting.get("/v1/nodes")).status == 503
 
 
-async def test_ready_only_when_caught_up_alive_always(start: Start) -> None:
+async def test_ready_only_when_caught_up_and_alive_always(start: Start) -> None:
     for caught_up, status in ((False, 503), (True, 200)):
         client = await start(caught_up=caught_up)
         assert (await client.get("/healthz")).status == 200
@@ -151,7 +151,7 @@ async def test_ready_only_when_caught_up_alive_always(start: Start) -> None:
         ({"Pod": {"metadata": {}, "spec": {"containers": []}}, "NodeNames": ["idle"]}, ["idle"]),
     ],
 )
-async def test_unusual_questions_have_ordinary_answers(
+async def test_unusual_requests_have_ordinary_answers(
     start: Start, body: Any, names: list[str]
 ) -> None:
     client = await start()
@@ -195,7 +195,9 @@ async def test_an_empty_list_of_nodes_is_answered_in_its_form(start: Start, node
         (b'{"Pod": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
     ],
 )  # fmt: skip
-async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: str) -> None:
+async def test_an_invalid_request_is_answered_with_its_problem(
+    start: Start, body: bytes, says: str
+) -> None:
     client = await start()
     for verb in ("filter", "prioritize"):
         response = await client.post(f"/{verb}", data=body)
@@ -204,7 +206,7 @@ async def test_what_is_no_question_is_told_so(start: Start, body: bytes, says: s
         assert says in reply["Error"]
 
 
-async def test_unknown_verbs_and_methods_are_told_what_there_is(start: Start) -> None:
+async def test_unknown_paths_and_methods_are_answered_with_what_exists(start: Start) -> None:
     client = await start()
     reply = await ask(client, "bind", {}, 404)
     assert reply == {
@@ -216,14 +218,14 @@ async def test_unknown_verbs_and_methods_are_told_what_there_is(start: Start) ->
     assert response.headers["Allow"] == "POST"
 
 
-async def test_bodies_that_are_not_what_they_say(start: Start) -> None:
+async def test_bodies_with_wrong_headers_are_refused(start: Start) -> None:
     client = await start()
     response = await client.post("/filter", data=b"junk", headers={"Content-Encoding": "gzip"})
     assert response.status == 400
     assert "Error" in await response.json()
 
 
-async def test_a_body_over_the_limit_is_refused_with_the_remedy(
+async def test_a_body_over_the_limit_is_refused_with_a_hint(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
@@ -232,7 +234,7 @@ async def test_a_body_over_the_limit_is_refused_with_the_remedy(
     assert "nodeCacheCapable" in reply["Hint"]
 
 
-async def test_a_body_that_never_ends_is_given_up(
+async def test_a_body_that_never_ends_is_refused(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "BODY_TIMEOUT_SECONDS", 0.1)
@@ -248,7 +250,7 @@ async def test_a_body_that_never_ends_is_given_up(
     assert "did not arrive" in (await response.json())["Error"]
 
 
-async def test_five_thousand_whole_nodes(start: Start) -> None:
+async def test_five_thousand_whole_nodes_are_answered(start: Start) -> None:
     filler = "x" * 6000
     nodes = [{"metadata": {"name": f"n{i}"}, "status": {"images": filler}} for i in range(5000)]
     body = json.dumps({"Pod": POD, "Nodes": {"items": nodes}}).encode()
@@ -258,7 +260,7 @@ async def test_five_thousand_whole_nodes(start: Start) -> None:
     assert (await response.json())["Nodes"]["items"] == nodes
 
 
-async def test_nodes_can_be_read_by_people(start: Start) -> None:
+async def test_node_states_are_served(start: Start) -> None:
     client = await start()
     listed = await (await client.get("/v1/nodes")).json()
     assert (listed["apiVersion"], listed["kind"]) == ("springtide/v1", "NodeStateList")
@@ -294,7 +296,7 @@ async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
     assert 'springtide_extender_verdicts_total{mode="act",verdict="refused"}' in text
 
 
-async def test_metrics_say_what_of_filters_work_was_used_again(start: Start) -> None:
+async def test_metrics_count_how_much_of_filters_work_was_reused(start: Start) -> None:
     def counted() -> dict[str, float]:
         samples = next(iter(scheduler_api.CYCLES.collect())).samples
         totals = [one for one in samples if one.name.endswith("_total")]
@@ -311,7 +313,7 @@ async def test_metrics_say_what_of_filters_work_was_used_again(start: Start) -> 
     assert more == {"reused": 1.0, "rows": 1.0, "anew": 1.0}
 
 
-async def test_the_time_of_every_part_of_an_answer_is_measured(start: Start) -> None:
+async def test_every_stage_of_an_answer_is_timed(start: Start) -> None:
     def measured() -> dict[tuple[str, str], tuple[float, float]]:
         found: dict[tuple[str, str], tuple[float, float]] = {}
         for sample in next(iter(stage_timing.SECONDS.collect())).samples:
@@ -344,7 +346,9 @@ async def test_the_time_of_every_part_of_an_answer_is_measured(start: Start) -> 
     assert 0 < sum(seconds for _, seconds in grown.values()) < took
 
 
-async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start: Start) -> None:
+async def test_names_that_filter_passed_get_the_same_scores_when_not_decoded_again(
+    start: Start,
+) -> None:
     client = await start()
     left = (await ask(client, "filter", {"Pod": POD, "NodeNames": ALL}))["NodeNames"]
     compact = json.dumps({"Pod": POD, "NodeNames": left}, separators=(",", ":")).encode()
@@ -360,7 +364,7 @@ async def test_what_filter_left_is_not_read_again_and_scores_are_the_same(start:
     assert (await client.post("/prioritize", data=body)).status == 400
 
 
-async def test_a_mistake_of_ours_is_an_answer_too(
+async def test_an_internal_error_is_answered_and_counted(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
@@ -374,7 +378,7 @@ async def test_a_mistake_of_ours_is_an_answer_too(
     assert scheduler_api.REQUESTS.labels("prioritize", "500")._value.get() == before + 1
 
 
-async def test_answers_that_go_by_requests_are_counted(start: Start) -> None:
+async def test_answers_by_requests_are_counted(start: Start) -> None:
     before = scheduler_api.FALLBACKS._value.get()
     client = await start()
     await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})

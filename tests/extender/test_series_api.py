@@ -1,4 +1,4 @@
-"""The recent past of a node over a range."""
+"""Usage of a node over a recent range."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -46,7 +46,7 @@ async def get(client: Client, status: int = 200, node: str = "a", **query: Any) 
     return await response.json()
 
 
-async def test_all_that_is_held(client: Client) -> None:
+async def test_without_a_range_all_windows_are_answered(client: Client) -> None:
     found = await get(client)
     assert (found["kind"], found["node"], found["now"]) == ("NodeSeries", "a", format_time(NOW))
     assert found["as_of"] == [format_time(end) for end in ENDS]
@@ -59,7 +59,7 @@ async def test_all_that_is_held(client: Client) -> None:
     assert found["statistics"]["memory_bytes"]["points"] == 10
 
 
-async def test_a_range_by_times_and_by_the_last_seconds(client: Client) -> None:
+async def test_a_range_may_be_times_or_the_last_seconds(client: Client) -> None:
     found = await get(client, **{"from": format_time(NOW - 90), "to": format_time(NOW - 30)})
     assert found["usage"]["cpu_cores"] == [7.0, 8.0, 9.0]
     assert found["held_from"] == format_time(ENDS[0])
@@ -91,18 +91,20 @@ async def test_a_range_by_times_and_by_the_last_seconds(client: Client) -> None:
         ({"since": "5"}, "no parameter 'since'"),
     ],
 )
-async def test_a_range_that_is_none(client: Client, query: dict[str, str], says: str) -> None:
+async def test_an_invalid_range_is_a_bad_request(
+    client: Client, query: dict[str, str], says: str
+) -> None:
     reply = await get(client, 400, **query)
     assert says in reply["Error"]
     assert "2023-11-14T22:13:30Z" in reply["Hint"]
 
 
-async def test_a_node_of_which_nothing_is_held(client: Client) -> None:
+async def test_a_node_without_windows_is_not_found(client: Client) -> None:
     reply = await get(client, 404, node="b")
     assert reply["Error"] == "node 'b' has no window in memory"
 
 
-async def test_until_the_past_is_read_nobody_can_say() -> None:
+async def test_until_the_history_is_caught_up_the_answer_is_503() -> None:
     extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
     async with TestClient(TestServer(extender.app())) as client:
         assert (await client.get("/v1/nodes/a/series")).status == 503

@@ -1,4 +1,4 @@
-"""The running service: its port, how it goes, what happens when its feed dies."""
+"""The running service: its port, its shutdown, and failures of its feed."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ async def new_connection(base: str) -> tuple[int, str]:
         return response.status, (await response.json())["status"]
 
 
-async def test_draining_is_seen_on_new_connections_while_questions_are_answered(
+async def test_while_draining_requests_on_new_connections_are_answered(
     ready: Feed,
 ) -> None:
     stop, at_once = asyncio.Event(), asyncio.Event()
@@ -86,7 +86,7 @@ async def test_draining_is_seen_on_new_connections_while_questions_are_answered(
         await new_connection(base)
 
 
-async def test_annotations_of_no_use_are_told(
+async def test_invalid_annotations_are_logged(
     ready: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -95,8 +95,8 @@ async def test_annotations_of_no_use_are_told(
     serving, _ = await started(stop, ready, linger_seconds=0.0)
     stop.set()
     await asyncio.wait_for(serving, 15)
-    (told,) = [record for record in caplog.records if "thresholds" in record.msg]
-    assert told.fields["nodes"] == ["a"]  # type: ignore[attr-defined]
+    (logged,) = [record for record in caplog.records if "thresholds" in record.msg]
+    assert logged.fields["nodes"] == ["a"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_annotations_of_no_use_are_told(
     ],
     ids=["length", "header", "body"],
 )
-async def test_what_is_no_http_is_told_so_and_is_no_error_of_ours(
+async def test_malformed_http_is_refused_and_logged_as_info(
     ready: Feed, caplog: pytest.LogCaptureFixture, data: bytes, status: bytes
 ) -> None:
     stop = asyncio.Event()
@@ -121,14 +121,14 @@ async def test_what_is_no_http_is_told_so_and_is_no_error_of_ours(
         writer.close()
         stop.set()
         await asyncio.wait_for(serving, 15)
-    told = [record for record in caplog.records if record.msg == "request is no HTTP"]
-    assert len(told) == 1
-    assert told[0].fields["reason"]  # type: ignore[attr-defined]
+    logged = [record for record in caplog.records if record.msg == "request is no HTTP"]
+    assert len(logged) == 1
+    assert logged[0].fields["reason"]  # type: ignore[attr-defined]
     assert [one for one in caplog.records if one.exc_info or one.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize("path", ["/filter", "/nowhere"])
-async def test_expecting_what_is_no_text_is_refused(ready: Feed, path: str) -> None:
+async def test_an_expectation_that_is_no_text_is_refused(ready: Feed, path: str) -> None:
     stop = asyncio.Event()
     serving, base = await started(stop, ready, linger_seconds=0.0)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: ".encode()
@@ -141,7 +141,7 @@ async def test_expecting_what_is_no_text_is_refused(ready: Feed, path: str) -> N
     await asyncio.wait_for(serving, 15)
 
 
-async def test_it_lingers_as_long_as_told(ready: Feed) -> None:
+async def test_it_lingers_for_the_given_time(ready: Feed) -> None:
     stop = asyncio.Event()
     serving, base = await started(stop, ready, linger_seconds=0.3)
     await new_connection(base)
@@ -151,7 +151,7 @@ async def test_it_lingers_as_long_as_told(ready: Feed) -> None:
     assert 0.3 <= asyncio.get_running_loop().time() - began < 2.0
 
 
-async def test_a_feed_that_dies_while_lingering_is_told(ready: Feed, die: asyncio.Event) -> None:
+async def test_a_feed_that_fails_while_lingering_raises(ready: Feed, die: asyncio.Event) -> None:
     stop = asyncio.Event()
     serving, base = await started(stop, ready, linger_seconds=30.0)
     await new_connection(base)
@@ -162,7 +162,7 @@ async def test_a_feed_that_dies_while_lingering_is_told(ready: Feed, die: asynci
         await asyncio.wait_for(serving, 5)
 
 
-async def test_never_ready_it_leaves_at_once_but_finishes_what_is_under_way() -> None:
+async def test_an_extender_that_was_never_ready_stops_at_once_and_finishes_answers() -> None:
     stop, half_sent = asyncio.Event(), asyncio.Event()
     serving, base = await started(stop)
 
@@ -188,7 +188,7 @@ async def test_never_ready_it_leaves_at_once_but_finishes_what_is_under_way() ->
     await asyncio.wait_for(serving, 12)
 
 
-async def test_it_lives_without_a_broker_and_says_what_is_missing() -> None:
+async def test_without_a_broker_it_stays_up_and_names_what_is_missing() -> None:
     stop = asyncio.Event()
     serving, base = await started(stop)
     async with aiohttp.ClientSession(base) as session:
@@ -206,7 +206,7 @@ async def test_it_lives_without_a_broker_and_says_what_is_missing() -> None:
     await asyncio.wait_for(serving, 12)
 
 
-async def test_a_port_that_is_taken_is_an_error_of_settings() -> None:
+async def test_a_taken_port_is_a_settings_error() -> None:
     with closing(socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -215,17 +215,17 @@ async def test_a_port_that_is_taken_is_an_error_of_settings() -> None:
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}") as raised:
             await serve(feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.port"
-    assert "another process has the port" in str(raised.value)
+    assert "another process uses the port" in str(raised.value)
 
 
-async def test_an_address_of_no_machine_of_ours_is_not_blamed_on_the_port() -> None:
+async def test_a_foreign_address_is_not_blamed_on_the_port() -> None:
     settings = ExtenderSettings(host="192.0.2.1", port=0)
     with pytest.raises(SettingsError, match=r"set extender\.host to an address of this") as raised:
         await serve(feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.host"
 
 
-async def test_a_feed_that_dies_ends_the_service_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_feed_that_fails_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     async def die(self: Feed) -> NoReturn:
         raise RuntimeError("a mistake of ours")
 

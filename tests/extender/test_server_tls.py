@@ -91,7 +91,7 @@ async def served(own: Signed, ca: Signed) -> AsyncIterator[int]:
         await serving
 
 
-async def test_https_with_certificates_of_clients_and_a_renewal(
+async def test_https_with_client_certificates_and_a_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.extender.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
@@ -166,7 +166,7 @@ async def test_commands_ask_over_https(tmp_path: Path) -> None:
           "other.key"], "name PEM files"),
     ],
 )  # fmt: skip
-def test_flags_of_no_use_are_named(
+def test_invalid_flags_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], says: str
 ) -> None:
     sign(tmp_path, "ca")
@@ -189,7 +189,7 @@ def test_flags_of_no_use_are_named(
          "extender.tls_client_ca_file"),
     ],
 )  # fmt: skip
-def test_files_of_no_use_are_named(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     sign(tmp_path, "ca")
     sign(tmp_path, "other")
     (tmp_path / "text").write_text("text")

@@ -1,4 +1,4 @@
-"""Coming as a pod would."""
+"""Credentials of a pod, for tests."""
 
 from pathlib import Path
 

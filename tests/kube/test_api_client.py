@@ -1,4 +1,4 @@
-"""What a request comes to, whatever the server answers; and as whom one comes."""
+"""Requests and credentials, whatever the server answers."""
 
 import json
 import random
@@ -34,14 +34,14 @@ PATH = "/api/v1/nodes/n1"
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-async def test_what_changes_nothing_is_asked_for_again(tmp_path: Path, code: int) -> None:
+async def test_a_get_is_repeated(tmp_path: Path, code: int) -> None:
     async with fake(tmp_path, status(code), status(code), FINE) as server:
         assert await server.api.get(PATH) == {"a": 1}
     assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(("code", "times"), [(429, 2), (503, 2), (500, 1), (502, 1), (504, 1)])
-async def test_a_change_is_made_again_only_where_it_was_not_made(
+async def test_a_change_is_repeated_only_if_it_was_not_made(
     tmp_path: Path, code: int, times: int
 ) -> None:
     async with fake(tmp_path, status(code), FINE) as server:
@@ -56,7 +56,7 @@ async def test_a_change_is_made_again_only_where_it_was_not_made(
 
 @pytest.mark.parametrize("method", ["get", "create", "replace", "patch"])
 @pytest.mark.parametrize("said", [b"<html>", b"null", b"[]", b"3", b"\xff"])
-async def test_an_answer_that_is_no_object_is_none(
+async def test_an_answer_that_is_no_object_is_an_error(
     tmp_path: Path, method: str, said: bytes
 ) -> None:
     """As a proxy gives one that has something to say."""
@@ -66,14 +66,14 @@ async def test_an_answer_that_is_no_object_is_none(
     assert raised.value.was_done is None
 
 
-async def test_who_never_gets_an_answer_gives_up(tmp_path: Path) -> None:
+async def test_attempts_are_limited(tmp_path: Path) -> None:
     async with fake(tmp_path, *[status(503, "etcd is away")] * 9) as server:
         with pytest.raises(ApiUnavailableError, match="GET /api/v1/nodes/n1: 503 etcd is away"):
             await server.api.get(PATH)
     assert len(server.asked) == 5
 
 
-async def test_a_server_that_says_when_is_asked_then(tmp_path: Path) -> None:
+async def test_retry_after_is_respected(tmp_path: Path) -> None:
     later = Answer(status=429, retry_after="7")
     odd = [Answer(status=429, retry_after=text) for text in ("soon", "-1", "٣")]
     async with fake(tmp_path, later, *odd, FINE) as server:
@@ -82,7 +82,7 @@ async def test_a_server_that_says_when_is_asked_then(tmp_path: Path) -> None:
     assert max(server.clock.slept[1:]) < 2.0
 
 
-async def test_a_server_that_says_in_a_day_is_asked_after_a_minute(tmp_path: Path) -> None:
+async def test_retry_after_is_limited_to_a_minute(tmp_path: Path) -> None:
     told = [Answer(status=503, retry_after=text) for text in ("61", "86400", "9" * 400)]
     async with fake(tmp_path, *told, FINE) as server:
         await server.api.get(PATH)
@@ -108,7 +108,7 @@ class NoAccess:
     server, proxy, server_name = "http://127.0.0.1:1", None, None
 
 
-async def test_nobody_there_is_asked_again_and_then_told(tmp_path: Path) -> None:
+async def test_a_missing_server_is_retried_and_then_reported(tmp_path: Path) -> None:
     settings = user_file(tmp_path, f"http://127.0.0.1:{free_port()}")
     clock = Patient()
     async with open_api(settings, clock) as api:
@@ -118,7 +118,7 @@ async def test_nobody_there_is_asked_again_and_then_told(tmp_path: Path) -> None
     assert len(clock.slept) == 4
 
 
-async def test_an_answer_that_is_cut_off_may_have_been_a_change(tmp_path: Path) -> None:
+async def test_after_an_interrupted_answer_a_change_is_not_repeated(tmp_path: Path) -> None:
     async with fake(tmp_path, Answer([b"{"], cut=True), FINE) as server:
         with pytest.raises(ApiUnavailableError) as raised:
             await server.api.create(PATH, {})
@@ -126,7 +126,7 @@ async def test_an_answer_that_is_cut_off_may_have_been_a_change(tmp_path: Path) 
         assert await server.api.get(PATH) == {"a": 1}
 
 
-async def test_who_says_nothing_for_long_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_silent_server_times_out(tmp_path: Path) -> None:
     async with fake(tmp_path, Answer(hangs=True)) as server:
         with pytest.raises(ApiUnavailableError):
             await server.api.create(PATH, {})
@@ -137,7 +137,7 @@ async def test_who_says_nothing_for_long_is_not_waited_for(tmp_path: Path) -> No
     [(400, ApiRefusedError), (401, ForbiddenError), (403, ForbiddenError), (404, NotFoundError),
      (409, ConflictError), (410, GoneError), (422, ApiRefusedError)],
 )  # fmt: skip
-async def test_a_refusal_says_what_the_server_says(
+async def test_a_refusal_has_the_message_of_the_server(
     tmp_path: Path, code: int, kind: type[KubernetesError]
 ) -> None:
     async with fake(tmp_path, status(code, "so it is")) as server:
@@ -147,21 +147,21 @@ async def test_a_refusal_says_what_the_server_says(
     assert len(server.asked) == 1
 
 
-async def test_a_refusal_in_other_words_is_shown_shortly(tmp_path: Path) -> None:
+async def test_a_refusal_that_is_no_status_is_shortened(tmp_path: Path) -> None:
     async with fake(tmp_path, Answer([b"<html>" + b"\xff" * 999], 404)) as server:
         with pytest.raises(NotFoundError) as raised:
             await server.api.get(PATH)
     assert len(raised.value.message) < 250
 
 
-async def test_deleting_what_is_not_there_is_fine(tmp_path: Path) -> None:
+async def test_deleting_a_missing_object_is_no_error(tmp_path: Path) -> None:
     async with fake(tmp_path, status(404), status(403)) as server:
         await server.api.delete(PATH)
         with pytest.raises(ForbiddenError):
             await server.api.delete(PATH)
 
 
-async def test_a_patch_is_a_merge_and_says_so(tmp_path: Path) -> None:
+async def test_a_patch_is_sent_as_a_merge_patch(tmp_path: Path) -> None:
     async with fake(tmp_path, FINE) as server:
         await server.api.patch(PATH, {"a": None})
     assert server.asked[0].method == "PATCH"
@@ -183,7 +183,7 @@ async def test_without_credentials_none_are_sent(tmp_path: Path) -> None:
     assert "Authorization" not in server.asked[0].headers
 
 
-async def test_a_plugin_is_asked_again_when_its_token_has_run_out(tmp_path: Path) -> None:
+async def test_an_expired_token_is_renewed_by_its_plugin(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin"
     plugin.write_text(f"""#!{sys.executable}
 import json, pathlib
@@ -206,7 +206,7 @@ print(json.dumps({{
     assert all(text.startswith("Bearer t") for text in sent)
 
 
-async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
+async def test_in_a_pod_requests_have_the_current_service_account_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, authority = tmp_path / "token", tmp_path / "ca.crt"
@@ -227,7 +227,7 @@ async def test_in_a_pod_one_comes_as_its_account_with_the_token_of_now(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00", "a text", None])
-async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str | None) -> None:
+async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> None:
     settings = user_file(tmp_path, "http://127.0.0.1:1")
     assert settings.kubeconfig is not None
     settings.kubeconfig.unlink()
@@ -239,13 +239,13 @@ async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str | Non
     assert "\n" not in raised.value.message
 
 
-async def test_a_server_that_is_none_is_told(tmp_path: Path) -> None:
+async def test_an_invalid_server_address_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="its server is 'nonsense'"):
         async with open_api(user_file(tmp_path, "nonsense"), SystemClock()):
             pass
 
 
-async def test_a_plugin_that_gives_nothing_does_not_make_us_nobody(tmp_path: Path) -> None:
+async def test_a_failed_plugin_is_an_error(tmp_path: Path) -> None:
     settings = user_file(tmp_path, "http://127.0.0.1:1")
     assert settings.kubeconfig is not None
     tree = json.loads(settings.kubeconfig.read_text())
@@ -257,7 +257,7 @@ async def test_a_plugin_that_gives_nothing_does_not_make_us_nobody(tmp_path: Pat
             pass
 
 
-async def test_the_way_of_a_kubeconfig_counts(tmp_path: Path) -> None:
+async def test_proxy_and_server_name_of_a_kubeconfig_are_used(tmp_path: Path) -> None:
     settings = user_file(tmp_path, "https://10.0.0.1")
     assert settings.kubeconfig is not None
     tree = json.loads(settings.kubeconfig.read_text())

@@ -112,7 +112,7 @@ async def two() -> tuple[Contender, Contender, ManualClock, Store]:
     return first, second, clock, store
 
 
-async def test_without_its_namespace_it_says_how_to_make_one() -> None:
+async def test_without_its_namespace_the_error_says_how_to_create_it() -> None:
     store = Store()
     store.has_namespace = False
     contender = Contender("first", store, ManualClock())
@@ -120,7 +120,7 @@ async def test_without_its_namespace_it_says_how_to_make_one() -> None:
         await contender.task
 
 
-async def test_one_leads_for_as_long_as_it_renews() -> None:
+async def test_a_process_leads_while_it_renews() -> None:
     first, second, clock, store = await two()
     await clock.advance(300.0)
     assert (first.turns, second.turns) == (1, 0)
@@ -129,7 +129,7 @@ async def test_one_leads_for_as_long_as_it_renews() -> None:
     await cancel_tasks(first.task, second.task)
 
 
-async def test_who_is_cut_off_stops_in_time_and_the_next_leads_after() -> None:
+async def test_a_disconnected_leader_stops_before_the_next_leads() -> None:
     first, second, clock, _ = await two()
     first.way.failure = ApiUnavailableError("cut")
     await clock.advance(RENEW_WITHIN)
@@ -144,7 +144,7 @@ async def test_who_is_cut_off_stops_in_time_and_the_next_leads_after() -> None:
     await cancel_tasks(first.task, second.task)
 
 
-async def test_an_answer_that_comes_late_does_not_hold_the_lease() -> None:
+async def test_a_late_answer_does_not_extend_the_lease() -> None:
     first, second, clock, _ = await two()
     first.way.seconds = RENEW_WITHIN - 1.0
     await clock.advance(RENEW_WITHIN + 2.0)
@@ -161,7 +161,7 @@ async def test_a_clean_end_lets_the_next_lead_at_once() -> None:
     await cancel_tasks(second.task)
 
 
-async def test_an_end_with_the_server_away_is_an_end() -> None:
+async def test_stopping_without_a_server_is_no_error() -> None:
     first, second, clock, _ = await two()
     first.way.failure = ApiUnavailableError("cut")
     await cancel_tasks(first.task)
@@ -170,7 +170,7 @@ async def test_an_end_with_the_server_away_is_an_end() -> None:
     await cancel_tasks(second.task)
 
 
-async def test_wall_clocks_decide_nothing() -> None:
+async def test_wall_clocks_do_not_matter() -> None:
     first, second, clock, _ = await two()
     for seconds in (86_400.0, -172_800.0):
         clock.jump(seconds)
@@ -179,7 +179,7 @@ async def test_wall_clocks_decide_nothing() -> None:
     await cancel_tasks(first.task, second.task)
 
 
-async def test_somebody_elses_hand_in_the_lease_is_respected() -> None:
+async def test_a_lease_changed_by_another_process_is_respected() -> None:
     first, second, clock, store = await two()
     store.lease["spec"]["holderIdentity"] = "third"
     store.put(store.lease)
@@ -192,7 +192,7 @@ async def test_somebody_elses_hand_in_the_lease_is_respected() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": None}])
-async def test_a_lease_that_somebody_made_by_hand_is_taken(spec: Any) -> None:
+async def test_a_lease_created_by_hand_is_taken(spec: Any) -> None:
     store, clock = Store(), ManualClock()
     store.put({"metadata": {"name": "try", "labels": {"kept": "yes"}}, "spec": spec})
     one = Contender("one", store, clock)
@@ -202,7 +202,7 @@ async def test_a_lease_that_somebody_made_by_hand_is_taken(spec: Any) -> None:
     await cancel_tasks(one.task)
 
 
-async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
+async def test_a_refusal_is_raised_at_first_and_retried_later() -> None:
     store, clock = Store(), ManualClock()
     one = Contender("one", store, clock)
     one.way.failure = ForbiddenError("no")
@@ -223,7 +223,7 @@ async def test_who_may_not_is_told_at_the_first_time_and_later_waits() -> None:
 
 
 @pytest.mark.parametrize("error", [ApiUnavailableError("500"), GoneError("410")])
-async def test_a_server_in_trouble_is_asked_again_from_the_first_time_on(
+async def test_an_unavailable_server_is_retried_from_the_start(
     error: KubernetesError,
 ) -> None:
     clock = ManualClock()
@@ -236,7 +236,7 @@ async def test_a_server_in_trouble_is_asked_again_from_the_first_time_on(
     await cancel_tasks(one.task)
 
 
-async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
+async def test_a_standby_logs_the_leader_or_that_it_is_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -248,7 +248,7 @@ async def test_who_stands_by_says_for_whom_or_that_nobody_can_be_told(
     await cancel_tasks(first.task, second.task)
 
 
-async def test_what_the_work_raises_is_raised_and_the_lease_released() -> None:
+async def test_exceptions_of_the_work_are_raised_and_the_lease_released() -> None:
     store, clock = Store(), ManualClock()
 
     async def fails() -> None:
@@ -264,7 +264,7 @@ async def test_what_the_work_raises_is_raised_and_the_lease_released() -> None:
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 4))
-def test_never_two_at_work_whatever_fails(seed: int, count: int) -> None:
+def test_two_processes_never_lead_at_once_whatever_fails(seed: int, count: int) -> None:
     async def run() -> None:
         rng, store, clock = random.Random(seed), Store(), ManualClock()
         all_ = [Contender(str(i), store, clock, seed + i) for i in range(count)]
@@ -296,5 +296,5 @@ def test_never_two_at_work_whatever_fails(seed: int, count: int) -> None:
     ("seconds", "text"),
     [(0.0, "1970-01-01T00:00:00.000000Z"), (1_700_000_000.999999, "2023-11-14T22:13:20.999999Z")],
 )
-def test_times_have_their_microseconds(seconds: float, text: str) -> None:
+def test_micro_times_have_six_digits(seconds: float, text: str) -> None:
     assert format_micros(seconds) == text

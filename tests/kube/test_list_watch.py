@@ -1,4 +1,4 @@
-"""Following a kind: what is told, and what a server is asked when it, or the way there, fails."""
+"""List and watch: the events, and the requests after failures of server and network."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def watched_from(server: Fake) -> list[str]:
     return [a.query["resourceVersion"] for a in server.asked if "watch" in a.query]
 
 
-async def test_pages_then_changes_in_whatever_pieces_they_come(tmp_path: Path) -> None:
+async def test_pages_and_then_changes_arrive_in_chunks_of_any_size(tmp_path: Path) -> None:
     lines = line("ADDED", "11", "c") + line("MODIFIED", "12", "a") + line("BOOKMARK", "20")
     lines += line("DELETED", "21", "b")
     bits = [lines[i : i + 7] for i in range(0, len(lines), 7)]
@@ -83,12 +83,12 @@ async def test_pages_then_changes_in_whatever_pieces_they_come(tmp_path: Path) -
     assert {a.query["fieldSelector"] for a in server.asked} == {"x=y"}
 
 
-async def test_nothing_there_is_a_list_too(tmp_path: Path) -> None:
+async def test_an_empty_list_is_complete(tmp_path: Path) -> None:
     async with fake(tmp_path, page("1")) as server:
         assert await told(server, 2) == ["began", "complete"]
 
 
-async def test_a_watch_that_ends_or_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_an_interrupted_watch_continues_where_it_stopped(tmp_path: Path) -> None:
     half = line("ADDED", "14", "lost")[:-9]
     async with fake(
         tmp_path,
@@ -106,7 +106,7 @@ async def test_a_watch_that_ends_or_is_cut_goes_on_where_it_was(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("answer", [Answer([failed(410)]), status(410), Answer([failed(500)])])
-async def test_what_cannot_be_gone_on_from_is_listed_anew(tmp_path: Path, answer: Answer) -> None:
+async def test_an_expired_version_is_listed_again(tmp_path: Path, answer: Answer) -> None:
     async with fake(
         tmp_path, page("10", "a"), answer, page("30", "b"), Answer([line("ADDED", "31", "c")])
     ) as server:
@@ -118,7 +118,7 @@ async def test_what_cannot_be_gone_on_from_is_listed_anew(tmp_path: Path, answer
     assert watched_from(server) == ["10", "30"]
 
 
-async def test_a_page_that_has_run_out_is_listed_anew_whole(tmp_path: Path) -> None:
+async def test_an_expired_page_restarts_the_list(tmp_path: Path) -> None:
     async with fake(
         tmp_path, page("10", "a", "b", more="next"), status(410), page("20", "b")
     ) as server:
@@ -126,7 +126,7 @@ async def test_a_page_that_has_run_out_is_listed_anew_whole(tmp_path: Path) -> N
     assert "continue" not in server.asked[2].query
 
 
-async def test_a_server_that_forgets_everything_is_asked_ever_more_seldom(tmp_path: Path) -> None:
+async def test_pauses_grow_while_every_version_expires(tmp_path: Path) -> None:
     lists = [answer for _ in range(6) for answer in (page("1"), status(410))]
     async with fake(tmp_path, *lists) as server:
         await told(server, 12)
@@ -135,20 +135,20 @@ async def test_a_server_that_forgets_everything_is_asked_ever_more_seldom(tmp_pa
     assert slept[-1] > 2 * slept[0]
 
 
-async def test_a_change_makes_it_patient_again(tmp_path: Path) -> None:
+async def test_a_change_resets_the_pauses(tmp_path: Path) -> None:
     gone = [page("1"), Answer([line("ADDED", "2", "a"), failed(410)])]
     async with fake(tmp_path, *(gone * 5)) as server:
         await told(server, 15)
     assert server.clock.slept == []
 
 
-async def test_a_list_that_fails_begins_again(tmp_path: Path) -> None:
+async def test_a_failed_list_starts_again(tmp_path: Path) -> None:
     short = Answer([b'{"metadata": {"resourceVersion": "1"}, "items": ['])
     async with fake(tmp_path, *[status(500)] * 5, short, page("3", "a")) as server:
         assert await told(server, 5) == ["began", "began", "began", "page a", "complete"]
 
 
-async def test_who_may_not_is_told_at_once_and_later_waits(tmp_path: Path) -> None:
+async def test_a_refused_list_raises_at_first_and_is_retried_later(tmp_path: Path) -> None:
     async with fake(tmp_path, status(403)) as server:
         with pytest.raises(ForbiddenError):
             await told(server, 2)
@@ -159,16 +159,14 @@ async def test_who_may_not_is_told_at_once_and_later_waits(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("code", [400, 404])
-async def test_who_was_answered_once_waits_whatever_is_said_later(
-    tmp_path: Path, code: int
-) -> None:
+async def test_after_a_first_answer_refusals_are_retried(tmp_path: Path, code: int) -> None:
     """A server behind a balancer may not serve a group yet."""
     async with fake(tmp_path, page("1"), status(code), status(code), page("2", "a")) as server:
         words = await told(server, 6)
     assert words[-2:] == ["page a", "complete"]
 
 
-async def test_a_version_from_which_nothing_can_be_read_is_left(tmp_path: Path) -> None:
+async def test_a_version_with_unreadable_events_is_abandoned(tmp_path: Path) -> None:
     nonsense = [Answer([b"<html>\n"])] * 6
     async with fake(tmp_path, page("1"), *nonsense, page("2", "a")) as server:
         words = await told(server, 5)
@@ -176,13 +174,13 @@ async def test_a_version_from_which_nothing_can_be_read_is_left(tmp_path: Path) 
     assert watched_from(server) == ["1"] * 6
 
 
-async def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_kind_raises(tmp_path: Path) -> None:
     async with fake(tmp_path, status(404)) as server:
         with pytest.raises(NotFoundError):
             await told(server, 2)
 
 
-async def test_watches_that_end_at_once_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
+async def test_watches_that_end_at_once_are_repeated_after_a_pause(tmp_path: Path) -> None:
     async with fake(
         tmp_path, page("1"), Answer(), Answer(), Answer(), Answer([line("ADDED", "2", "a")])
     ) as server:
@@ -190,7 +188,7 @@ async def test_watches_that_end_at_once_are_not_asked_for_without_a_pause(tmp_pa
     assert len(server.clock.slept) == 3
 
 
-async def test_what_is_no_event_is_asked_for_again(tmp_path: Path) -> None:
+async def test_an_invalid_event_interrupts_the_watch(tmp_path: Path) -> None:
     for nonsense in (b"{}\n", b"\xff\n", b'{"type": "ADDED", "object": 1}\n', b"<html>\n"):
         async with fake(
             tmp_path, page("1"), Answer([nonsense]), Answer([line("ADDED", "2", "a")])

@@ -52,7 +52,7 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-async def test_an_object_is_made_changed_and_deleted(api: Api) -> None:
+async def test_an_object_is_created_changed_and_deleted(api: Api) -> None:
     made = await api.create(MAPS, config_map("one", a="1"))
     with pytest.raises(ConflictError, match="already exists"):
         await api.create(MAPS, config_map("one"))
@@ -69,7 +69,7 @@ async def test_an_object_is_made_changed_and_deleted(api: Api) -> None:
         await api.get(f"{MAPS}/one")
 
 
-async def test_who_may_not_is_told_what_is_lacking(plane: ControlPlane) -> None:
+async def test_a_forbidden_request_names_the_missing_right(plane: ControlPlane) -> None:
     settings = KubernetesSettings(kubeconfig=plane.kubeconfig("nobody"))
     async with open_api(settings, SystemClock()) as api:
         with pytest.raises(ForbiddenError, match='"nobody" cannot list resource "pods"') as raised:
@@ -77,7 +77,7 @@ async def test_who_may_not_is_told_what_is_lacking(plane: ControlPlane) -> None:
     assert "deploy/rbac" in str(raised.value)
 
 
-async def test_without_a_server_it_says_what_to_set(tmp_path: Path) -> None:
+async def test_without_a_server_the_error_says_what_to_set(tmp_path: Path) -> None:
     missing = KubernetesSettings(kubeconfig=tmp_path / "none")
     with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig"):
         async with open_api(missing, SystemClock()):
@@ -127,7 +127,7 @@ async def wanted(api: Api) -> dict[str, Any]:
     return {of["metadata"]["name"]: of.get("data") for of in found["items"]}
 
 
-async def test_what_is_followed_is_what_there_is_in_pages_and_in_changes(api: Api) -> None:
+async def test_a_watch_has_all_objects_in_pages_and_in_changes(api: Api) -> None:
     for i in range(8):
         await api.create(MAPS, config_map(f"m{i}", i=str(i)))
     mirror = Mirror()
@@ -145,7 +145,7 @@ async def test_what_is_followed_is_what_there_is_in_pages_and_in_changes(api: Ap
         await api.delete(f"{MAPS}/m{i}")
 
 
-async def test_whatever_fails_in_between_the_end_is_the_same(
+async def test_faults_in_between_do_not_change_the_result(
     plane: ControlPlane, api: Api, proxy: FaultProxy
 ) -> None:
     mirrors = [Mirror(), Mirror()]
@@ -173,7 +173,7 @@ async def test_whatever_fails_in_between_the_end_is_the_same(
         await cancel_tasks(*following)
 
 
-async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
+async def test_one_process_leads_and_the_next_takes_over(api: Api) -> None:
     terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
     led: list[str] = []
     stop = asyncio.Event()
@@ -201,7 +201,7 @@ async def test_one_leads_and_the_next_takes_over(api: Api) -> None:
     assert spec["leaseTransitions"] == 2
 
 
-async def test_who_cannot_renew_stops_before_another_begins(
+async def test_a_leader_that_cannot_renew_stops_before_another_starts(
     plane: ControlPlane, api: Api, proxy: FaultProxy
 ) -> None:
     terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)

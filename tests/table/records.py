@@ -1,4 +1,4 @@
-"""Node states for tests of whoever reads the table."""
+"""Node states and tables for tests."""
 
 from typing import Any
 

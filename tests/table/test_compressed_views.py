@@ -1,4 +1,4 @@
-"""NodeViewStore by node: never older, and whoever waits is woken."""
+"""Views never get older, and waiting clients are woken."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9))
 
 
 @given(steps)
-def test_a_view_is_never_followed_by_one_that_is_not_newer(
+def test_a_view_is_only_replaced_by_a_newer_one(
     told: list[tuple[str, int | None]],
 ) -> None:
     views, newest, there = NodeViewStore(), {"a": -1, "b": -1}, dict[str, int]()
@@ -38,7 +38,7 @@ def test_a_view_is_never_followed_by_one_that_is_not_newer(
         assert held is None or held.data() == b"%d" % held.generation
 
 
-async def test_who_waits_is_woken_by_its_own_node_alone() -> None:
+async def test_a_waiting_client_is_woken_by_its_own_node_alone() -> None:
     views = NodeViewStore()
     with views.waiting("a") as change, views.waiting("a") as other:
         views.put("b", 1, b"")
@@ -53,7 +53,7 @@ async def test_who_waits_is_woken_by_its_own_node_alone() -> None:
     assert views._waiting == {}
 
 
-async def test_who_gives_up_leaves_nothing_behind() -> None:
+async def test_a_cancelled_wait_leaves_no_future_behind() -> None:
     views = NodeViewStore()
     with pytest.raises(TimeoutError), views.waiting("a") as change:
         async with asyncio.timeout(0.01):
@@ -62,7 +62,7 @@ async def test_who_gives_up_leaves_nothing_behind() -> None:
     views.put("a", 1, b"")
 
 
-def test_a_record_is_kept_as_it_came_and_a_tombstone_takes_it_away() -> None:
+def test_a_view_is_stored_as_it_came_and_removed_by_a_tombstone() -> None:
     table, record = Table(), encode_json(NodeViewRecord(node="a", generation=3))
     assert apply(table, NODE_VIEWS, b"a", record)
     held = table.views.get("a")
@@ -77,7 +77,7 @@ def test_a_record_is_kept_as_it_came_and_a_tombstone_takes_it_away() -> None:
     assert len(other) == 0
 
 
-def test_a_record_that_is_none_or_of_another_node_is_refused() -> None:
+def test_an_invalid_view_or_one_of_another_node_is_refused() -> None:
     table = Table()
     with pytest.raises(KeyMismatchError):
         apply(table, NODE_VIEWS, b"b", encode_json(NodeViewRecord(node="a", generation=3)))

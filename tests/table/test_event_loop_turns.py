@@ -1,4 +1,4 @@
-"""Records by turns, on an event loop that has more to do."""
+"""Records are interleaved with other work of the event loop."""
 
 import asyncio
 import time
@@ -30,17 +30,17 @@ async def turns_for(records: int, *, trickling: bool) -> int:
     return turns
 
 
-async def test_records_that_trickle_do_not_wait_for_long_where_much_is_asked() -> None:
+async def test_trickling_records_do_not_wait_long_on_a_busy_loop() -> None:
     # A turn for each as long as there is time for that, then some in each.
     assert await turns_for(99, trickling=True) <= 0.15 / BUSY_SECONDS + 99 / RECORDS_IN_A_TURN + 5
 
 
-async def test_of_a_backlog_some_come_in_each_turn() -> None:
+async def test_records_of_a_backlog_come_several_in_a_turn() -> None:
     turns = await turns_for(10 * RECORDS_IN_A_TURN, trickling=False)
     assert 10 <= turns <= 12
 
 
-async def test_records_that_trickle_come_by_themselves() -> None:
+async def test_trickling_records_come_one_at_a_time() -> None:
     turns = 0
 
     async def work() -> None:
@@ -58,5 +58,5 @@ async def test_records_that_trickle_come_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("trickling", [False, True])
-async def test_of_no_records_there_are_none(trickling: bool) -> None:
+async def test_an_empty_fetch_yields_no_record(trickling: bool) -> None:
     assert [record async for record in by_turns([], trickling=trickling)] == []

@@ -1,4 +1,4 @@
-"""What is odd about each node of the table, and whose own thresholds are of no use."""
+"""Anomalies of usage and invalid thresholds per node."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def gauges(table: Table) -> dict[tuple[str, str], float]:
     }
 
 
-def test_each_node_says_what_is_odd_about_it_and_the_page_how_many_there_are() -> None:
+def test_anomalies_are_listed_per_node_and_counted_on_the_metrics_page() -> None:
     table = odd_nodes()
     assert by_node(table) == FOUND
     document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
@@ -83,7 +83,7 @@ def test_each_node_says_what_is_odd_about_it_and_the_page_how_many_there_are() -
         assert page["odd_nodes", name] == expected
 
 
-def test_the_page_says_what_pods_cost() -> None:
+def test_the_metrics_page_shows_the_cost_of_pods() -> None:
     table = table_of(node_state("a"))
     table.put_pod(CountedPod(node="a", uid="u", cgroup_uid="u"))
     table.bring_up_to_date(NOW)
@@ -92,7 +92,7 @@ def test_the_page_says_what_pods_cost() -> None:
     assert (page["pod_events_total", ""], page["recomputed_rows_total", ""]) == (2, 1)
 
 
-def test_it_is_looked_at_as_of_the_last_window_and_not_as_of_now() -> None:
+def test_anomalies_are_judged_at_the_end_of_the_last_window() -> None:
     """So it is a fact of the log, whoever asks when."""
     end = format_time(NOW - 100)
     table = table_of(node_state("a", age=100.0, counters=Counters(last_gap_at=end)))
@@ -100,7 +100,7 @@ def test_it_is_looked_at_as_of_the_last_window_and_not_as_of_now() -> None:
         assert anomalies_by_row(table, table.lookup(["a"]), NOW + later, 180.0) == [["gaps"]]
 
 
-def test_a_time_that_is_none_is_a_bad_record() -> None:
+def test_an_invalid_time_is_a_bad_record() -> None:
     with pytest.raises(InvalidRecordError, match="last_gap_seconds"):
         table_of(node_state("a", counters=Counters(last_gap_at="yesterday")))
 
@@ -109,7 +109,7 @@ def annotated(table: Table, name: str, text: str | None) -> None:
     table.put_node(TableNode(node=name, annotations={} if text is None else {ANNOTATION: text}))
 
 
-def test_thresholds_of_no_use_are_named_and_counted_until_they_are_mended() -> None:
+def test_invalid_thresholds_are_listed_and_counted_until_corrected() -> None:
     table = table_of(node_state("a"), node_state("b"))
     assert invalid_thresholds(table) == {}
     for name, text in (

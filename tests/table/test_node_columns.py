@@ -40,7 +40,7 @@ def test_values_land_in_the_row_of_their_node_whatever_the_number_of_nodes() -> 
     [((1, 5), (1, 6), True), ((1, 5), (1, 5), True), ((1, 5), (1, 4), False),
      ((1, 5), (2, 0), True), ((2, 0), (1, 9), False)],
 )  # fmt: skip
-def test_only_a_later_place_in_the_log_replaces(
+def test_only_a_later_position_in_the_log_replaces_a_result(
     first: tuple[int, int], second: tuple[int, int], wins: bool
 ) -> None:
     table = table_of(node_state("a", generation=first[0], offset=first[1], cpu=1.0))
@@ -48,7 +48,7 @@ def test_only_a_later_place_in_the_log_replaces(
     assert value(table, "a", "usage_cpu_cores") == (2.0 if wins else 1.0)
 
 
-def test_a_node_that_left_is_not_brought_back_by_what_was_written_before() -> None:
+def test_an_older_result_does_not_bring_back_a_departed_node() -> None:
     table = table_of(node_state("a", offset=7))
     table.drop_state("a")
     assert "a" not in table
@@ -57,7 +57,7 @@ def test_a_node_that_left_is_not_brought_back_by_what_was_written_before() -> No
     assert table.put_state(node_state("a", offset=8))
 
 
-def test_rows_of_nodes_that_left_are_used_again_and_start_empty() -> None:
+def test_rows_of_departed_nodes_are_reused_and_start_empty() -> None:
     table = table_of(node_state("a", cpu=3.0, simulated=True), node_state("b"))
     row = table.lookup(["a"])[0]
     table.drop_state("a")
@@ -67,7 +67,7 @@ def test_rows_of_nodes_that_left_are_used_again_and_start_empty() -> None:
     assert not value(table, "c", "simulated")
 
 
-def test_a_row_lives_as_long_as_one_topic_knows_the_node() -> None:
+def test_a_row_lives_while_any_topic_has_the_node() -> None:
     table = table_of(node_state("a"))
     table.put_node(NodeRecord(node="a"))
     table.drop_state("a")
@@ -78,7 +78,7 @@ def test_a_row_lives_as_long_as_one_topic_knows_the_node() -> None:
     table.drop_state("a")
 
 
-def test_allocatable_is_what_the_node_says_then_the_window_then_capacity() -> None:
+def test_allocatable_comes_from_the_node_then_the_window_then_capacity() -> None:
     capacity = Usage(cpu_cores=8.0, memory_bytes=32 * GIB)
     table = table_of(node_state("a", cores=None, room=16 * GIB, capacity=capacity))
     assert value(table, "a", "allocatable_cpu_cores") == 8.0
@@ -90,7 +90,7 @@ def test_allocatable_is_what_the_node_says_then_the_window_then_capacity() -> No
     assert value(table, "a", "allocatable_cpu_cores") == 8.0
 
 
-def test_the_peak_is_that_of_the_predictor_which_decides() -> None:
+def test_the_peak_is_that_of_the_deciding_predictor() -> None:
     peaks = {"percentile": Usage(cpu_cores=1.5), "made-by-us": Usage(memory_bytes=9.0)}
     table = table_of(
         node_state("a", peaks=peaks, predictor="percentile"),
@@ -131,14 +131,14 @@ def test_the_last_half_hour_has_a_column_for_each_span_and_statistic() -> None:
         assert np.isnan(value(table, "nowhere", column))
 
 
-def test_ages_are_to_the_end_of_the_window() -> None:
+def test_ages_count_from_the_end_of_the_window() -> None:
     table = table_of(node_state("a", age=12.5))
     ages = table.ages(table.lookup(["a", "b"]), NOW)
     assert ages[0] == 12.5
     assert np.isnan(ages[1])
 
 
-def test_a_record_that_cannot_be_read_leaves_the_table_as_it_was() -> None:
+def test_an_invalid_record_leaves_the_table_as_it_was() -> None:
     bad = {"pods": 10**400}
     table = table_of(node_state("a", cpu=1.0))
     with pytest.raises(InvalidRecordError):
@@ -150,7 +150,7 @@ def test_a_record_that_cannot_be_read_leaves_the_table_as_it_was() -> None:
     assert table.put_state(node_state("b"))
 
 
-def test_taken_values_do_not_change_when_the_table_does() -> None:
+def test_copied_values_do_not_change_with_the_table() -> None:
     table = table_of(node_state("a", cpu=1.0))
     taken = table["usage_cpu_cores"][table.lookup(["a"])]
     table.put_state(node_state("a", offset=1, cpu=2.0))
@@ -215,7 +215,7 @@ def test_the_table_equals_a_plain_dictionary(changes: list[Change]) -> None:
 
 
 @given(st.lists(records(NodeStateRecord), max_size=5))
-def test_any_record_is_taken_or_refused_by_an_error_of_ours(states: list[NodeStateRecord]) -> None:
+def test_any_record_is_taken_or_raises_a_record_error(states: list[NodeStateRecord]) -> None:
     table = Table()
     for state in states:
         try:
@@ -226,7 +226,7 @@ def test_any_record_is_taken_or_refused_by_an_error_of_ours(states: list[NodeSta
             assert not np.isinf(table[column.name].astype(float)).any()
 
 
-def test_long_windows_are_not_stale_before_the_next_two_have_ended() -> None:
+def test_long_windows_are_stale_after_twice_their_length() -> None:
     ages = {"short": 179.0, "old": 180.0, "long": 479.0, "late": 480.0}
     table = Table()
     for name, age in ages.items():

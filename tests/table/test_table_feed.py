@@ -1,4 +1,4 @@
-"""One record at a time, without a broker; tests/integration has the rest."""
+"""Records are applied one at a time; tests/integration has the feed with a broker."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_each_topic_fills_its_part_of_the_row_and_its_tombstone_empties_it() -> 
     assert len(table) == 0
 
 
-def test_an_older_result_is_told() -> None:
+def test_an_older_result_is_reported_as_older() -> None:
     table = table_of(node_state("a", offset=3))
     assert not apply(table, NODE_STATE, b"a", encode_json(node_state("a", offset=2)))
 
@@ -62,7 +62,7 @@ damaged = st.one_of(
 
 
 @given(st.sampled_from(FED_BY), damaged)
-def test_any_bytes_are_applied_or_refused_by_an_error_of_ours(topic: Topic, value: bytes) -> None:
+def test_any_bytes_are_applied_or_raise_a_record_error(topic: Topic, value: bytes) -> None:
     table = table_of(node_state("a"))
     try:
         apply(table, topic, b"a", value)

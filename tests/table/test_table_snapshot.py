@@ -1,4 +1,4 @@
-"""A table on disk: what is read back answers alike, and what does not fit is no snapshot."""
+"""A restored table gives the same answers, and a snapshot that does not fit is refused."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +65,7 @@ def answers(table: Table, now: float = NOW) -> Any:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_is_read_back_answers_alike_now_and_later(
+def test_a_restored_table_gives_the_same_answers_now_and_later(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("snapshots") / "table.npz"
@@ -84,7 +84,7 @@ def test_what_is_read_back_answers_alike_now_and_later(
     assert answers(found.table, NOW + 40) == answers(table, NOW + 40)
 
 
-def test_who_was_only_placed_is_not_kept(tmp_path: Path) -> None:
+def test_placed_pods_are_not_saved(tmp_path: Path) -> None:
     table = Table(counting=RULES.counting)
     table.put_state(node_state("n1"))
     table.place(pod("maybe", "", 0.0), "n1", NOW)
@@ -95,7 +95,7 @@ def test_who_was_only_placed_is_not_kept(tmp_path: Path) -> None:
     assert not found.table.pods.sums.any()
 
 
-def test_it_is_of_one_moment_whatever_happens_while_it_is_written(tmp_path: Path) -> None:
+def test_a_snapshot_is_of_one_moment_while_the_table_changes(tmp_path: Path) -> None:
     """Else a place that is used again would be saved with the name of whoever was there before."""
     table = filled(np.random.default_rng(4))
     table.bring_up_to_date(NOW)
@@ -111,7 +111,7 @@ def test_it_is_of_one_moment_whatever_happens_while_it_is_written(tmp_path: Path
     assert answers(found.table) == then
 
 
-def test_amounts_of_before_that_meant_something_else_are_no_snapshot(
+def test_a_snapshot_of_an_older_version_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod whose record does not change is not counted again."""
@@ -122,7 +122,7 @@ def test_amounts_of_before_that_meant_something_else_are_no_snapshot(
         load(tmp_path / "t", Table(counting=RULES.counting))
 
 
-def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
+def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "table.npz"
     table = filled(np.random.default_rng(1))
     assert load(path, Table(counting=RULES.counting)) is None
@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_no_snapshot(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["table.npz"]
 
 
-def test_a_directory_of_the_archive_that_is_damaged_anywhere_is_no_snapshot(tmp_path: Path) -> None:
+def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
     """It says how members are packed, too: such damage is of another kind."""
     path = tmp_path / "table.npz"
     save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))

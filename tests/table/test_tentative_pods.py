@@ -1,4 +1,4 @@
-"""Pods that were placed and not seen: those are due that a look at each would find."""
+"""Placed pods expire as a check of each would find."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,9 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_who_is_due(taken: list[tuple[str, str, float]]) -> None:
+def test_placed_pods_expire_once_however_the_clock_is_set(
+    taken: list[tuple[str, str, float]],
+) -> None:
     pods, now, until = PodTable(USUAL_COUNTING), 1e9, dict[str, float]()
     for step, uid, seconds in taken:
         if step == "place":

@@ -1,4 +1,4 @@
-"""Rings of the recent past, against lists."""
+"""The ring buffers of the usage history equal plain lists."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 3))
-def test_rings_hold_the_last_windows_in_their_order(
+def test_the_history_holds_the_last_windows_in_order(
     told: list[tuple[str, int | None]], scale: int
 ) -> None:
     history, plain = History(), dict[str, list[int]]()
@@ -45,7 +45,7 @@ def test_rings_hold_the_last_windows_in_their_order(
     assert history.get("z") is None
 
 
-def test_a_ring_that_was_filled_goes_round() -> None:
+def test_a_full_ring_overwrites_its_oldest_window() -> None:
     history = History()
     for end in range(3 * POINTS + 7):
         assert history.put("a", end, Usage(cpu_cores=end, memory_bytes=2.0 * end))
@@ -56,7 +56,7 @@ def test_a_ring_that_was_filled_goes_round() -> None:
     assert found.between(300, 302).memory_bytes.tolist() == [600.0, 602.0, 604.0]
 
 
-def test_rows_grow_and_are_used_again() -> None:
+def test_rows_grow_and_are_reused() -> None:
     history = History()
     for node in range(300):
         history.put(str(node), 1.0, Usage(cpu_cores=node))
@@ -75,7 +75,7 @@ def test_rows_grow_and_are_used_again() -> None:
     assert history.put("1", 1.0, Usage())
 
 
-def test_what_is_no_amount_is_not_known() -> None:
+def test_an_impossible_amount_is_unknown() -> None:
     history = History()
     usages = (None, -1.0, float("inf"), float("nan"), 0.0)
     for end, cpu in enumerate(usages):
@@ -85,7 +85,7 @@ def test_what_is_no_amount_is_not_known() -> None:
     assert np.isnan(found.cpu_cores).tolist() == [True] * 4 + [False]
 
 
-def test_a_node_state_is_a_point_and_its_tombstone_ends_the_series() -> None:
+def test_a_node_state_adds_a_point_and_its_tombstone_removes_the_series() -> None:
     table, state = Table(), encode_json(node_state("a", cpu=2.5, age=10.0))
     assert apply_point(table, NODE_STATE, b"a", state)
     assert not apply_point(table, NODE_STATE, b"a", state)

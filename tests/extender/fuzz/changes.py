@@ -1,4 +1,4 @@
-"""Steps of what an extender is told: records, tombstones, and time that passes."""
+"""Steps that change the input of an extender: records, tombstones, and time that passes."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod
+from tests.extender.fuzz.extender_process import FeedInput
 from tests.extender.fuzz.fleet import Fleet
-from tests.extender.fuzz.told import Told
 
 
 class Change(NamedTuple):
@@ -17,7 +17,7 @@ class Change(NamedTuple):
     age: float | None = 0.0
     older: bool = False
 
-    def told(self, fleet: Fleet) -> Told:
+    def feed_input(self, fleet: Fleet) -> FeedInput:
         match self.record:
             case NodeStateRecord():
                 return fleet.put_state(self.record, self.age or 0.0, older=self.older)
@@ -30,7 +30,7 @@ class Change(NamedTuple):
         return fleet.put_pod(self.record, self.age)
 
     async def run(self, fleet: Fleet) -> None:
-        await fleet.tell(self.told(fleet))
+        await fleet.feed(self.feed_input(fleet))
 
 
 class Drop(NamedTuple):
@@ -39,7 +39,7 @@ class Drop(NamedTuple):
     topic: str
     name: str
 
-    def told(self, fleet: Fleet) -> Told:
+    def feed_input(self, fleet: Fleet) -> FeedInput:
         if self.topic != "pods":
             return fleet.drop(self.topic, self.name)
         if self.name in fleet.pods:
@@ -47,11 +47,11 @@ class Drop(NamedTuple):
         return fleet.drop_unseen("a", self.name)
 
     async def run(self, fleet: Fleet) -> None:
-        await fleet.tell(self.told(fleet))
+        await fleet.feed(self.feed_input(fleet))
 
 
 class Pass(NamedTuple):
     seconds: float
 
     async def run(self, fleet: Fleet) -> None:
-        await fleet.tell(fleet.pass_by(self.seconds))
+        await fleet.feed(fleet.pass_by(self.seconds))

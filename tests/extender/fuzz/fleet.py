@@ -1,4 +1,4 @@
-"""An extender in a process of its own, what it was told so far, and what it therefore has to say.
+"""An extender in a process of its own, its input so far, and the answers that follow from it.
 
 `Fleet` tells records and asks questions; beside it, it keeps the `World` of the oracle, with the
 pods that the extender has placed and not seen yet.
@@ -22,7 +22,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod, pod_key
-from tests.extender.fuzz.told import SETTINGS, Said, Told
+from tests.extender.fuzz.extender_process import SETTINGS, FeedInput, ProcessReply
 from tests.extender.oracle import ENDED, World
 from tests.table.records import NOW
 
@@ -82,13 +82,14 @@ class Fleet:
         log = folder / "extender.log"
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.extender.fuzz.told", stdin=asyncio.subprocess.PIPE,
+                sys.executable, "-m", "tests.extender.fuzz.extender_process",
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE, stderr=stderr,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), 30)
-        return cls(process, msgspec.json.decode(line, type=Said).port, log)
+        return cls(process, msgspec.json.decode(line, type=ProcessReply).port, log)
 
     async def end(self) -> int | None:
         """Let it go as it goes; its exit code."""
@@ -103,27 +104,27 @@ class Fleet:
 
     # -- telling
 
-    async def tell(self, *told: Told) -> Said:
+    async def feed(self, *inputs: FeedInput) -> ProcessReply:
         """Tell it, and wait until it knows."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in told)
+        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in inputs)
         self.process.stdin.write(lines)
-        said = Said()
-        for _ in told:
+        said = ProcessReply()
+        for _ in inputs:
             line = await asyncio.wait_for(self.process.stdout.readline(), 30)
-            said = msgspec.json.decode(line, type=Said)
+            said = msgspec.json.decode(line, type=ProcessReply)
         return said
 
     async def measure(self) -> int:
         """The bytes that it holds."""
-        return (await self.tell(Told(measure=True))).resident_bytes
+        return (await self.feed(FeedInput(measure=True))).resident_bytes
 
     async def begin(self) -> None:
         """Nothing is there any more, and nothing that was placed counts: a scenario begins."""
         gone = [self.drop(topic, name) for topic, of in self._kept() for name in [*of]]
         gone += [self.drop_pod(uid) for uid in [*self.pods]]
-        await self.tell(*gone, self.pass_by(1000.0))
+        await self.feed(*gone, self.pass_by(1000.0))
         self.begun += 1
 
     def _kept(self) -> list[tuple[str, dict[str, Any]]]:
@@ -132,11 +133,11 @@ class Fleet:
             ("node-views", self.views),
         ]  # fmt: skip
 
-    def pass_by(self, seconds: float) -> Told:
+    def pass_by(self, seconds: float) -> FeedInput:
         self.now += seconds
-        return Told(advance=seconds)
+        return FeedInput(advance=seconds)
 
-    def put_state(self, record: NodeStateRecord, age: float, *, older: bool = False) -> Told:
+    def put_state(self, record: NodeStateRecord, age: float, *, older: bool = False) -> FeedInput:
         """A result of a window that ended `age` seconds ago; an older one changes nothing, where
         there was another."""
         self._offset += 1
@@ -148,11 +149,11 @@ class Fleet:
             self.states[made.node] = made
         return _record("node-state", made.node, made)
 
-    def put_node(self, node: TableNode) -> Told:
+    def put_node(self, node: TableNode) -> FeedInput:
         self.nodes[node.node] = node
         return _record("nodes", node.node, node)
 
-    def put_offer(self, offer: OfferedResources, age: float) -> Told:
+    def put_offer(self, offer: OfferedResources, age: float) -> FeedInput:
         self._offset += 1
         made = msgspec.structs.replace(
             offer, as_of=format_time(self.now - age), offset=self._offset
@@ -160,14 +161,14 @@ class Fleet:
         self.offers[made.node] = made
         return _record("resources", made.node, made)
 
-    def put_view(self, view: NodeViewRecord) -> Told:
+    def put_view(self, view: NodeViewRecord) -> FeedInput:
         self._offset += 1
         self.views[view.node] = self._offset
         return _record(
             "node-views", view.node, msgspec.structs.replace(view, generation=self._offset)
         )
 
-    def put_pod(self, pod: CountedPod, age: float | None) -> Told:
+    def put_pod(self, pod: CountedPod, age: float | None) -> FeedInput:
         since = None if age is None else format_time(self.now - age)
         made = msgspec.structs.replace(pod, scheduled_at=since)
         if made.node:
@@ -175,19 +176,19 @@ class Fleet:
             self.placed.pop(made.uid, None)
         return _record("pods", pod_key(made.node, made.uid).decode(), made)
 
-    def drop(self, topic: str, node: str) -> Told:
+    def drop(self, topic: str, node: str) -> FeedInput:
         dict(self._kept())[topic].pop(node, None)
-        return Told(topic=topic, key=node)
+        return FeedInput(topic=topic, key=node)
 
-    def drop_pod(self, uid: str) -> Told:
+    def drop_pod(self, uid: str) -> FeedInput:
         node = self.pods.pop(uid).node
-        return Told(topic="pods", key=pod_key(node, uid).decode())
+        return FeedInput(topic="pods", key=pod_key(node, uid).decode())
 
-    def drop_unseen(self, node: str, uid: str) -> Told:
-        """A pod that was told of nowhere is gone from this node, if it was on its way there."""
+    def drop_unseen(self, node: str, uid: str) -> FeedInput:
+        """A pod without a record leaves this node, if it was on its way there."""
         if uid in self.placed and self.placed[uid].pod.node == node:
             del self.placed[uid]
-        return Told(topic="pods", key=pod_key(node, uid).decode())
+        return FeedInput(topic="pods", key=pod_key(node, uid).decode())
 
     # -- what it believes
 
@@ -225,11 +226,11 @@ class Fleet:
         return await self.ask("POST", f"/{verb}", data)
 
     async def together(
-        self, told: Sequence[Told], bodies: Sequence[tuple[str, Any]]
+        self, inputs: Sequence[FeedInput], bodies: Sequence[tuple[str, Any]]
     ) -> list[Answer]:
         """Tell and ask at the same time, in whatever order it comes."""
         asked = [asyncio.create_task(self.post(verb, body)) for verb, body in bodies]
-        await asyncio.gather(self.tell(*told), *asked)
+        await asyncio.gather(self.feed(*inputs), *asked)
         return [task.result() for task in asked]
 
     async def raw(self, data: bytes, *, seconds: float = 0.1) -> bytes:
@@ -264,5 +265,5 @@ def complaints_of(log: Path) -> list[str]:
     return found
 
 
-def _record(topic: str, key: str, record: Any) -> Told:
-    return Told(topic=topic, key=key, value=encode_json(record).decode())
+def _record(topic: str, key: str, record: Any) -> FeedInput:
+    return FeedInput(topic=topic, key=key, value=encode_json(record).decode())

@@ -1,4 +1,4 @@
-"""What a fleet may be told, and what a scheduler may ask: strategies of records and of pods."""
+"""Strategies of records of a fleet, and of pods that a scheduler asks about."""
 
 from typing import Any, NamedTuple
 

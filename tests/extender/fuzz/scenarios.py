@@ -1,4 +1,4 @@
-"""Scenarios: what an extender is told, and what happens to it then, in every order."""
+"""Scenarios: records, requests and faults of an extender, in every order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ requests = documented.requests(DOCUMENT)
 without_wait = requests.filter(lambda one: "wait=" not in one.url)
 
 Step = Any
-told: st.SearchStrategy[Step] = of_records | drops
+changes_of_records: st.SearchStrategy[Step] = of_records | drops
 no_question = (
     broken.nested | broken.nulls | st.binary(max_size=200) | junk
     | st.dictionaries(
@@ -66,12 +66,15 @@ schedule = st.builds(
 )
 documents = st.builds(Documented, requests)
 usual: tuple[st.SearchStrategy[Step], ...] = (
-    told, told, told, passing, schedule, schedule,
+    changes_of_records, changes_of_records, changes_of_records, passing, schedule, schedule,
     st.builds(Filter, asked, names, forms),
     st.builds(Prioritize, asked, names, forms),
     st.builds(Preempt, asked, victims, st.integers(0, 3), st.booleans()),
     st.builds(Explain, asked, st.none() | names, st.booleans()),
-    st.builds(Together, st.lists(told, min_size=1, max_size=6), questions.asked, names, forms),
+    st.builds(
+        Together, st.lists(changes_of_records, min_size=1, max_size=6), questions.asked, names,
+        forms,
+    ),
     documents, documents, documents,
     st.builds(Junk, verbs, no_question),
     st.builds(Broken, broken.broken),
@@ -84,7 +87,7 @@ rare: tuple[st.SearchStrategy[Step], ...] = (
 # One of a list, and not one of all that the list is made of: each is as likely as the next.
 step = st.sampled_from(usual).flatmap(lambda one: one)
 scenarios = st.tuples(
-    st.lists(told, min_size=2, max_size=12),
+    st.lists(changes_of_records, min_size=2, max_size=12),
     st.lists(step, min_size=2, max_size=14),
     st.sampled_from([*[st.none()] * 24, *rare]).flatmap(lambda one: one),
 ).map(lambda parts: [*parts[0], *parts[1], *([parts[2]] if parts[2] else [])])

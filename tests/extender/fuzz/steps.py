@@ -1,4 +1,4 @@
-"""What may happen to an extender, step by step, and what has to be true of each answer."""
+"""Steps of a scenario, and what must be true of each answer."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ from pipeline.topics.codec import encode_json
 from tests.extender import oracle
 from tests.extender.fuzz import broken, documented, questions
 from tests.extender.fuzz.changes import Change, Drop
+from tests.extender.fuzz.extender_process import FeedInput
 from tests.extender.fuzz.fleet import REUSED_SECONDS, STALE, Answer, Cycle, Fleet
 from tests.extender.fuzz.questions import Asked, as_record
-from tests.extender.fuzz.told import Told
 from tests.extender.json_schema import wrong
 from tests.extender.oracle import World
 
@@ -131,12 +131,14 @@ class Prioritize(NamedTuple):
         answer = await fleet.post("prioritize", self.form.body(self.asked, self.names))
         found = check(answer, 200, "HostPriorityList")
         possible = [oracle.scores(world, each, pod, now, STALE) for world, now in moments]
-        told = [
-            [{"Host": name, "Score": score} for name, score in zip(each, one.told, strict=True)]
+        possible_answers = [
+            [{"Host": name, "Score": score} for name, score in zip(each, one.steps, strict=True)]
             for one in possible
         ]
-        assert found in told, [[*differences(found, one)] for one in told]
-        best = {one.best for one, said in zip(possible, told, strict=True) if said == found}
+        assert found in possible_answers, [[*differences(found, one)] for one in possible_answers]
+        best = {
+            one.best for one, said in zip(possible, possible_answers, strict=True) if said == found
+        }
         if len(best) > 1:
             # Which of them it takes cannot be seen: it is asked to place the pod anew.
             await fleet.post("filter", self.form.body(self.asked, []))
@@ -215,8 +217,8 @@ class Explain(NamedTuple):
         if named is None:
             named = [item["node"] for item in found]
             with_pods = {pod.node for pod in world.pods.values()}
-            told = {*world.states, *world.nodes, *world.offers, *with_pods}
-            assert named == sorted(name for name in told if world.knows(name))
+            known = {*world.states, *world.nodes, *world.offers, *with_pods}
+            assert named == sorted(name for name in known if world.knows(name))
         world = fleet.world(asked.pod.uid)
         kept, refused, curable = expected(world, named, asked, fleet.now)
         scored = oracle.scores(world, kept, asked.pod, fleet.now, STALE)
@@ -238,16 +240,16 @@ class Together(NamedTuple):
     form: Form
 
     async def run(self, fleet: Fleet) -> None:
-        worlds, told = [fleet.world()], []
+        worlds, inputs = [fleet.world()], []
         for change in self.changes:
-            told.append(change.told(fleet))
+            inputs.append(change.feed_input(fleet))
             worlds.append(fleet.world())
         body = self.form.body(self.asked, self.names)
-        answers = await fleet.together(told, [("filter", body), ("prioritize", body)] * 2)
+        answers = await fleet.together(inputs, [("filter", body), ("prioritize", body)] * 2)
         possible = [expected(world, self.names, self.asked, fleet.now) for world in worlds]
         each = [*dict.fromkeys(self.names)]
         scores = [
-            oracle.scores(world, each, self.asked.pod, fleet.now, STALE).told for world in worlds
+            oracle.scores(world, each, self.asked.pod, fleet.now, STALE).steps for world in worlds
         ]
         for answer in answers[::2]:
             assert filtered(answer, self.names, whole=self.form.whole) in possible
@@ -292,7 +294,7 @@ class Documented(NamedTuple):
             return
         must_be_documented(asked, answer)
         if answer.status == 500:
-            # Load-watcher's word for: nobody has told anything lately.
+            # load-watcher's answer where no node has a fresh window.
             ages = [fleet.now - oracle.parse_time(one.as_of) for one in fleet.states.values()]
             assert asked.path.startswith("/watcher")
             assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
@@ -332,7 +334,7 @@ class Unready(NamedTuple):
     requests: list[documented.Request]
 
     async def run(self, fleet: Fleet) -> None:
-        await fleet.tell(Told(caught_up=False))
+        await fleet.feed(FeedInput(caught_up=False))
         try:
             for verb in ("filter", "prioritize"):
                 body = {"Pod": {}, "NodeNames": ["a"]}
@@ -346,11 +348,11 @@ class Unready(NamedTuple):
                 answer = await fleet.ask(asked.method, url, asked.body, headers=asked.headers)
                 must_be_documented(asked, answer)
         finally:
-            await fleet.tell(Told())
+            await fleet.feed(FeedInput())
 
 
 class Large(NamedTuple):
-    """More large bodies at once than are read: answered, or told to come again."""
+    """More large bodies at once than slots: answered, or refused for now."""
 
     count: int
 

@@ -1,8 +1,8 @@
-"""`python -m tests.extender.fuzz.told`: a whole extender in a process of its own, in mode act.
+"""Run a whole extender in mode act: `python -m tests.extender.fuzz.extender_process`.
 
-All of it is what `springtide extender` runs (feeds, service, HTTP, logs), but for two things: its
-feeds are told records by lines on standard input instead of by a broker, and its clock stands still
-until a line moves it. Each line is a `Told`, answered by a `Said`; the first `Said` has the port.
+It runs what `springtide extender` runs (feeds, service, HTTP, logs), except that records come as
+lines on standard input instead of from a broker, and that the clock advances only by such lines.
+Each line is a `FeedInput`, answered by a `ProcessReply`; the first `ProcessReply` has the port.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ TOPICS = {topic.name: topic for topic in (NODE_STATE, NODES, PODS, RESOURCES, NO
 SETTINGS = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
 
 
-class Told(msgspec.Struct, omit_defaults=True):
+class FeedInput(msgspec.Struct, omit_defaults=True):
     """A record of a topic, its value JSON; seconds that pass; whether the table is caught up."""
 
     topic: str = ""
@@ -40,7 +40,7 @@ class Told(msgspec.Struct, omit_defaults=True):
     measure: bool = False
 
 
-class Said(msgspec.Struct, omit_defaults=True):
+class ProcessReply(msgspec.Struct, omit_defaults=True):
     """The port, or the memory that is held once all that can be is given back."""
 
     port: int = 0
@@ -65,7 +65,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def say(said: Said) -> None:
+def say(said: ProcessReply) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -73,37 +73,37 @@ def say(said: Said) -> None:
 async def main() -> None:
     configure_logging("info", "json")
     clock, rules = ManualClock(), rules_of(SETTINGS)
-    beside: dict[str, Any] = {"client": {}, "prefix": "told", "clock": clock}
-    feed = _Feed(Table(counting=rules.counting), topics=AND_PODS, **beside)
-    views = _Feed(Table(), topics=VIEWS, name="node views", **beside)
-    history = _Feed(Table(), topics=HISTORY, name="history", **beside)
+    options: dict[str, Any] = {"client": {}, "prefix": "fuzz", "clock": clock}
+    feed = _Feed(Table(counting=rules.counting), topics=AND_PODS, **options)
+    views = _Feed(Table(), topics=VIEWS, name="node views", **options)
+    history = _Feed(Table(), topics=HISTORY, name="history", **options)
     reader, stop = asyncio.StreamReader(limit=1 << 26), asyncio.Event()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
 
-    def use(told: Told) -> Said:
-        topic = TOPICS.get(told.topic)
-        key, value = told.key.encode(), None if told.value is None else told.value.encode()
+    def use(item: FeedInput) -> ProcessReply:
+        topic = TOPICS.get(item.topic)
+        key, value = item.key.encode(), None if item.value is None else item.value.encode()
         if topic is not None:
             apply((views if topic is NODE_VIEWS else feed).table, topic, key, value)
         if topic is NODE_STATE:
             apply_point(history.table, topic, key, value)
-        for one in (feed, views, history):
-            one.state.caught_up = told.caught_up
-        return Said(resident_bytes=resident_bytes() if told.measure else 0)
+        for each in (feed, views, history):
+            each.state.caught_up = item.caught_up
+        return ProcessReply(resident_bytes=resident_bytes() if item.measure else 0)
 
     async def listen() -> None:
         while line := await reader.readline():
-            told = msgspec.json.decode(line, type=Told)
-            await clock.advance(told.advance)
-            say(use(told))
+            item = msgspec.json.decode(line, type=FeedInput)
+            await clock.advance(item.advance)
+            say(use(item))
         stop.set()
 
     listening = asyncio.create_task(listen())
     await serve(
-        feed, SETTINGS, clock, stop, lambda port: say(Said(port=port)), rules=rules, views=views,
-        history=history, linger_seconds=0.0,
+        feed, SETTINGS, clock, stop, lambda port: say(ProcessReply(port=port)), rules=rules,
+        views=views, history=history, linger_seconds=0.0,
     )  # fmt: skip
     await listening
 

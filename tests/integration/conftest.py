@@ -1,4 +1,4 @@
-"""One real broker for the whole integration session; each test makes topics of its own names."""
+"""One real broker for the integration session; each test creates topics with its own names."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.local.local_kafka import LocalKafka, local_kafka
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[LocalKafka]:
-    """A ready broker: `broker.bootstrap_servers`. Who stops it must start it again."""
+    """A running broker. A test that stops it must start it again."""
     with local_kafka() as kafka:
         yield kafka
 

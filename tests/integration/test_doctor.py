@@ -1,4 +1,4 @@
-"""Doctor at a real broker: topics missing, applied, drifted; workers absent, there, fighting."""
+"""Doctor with a real broker: missing and changed topics, and workers with conflicting ids."""
 
 import asyncio
 from uuid import uuid4
@@ -54,7 +54,7 @@ async def member(kafka: KafkaSettings, topic: str, group: str, instance: str) ->
     return consumer
 
 
-async def test_two_workers_with_one_instance_id_are_told_from_one(
+async def test_two_workers_with_one_instance_id_are_reported(
     kafka: KafkaSettings, broker: LocalKafka
 ) -> None:
     group = f"group-{uuid4().hex[:8]}"

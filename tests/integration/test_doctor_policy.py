@@ -37,7 +37,7 @@ def kafka(broker: LocalKafka) -> KafkaSettings:
 def settings(
     folder: Path, kafka: KafkaSettings | None = None, data: dict[str, Any] | None = None
 ) -> Settings:
-    """With a file that says this policy; nodes are in another."""
+    """Return settings with a policy file and a nodes file."""
     file = folder / "policy.yaml"
     metadata = {"name": "slo-controller-config"}
     file.write_text(
@@ -98,7 +98,7 @@ def test_policy_is_unknown_without_an_api_server(tmp_path: Path) -> None:
 
 
 def unreachable(folder: Path) -> Path:
-    """A kubeconfig of a server that is away."""
+    """Write a kubeconfig of an unreachable server."""
     file = folder / "kubeconfig"
     name = {"name": "a"}
     tree = {
@@ -124,7 +124,7 @@ def test_nodes_without_the_policy_are_listed(tmp_path: Path, kafka: KafkaSetting
     put(kafka, "file", NodeRecord(node="n2", labels={"a": "b"}))
     found = run_checks(of)[1]
     assert (found.status, found.found) == ("fail", "1 of 2 do not carry the policy: n2")
-    # What is not in force can be compared with nothing.
+    # A policy that is not in force cannot be compared.
     found = run_checks(settings(tmp_path, kafka, {"colocation-config": "{"}))[1]
     assert (found.status, "could not be compared" in found.found) == ("ok", True)
     put(kafka, "file", carrying("n2"))

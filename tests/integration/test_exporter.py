@@ -1,7 +1,4 @@
-"""The exporter as users run it, with a real broker: everything arrives, once, in order.
-
-NP-02: collected each interval, on the topic once a window.
-"""
+"""The exporter command with a real broker: all windows arrive once and in order."""
 
 import asyncio
 import json
@@ -48,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Exporter:
-    """A running exporter: five readings a second, windows of one second."""
+    """A running exporter with five readings a second and windows of one second."""
 
     def __init__(
         self, kafka: KafkaSettings, tree: CgroupTree, folder: Path, *flags: str, window: int = 1
@@ -89,7 +86,7 @@ class Exporter:
         return [line for line in lines if line["event"] == name]
 
     def page(self) -> dict[str, float]:
-        """The metrics page."""
+        """Return the metrics page."""
         (started,) = self.events("exporter started")
         with socket.create_connection(("127.0.0.1", started["metrics_port"])) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -100,13 +97,13 @@ class Exporter:
         return {name: float(value) for name, _, value in lines}
 
     def stop(self) -> int:
-        """SIGTERM and wait; the exit code."""
+        """Send SIGTERM and wait; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40)
 
     async def sent(self) -> list[Sample]:
-        """All that lies in the topic, by offset, from the partition of the node."""
-        # Not seek_to_beginning(): a reset to the end that is under way would undo it.
+        """Return all records of the node's partition by offset."""
+        # Not seek_to_beginning(): a reset to the end in progress would undo it.
         consumer = AIOKafkaConsumer(
             **client_options(self.kafka), enable_auto_commit=False, auto_offset_reset="earliest"
         )
@@ -132,7 +129,7 @@ class Exporter:
             await consumer.stop()
 
     async def complete(self, seconds: float, at_least: int) -> list[Sample]:
-        """What was sent, as soon as there are so many windows."""
+        """Wait for `count` windows, and return all."""
         deadline = time.monotonic() + seconds
         while len(found := await self.sent()) < at_least:
             assert time.monotonic() < deadline, f"{len(found)} of {at_least} windows\n{self.log}"
@@ -142,7 +139,7 @@ class Exporter:
 
 @pytest.fixture
 async def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Settings with topics of this test alone."""
+    """Return settings with topics for this test alone."""
     settings = KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid4().hex[:8]}",
@@ -182,7 +179,7 @@ def ends(samples: list[Sample]) -> list[int]:
     return [sample.header.window_end_ms for sample in samples]
 
 
-async def test_windows_arrive_and_sigterm_flushes_the_one_in_hand(
+async def test_windows_arrive_and_sigterm_publishes_the_current_window(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path, window=5) as exporter:
@@ -209,10 +206,10 @@ async def test_windows_arrive_and_sigterm_flushes_the_one_in_hand(
     assert exporter.events("exporter stopped, every window is in Kafka")
 
 
-async def test_the_interval_of_the_policy_arrives_without_a_restart(
+async def test_the_interval_of_the_policy_applies_without_a_restart(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
-    """NP-11, LA-12: from the ConfigMap of the watcher to the windows of this node alone."""
+    """The watcher publishes the interval of the ConfigMap; the exporter uses it for its node."""
     own, other = {"pool": "slow"}, {"pool": "fast"}
     policies, problems = load_policies({"colocation-config": SLOW_POOL})
     assert not problems
@@ -260,7 +257,7 @@ SLOW_POOL = """{
 
 
 async def send(kafka: KafkaSettings, node: str, value: bytes) -> None:
-    """A record into the topic `nodes`."""
+    """Produce a record to the topic `nodes`."""
     producer = AIOKafkaProducer(**client_options(kafka))
     await producer.start()
     try:
@@ -274,23 +271,23 @@ async def send(kafka: KafkaSettings, node: str, value: bytes) -> None:
         await producer.stop()
 
 
-async def test_a_restart_within_a_window_gives_out_no_end_twice(
+async def test_a_restart_within_a_window_publishes_no_end_twice(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     for at_least in (1, 3):
         with running(kafka, tree, tmp_path, window=5) as exporter:
             await exporter.complete(25, at_least=at_least)
-            # A second into a window: there is one in hand, and time for a start within it.
+            # One second into a window: a window is in progress, with time for a restart in it.
             await asyncio.sleep((6 - time.time() % 5) % 5)
             assert exporter.stop() == 0
             samples = await exporter.sent()
     assert len({sample.header.epoch for sample in samples}) == 2
     gaps = [b - a for a, b in zip(ends(samples), ends(samples)[1:], strict=False)]
     assert min(gaps) >= 5000
-    assert gaps.count(5000) >= len(gaps) - 1  # one is missed where the start takes that long
+    assert gaps.count(5000) >= len(gaps) - 1  # a slow start misses one window
 
 
-async def test_a_broker_that_is_away_for_a_while_costs_nothing(
+async def test_a_broker_outage_loses_no_window(
     broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:
@@ -304,7 +301,7 @@ async def test_a_broker_that_is_away_for_a_while_costs_nothing(
         samples = await exporter.complete(40, at_least=12)
         assert exporter.stop() == 0
         samples = await exporter.sent()
-        # Nothing twice, nothing missing, in order.
+        # No duplicate, no gap, in order.
         assert sequences(samples) == list(range(len(samples)))
         assert all(b - a == 1000 for a, b in zip(ends(samples), ends(samples)[1:], strict=False))
         assert 1 <= len(exporter.events("windows wait for kafka")) <= 3
@@ -334,7 +331,7 @@ async def test_it_starts_without_a_broker_and_without_its_topic(
         await asyncio.to_thread(broker.start)
 
 
-async def test_a_full_buffer_drops_the_oldest_and_counts(
+async def test_a_full_buffer_drops_and_counts_the_oldest_windows(
     broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path, "--buffer-bytes=65536") as exporter:
@@ -356,7 +353,7 @@ async def test_a_full_buffer_drops_the_oldest_and_counts(
     assert found[: len(before)] == sequences(before)
 
 
-async def test_a_stopped_process_goes_on_and_says_what_it_missed(
+async def test_a_suspended_process_resumes_and_reports_missed_windows(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:
@@ -376,7 +373,7 @@ async def test_a_stopped_process_goes_on_and_says_what_it_missed(
     assert all(row["coverage"] <= 1 for sample in samples for row in sample.rows)
 
 
-async def test_the_last_seconds_are_on_the_socket(
+async def test_the_socket_serves_the_last_seconds(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:

@@ -40,7 +40,7 @@ PARTITIONS = 3
 
 
 class Cluster:
-    """Topics of one prefix, a producer into them, and what must be closed at the end."""
+    """Topics of one prefix with a producer, closed at the end of the test."""
 
     def __init__(self, broker: LocalKafka, prefix: str) -> None:
         self.broker = broker
@@ -114,7 +114,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def fresh(node: str, **more: Any) -> NodeStateRecord:
-    """A state whose window has just ended, by the machine's clock."""
+    """Return a node state whose window has just ended."""
     return msgspec.structs.replace(
         node_state(node, **more), as_of=format_time(SystemClock().now() - 5)
     )
@@ -124,7 +124,7 @@ def cpu(feed: Feed, node: str) -> float:
     return float(feed.table["usage_cpu_cores"][feed.table.lookup([node])][0])
 
 
-async def test_the_whole_way_from_topic_to_answer(cluster: Cluster) -> None:
+async def test_records_of_topics_reach_the_answer(cluster: Cluster) -> None:
     settings = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
     feed = Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock())
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ async def test_the_whole_way_from_topic_to_answer(cluster: Cluster) -> None:
     await asyncio.wait_for(serving, 15)
 
 
-async def test_older_results_replace_nothing_and_tombstones_remove(cluster: Cluster) -> None:
+async def test_older_results_are_ignored_and_tombstones_remove_nodes(cluster: Cluster) -> None:
     await cluster.create(NODE_STATE, NODES)
     await cluster.states(fresh("a", offset=10, cpu=1.0), fresh("b", offset=11, cpu=1.0))
     async with following(cluster) as feed:
@@ -194,7 +194,7 @@ async def test_older_results_replace_nothing_and_tombstones_remove(cluster: Clus
         assert list(feed.table) == ["b"]
 
 
-async def test_a_bad_record_costs_itself_and_lies_in_the_dead_letters(cluster: Cluster) -> None:
+async def test_an_invalid_record_becomes_a_dead_letter(cluster: Cluster) -> None:
     await cluster.create(NODE_STATE, NODES)
     await cluster.create(DEAD_LETTERS, partitions=1)
     good = encode_json(fresh("good"))
@@ -229,7 +229,7 @@ async def test_a_bad_record_costs_itself_and_lies_in_the_dead_letters(cluster: C
     assert found == bad
 
 
-async def test_a_thousand_nodes_are_there_when_it_says_caught_up(cluster: Cluster) -> None:
+async def test_a_caught_up_feed_has_a_thousand_nodes(cluster: Cluster) -> None:
     await cluster.create(NODE_STATE, NODES)
     await cluster.states(*(fresh(f"n{i}", cpu=1.0) for i in range(1000)))
     await cluster.states(*(fresh(f"n{i}", cpu=2.0, offset=1) for i in range(1000)))
@@ -242,7 +242,7 @@ async def test_a_thousand_nodes_are_there_when_it_says_caught_up(cluster: Cluste
         assert feed.state.lag_records == 0
 
 
-async def test_a_topic_made_anew_is_read_anew(cluster: Cluster) -> None:
+async def test_a_recreated_topic_is_read_again(cluster: Cluster) -> None:
     await cluster.create(NODE_STATE, NODES)
     await cluster.states(
         *(fresh(f"old{i}", offset=1000) for i in range(20)), fresh("both", offset=1000)
@@ -259,7 +259,7 @@ async def test_a_topic_made_anew_is_read_anew(cluster: Cluster) -> None:
         assert feed.state.caught_up
 
 
-async def test_broker_stopped_and_started_again(broker: LocalKafka, cluster: Cluster) -> None:
+async def test_a_broker_restart_is_survived(broker: LocalKafka, cluster: Cluster) -> None:
     await cluster.create(NODE_STATE, NODES)
     await cluster.states(fresh("a", cpu=1.0))
     async with following(cluster) as feed:
@@ -279,7 +279,7 @@ async def test_broker_stopped_and_started_again(broker: LocalKafka, cluster: Clu
         assert feed.state.rereads == 0
 
 
-async def test_no_broker_at_all_is_said(cluster: Cluster) -> None:
+async def test_a_missing_broker_is_reported(cluster: Cluster) -> None:
     cluster.client["bootstrap_servers"] = "127.0.0.1:1"
     async with following(cluster) as feed:
         failure = await asyncio.wait_for(feed.wait_failure(), 30)
@@ -287,7 +287,7 @@ async def test_no_broker_at_all_is_said(cluster: Cluster) -> None:
         assert not feed.state.caught_up
 
 
-async def test_a_snapshot_answers_before_the_broker_does_and_catches_up(
+async def test_a_snapshot_answers_before_the_broker_and_catches_up(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     path = tmp_path / "table.npz"
@@ -298,7 +298,7 @@ async def test_a_snapshot_answers_before_the_broker_does_and_catches_up(
     async with following(cluster, **options) as feed:
         await until(lambda: len(feed.table) == 3 and len(feed.table.pods) == 2)
         await feed.save()
-    # While it is away:
+    # While the broker is down:
     await cluster.states(fresh("moves", cpu=3.0, offset=1))
     await cluster.send(NODE_STATE, ("goes", None))
     await cluster.send(PODS, ("goes/p2", None), ("stays/p3", pod("p3", "stays")))
@@ -315,7 +315,7 @@ async def test_a_snapshot_answers_before_the_broker_does_and_catches_up(
         counted = feed.table.pods.named("pods", feed.table.lookup(["stays", "moves"]))
         assert counted.tolist() == [2, 0]
         assert feed.state.rereads == 0
-    # Topics made anew do not go on where the snapshot ends.
+    # Recreated topics do not continue at the end of the snapshot.
     for topic in AND_PODS:
         await cluster.delete(topic)
     await cluster.create(*AND_PODS)
@@ -334,7 +334,7 @@ def springtide(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pipeline.cli.main", *arguments]
 
 
-def test_the_commands_as_people_run_them(cluster: Cluster) -> None:
+def test_the_commands(cluster: Cluster) -> None:
     kafka = (
         "--bootstrap-servers",
         cluster.broker.bootstrap_servers,
@@ -388,7 +388,7 @@ def test_the_commands_as_people_run_them(cluster: Cluster) -> None:
 
 
 def readiness(base: str) -> tuple[int, str]:
-    """Status and word of /readyz, on a new connection."""
+    """Return status and text of /readyz, on a new connection."""
     try:
         with urllib.request.urlopen(f"{base}/readyz", timeout=10) as response:
             return response.status, json.load(response)["status"]

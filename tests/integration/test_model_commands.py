@@ -1,4 +1,4 @@
-"""`explain`, `model inspect` and `model import` over a real broker, as a person types them."""
+"""The commands `explain`, `model inspect` and `model import` with a real broker."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ GROUP = "tide-workers"
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Topics of this test alone, of two partitions."""
+    """Return settings with topics of two partitions for this test alone."""
     return KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
@@ -62,7 +62,7 @@ def kafka(broker: LocalKafka) -> KafkaSettings:
 
 @asynccontextmanager
 async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRounds]]:
-    """Somebody who takes the node's partition over, as a worker does."""
+    """Load the node's partition as a worker does."""
     settings, client, prefix = Settings(kafka=kafka), client_options(kafka), kafka.topic_prefix
     partition = partition_of(NODE, kafka.partitions)
 
@@ -100,7 +100,7 @@ async def producing(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
 
 
 async def filled(kafka: KafkaSettings) -> None:
-    """Windows of two nodes, their predictions, and a complete round of checkpoints."""
+    """Write windows of two nodes, their predictions, and a complete round of checkpoints."""
     await apply_topics(kafka)
     samples, windows = (t.full_name(kafka.topic_prefix) for t in (SAMPLES, WINDOWS))
     place, key = partition_of(NODE, kafka.partitions), NODE.encode()
@@ -114,7 +114,7 @@ async def filled(kafka: KafkaSettings) -> None:
 
 
 def springtide(kafka: KafkaSettings, *arguments: str) -> Result:
-    """The command, run in a thread of its own: it begins an event loop."""
+    """Run the command in a thread, because it starts an event loop."""
     flags = (
         "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
         "--partitions", str(kafka.partitions),
@@ -127,7 +127,7 @@ async def typed(kafka: KafkaSettings, *arguments: str) -> Result:
 
 
 async def samples(kafka: KafkaSettings) -> tuple[int, float]:
-    """Of the node's cpu, and its percentile peak before the margin, after a takeover."""
+    """Load the node; return its CPU samples, and its percentile peak before the margin."""
     async with owner(kafka) as (shard, _):
         (peaks,) = shard.model.bank.peaks([NODE])
         at = ENTITIES.index("node")
@@ -183,8 +183,7 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert await samples(kafka) == (WINDOW_COUNT + 500, CPU_LAYOUT.ends[60])
 
 
-async def test_an_export_comes_back_bit_for_bit(kafka: KafkaSettings, tmp_path: Path) -> None:
-    """NP-08."""
+async def test_an_export_is_imported_bit_for_bit(kafka: KafkaSettings, tmp_path: Path) -> None:
     await filled(kafka)
     file = tmp_path / "node-7.springtide"
     shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
@@ -211,10 +210,7 @@ async def test_an_export_comes_back_bit_for_bit(kafka: KafkaSettings, tmp_path: 
     assert (shown.exit_code, "already exists" in shown.output) == (2, True)
 
 
-async def test_models_that_were_fit_offline_are_taken_over(
-    kafka: KafkaSettings, tmp_path: Path
-) -> None:
-    """NP-37."""
+async def test_models_fitted_offline_are_imported(kafka: KafkaSettings, tmp_path: Path) -> None:
     await filled(kafka)
     trace, models = tmp_path / "trace.csv", str(tmp_path / "models")
     ends = (format_time(APPENDED_MS / 1000 - 86_400 + 300 * i) for i in range(100))
@@ -257,7 +253,7 @@ async def test_import_is_refused_while_a_worker_runs(kafka: KafkaSettings, tmp_p
     assert shown.exit_code == 0, shown.output
 
 
-async def test_what_was_deleted_and_what_is_damaged_is_said(kafka: KafkaSettings) -> None:
+async def test_deleted_and_damaged_records_are_reported(kafka: KafkaSettings) -> None:
     await filled(kafka)
     place = partition_of(NODE, kafka.partitions)
     async with producing(kafka) as producer:
@@ -266,7 +262,7 @@ async def test_what_was_deleted_and_what_is_damaged_is_said(kafka: KafkaSettings
             name = topic.full_name(kafka.topic_prefix)
             await producer.send_and_wait(name, value, key, partition=place)
 
-        # Behind more records of others than are read at once.
+        # After more records of other nodes than are read at once.
         name = PREDICTIONS.full_name(kafka.topic_prefix)
         for i in range(1200):
             await producer.send(name, b"{}", b"other-%d" % i, partition=place)
@@ -289,7 +285,7 @@ async def test_what_was_deleted_and_what_is_damaged_is_said(kafka: KafkaSettings
         shown = await typed(kafka, "model", "inspect", NODE)
         assert shown.exit_code == 1
         assert f"checkpoint '{NODE}@999999'" in shown.output
-        # Of another epoch, and deleted: what is left is the one before.
+        # A deleted record of another epoch leaves the previous one.
         await put(CHECKPOINTS, f"{NODE}@999999".encode(), None)
         await put(CHECKPOINTS, found.key, found.value)
         await put(CHECKPOINTS, f"{NODE}@1000000".encode(), None)

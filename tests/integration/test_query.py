@@ -40,7 +40,7 @@ def a_pod(uid: str, name: str, node: str = "") -> tuple[str, bytes]:
     return pod_key(node, uid).decode(), encode_json(record)
 
 
-def test_a_pod_of_the_topic_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_pod_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = springtide(*arguments, "--bootstrap-servers", cluster.broker.bootstrap_servers,
                              "--topic-prefix", cluster.prefix, "--partitions", "3")  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_pod_of_the_topic_is_explained_from_the_topics(cluster: Cluster, tmp_p
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["calm", "hot"]
 
 
-async def test_a_view_reaches_who_waits_for_it(cluster: Cluster) -> None:
+async def test_a_view_reaches_a_waiting_client(cluster: Cluster) -> None:
     def view(generation: int, node: str = "a") -> tuple[str, bytes]:
         return node, encode_json(NodeViewRecord(node=node, generation=generation))
 
@@ -120,7 +120,7 @@ async def test_a_view_reaches_who_waits_for_it(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def extender(cluster: Cluster) -> AsyncIterator[str]:
-    """The command as it is run; gives its address when the history is there."""
+    """Start the command; return its address when the history is loaded."""
     command = springtide("extender", "--bootstrap-servers", cluster.broker.bootstrap_servers,
                          "--topic-prefix", cluster.prefix, "--host", "127.0.0.1", "--port", "0",
                          "--log-format", "json")  # fmt: skip
@@ -135,15 +135,15 @@ async def extender(cluster: Cluster) -> AsyncIterator[str]:
                 left.discard(said["event"])
         yield f"http://127.0.0.1:{port}"
     finally:
-        # As nobody would stop it who wants to keep anything.
+        # Killed, so that it cannot save anything.
         process.kill()
         await process.communicate()
 
 
-async def test_fifteen_minutes_are_answered_before_and_after_a_restart(cluster: Cluster) -> None:
-    """NP-03: points of a quarter of an hour, average and percentile of the last seconds of it."""
+async def test_fifteen_minutes_are_served_before_and_after_a_restart(cluster: Cluster) -> None:
+    """Points of 15 minutes, and average and percentile of the last seconds."""
     await cluster.create(NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)
-    # Whole seconds, so that times are the same to the last digit.
+    # Whole seconds, so that times are equal to the last digit.
     end = float(int(SystemClock().now()))
     states = [
         replace(
@@ -158,7 +158,7 @@ async def test_fifteen_minutes_are_answered_before_and_after_a_restart(cluster: 
 
     async def answers(base: str) -> list[Any]:
         found = []
-        # The time is given, so that what is answered does not depend on it.
+        # The time is given, so that the answer does not depend on the clock.
         since = {"from": format_time(end - 450)}
         async with aiohttp.ClientSession(base) as session:
             for query in ({}, since, {**since, "resource": "cpu"}):
@@ -192,7 +192,7 @@ async def test_fifteen_minutes_are_answered_before_and_after_a_restart(cluster: 
         assert found["usage"]["cpu_cores"] == [*cores, 9.0]
 
 
-async def test_of_the_past_no_more_is_read_than_is_wanted(cluster: Cluster) -> None:
+async def test_only_the_requested_part_of_the_past_is_read(cluster: Cluster) -> None:
     await cluster.create(NODE_STATE)
     await cluster.states(node_state("old", offset=1))
     await asyncio.sleep(1.5)

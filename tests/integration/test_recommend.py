@@ -1,4 +1,4 @@
-"""`recommend` over a real broker, as a person types it."""
+"""The command `recommend` with a real broker."""
 
 import json
 import uuid
@@ -16,7 +16,7 @@ from tests.integration.test_model_commands import NODE, filled, producing, typed
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Topics of this test alone, of two partitions."""
+    """Return settings with topics of two partitions for this test alone."""
     return KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
@@ -24,14 +24,14 @@ def kafka(broker: LocalKafka) -> KafkaSettings:
     )
 
 
-async def test_what_pods_should_ask_for(kafka: KafkaSettings) -> None:
+async def test_recommended_requests_are_printed(kafka: KafkaSettings) -> None:
     shown = await typed(kafka, "recommend")
     assert shown.exit_code == 3, shown.output
     await filled(kafka)
     shown = await typed(kafka, "recommend")
     assert (shown.exit_code, "there are no pods" in shown.output) == (4, True)
 
-    # Of the pods that have run on the node: pod-0, pod-1 and pod-2.
+    # The pods that have run on the node: pod-0, pod-1 and pod-2.
     async with producing(kafka) as producer:
         for node, uid in ((NODE, "pod-0"), (NODE, "pod-1"), ("other", "pod-9")):
             owner = Owner(kind="ReplicaSet", name="web-5d4")

@@ -1,4 +1,4 @@
-"""`series` over a real broker, as a person types it."""
+"""The command `series` with a real broker."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from tests.table.records import node_state
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Topics of this test alone, of one partition: all nodes lie in it."""
+    """Return settings with topics of one partition for this test alone."""
     return KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid.uuid4().hex[:8]}",

@@ -1,5 +1,7 @@
-"""Sources on the real broker: the file source keeps the topics equal to its files, the fleet fills
-them, and neither touches what the other wrote."""
+"""Sources with a real broker: the file source and the simulated fleet.
+
+The file source keeps the topics equal to its files. No source changes records of another one.
+"""
 
 import asyncio
 import json
@@ -59,7 +61,7 @@ async def settings(broker: LocalKafka) -> Settings:
 
 
 async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
-    """Every record of `topic` as it lies there."""
+    """Return every record of `topic`."""
     consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None)
     await consumer.start()
     try:
@@ -77,7 +79,7 @@ async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[bytes, bytes]:
-    """What a reader of the compacted topic knows in the end; each key in its node's partition."""
+    """Return the newest value by key; check that each key is in its node's partition."""
     values: dict[bytes, bytes] = {}
     for message in await messages(kafka, topic):
         node = message.key.decode() if topic is NODES else split_pod_key(message.key)[0]
@@ -130,7 +132,7 @@ async def test_topics_follow_the_files(settings: Settings, tmp_path: Path) -> No
     assert set(pods) == {b"n1/a", b"n2/b", b"/c"}
     assert decode_json(PodRecord, pods[b"n2/b"]).cgroup_uid == "b"
 
-    # One pod moves, one vanishes, one node vanishes, while the source runs.
+    # A pod moves, another is deleted, and a node is deleted while the source runs.
     write_files(tmp_path, ["n2"], [("n2", "a"), ("n2", "b")])
 
     async def changed() -> bool:
@@ -140,7 +142,7 @@ async def test_topics_follow_the_files(settings: Settings, tmp_path: Path) -> No
     assert set(await latest(kafka, NODES)) == {b"n2"}
     await stopped(source)
 
-    # A file that has not changed writes nothing at the next start; what vanished meanwhile goes.
+    # An unchanged file writes nothing at the next start; deleted objects get tombstones.
     written = len(await messages(kafka, PODS))
     source = asyncio.create_task(run_file_source(settings, *files, SystemClock()))
     await asyncio.sleep(2)
@@ -176,7 +178,7 @@ async def test_a_source_removes_only_what_it_wrote(settings: Settings, tmp_path:
     assert await read_back(kafka, PODS, "file") == {}
 
 
-async def test_reading_back_many_records(settings: Settings) -> None:
+async def test_many_records_are_read_back(settings: Settings) -> None:
     kafka = settings.kafka
     entries = [Entry(PODS, f"n{i % 7}", f"n{i % 7}/{i}".encode(), b"x" * 500) for i in range(5000)]
     gone = [entry._replace(value=None) for entry in entries[:1000]]
@@ -211,7 +213,7 @@ def _written(source: str, change: str) -> float:
     return RECORDS.labels(source, PODS.name, change)._value.get()
 
 
-async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(
+async def test_the_fleet_fills_the_topics_and_continues_in_real_time(
     settings: Settings,
 ) -> None:
     kafka = settings.kafka
@@ -252,12 +254,14 @@ async def test_the_fleet_fills_the_topics_and_goes_on_at_the_pace_of_the_clock(
         assert all(end == start for (_, end), (start, _) in pairwise(of_node))
         assert sum(end - start == 2 for start, end in of_node) >= 3
 
-    # It was told to leave nothing behind.
+    # It removes its records at the end.
     assert await latest(kafka, NODES) == {}
     assert await latest(kafka, PODS) == {}
 
 
-async def test_without_topics_a_source_says_what_to_do(broker: LocalKafka, tmp_path: Path) -> None:
+async def test_a_source_without_topics_raises_an_error_with_a_hint(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers, topic_prefix="test-none")
     nodes, pods = write_files(tmp_path, ["n1"], [])
     with pytest.raises(TopicDriftError, match="is missing") as caught:
@@ -267,7 +271,7 @@ async def test_without_topics_a_source_says_what_to_do(broker: LocalKafka, tmp_p
         await run_fleet(Settings(kafka=kafka), nodes=1, clock=SystemClock())
 
 
-async def test_without_a_broker_a_source_ends_at_once() -> None:
+async def test_a_source_without_a_broker_fails_at_once() -> None:
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailableError):
         await run_fleet(settings, nodes=1, clock=SystemClock())
@@ -279,14 +283,14 @@ async def test_without_a_broker_a_source_ends_at_once() -> None:
 
 
 async def begun(producer: Any, kafka: KafkaSettings, *entries: Entry) -> Any:
-    """Write in a transaction that does not end; returns it."""
+    """Write in a transaction without ending it, and return the transaction."""
     transaction = producer.transaction()
     await transaction.__aenter__()
     await write(producer, kafka, "cluster", entries)
     return transaction
 
 
-async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_topic_says(
+async def test_an_open_transaction_of_a_replaced_writer_is_not_read(
     settings: Settings,
 ) -> None:
     kafka = settings.kafka
@@ -298,7 +302,7 @@ async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_t
             await write(first, kafka, "cluster", [old])
         transaction = await begun(first, kafka, new, other)
         async with open_producer(kafka, "second", name) as second:
-            # For the next to compare with, for a worker that loads, and for one that follows.
+            # For the next writer, for a loading worker, and for a following one.
             assert await read_back(kafka, NODES, "cluster") == {b"n1": old.value}
             assert await loaded(kafka) == {"n1": "o"}
             with pytest.raises(ProducerFenced):
@@ -309,7 +313,7 @@ async def test_what_a_sole_writer_had_begun_when_the_next_came_is_not_what_the_t
 
 
 async def loaded(kafka: KafkaSettings) -> dict[str, str]:
-    """Nodes as a worker knows them after loading, with their uids."""
+    """Return the UIDs of the nodes that a worker loads."""
 
     async def refuse(*of: object) -> None:
         raise AssertionError(of)
@@ -322,10 +326,10 @@ async def loaded(kafka: KafkaSettings) -> dict[str, str]:
     return {name: of.uid for name, of in state.nodes.items()}
 
 
-async def test_a_worker_finds_files_from_where_it_was_started(
+async def test_a_worker_finds_files_relative_to_its_start_directory(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Its data are elsewhere, and Faust would have gone there."""
+    """Faust changes to its data directory, which is elsewhere."""
     node = {"kind": "Node", "metadata": {"name": "here"}}
     listing = {"apiVersion": "v1", "kind": "List", "items": [node]}
     (tmp_path / "nodes.json").write_text(json.dumps(listing))

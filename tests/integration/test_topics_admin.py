@@ -1,4 +1,4 @@
-"""Topics on the real broker: made, compared, mended, and clear words where that is not possible."""
+"""Topics with a real broker: created, compared and corrected, with clear errors."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Settings with topics of this test alone."""
+    """Return settings with topics for this test alone."""
     return KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid4().hex[:8]}",
@@ -55,7 +55,7 @@ async def set_by_hand(kafka: KafkaSettings, topic: str, config: dict[str, str]) 
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, config)])
 
 
-async def test_apply_makes_what_check_finds_clean(kafka: KafkaSettings) -> None:
+async def test_check_finds_no_drift_after_apply(kafka: KafkaSettings) -> None:
     missing = await check_topics(kafka)
     assert [d.kind for d in missing] == ["missing"] * len(TOPICS)
     assert all(d.mendable for d in missing)
@@ -77,7 +77,7 @@ async def test_apply_makes_what_check_finds_clean(kafka: KafkaSettings) -> None:
         assert found[topic.full_name(kafka.topic_prefix)] == 3
 
 
-async def test_a_setting_changed_by_hand_is_reported_and_mended(kafka: KafkaSettings) -> None:
+async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings) -> None:
     await apply_topics(kafka)
     # The request replaces all settings of the topic: only these two are left.
     await set_by_hand(kafka, "samples", {"retention.ms": "60000", "min.insync.replicas": "1"})
@@ -87,7 +87,7 @@ async def test_a_setting_changed_by_hand_is_reported_and_mended(kafka: KafkaSett
     assert set(drift) == {"retention.ms", "message.timestamp.type", "max.message.bytes"}
     assert (drift["retention.ms"].found, drift["retention.ms"].wanted) == ("60000", "86400000")
     assert "samples: retention.ms is 60000, not 86400000" in str(drift["retention.ms"])
-    await require_topics(kafka)  # harms nobody who reads or writes
+    await require_topics(kafka)  # does not affect readers and writers
 
     assert len(await apply_topics(kafka, dry_run=True)) == 1
     assert len(await check_topics(kafka)) == 3
@@ -103,7 +103,7 @@ async def test_a_setting_changed_by_hand_is_reported_and_mended(kafka: KafkaSett
     assert entries["min.insync.replicas"] == 1, "what others have set on the topic is kept"
 
 
-async def test_another_number_of_partitions_is_never_changed(kafka: KafkaSettings) -> None:
+async def test_the_number_of_partitions_is_never_changed(kafka: KafkaSettings) -> None:
     async with admin_client(kafka) as client:
         await client.create_topics([NewTopic(f"{kafka.topic_prefix}.windows", 5, 1)])
     await apply_topics(kafka)
@@ -120,7 +120,7 @@ async def test_another_number_of_partitions_is_never_changed(kafka: KafkaSetting
         await require_topics(kafka)
 
 
-async def test_copies_are_reported(kafka: KafkaSettings) -> None:
+async def test_the_replication_factor_is_reported(kafka: KafkaSettings) -> None:
     await apply_topics(kafka)
     drift = await check_topics(replace(kafka, replication_factor=3))
     assert {d.kind for d in drift} == {"replication"}
@@ -128,19 +128,19 @@ async def test_copies_are_reported(kafka: KafkaSettings) -> None:
     assert not any(d.mendable for d in drift)
 
 
-async def test_more_copies_than_brokers_is_a_clear_error(kafka: KafkaSettings) -> None:
+async def test_more_replicas_than_brokers_are_an_error(kafka: KafkaSettings) -> None:
     with pytest.raises(KafkaError, match="InvalidReplicationFactor") as caught:
         await apply_topics(replace(kafka, replication_factor=3))
     assert caught.value.hint is not None
     assert "kafka.replication_factor" in caught.value.hint
 
 
-async def test_two_at_a_time(kafka: KafkaSettings) -> None:
+async def test_two_concurrent_applies_succeed(kafka: KafkaSettings) -> None:
     await asyncio.gather(apply_topics(kafka), apply_topics(kafka))
     assert await check_topics(kafka) == []
 
 
-async def test_topics_of_another_prefix_are_not_ours(kafka: KafkaSettings) -> None:
+async def test_topics_of_another_prefix_are_ignored(kafka: KafkaSettings) -> None:
     await apply_topics(kafka)
     other = replace(kafka, topic_prefix=f"{kafka.topic_prefix}x")
     assert len(await check_topics(other)) == len(TOPICS)
@@ -187,14 +187,14 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-async def test_no_broker_is_said_at_once() -> None:
+async def test_a_missing_broker_is_reported_at_once() -> None:
     begun = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:\d+ does not answer"):
         await check_topics(KafkaSettings(bootstrap_servers=f"127.0.0.1:{free_port()}"))
     assert time.monotonic() - begun < 5
 
 
-async def test_a_port_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_admin, "CONNECT_SECONDS", 1.0)
     begun = time.monotonic()
     with silent_port() as port, pytest.raises(BrokerUnavailableError):
@@ -202,7 +202,7 @@ async def test_a_port_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyP
     assert time.monotonic() - begun < 4
 
 
-async def test_wrong_security_is_an_error_within_bounded_time(broker: LocalKafka) -> None:
+async def test_wrong_security_settings_are_an_error_in_bounded_time(broker: LocalKafka) -> None:
     begun = time.monotonic()
     with pytest.raises(KafkaError):
         await check_topics(

@@ -131,6 +131,8 @@ class SampleRows:
             return _NO_NUMBERS
         points = self._batch.column(self._layout.points)
         start, end = points.offsets.to_numpy()[self.listing.node :][:2].tolist()
+        if start == end:
+            return _NO_NUMBERS
         return points.values.values[start * _TRIPLE : end * _TRIPLE]
 
     def _by_statistic(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

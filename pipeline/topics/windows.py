@@ -173,7 +173,8 @@ def decode_window(data: bytes) -> Window:
 def as_decoded(window: Window, data: bytes) -> Window:
     """What `decode_window(data)` returns, without decoding the rows again; `data` must be
     `encode_window(window)`, and the rows must come from `read_rows` and `read_pod_columns`."""
-    head, facts, _ = data.split(b"\n", 2)
+    end = data.index(b"\n")
+    head, facts = data[:end], data[end + 1 : data.index(b"\n", end + 1)]
     return dataclasses.replace(
         window, node=_read_facts(facts), bad_values=decode_json(_Head, head).bad_values
     )

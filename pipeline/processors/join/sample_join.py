@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.errors import FutureWindowError
 from pipeline.processors.arrays import BoolArray, FloatArray
@@ -140,16 +141,15 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     Returns the number of such values per column, too. A sample without any is returned itself.
     """
     names, points = tuple(sample.places), sample.points
-    limits = _limits(names)
+    limits = _limit_bits(names)
     # Floats that are not negative sort as their bits, and those of all others sort above: one
     # comparison finds all invalid values, and takes -0.0 for one.
-    good = np.count_nonzero(sample.numbers.view(np.uint64) <= limits.view(np.uint64))
-    if (
-        good == sample.numbers.size - sample.null_count
-        and (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all()
+    good = np.count_nonzero(sample.numbers.view(np.uint64) <= limits)
+    if good == sample.numbers.size - sample.null_count and (
+        not len(points) or (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all()
     ):
         return sample, {}
-    bad = _is_bad(sample.numbers, limits) & ~sample.null
+    bad = _is_bad(sample.numbers, limits.view(np.float64)) & ~sample.null
     bad_points = _is_bad(points, _POINT_LIMITS) & ~sample.null_points
     counts = [*bad.sum(axis=1).tolist(), *bad_points.sum(axis=0).tolist()]
     bad_values = {
@@ -163,8 +163,8 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
 
 
 @lru_cache(maxsize=256)
-def _limits(names: tuple[str, ...]) -> FloatArray:
-    return np.array([_LARGEST[name] for name in names]).reshape(-1, 1)
+def _limit_bits(names: tuple[str, ...]) -> npt.NDArray[np.uint64]:
+    return np.array([_LARGEST[name] for name in names]).reshape(-1, 1).view(np.uint64)
 
 
 _POINT_LIMITS: Final = np.array([_LARGEST[name] for name in LIST_COLUMNS])

@@ -1,8 +1,8 @@
-"""What windows teach the models, and what is told of it: in one call for several partitions.
+"""Train the models with windows of several partitions in one call, and encode the results.
 
-Owes the rest: what follows from a window is a function of the log of its partition up to it, with
-whatever other windows it shares a call. For a few nodes at once models take little more than for
-one, so a worker puts together what it has of all its partitions. Nothing here awaits.
+The results of a window are a function of its partition's log up to it, whatever other windows
+share the call. A call for a few nodes costs little more than one for a single node, so a worker
+applies the windows of all its partitions together. Nothing here awaits.
 """
 
 from collections import Counter
@@ -26,27 +26,26 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 
-WINDOWS_SEEN = counter("worker_windows", "Windows by what became of them.", ["status"])
+WINDOWS_SEEN = counter("worker_windows", "Windows by outcome.", ["status"])
 LAST_END = gauge(
     "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
 )
 
 GENERATION = 1
-"""Of the windows topic. A topic made anew (other partitions) gets the next one."""
+"""Generation of the windows topic. A recreated topic (other partitions) gets the next number."""
 
 
 class DuePrediction(NamedTuple):
-    """A prediction that is to be published: the peaks of a node after this window, as `at` of
-    `peaks` has them."""
+    """A prediction that is due: the peaks of a node after this window, `peaks[position]`."""
 
     source: PartitionWindow
     peaks: AllPeaks
-    at: int
+    position: int
 
 
 class PendingReport(NamedTuple):
-    """An applied window and what is to be said of it: the node's counters and peaks as of then, and
-    the newest prediction to be published with it, or none."""
+    """An applied window to be reported, with the node's counters and peaks as of then, and the
+    newest prediction to be published with it, as bytes."""
 
     source: PartitionWindow
     counters: Counters
@@ -55,96 +54,95 @@ class PendingReport(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A window of `batch` that was applied, the node's counters as of then and its peaks, which
-    `at` of `peaks` has, and the newest prediction to be published with it: as peaks, as bytes, or
-    none."""
+    """A window of `batch` that was applied, with the node's counters and peaks as of then,
+    `peaks[position]`, and the newest prediction to be published with it, as peaks or as bytes."""
 
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
     peaks: AllPeaks
-    at: int
+    position: int
     due: DuePrediction | None = None
     prediction: bytes | None = None
 
     def after(self, before: "Applied | PendingReport | None") -> "Applied":
-        """This, with the prediction of an earlier window of the node if it has none."""
+        """This window, with the prediction of an earlier window of the node if it has none."""
         if before is None or self.due or self.prediction:
             return self
         due = before.due if isinstance(before, Applied) else None
         return self._replace(due=due, prediction=before.prediction)
 
     def pending(self) -> PendingReport:
-        """What is to be said, on its own: peaks hold on to those of other nodes."""
-        headline, prediction = self.peaks.headline(self.at), self.prediction
+        """The report without references to other nodes: `peaks` would keep theirs in memory."""
+        headline, prediction = self.peaks.headline(self.position), self.prediction
         if self.due is not None:
-            source, peaks, at = self.due
-            prediction = encode_prediction(source.window, peaks[at], _position(source))
+            source, peaks, position = self.due
+            prediction = encode_prediction(source.window, peaks[position], _log_position(source))
         return PendingReport(self.source, self.counters, headline, prediction)
 
 
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
-    """Runs of windows, and each departure by itself, in order; in a run no node occurs twice."""
-    found: list[list[PartitionWindow]] = []
+    """Split windows into runs without a node twice, and single departures, in order."""
+    segments: list[list[PartitionWindow]] = []
     runs: list[list[PartitionWindow]] = [[]]
-    for placed in windows:
-        if placed.window.type == "departure":
-            runs += [[placed], []]
+    for source in windows:
+        if source.window.type == "departure":
+            runs += [[source], []]
         else:
-            runs[-1].append(placed)
+            runs[-1].append(source)
     for run in runs:
-        groups = rounds(placed.node for placed in run)
-        found += [[run[position] for position in group] for group in groups]
-    return found
+        groups = rounds(source.node for source in run)
+        segments += [[run[position] for position in group] for group in groups]
+    return segments
 
 
 def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
-    """Apply windows of distinct nodes; what was applied, in order."""
+    """Apply windows of distinct nodes; returns the applied ones in order."""
     rules = windows[0].models.rules
-    batch = WindowBatch([placed.window for placed in windows], rules.memory_policy)
+    batch = WindowBatch([source.window for source in windows], rules.memory_policy)
     outcomes = bank.apply(
-        [placed.models.bank for placed in windows], batch.training(rules.statistic)
+        [source.models.bank for source in windows], batch.training(rules.statistic)
     )
     for status, seen in Counter(outcome.status for outcome in outcomes).items():
         WINDOWS_SEEN.labels(status).inc(seen)
     applied = []
-    for placed, outcome in zip(windows, outcomes, strict=True):
-        _count(placed, outcome)
+    for source, outcome in zip(windows, outcomes, strict=True):
+        _count(source, outcome)
         if outcome.status == "applied":
-            applied.append(placed)
-    return _told(applied, batch) if applied else []
+            applied.append(source)
+    return _answers(applied, batch) if applied else []
 
 
-def _told(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
-    """What the models say after `windows`, which were applied."""
+def _answers(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
+    """The peaks after `windows` of `batch`, which were applied."""
     latest: dict[int, int] = {}
-    for cursor, _, window in windows:
-        partition, end_ms = cursor.ownership.partition, window.header.window_end_ms
+    for source in windows:
+        partition, end_ms = source.models.ownership.partition, source.window.header.window_end_ms
         latest[partition] = max(latest.get(partition, end_ms), end_ms)
     for partition, end_ms in latest.items():
         LAST_END.labels(str(partition)).set(end_ms / 1000)
-    nodes = [(placed.models.bank, placed.node) for placed in windows]
+    nodes = [(source.models.bank, source.node) for source in windows]
     peaks = bank.peaks(nodes)
     if windows[0].models.rules.node_metrics:
-        for placed, amounts in zip(windows, prod_amounts(peaks).items(), strict=True):
-            placed.models.amounts.update([amounts])
+        for source, amounts in zip(windows, prod_amounts(peaks).items(), strict=True):
+            source.models.amounts.update([amounts])
     due = bank.due(nodes, peaks).tolist()
     return [
         Applied(
-            placed,
+            source,
             batch,
-            placed.models.counters[placed.node],
+            source.models.counters[source.node],
             peaks,
-            at,
-            DuePrediction(placed, peaks, at) if due[at] else None,
+            position,
+            DuePrediction(source, peaks, position) if due[position] else None,
         )
-        for at, placed in enumerate(windows)
+        for position, source in enumerate(windows)
     ]
 
 
 def report_applied(applied: Sequence[Applied]) -> list[NodeReport]:
-    """`report` of windows that were just applied, whose columns are read already if these are all
-    windows of one batch."""
+    """`report` of windows that were just applied, with their columns if these are all windows of
+    one batch."""
     pending = [window.pending() for window in applied]
     if applied and len(batch := applied[0].batch) == len(applied):
         pairs = zip(applied, batch.windows, strict=True)
@@ -154,9 +152,11 @@ def report_applied(applied: Sequence[Applied]) -> list[NodeReport]:
 
 
 def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -> list[NodeReport]:
-    """What is published of these windows, the last of their nodes, and put it into `reports` of
-    their partitions, with the standing prediction where there is no new one. `batch` are the
-    columns of these windows, if they were read before."""
+    """Encode the results of these windows, the last of their nodes.
+
+    `reports` of their partitions get them, too, with the previous prediction where there is no new
+    one. `batch` are the columns of these windows if they were read before.
+    """
     if not pending:
         return []
     sources = [last.source for last in pending]
@@ -168,18 +168,14 @@ def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -
         [last.headline for last in pending],
         bank.recent_usage([(source.models.bank, source.node) for source in sources]),
         [last.counters for last in pending],
-        [_position(source) for source in sources],
+        [_log_position(source) for source in sources],
     )
     reports: list[NodeReport] = []
     for last, state, resources in zip(pending, states, _resources(pending, batch), strict=True):
-        all_reports, node, prediction = (
-            last.source.models.reports,
-            last.source.node,
-            last.prediction,
-        )
-        new = NodeReport(prediction, state, resources)
-        standing = all_reports.get(node) if prediction is None else None
-        all_reports[node] = standing.with_newer(state, resources) if standing else new
+        latest, node = last.source.models.reports, last.source.node
+        new = NodeReport(last.prediction, state, resources)
+        previous = latest.get(node) if last.prediction is None else None
+        latest[node] = previous.with_newer(state, resources) if previous else new
         reports.append(new)
     return reports
 
@@ -195,7 +191,7 @@ def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[byt
             batch,
             offers(batch, *_prods(headlines)),
             [headline.decides for headline in headlines],
-            [_position(last.source) for last in pending],
+            [_log_position(last.source) for last in pending],
         )
         for i, record in zip(positions, made, strict=True):
             encoded[i] = encode_json(record)
@@ -203,8 +199,8 @@ def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[byt
 
 
 def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
-    """What counts of what the predictors say of Prod, and what each of them says that does not
-    decide for all."""
+    """Prod by the deciding predictor of each node, and by each predictor that does not decide for
+    all nodes."""
     amounts = np.array([headline.prod_amounts for headline in headlines])
     peaks = np.array([headline.prod_peaks for headline in headlines])
     decides = [headline.deciding for headline in headlines]
@@ -214,17 +210,17 @@ def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
     return decided, [Prod(amounts[:, i], peaks[:, i]) for i in others]
 
 
-def _position(source: PartitionWindow) -> dict[str, int]:
+def _log_position(source: PartitionWindow) -> dict[str, int]:
     epoch = source.models.ownership.epoch
     return {"generation": GENERATION, "offset": source.offset, "epoch": epoch}
 
 
-def _count(placed: PartitionWindow, outcome: Outcome) -> None:
-    counters = placed.models.counters
-    old = counters.get(placed.node, Counters())
+def _count(source: PartitionWindow, outcome: Outcome) -> None:
+    counters = source.models.counters
+    old = counters.get(source.node, Counters())
     applied = outcome.status == "applied"
-    bad_values = sum(placed.window.bad_values.values())
-    counters[placed.node] = msgspec.structs.replace(
+    bad_values = sum(source.window.bad_values.values())
+    counters[source.node] = msgspec.structs.replace(
         old,
         applied=old.applied + applied,
         duplicate=old.duplicate + (outcome.status == "duplicate"),
@@ -233,10 +229,10 @@ def _count(placed: PartitionWindow, outcome: Outcome) -> None:
         gaps=old.gaps + outcome.gap,
         untrained=old.untrained + (applied and not outcome.trained),
         bad_values=old.bad_values + bad_values,
-        last_gap_at=_end(placed) if outcome.gap else old.last_gap_at,
-        last_bad_value_at=_end(placed) if applied and bad_values else old.last_bad_value_at,
+        last_gap_at=_end(source) if outcome.gap else old.last_gap_at,
+        last_bad_value_at=_end(source) if applied and bad_values else old.last_bad_value_at,
     )
 
 
-def _end(placed: PartitionWindow) -> str:
-    return format_time(placed.window.header.window_end_ms / 1000)
+def _end(source: PartitionWindow) -> str:
+    return format_time(source.window.header.window_end_ms / 1000)

@@ -1,14 +1,13 @@
-"""The model bank of one partition: the life of its nodes' models, and the peaks in them.
+"""The model bank of one partition: admits windows, expires pods, gives peaks.
 
-Owes the rest: a pure function of the windows applied. Each window of a node counts once, in the
-order of event time; the bits of a node's models and peaks depend on its own windows alone, not on
-which other nodes share the bank or how windows were batched, and `restore(state_of(..))` goes on
-as if nothing had happened.
+A bank is a function of the windows applied. Each window of a node counts once, in the order of
+event time. The bits of a node's models and peaks depend on its own windows alone, not on other
+nodes or on how windows were batched, and survive `restore(state_of(..))`.
 
-A batch is worked off in rounds in which no node occurs twice. In a round everything per pod is an
-array operation over all its nodes (`learner.py`); only the bookkeeping per window, which is here,
-is a Python loop. Banks of several partitions may have their rows in the same columns: then a batch
-may span them, for a few nodes at once take little longer than one.
+A batch is applied in rounds in which no node occurs twice. In a round all work per pod is an array
+operation over all nodes (`learner.py`); only the bookkeeping per window, in this module, is a
+Python loop. Banks of several partitions may share their columns, so that one batch spans them: a
+call for a few nodes takes little longer than one for a single node.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MAX_PODS: Final = 4096
 class Bank:
     """Models of all nodes of one partition. Not for several threads at once.
 
-    `predictors` run in place of those that `config` names, so that one can be tried that is not
-    installed. Raises `PredictorError` if those of `config` cannot be made.
+    `predictors` replace those that `config` names, to try one that is not installed. Raises
+    `PredictorError` if those of `config` cannot be created.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class Bank:
         self.fingerprint = self._learner.fingerprint
 
     def beside(self) -> Bank:
-        """An empty bank with its rows in the columns of this one. Whoever drops one of them must
-        `clear` it: its rows are lost to the others otherwise."""
+        """An empty bank that shares the columns of this one. `clear` a bank before dropping it, or
+        its rows stay in use."""
         other = copy.copy(self)
         other._nodes = {}
         return other
@@ -101,7 +100,7 @@ class Bank:
         if known is None:
             return "applied"
         if window.end_ms > known.end_ms:
-            # Else two machines of one name would begin anew at each other's windows, for ever.
+            # Otherwise two machines of one name would reset each other's models for ever.
             other = _is_of_another(known, window)
             silent_ms = window.start_ms - known.end_ms
             return "second_exporter" if other and silent_ms < known.window_ms else "applied"
@@ -111,7 +110,7 @@ class Bank:
         return "duplicate" if same else "second_exporter"
 
     def _admit(self, window: WindowHead) -> tuple[NodeModels, Outcome]:
-        """Bring what is kept of the node up to this window; its models learn afterwards."""
+        """Bring the node's state up to this window; its models learn afterwards."""
         node = self._nodes.get(window.node)
         gap, restarted = 0, False
         if node is None:
@@ -122,7 +121,7 @@ class Bank:
             gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
             restarted = _is_of_another(node, window)
         if restarted:
-            self._learner.begin_anew(node)
+            self._learner.reset(node)
         node.machine_id, node.epoch = window.machine_id, window.epoch
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
         node.coverage = window.coverage
@@ -135,33 +134,33 @@ class Bank:
     # -- forgetting
 
     def _expire(self, node: NodeModels) -> tuple[str, ...]:
-        """Drop the models of pods that were not listed for long, and where pods are more than
-        `MAX_PODS` those of the longest absent, however short that is."""
+        """Drop the models of pods that no window has listed for the expiration time, and of the
+        longest absent ones beyond `MAX_PODS`."""
         oldest = node.end_ms - self._expiration_ms
         seen = self._learner.last_listed_ms(node)
         surplus = len(node.pods) - MAX_PODS
         longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
-        gone = {uid for uid in seen if seen[uid] < oldest}.union(longest)
-        expired = tuple(sorted(gone))
+        outdated = {uid for uid in seen if seen[uid] < oldest}
+        expired = tuple(sorted(outdated.union(longest)))
         if expired:
             self._learner.release_pods(node, expired)
         return expired
 
     def forget(self, node: str) -> bool:
         """Drop all models of a node that has departed; False if there were none."""
-        gone = self._nodes.pop(node, None)
-        if gone is None:
+        models = self._nodes.pop(node, None)
+        if models is None:
             return False
-        self._learner.release([gone])
+        self._learner.release([models])
         return True
 
     def clear(self) -> None:
         """Drop all models of this bank."""
         if not self._nodes:
             return
-        gone = list(self._nodes.values())
+        models = list(self._nodes.values())
         self._nodes.clear()
-        self._learner.release(gone)
+        self._learner.release(models)
 
     # -- peaks
 
@@ -171,11 +170,11 @@ class Bank:
         return self._learner.peaks(names, [self._nodes[name] for name in names])
 
     def due(self, peaks: AllPeaks) -> BoolArray:
-        """Which of these are to be published, and from now on count as if they were.
+        """Whether each of these peaks is to be published; those count as published from now on.
 
-        `peaks` are those of distinct nodes after their last windows. Asked once after each window
-        that is applied, the answer is a function of the node's windows. Raises KeyError for a
-        node without models.
+        `peaks` are those of distinct nodes after their last windows. Called once after each applied
+        window, the result is a function of the node's windows. Raises KeyError for a node without
+        models.
         """
         return self._learner.due(peaks, [self._nodes[name] for name in peaks.names])
 
@@ -193,10 +192,10 @@ class Bank:
         return self._learner.state_of(node, self._nodes[node])
 
     def restore(self, node: str, data: bytes) -> None:
-        """Take over the state of a node, in place of what was known of it.
+        """Replace the models of a node by the state in `data`.
 
-        Raises CheckpointError, and leaves the bank as it was, if the bytes are damaged, of another
-        version, of another node, or of models that learn otherwise: of another fingerprint.
+        Raises CheckpointError, and leaves the bank unchanged, if the bytes are damaged, or of
+        another version, node or fingerprint.
         """
         state = self._learner.checked(node, data)
         self.forget(node)
@@ -204,13 +203,13 @@ class Bank:
 
 
 Place = tuple[Bank, str]
-"""A node's models: those of this name in this bank."""
+"""The models of a node by bank and name."""
 
 
 def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
     """Apply each window of `batch` to its bank, in their order; one outcome for each.
 
-    All `banks` have their rows in the same columns.
+    All `banks` share their columns.
     """
     learner = _learner_of(banks)
     outcomes: dict[int, Outcome] = {}
@@ -232,31 +231,31 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
 
 
 def peaks(places: Sequence[Place]) -> AllPeaks:
-    """`Bank.peaks` over several banks with their rows in the same columns."""
+    """`Bank.peaks` over several banks that share their columns."""
     return _learner_of([bank for bank, _ in places]).peaks(
         [name for _, name in places], _models(places)
     )
 
 
-def due(places: Sequence[Place], of: AllPeaks) -> BoolArray:
-    """`Bank.due` over several banks: `of` are the peaks of these places."""
-    return _learner_of([bank for bank, _ in places]).due(of, _models(places))
+def due(places: Sequence[Place], peaks: AllPeaks) -> BoolArray:
+    """`Bank.due` over several banks, with the peaks of these places."""
+    return _learner_of([bank for bank, _ in places]).due(peaks, _models(places))
 
 
 def recent_usage(places: Sequence[Place]) -> RecentUsage:
-    """`Bank.recent_usage` over several banks with their rows in the same columns."""
+    """`Bank.recent_usage` over several banks that share their columns."""
     return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
 
 
 def _is_of_another(node: NodeModels, window: WindowHead) -> bool:
-    """Whether a window is of another machine than the node's models; those that were fitted are of
-    none, and the first machine's."""
+    """Whether a window is of another machine than the node's models. Fitted models have no machine
+    and accept the first one."""
     return node.machine_id not in ("", window.machine_id)
 
 
 def _learner_of(banks: Sequence[Bank]) -> Learner:
-    """What all of `banks` share. Raises ValueError if they share nothing, or are none: rows of one
-    would be taken for those of another."""
+    """The learner of all `banks`. Raises ValueError if there is not exactly one: row numbers of one
+    bank would be used in the columns of another."""
     learners = {id(bank._learner) for bank in banks}
     if len(learners) != 1:
         raise ValueError(f"{len(banks)} banks of {len(learners)} learners, not of one")

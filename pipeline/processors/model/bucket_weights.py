@@ -1,9 +1,9 @@
-"""Bucket weights of one resource for many rows, of which only the span in use is kept.
+"""Bucket weights of one resource for many rows, stored only for the span in use.
 
-Owes the rest: the bits of a dense array (rows, buckets) in a fraction of its memory and time. An
-entity's usage stays within a few dozen of the layout's buckets, so a row has a stretch of cells
-for the buckets around its own, and moves to a wider one when a sample falls outside. Buckets
-outside the stretch are 0 and add nothing to a running sum, so where a row lies never shows.
+The results have the bits of a dense array (rows, buckets), in a fraction of its memory and time.
+Usage of an entity stays within a few dozen buckets, so a row has a stretch of cells for these, and
+moves to a wider stretch when a sample falls outside. Buckets outside the stretch are 0 and add
+nothing to a running sum.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _Units = npt.NDArray[np.int32]
 
 _NARROW: Final = (16, 32, 64)
 _UNIT: Final = 16
-"""Stretches are whole units of cells, so that those of all widths can lie in one array."""
+"""Stretches are whole units of cells, so that stretches of all widths fit into one array."""
 _FIRST_CAPACITY: Final = 256
 
 BUCKET_TERMS: Final = ("bucket", "first", "ratio", "start", "end")
-"""What there is to be said of a bucket: its number, first size and growth of its layout, and from
-where to where it goes. The last one has no end."""
+"""Terms that explain a bucket: its number, first size and growth of its layout, its start and end.
+The last bucket has no end."""
 
 
 class Cells:
-    """Stretches of float64 cells, handed out by width; whoever takes one writes all of it."""
+    """Allocates stretches of float64 cells by width; the content of a new stretch is undefined."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         self.units: FloatArray = np.zeros((0, _UNIT))
@@ -39,7 +39,7 @@ class Cells:
 
     @property
     def flat(self) -> FloatArray:
-        """All cells one after the other, to be read and written in place until the next `take`."""
+        """All cells in one array, to be read and written in place until the next `take`."""
         return self.units.reshape(-1)
 
     def take(self, count: int, width: int) -> _Units:
@@ -68,19 +68,19 @@ class Cells:
         return self.units.take(every, axis=0).reshape(len(units), width)
 
     def write(self, units: _Units, cells: FloatArray) -> None:
-        """Put `cells` (n, width) into stretches of that width."""
+        """Write `cells` (n, width) into stretches of that width."""
         every = units[:, None] + np.arange(cells.shape[1] // _UNIT)
         self.units[every] = cells.reshape(*every.shape, _UNIT)
 
     def empty(self, units: _Units, width: int) -> None:
-        """Put zeros into stretches of that width."""
+        """Set the cells of stretches of that width to 0."""
         self.units[units[:, None] + np.arange(width // _UNIT)] = 0.0
 
 
 class Buckets:
-    """Histograms by row number; rows have nothing until a sample comes.
+    """Histograms by row number, without cells until the first sample.
 
-    Each row has one of `layouts`, given by number (its profile) with the first sample.
+    Each row has one of `layouts`, its profile, which comes by number with each sample.
     """
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
@@ -89,7 +89,7 @@ class Buckets:
         whole = -(-self._most // _UNIT) * _UNIT
         self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
         self._cells = Cells(self._widths.tolist())
-        # Behind the place of no bucket, -1; of other layouts there may be more.
+        # Place 0 is that of bucket -1. Layouts with fewer buckets leave places unused.
         self._ends = np.full((len(layouts), 1 + self._most), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
             ends[1 : 1 + layout.num_buckets] = layout.ends
@@ -97,7 +97,7 @@ class Buckets:
         for terms, layout in zip(self._terms, layouts, strict=True):
             terms[1 : 1 + layout.num_buckets] = _described(layout)
         self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
-        # Of a row that is nowhere the width is 0: whatever it gets falls outside.
+        # A row without cells has width 0, so that every sample falls outside.
         self._width: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
         self._unit: _Units = np.zeros(0, np.int32)
         self._base: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
@@ -119,7 +119,7 @@ class Buckets:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
         found = self._find(values, profiles)
         short = found.astype(np.uint16)
-        # Below the base it wraps around, to beyond any width.
+        # Below the base the difference wraps around to more than any width.
         offset = short - self._base.take(rows)
         outside = (offset >= self._width.take(rows)).nonzero()[0]
         if len(outside):
@@ -143,7 +143,7 @@ class Buckets:
         return answer
 
     def ends(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
-        """What a quantile in these buckets answers; NaN for the bucket -1."""
+        """The quantile in these buckets; NaN for the bucket -1."""
         return self._ends.take(self._places(buckets, profiles))
 
     def described(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
@@ -152,13 +152,13 @@ class Buckets:
         return terms.take(self._places(buckets, profiles), axis=0)
 
     def _places(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
-        """Where buckets of these profiles lie in a table of all layouts."""
+        """The places of buckets of these profiles in a table of all layouts."""
         return profiles * np.int64(1 + self._most) + 1 + buckets
 
     def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
-        """Multiply all weights of these rows; what falls below epsilon becomes 0.
+        """Multiply all weights of these rows; weights below epsilon become 0.
 
-        Gives which rows still hold something, (n,).
+        Returns whether each row still has weights, (n,).
         """
         filled = np.zeros(len(rows), np.bool_)
         for width, at in self._by_width(rows):
@@ -170,7 +170,7 @@ class Buckets:
         return filled
 
     def clear(self, rows: IntArray) -> None:
-        """Leave nothing in these rows."""
+        """Remove all weights of these rows."""
         for width, at in self._by_width(rows):
             self._cells.give_back(self._unit[rows[at]], width)
         self._width[rows] = 0
@@ -191,7 +191,7 @@ class Buckets:
         self._fill(rows.repeat(counts), buckets, kept)
 
     def _filled(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """Where these rows hold something, in no order: position in `rows`, bucket and weight."""
+        """The filled buckets of these rows in any order: position in `rows`, bucket and weight."""
         found = []
         for width, at in self._by_width(rows):
             mine = rows.take(at)
@@ -207,7 +207,7 @@ class Buckets:
         return np.concatenate(places), np.concatenate(held), np.concatenate(weights)
 
     def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
-        """Put weights into buckets that lie in the rows' stretches."""
+        """Set weights of buckets that are within the rows' stretches."""
         cells = self._unit.take(rows) * np.int64(_UNIT) + (buckets - self._base.take(rows))
         self._cells.flat[cells] = weights
 
@@ -221,7 +221,7 @@ class Buckets:
         return found
 
     def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
-        """The widths that some of these rows have, and the positions in `rows` of those."""
+        """Each width that occurs, with the positions in `rows` of the rows that have it."""
         widths, left = self._width.take(rows), len(rows)
         for width in self._widths.tolist():
             if left == 0:
@@ -232,7 +232,7 @@ class Buckets:
                 yield width, at
 
     def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
-        """Move these rows so that each has its one of `buckets` inside, besides what it holds."""
+        """Move these rows to stretches with room for their weights and one of `buckets` each."""
         at, held, weights = self._filled(rows)
         low, high = buckets.copy(), buckets.copy()
         np.minimum.at(low, at, held)
@@ -242,7 +242,7 @@ class Buckets:
         self._fill(rows.take(at), held, weights)
 
     def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
-        """Give rows that are nowhere stretches of zeros, with buckets `low` to `high` in them."""
+        """Give rows without cells stretches of zeros for buckets `low` to `high`."""
         span = high - low + 1
         widths = self._widths.take(self._widths.searchsorted(span))
         base = np.minimum(low - (widths - span) // 2, self._most - widths)

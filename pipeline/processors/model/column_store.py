@@ -1,7 +1,7 @@
-"""Named columns by row number, which models and predictors declare and the bank keeps for them.
+"""Named columns by row number that models and predictors declare and the bank stores.
 
-Owes the rest: columns that grow, are emptied and are saved together, so that whoever keeps a value
-per entity or per node states its shape once and has checkpoints, expiry and restarts for nothing.
+Columns grow, are cleared and are saved together: a declared column has checkpoints, expiry and
+restarts without further code.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pipeline.processors.arrays import IntArray
 _SMALL_BYTES: Final = 1_048_576
 """Columns up to this size are moved when they grow."""
 _TIMES: Final = 16
-"""For how many times as many rows as are wanted address space is taken."""
-# Items of a column that is not by row lie so far apart: not by a power of two, or a few sets of
-# the processor's cache would have to hold all items of a row.
-_ODD: Final = 1056
+"""Address space is reserved for so many times the rows that are needed."""
+# Rows of padding between the items of a column that is not by row. A stride of a power of two
+# would put all items of a row into a few sets of the processor's cache.
+_PADDING: Final = 1056
 _NO_RESERVE: Final = 0x4000  # MAP_NORESERVE, which mmap names from Python 3.13 on
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What one row holds: an array of `shape` and `dtype` (little-endian), all `empty` at first.
+    """The value of one row: an array of `shape` and `dtype` (little-endian), `empty` at first.
 
-    Rows lie side by side in memory, or if not `by_row`, each item of all rows.
+    In memory rows follow each other; if not `by_row`, the same item of all rows does.
     """
 
     shape: tuple[int, ...] = ()
@@ -45,12 +45,12 @@ class Column:
     by_row: bool = field(default=True, repr=False)
 
     def room(self, rows: int) -> npt.NDArray[Any]:
-        """Zeros for at least so many rows, (rows or more, *shape), which take memory only as they
-        are written: address space for many more where moving them would take long."""
+        """Zeros, (rows or more, *shape), which take memory only as they are written. Large columns
+        get address space for many more rows, so that they rarely move."""
         dtype = np.dtype(self.dtype)
         array: npt.NDArray[Any] | None = None
         if rows * math.prod(self.shape) * dtype.itemsize > _SMALL_BYTES:
-            array = _mapped(self._shape(_TIMES * rows + _ODD), dtype)
+            array = _mapped(self._shape(_TIMES * rows + _PADDING), dtype)
         if array is None:
             array = np.zeros(self._shape(rows), dtype)
         return array if self.by_row else np.moveaxis(array, -1, 0)
@@ -71,8 +71,8 @@ class Column:
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Zeros in address space that is not held against the memory of the machine; None where it
-    would be, and where the process is not given so much."""
+    """Zeros in address space that does not count against the machine's memory; None where it
+    would, or where the process may not map so much."""
     if not _is_address_space_free():
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
@@ -80,7 +80,7 @@ def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
         area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags)
     except OSError:
         return None
-    # Of a huge page most would be room that no row uses.
+    # Most of a huge page would be memory that no row uses.
     with suppress(OSError):  # a kernel without them
         area.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(area, dtype).reshape(shape)
@@ -88,7 +88,7 @@ def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
 
 @cache
 def _is_address_space_free() -> bool:
-    """Whether the kernel counts memory when it is used, and this process may map what it likes."""
+    """Whether the kernel counts memory only when it is used, and sets this process no limit."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return False
     try:
@@ -118,18 +118,18 @@ class Columns:
 
     @property
     def fingerprint(self) -> str:
-        """Names the columns and all that shapes their bytes."""
+        """The columns and all that shapes their bytes, as text."""
         return ";".join(f"{name}={column}" for name, column in sorted(self.columns.items()))
 
     def renamed(self, names: Mapping[str, str]) -> Columns:
-        """The same arrays until the next `grow`, some under another name: `names` gives for each
-        of these the name here."""
+        """The same arrays until the next `grow`, with additional names: `names` maps each to the
+        name here."""
         other = Columns({})
         other._arrays = self._arrays | {name: self._arrays[here] for name, here in names.items()}
         return other
 
     def grow(self, rows: int) -> None:
-        """Make room for row numbers below `rows`, most often without moving those there are."""
+        """Make room for row numbers below `rows`, usually without moving existing rows."""
         for name, column in self.columns.items():
             old = self._arrays[name]
             if rows > len(self._room[name]):
@@ -140,7 +140,7 @@ class Columns:
                 self._arrays[name][len(old) :] = column.empty
 
     def clear(self, rows: IntArray) -> None:
-        """Make these rows as they were at first."""
+        """Reset these rows to `empty`."""
         for name, column in self.columns.items():
             self._arrays[name][rows] = column.empty
 
@@ -161,7 +161,7 @@ class Columns:
                 )
 
     def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
-        """Put what `pack` gave, and `check` found right, into these rows."""
+        """Write the bytes that `pack` gave, and `check` accepted, into these rows."""
         at = _place(rows)
         for name, column in self.columns.items():
             shape = (len(rows), *column.shape)
@@ -169,15 +169,15 @@ class Columns:
 
 
 def _place(rows: IntArray) -> IntArray | slice:
-    """Rows that follow each other as a slice, which numpy copies several times as fast."""
+    """Consecutive rows as a slice, which numpy copies several times as fast."""
     first = int(rows[0]) if len(rows) else 0
     follow = (rows == np.arange(first, first + len(rows))).all()
     return slice(first, first + len(rows)) if follow else rows
 
 
 def _to_bytes(values: npt.NDArray[Any]) -> bytes:
-    """Bytes of the same rank together, of whole numbers in a series their differences: so what
-    changes little lies beside its like."""
+    """The bytes by rank within their items, series of integers as differences: like bytes are
+    neighbours, which compresses well."""
     values = np.ascontiguousarray(values)
     if _is_series(values.dtype, values.shape):
         steps = values.copy()
@@ -188,7 +188,7 @@ def _to_bytes(values: npt.NDArray[Any]) -> bytes:
 
 
 def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """What `_to_bytes` gave."""
+    """The inverse of `_to_bytes`."""
     ranks = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
     each = np.empty(ranks.shape[::-1], np.uint8)
     for i, rank in enumerate(ranks):

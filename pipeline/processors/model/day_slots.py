@@ -1,9 +1,8 @@
-"""The recent past of each row: what it used in each of the last 288 slots of five minutes.
+"""The last day of each row: its highest usage in each of 288 slots of five minutes.
 
-Owes the rest: a day of values in 576 bytes per row and resource. A slot keeps the highest sample
-that ended in it, so what is read from slots never understates, and a code of 16 bits on a
-logarithmic scale: less than 0.12 % too high, and exact for 0. Below 1e-4 cores (100 bytes) the
-lowest code answers 1e-4 (100).
+A day takes 576 bytes per row and resource. A slot holds the highest sample that ended in it, as a
+code of 16 bits on a logarithmic scale, rounded up by less than 0.12 %; 0 is exact. Values below
+1e-4 cores or 100 bytes read as these.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ COLUMNS: Final = {
     "recent": Column((2, SLOTS), "<u2", by_row=False),
     "recent_slot": Column((), "<i8", -1),
 }
-"""`recent` are codes by slot number modulo the slots, `recent_slot` the newest slot of a row."""
+"""`recent` are codes by slot number modulo `SLOTS`, `recent_slot` is the newest slot of a row."""
 
 
 def observe(
@@ -46,8 +45,8 @@ def observe(
     values: FloatArray,
     end_ms: IntArray,
 ) -> None:
-    """Put one sample per row, `values` (n, 2), in place; NaN is no sample. `at` are distinct rows,
-    no row goes back in time."""
+    """Store one sample per row, `values` (n, 2); NaN is no sample. `at` are distinct rows, whose
+    windows never go back in time."""
     # A window that ends on a boundary belongs to the slot that ends there.
     slot = (end_ms - 1) // SLOT_MS
     before = newest.take(at)
@@ -66,7 +65,7 @@ def observe(
 
 
 def _forget(recent: npt.NDArray[np.uint16], at: IntArray, slot: IntArray, passed: IntArray) -> None:
-    """Empty the slots of each row up to `slot`, of which `passed` are new."""
+    """Clear the `passed` newest slots of each row, up to `slot`."""
     for steps, stepped in _by_value(passed):
         for now, which in _by_value(slot[stepped]):
             for old in range(now - min(steps, SLOTS) + 1, now + 1):

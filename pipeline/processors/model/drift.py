@@ -1,13 +1,12 @@
-"""Changes of level: ADWIN over every entity and resource of a node, many nodes at once, as columns.
+"""Detect changes of level: ADWIN over every entity and resource of a node, as columns.
 
-Owes the rest: whether the window just learned shows that usage is no longer what it was, and when
-that was last so. A series is one entity and resource; a pod has none. What is found depends on
-the node's own windows alone, to the last bit.
+A series is one entity and resource of a node; pods have none. The result depends on the node's own
+windows alone, to the last bit.
 
-Method: A. Bifet and R. Gavalda, Learning from time-changing data with adaptive windowing (2007),
-with the choices of the `river` library (`drift.ADWIN`), which this follows decision by decision:
-the past is cut at every bucket, and where the means of both sides lie further apart than chance
-allows there was a change, after which the series begins anew.
+Method: A. Bifet and R. Gavalda, Learning from time-changing data with adaptive windowing (2007).
+Each decision equals that of the `river` library (`drift.ADWIN`): the past is cut at every bucket,
+and where the means of both sides differ by more than chance allows there was a change, after which
+the series starts again.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.model_config import ENTITIES, PLAUSIBLE, RESOURCES
 
 DELTA: Final = 0.002
-"""How likely a change may be found where there is none, at one check."""
+"""Probability of a false alarm at one check."""
 CLOCK: Final = 32
-"""Values between two checks."""
+"""Number of values between two checks."""
 SHORTEST: Final = 5
-"""Values that either side of a cut must have."""
+"""Fewest values on either side of a cut."""
 
 BUCKETS: Final = 5
-"""Buckets of each size; one more, and the oldest two become one of the next size."""
+"""Buckets of each size; with one more, the oldest two become one of the next size."""
 LEVELS: Final = 11
-"""Sizes, powers of two: 8,188 to 10,235 values. Of more the oldest 2,048 are forgotten."""
+"""Sizes, powers of two: 8,188 to 10,235 values in all. Beyond that the oldest 2,048 are dropped."""
 
 HALF_LIVES: Final = 4
-"""For so long a change is told of; what was before it then weighs a sixteenth by itself."""
+"""A change is published for so long; after that, earlier samples weigh a sixteenth anyway."""
 SHORTENED: Final = 2.0**-HALF_LIVES
-"""What the past is multiplied by where a change shortens it: as if that time had gone by."""
+"""Factor of the past where a change shortens it: as if that time had passed."""
 
 _SERIES: Final = (len(ENTITIES), len(RESOURCES))
 _WIDTH: Final = BUCKETS * LEVELS
@@ -50,18 +49,20 @@ COLUMNS: Final = {
     "drift_ms": Column(_SERIES, "<i8", -1),
     "drift_count": Column(_SERIES, "<i4"),
 }
-"""Per node, 7.4 KiB. `drift_buckets` are sums of values, the oldest first: five places for each
-size from 1,024 down to 1, of which those that are not in use are 0. Together they make
-`drift_total`, and `drift_squares` is the sum of squared deviations from their mean. How full the
-places are follows from `drift_values`, the number of values since the series began. `drift_scale`
-is what usage is divided by; `drift_ms` and `drift_count` tell of the changes found."""
+"""Columns per node, 7.4 KiB.
+
+`drift_buckets` are sums of values, the oldest first: five places for each size from 1,024 down to
+1, 0 if unused. `drift_total` is their sum, `drift_squares` the sum of squared deviations from their
+mean. `drift_values`, the number of values since the series began, determines which places are in
+use. Usage is divided by `drift_scale`. `drift_ms` and `drift_count` are the time of the last change
+and the number of changes."""
 
 _BUCKET_LEVEL: Final = np.arange(LEVELS - 1, -1, -1).repeat(BUCKETS)
 _BUCKET_SIZE: Final = 1 << _BUCKET_LEVEL
 _BUCKET_PLACE: Final = np.tile(np.arange(BUCKETS), LEVELS)
 
-# ln(2/delta') of the paper by width, which is a multiple of CLOCK whenever it is asked for. From
-# the C library's logarithm: numpy's may differ in the last bit from one kind of CPU to another.
+# ln(2/delta') of the paper by width, which is a multiple of CLOCK at every check. By the C
+# library's logarithm: the last bit of numpy's may depend on the kind of CPU.
 _CONFIDENCE: Final = np.array(
     [math.nan, *(math.log(2.0 * math.log(w) / DELTA) for w in range(CLOCK, 1 << 14, CLOCK))]
 )
@@ -73,7 +74,7 @@ def observe(
     """Learn one window of each of the distinct node `slots` (k,), which ends at `end_ms` (k,).
 
     `usage` (k, entities, 2) and `allocatable` (k, 2) are cores and bytes; NaN usage is no value.
-    Gives which series changed, (k, entities, 2).
+    Returns whether each series changed, (k, entities, 2).
     """
     shares = _shares(columns, slots, usage, allocatable).ravel()
     series = (slots[:, None] * math.prod(_SERIES) + np.arange(math.prod(_SERIES))).ravel()
@@ -90,17 +91,19 @@ def observe(
 def changes(
     columns: Columns, slots: IntArray, end_ms: IntArray, told_ms: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Of nodes whose last windows ended at `end_ms` (k,): when each series last changed, -1 where
-    that is more than `told_ms` (entities, 2) ago or never was, and how often it has so far; both
-    (k, entities, 2)."""
+    """The time of the last change of each series, and the number of changes, (k, entities, 2) each.
+
+    The time is -1 if there was none within `told_ms` (entities, 2) before `end_ms` (k,), the end of
+    the node's last window.
+    """
     at = columns["drift_ms"].take(slots, axis=0)
     recent = (at >= 0) & (end_ms[:, None, None] - at <= told_ms)
     return np.where(recent, at, -1), columns["drift_count"].take(slots, axis=0)
 
 
 def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
-    """Add one of `values` (n,), each 0..1, to each of the distinct `series` (n,), numbered by
-    slot, entity and resource. Gives which of them changed, (n,); those have begun anew."""
+    """Add one of `values` (n,), 0..1, to each of the distinct `series` (n,), numbered by slot,
+    entity and resource. Returns whether each changed, (n,); a changed series starts again."""
     buckets = columns["drift_buckets"].reshape(-1, _WIDTH)
     total, squares, count = (
         columns[name].reshape(-1) for name in ("drift_total", "drift_squares", "drift_values")
@@ -114,7 +117,7 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
     full, lost = _insert(buckets, series, values, before)
     if len(full):
         total[full] -= lost
-        # What is lost takes its share of the squares along; its own are not kept.
+        # Dropped values take their share of the squares along: their own are not stored.
         left = _width(count[full].astype(np.int64))
         squares[full] *= left / (left + (1 << LEVELS))
     changed = np.zeros(len(series), np.bool_)
@@ -129,14 +132,17 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
 def _shares(
     columns: Columns, slots: IntArray, usage: FloatArray, allocatable: FloatArray
 ) -> FloatArray:
-    """Usage as a share, 0..1, of the power of two, at least 1, at or above what is allocatable or,
-    where that is not known or not to be believed, of what it was before and the highest usage
-    seen. Where that changes, so does what is kept: by a power of two, which rounds nothing."""
+    """Usage as a share, 0..1, of the scale of its node and resource.
+
+    The scale is the power of two, at least 1, at or above allocatable. Where allocatable is unknown
+    or implausible, it is the larger of the old scale and the one of the highest usage. When a scale
+    changes, stored values change by a power of two, which rounds nothing.
+    """
     known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
     highest = np.fmax.reduce(usage, axis=1, initial=0.0)
     mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
     old = columns["drift_scale"].take(slots, axis=0)
-    # An odd allocatable must not blind a series for good, so a known one is followed down, too.
+    # The scale also follows allocatable down: one wrong value must not blind a series for good.
     least = np.where(known, 1.0, old)
     scale = np.maximum(least, np.ldexp(1.0, exponent - (mantissa == 0.5)))
     other = np.flatnonzero((scale != old).any(axis=1))
@@ -151,30 +157,30 @@ def _shares(
 
 
 def _inserted(values: IntArray, level: int | IntArray) -> IntArray:
-    """How many buckets have come to a level by the time that a series has had `values`: the closed
-    form of "when there is one too many, the oldest two go up as one"."""
-    kept = BUCKETS - 1
-    inserted: IntArray = np.maximum(((values + kept) >> level) - kept, 0)
+    """The number of buckets that were inserted at a level once a series has had `values`: the
+    closed form of "the oldest two of `BUCKETS` + 1 go up as one"."""
+    remaining = BUCKETS - 1
+    inserted: IntArray = np.maximum(((values + remaining) >> level) - remaining, 0)
     return inserted
 
 
 def _filled(values: IntArray, level: int | IntArray) -> IntArray:
-    """How many of them are there now."""
-    inserted, kept = _inserted(values, level), BUCKETS - 1
-    filled: IntArray = np.minimum(inserted, kept + ((inserted - kept) & 1))
+    """The number of buckets in use at a level."""
+    inserted, remaining = _inserted(values, level), BUCKETS - 1
+    filled: IntArray = np.minimum(inserted, remaining + ((inserted - remaining) & 1))
     return filled
 
 
 def _width(values: IntArray) -> IntArray:
-    """How many values are in the buckets of a series that has had `values`."""
+    """The number of values in the buckets of a series that has had `values`."""
     return values - (_inserted(values, LEVELS) << LEVELS)
 
 
 def _insert(
     buckets: FloatArray, series: IntArray, sums: FloatArray, before: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Make `sums` (n,) the newest buckets of the smallest size in their series, which have had
-    `before` values. Gives the series whose oldest values had to go, and their sums."""
+    """Add `sums` (n,) as the newest buckets of the smallest size in their series, which have had
+    `before` values. Returns the series whose oldest values were dropped, and their sums."""
     for level in range(LEVELS):
         first = _WIDTH - (level + 1) * BUCKETS
         filled = _filled(before, level)
@@ -195,9 +201,8 @@ def _insert(
 def _has_cut(
     buckets: FloatArray, total: FloatArray, squares: FloatArray, values: IntArray
 ) -> BoolArray:
-    """Which series, by their columns (n, ..), fall into two parts with different means."""
-    # Where buckets end, and so all that does not depend on usage, follows from the number of
-    # values, which is the same for most series.
+    """Whether each series, by its columns (n, ..), falls into two parts with different means."""
+    # All that does not depend on usage follows from the number of values, which most series share.
     counts, which = np.unique(values, return_inverse=True)
     width = _width(counts)
     filled = _filled(counts[:, None], _BUCKET_LEVEL)

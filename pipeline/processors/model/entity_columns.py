@@ -1,8 +1,7 @@
 """The columns of a model bank: one row per entity, histograms and moments of cpu and memory.
 
-Owes the rest: rows that are handed out empty, trained, scaled, read and given back by arrays of
-row numbers. What happens to a row depends on that row alone, to the last bit. What a predictor
-keeps beside histogram and moments is in `store`, under the names that the predictor gave.
+Rows are allocated empty, trained, scaled, read and released by arrays of row numbers. No operation
+on a row depends on other rows, to the last bit.
 """
 
 from __future__ import annotations
@@ -28,9 +27,13 @@ _FIRST_CAPACITY: Final = 1024
 
 
 class Rows:
-    """`buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
-    (rows, 2); `first_ms`, `last_ms` are the ends of the first and last window that trained the
-    row, `seen_ms` of the last one that listed it. `profile` numbers how the row remembers."""
+    """Models of all entities.
+
+    `buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
+    (rows, 2). `first_ms` and `last_ms` are the ends of the first and last window that trained the
+    row, `seen_ms` that of the last window that listed it. `profile` is the number of the row's
+    profile. `store` has the columns of predictors, by name.
+    """
 
     def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
         self.buckets = [Buckets([profile.layouts[r] for profile in profiles]) for r in range(2)]
@@ -52,7 +55,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all columns, used or not."""
+        """Memory of all columns, spare rows included."""
         moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
         times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
         buckets = sum(buckets.nbytes for buckets in self.buckets)
@@ -71,12 +74,12 @@ class Rows:
         return taken
 
     def release(self, rows: IntArray) -> None:
-        """Empty these rows and take them back."""
+        """Clear these rows and make them free."""
         self.clear(rows)
         self._free.extend(rows[::-1].tolist())
 
     def clear(self, rows: IntArray) -> None:
-        """Make these rows as they were when handed out."""
+        """Reset these rows to the state of new rows."""
         for buckets in self.buckets:
             buckets.clear(rows)
         for moment in (self.weight, self.mean, self.squares):
@@ -89,7 +92,7 @@ class Rows:
     def train(
         self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
     ) -> None:
-        """One sample per row, `values` (n, 2) with decay `factors` (n, 2); NaN is no sample.
+        """Add one sample per row, `values` (n, 2) with decay `factors` (n, 2); NaN is no sample.
 
         `rows` are distinct; `end_ms` (n,) is the end of each row's window.
         """
@@ -118,17 +121,17 @@ class Rows:
         self.last_ms[rows] = end_ms
 
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
-        """Scale what these rows hold of a resource because its decay reference moved; of what has
-        vanished altogether the samples are forgotten too."""
-        kept = self.buckets[resource].scale(rows, factor, self.profile[rows])
+        """Scale the weights of a resource in these rows because its decay reference moved. A row
+        without any weight left loses its samples, too."""
+        filled = self.buckets[resource].scale(rows, factor, self.profile[rows])
         at = (rows, resource)
-        self.weight[at] = np.where(kept, self.weight[at] * factor, 0.0)
-        self.mean[at] = np.where(kept, self.mean[at], 0.0)
-        self.squares[at] = np.where(kept, self.squares[at] * factor, 0.0)
-        self.samples[at] = np.where(kept, self.samples[at], 0)
+        self.weight[at] = np.where(filled, self.weight[at] * factor, 0.0)
+        self.mean[at] = np.where(filled, self.mean[at], 0.0)
+        self.squares[at] = np.where(filled, self.squares[at] * factor, 0.0)
+        self.samples[at] = np.where(filled, self.samples[at], 0)
 
     def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
-        """One quantile per row and resource, `fractions` and answer (n, 2), cores and bytes; NaN
+        """One quantile per row and resource, (n, 2) cores and bytes, of `fractions` (n, 2); NaN
         where a row has no sample."""
         return self.ends(rows, self.quantile_buckets(rows, fractions))
 
@@ -139,21 +142,22 @@ class Rows:
             answer[:, r] = buckets.quantile_buckets(rows, fractions[:, r])
         return answer
 
-    def ends(self, rows: IntArray, found: IntArray) -> FloatArray:
-        """What the buckets `found` (n, 2) of these rows answer for a quantile, (n, 2)."""
+    def ends(self, rows: IntArray, buckets: IntArray) -> FloatArray:
+        """The quantiles in these `buckets` (n, 2) of the rows, (n, 2)."""
         answer, profiles = np.empty((len(rows), 2)), self.profile.take(rows)
-        for r, buckets in enumerate(self.buckets):
-            answer[:, r] = buckets.ends(found[:, r], profiles)
+        for r, histograms in enumerate(self.buckets):
+            answer[:, r] = histograms.ends(buckets[:, r], profiles)
         return answer
 
     def idle(self, rows: IntArray) -> npt.NDArray[np.bool_]:
-        """Where there are samples and all of them were 0, (n, 2)."""
+        """Whether a row has samples and all of them were 0, (n, 2)."""
         return np.asarray(
             (self.mean.take(rows, axis=0) == 0.0) & (self.weight.take(rows, axis=0) > 0.0)
         )
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
-        """The filled buckets of these rows: how many each has, which, and their weights."""
+        """The filled buckets of these rows: their number per row, then the buckets and weights of
+        all rows."""
         weights = self.buckets[resource].dense(rows)
         filled = np.flatnonzero(weights > 0.0)
         at, buckets = np.divmod(filled, weights.shape[1])
@@ -162,7 +166,7 @@ class Rows:
     def load_sparse(
         self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
     ) -> None:
-        """Put what `sparse` gave into empty rows."""
+        """Fill empty rows with what `sparse` gave."""
         self.buckets[resource].load(rows, counts, buckets, kept)
 
     def _grow(self, needed: int) -> None:
@@ -178,19 +182,18 @@ class Rows:
         self.first_ms = _resized(self.first_ms, capacity, NEVER)
         self.last_ms = _resized(self.last_ms, capacity, NEVER)
         self.seen_ms = _resized(self.seen_ms, capacity, NEVER)
-        # Taken from the end, so that rows of one node lie side by side.
+        # `allocate` takes from the end, so that rows of one node are neighbours.
         self._free[:0] = range(capacity - 1, self._capacity - 1, -1)
         self._capacity = capacity
 
 
 def _put(column: npt.NDArray[_T], rows: IntArray, pairs: npt.NDArray[_T]) -> None:
-    """`column[rows] = pairs`, both of two items of 8 bytes, which numpy moves one by one; as one
-    item of 16 bytes they go three times as fast."""
+    """`column[rows] = pairs` in a third of the time: as items of 16 bytes instead of two of 8."""
     column.view(np.complex128)[rows] = pairs.view(np.complex128)
 
 
 def _resized(column: npt.NDArray[_T], rows: int, fill: int = 0) -> npt.NDArray[_T]:
-    # np.zeros leaves pages untouched that no row uses yet; a fill would claim them all.
+    # np.zeros claims no page before it is written; filling would claim all of them.
     grown = np.zeros((rows, *column.shape[1:]), dtype=column.dtype)
     grown[: len(column)] = column
     if fill:

@@ -1,9 +1,9 @@
 """Histograms with decaying weights: bucket layouts, quantiles, the decay reference, checkpoints.
 
-Owes the rest: arithmetic on weight arrays of shape (rows, buckets) whose bits do not depend on
-how many rows are handled together. Buckets are found on stored edges, sums run from left to right
-in each row, and the decay factor of a window is one Python float. Every weight is 0 or at least
-the layout's epsilon; lighter ones vanish. A quantile of an empty histogram is NaN: unknown.
+Weight arrays are (rows, buckets); the bits of a row do not depend on how many rows are computed
+together. Buckets are looked up on stored edges, sums run from left to right in each row, and the
+decay factor of a window is one Python float. Every weight is 0 or at least the layout's epsilon;
+lighter weights become 0. A quantile of an empty histogram is NaN, unknown.
 
 Formulas: the histogram of the Vertical Pod Autoscaler and of Koordinator (bucket i of an
 exponential layout starts at first*(ratio**i - 1)/(ratio - 1); a sample at time t weighs
@@ -29,7 +29,7 @@ YEAR_ONE_MS: Final = 62_135_596_800_000
 MAX_HALF_LIVES: Final = 100
 CHECKPOINT_SCALE: Final = 10_000
 MAX_BUCKETS: Final = 4096
-# The smallest positive number finds the first filled bucket where a threshold is 0.
+# With the smallest positive number, a threshold of 0 still needs a filled bucket.
 _SMALLEST: Final = math.ulp(0.0)
 _MANY_ROWS: Final = 512
 _PIECE: Final = 256
@@ -37,10 +37,10 @@ _PIECE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Buckets by their starts: bucket i holds starts[i] <= v < starts[i+1], the ends are open.
+    """Buckets by their starts, float64 (buckets,), ascending: starts[i] <= v < starts[i+1].
 
-    `starts` float64 (buckets,) ascending; `ends` likewise, what a quantile answers for a bucket
-    (the next start; for the last bucket its own start).
+    Smaller values are in the first bucket, larger ones in the last. `ends` (buckets,) are the
+    quantiles: the next start; of the last bucket its own start.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Layout:
     """First bucket size, ratio and maximum of an exponential layout."""
     ends: FloatArray = field(init=False, repr=False, compare=False)
     _above: FloatArray = field(init=False, repr=False, compare=False)
-    """The start of the next bucket; of the last one NaN, which nothing reaches."""
+    """The start of the next bucket; NaN for the last, which no value reaches."""
     _coarse: npt.NDArray[np.uint16] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Layout:
 
     def find(self, values: npt.ArrayLike) -> IntArray:
         """The bucket of each value (any shape, int64), clamped to the first and last one."""
-        # Without a sign, be it that of -0.0, for the bits are looked at.
+        # The bits below must have no sign, not even that of -0.0.
         values = np.abs(np.maximum(np.asarray(values, dtype=np.float64), 0.0))
         if self._coarse is None:
             found = np.searchsorted(self.starts, values, side="right") - 1
@@ -76,14 +76,14 @@ class Layout:
         return found
 
 
-# The leading bits of a positive double, exponent and 5 bits of the mantissa, order all doubles
-# into ranges of 1.6 to 3.2 %: a bucket of the usual layouts is wider than that.
+# Exponent and 5 bits of the mantissa divide the positive doubles into ranges of 1.6 to 3.2 %.
+# Buckets of the default layouts are wider.
 _COARSE_SHIFT: Final = 47
 
 
 def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
-    """The bucket in which each range of doubles begins; None unless in every range no more than
-    one other bucket begins."""
+    """The bucket at the start of each range of doubles; None if more than one bucket begins within
+    a range."""
     lowest = (np.arange(1 << (63 - _COARSE_SHIFT)) << _COARSE_SHIFT).view(np.float64)
     found = np.maximum(np.searchsorted(starts, lowest, side="right") - 1, 0)
     return None if (np.diff(found) > 1).any() else found.astype(np.uint16)
@@ -143,16 +143,16 @@ def merge(weights: FloatArray, others: FloatArray) -> None:
 
 
 def is_empty(weights: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which rows hold no sample, bool (rows,)."""
+    """Whether each row is without samples, (rows,)."""
     return np.asarray(~weights.any(axis=-1))
 
 
 def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray]) -> IntArray:
     """The bucket of each quantile, int64 (fractions, rows); -1 where the row is empty.
 
-    A fraction is one for all rows or an array (rows,) of one for each. The bucket is the first
-    at which the running weight reaches fraction * total: below 0 the lowest filled bucket, above 1
-    the highest.
+    A fraction is a number for all rows or an array (rows,). The bucket is the first at which the
+    running weight reaches fraction * total: for fractions below 0 the lowest filled bucket, above
+    1 the highest.
     """
     running = _running_sums(weights)
     total = running[-1]
@@ -165,14 +165,14 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
 
 
 def _running_sums(weights: FloatArray) -> FloatArray:
-    """Sums from the first bucket up to each, (buckets, rows). Both ways add strictly from left to
-    right within a row, so they give the same bits; the second is faster for many rows."""
+    """Sums from the first bucket up to each, (buckets, rows). Both branches add from left to right
+    within a row, so they give the same bits; the second is faster for many rows."""
     if len(weights) < _MANY_ROWS:
         return weights.cumsum(axis=1).T
     rows, buckets = weights.shape
     running = np.empty((buckets, rows))
     for first in range(0, rows, _PIECE):
-        # Turned in pieces that the nearest cache holds.
+        # Transposed in pieces that fit into the first cache.
         own = slice(first, first + _PIECE)
         running[:, own] = weights[own].T
     for before, after in itertools.pairwise(running):
@@ -181,8 +181,8 @@ def _running_sums(weights: FloatArray) -> FloatArray:
 
 
 def quantiles(weights: FloatArray, layout: Layout, fractions: Sequence[float]) -> FloatArray:
-    """Quantiles of each row, float64 (fractions, rows): the END of the bucket reached, except
-    that the last bucket of the layout answers its start; NaN where the row is empty."""
+    """Quantiles of each row, float64 (fractions, rows): the end of the bucket reached, for the last
+    bucket of the layout its start; NaN where the row is empty."""
     found = quantile_buckets(weights, fractions)
     return np.where(found < 0, np.nan, layout.ends[found])
 
@@ -194,15 +194,15 @@ def nearest_reference_ms(time_ms: int, half_life_ms: int) -> int:
 
 
 def shifted_reference_ms(reference_ms: int | None, time_ms: int, half_life_ms: int) -> int:
-    """The reference to use for a sample at `time_ms`: it moves only when the sample is more than
-    100 half-lives ahead of it, or when there is none yet."""
+    """The reference for a sample at `time_ms`: the old one, unless there is none or the sample is
+    more than 100 half-lives ahead of it."""
     if reference_ms is not None and time_ms <= reference_ms + MAX_HALF_LIVES * half_life_ms:
         return reference_ms
     return nearest_reference_ms(time_ms, half_life_ms)
 
 
 def shift_factor(old_reference_ms: int, new_reference_ms: int, half_life_ms: int) -> float:
-    """What weights are multiplied by when the reference moves: an exact power of two."""
+    """The factor of weights when the reference moves: an exact power of two."""
     distance = new_reference_ms - old_reference_ms
     return math.ldexp(1.0, -((2 * distance + half_life_ms) // (2 * half_life_ms)))
 

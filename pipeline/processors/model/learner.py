@@ -1,9 +1,8 @@
-"""The learner: what banks share, the models of their nodes in the same columns.
+"""The learner: all work in the columns that banks share, over many nodes at once.
 
-Owes the rest: all work in these columns, over many nodes at once, whichever banks they belong to:
-handing out rows and taking them back, learning windows, answering. A call for a few nodes costs
-hardly more than one for one; what becomes of a node in it depends on the node alone, to the last
-bit. Which nodes there are, and which windows count, is the banks' affair.
+It allocates and releases rows, trains models with windows, and gives peaks, of nodes of any bank.
+The result for a node depends on the node alone, to the last bit. Banks decide which nodes there are
+and which windows count.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
     **usage_points.COLUMNS,
     **drift.COLUMNS,
 }
-"""What is kept per node, by slot."""
+"""Columns per node, by slot."""
 
 
 class Learner:
-    """`rows` are those of all entities of all nodes, `predictors` what answers from them, by name;
-    `fingerprint` names all that shapes what is learned and kept.
+    """Models of the entities of all nodes in `rows`, and the `predictors` that read them, by name.
 
-    `NodeModels` say which rows are a node's: these belong to the caller until `release`.
-    Raises `PredictorError` if the predictors of `config` cannot be made, two of them mean one
-    column, or the one that is to decide is not among them or lacks what that takes.
+    `NodeModels` have the row numbers of a node; the caller owns these rows until `release`.
+    `fingerprint` is a hash of all that shapes what is learned. Raises `PredictorError` if the
+    predictors of `config` cannot be created, two of them declare one column, or the deciding one
+    does not run or may not decide.
     """
 
     def __init__(self, config: ModelConfig, predictors: Mapping[str, Predictor] | None) -> None:
@@ -74,7 +73,7 @@ class Learner:
                 key="model.predictor",
                 hint=f"choose one of {', '.join(self.predictors)}, or add it to model.predictors",
             )
-        # Predictors that are given are there to be tried.
+        # Predictors passed in are only tried out.
         if predictors is None and not may_decide(self.predictors[config.predictor]):
             raise PredictorError(
                 f"model.predictor: {config.predictor!r:.100} is not allowed, allowed is one that "
@@ -88,9 +87,9 @@ class Learner:
         profiles = [config.profile_of(entity) for entity in ENTITIES]
         self._profiles: ByteArray = np.array(profiles, np.int8)
         self._half_life_ms = [profile.half_life_ms for profile in config.profiles]
-        # For so long a change is told of, by entity and resource.
+        # A change is published for so long, by entity and resource.
         half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
-        self._told_ms = half_lives * drift.HALF_LIVES
+        self._drift_ms = half_lives * drift.HALF_LIVES
         self._horizons = np.array([config.horizon_of(entity) for entity in ENTITIES])
         self._answering = config.answering(self.predictors)
         columns = self.rows.store.fingerprint + self._slots.fingerprint
@@ -121,8 +120,8 @@ class Learner:
             self._free_slots.extend(range(more - 1, have - 1, -1))
         return self._free_slots.pop()
 
-    def begin_anew(self, node: NodeModels) -> None:
-        """Empty what is kept of the node itself, its system and its classes, not of its pods."""
+    def reset(self, node: NodeModels) -> None:
+        """Clear the models of the node itself, its system and its classes, but not its pods."""
         self.rows.clear(node.fixed)
         self._slots.clear(np.array([node.slot]))
 
@@ -136,7 +135,7 @@ class Learner:
         node.absent = tuple(uid for uid in node.absent if uid in node.pods)
 
     def release(self, nodes: Sequence[NodeModels]) -> None:
-        """Drop all models of these nodes, of which there are some; none is to be used again."""
+        """Drop all models of these nodes, at least one."""
         self.rows.release(np.concatenate([node.all_rows() for node in nodes]))
         slots = [node.slot for node in nodes]
         self._slots.clear(np.array(slots))
@@ -145,9 +144,9 @@ class Learner:
     # -- learning
 
     def prepare(self, node: NodeModels, window: WindowHead) -> bool:
-        """Have a row for each pod of the node's next window, and know which are absent from it.
+        """Give each pod of the node's next window a row, and find the absent ones.
 
-        True if the window covers enough to be learned: then what the models hold weighs as of its
+        Returns whether the window covers enough to train; if so, decay references are moved to its
         end.
         """
         self._list_pods(node, window.pods)
@@ -171,7 +170,7 @@ class Learner:
         node.listed = pods
 
     def _move_references(self, node: NodeModels, end_ms: int) -> None:
-        """One reference per node, profile and resource, for all histograms and moments of it."""
+        """Move the decay reference of each profile and resource of the node, with all its rows."""
         for profile, half_lives in enumerate(self._half_life_ms):
             references = node.reference_ms[profile]
             for r, half_life_ms in enumerate(half_lives):
@@ -196,9 +195,9 @@ class Learner:
             self._teach(batch.select(covered), [nodes[i] for i in covered])
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
-        """A pod remembers as its class does; one that changes to a class of another profile begins
-        anew, for its weights would mean something else there. A class that is not known is no
-        change of it: one lost record would cost all that a pod has learned."""
+        """Give each pod the profile of its class. A pod whose class changes to another profile is
+        cleared, for its weights have another meaning there. The class `unknown` changes nothing: a
+        lost record must not cost what a pod has learned."""
         if len(self._half_life_ms) == 1:
             return
         wanted = self._profiles[FIRST_CLASS + classes]
@@ -240,7 +239,7 @@ class Learner:
     def _train(
         self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
     ) -> None:
-        """One sample for each row: histogram and moments, recent past, then the predictors."""
+        """Add one sample to each row: histogram, moments, day slots, then the predictors."""
         self.rows.train(rows, values, factors, end_ms)
         store = self.rows.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
@@ -252,19 +251,19 @@ class Learner:
     def peaks(self, names: Sequence[str], nodes: Sequence[NodeModels]) -> AllPeaks:
         """Peaks of `nodes`, called `names`, as of the end of their last windows.
 
-        Raises ValueError for none.
+        Raises ValueError without nodes.
         """
         slots = np.array([node.slot for node in nodes], np.int64)
         ends = np.array([node.end_ms for node in nodes], np.int64)
-        changes = drift.changes(self._slots, slots, ends, self._told_ms)
+        changes = drift.changes(self._slots, slots, ends, self._drift_ms)
         return peaks_of(
             names, nodes, self.rows, self.predictors, self._horizons, self.config.predictor,
             changes,
         )  # fmt: skip
 
     def due(self, peaks: AllPeaks, nodes: Sequence[NodeModels]) -> BoolArray:
-        """Which of `peaks`, those of `nodes`, are to be published, (k,); these count from now on
-        as if they were."""
+        """Whether each of `peaks`, those of `nodes`, is to be published, (k,); those count as
+        published from now on."""
         strategies = [node.strategy for node in nodes]
         return publish_policy.due(
             self._slots,
@@ -300,7 +299,7 @@ class Learner:
         return state_codec.read(name, data, self.rows, self._slots, self.fingerprint)
 
     def restored(self, state: state_codec.Checked) -> NodeModels:
-        """A node that goes on from a state."""
+        """A node with the models of a state."""
         return state_codec.install(state, self.rows, self._slots, self._new_slot())
 
 
@@ -309,7 +308,7 @@ def _ms(seconds: Sequence[float]) -> IntArray:
 
 
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
-    """What the predictors keep per row. Raises `PredictorError` where two mean one name."""
+    """The columns of the predictors. Raises `PredictorError` if two have one name."""
     found: dict[str, Column] = {}
     for name, predictor in predictors.items():
         if taken := sorted(predictor.columns.keys() & {*found, *day_slots.COLUMNS}):

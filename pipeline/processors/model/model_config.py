@@ -1,8 +1,7 @@
-"""What the model bank reads and answers: settings, one window of one node, the outcome of it.
+"""Configuration of the model bank, one window of one node, and the outcome of applying it.
 
-Owes the rest: plain values. Usage arrays have two columns, cpu in cores and memory in bytes;
-requests and allocatable, as Kubernetes counts them, cpu in millicores and memory in bytes. NaN is
-unknown. Times are whole milliseconds since the Unix epoch, UTC.
+Usage arrays have two columns, cpu in cores and memory in bytes; requests and allocatable have
+millicores and bytes. NaN is unknown. Times are whole milliseconds since the Unix epoch, UTC.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from pipeline.topics.nodes import Strategy
 RESOURCES: Final = ("cpu", "memory")
 
 ENTITIES: Final = ("node", "system", *CLASSES)
-"""Entities that every node has, in the order of their rows; its pods come after them."""
+"""Entities of every node in the order of their rows; pods follow."""
 NODE: Final = ENTITIES.index("node")
 SYSTEM: Final = ENTITIES.index("system")
 FIRST_CLASS: Final = ENTITIES.index(CLASSES[0])
 UNKNOWN: Final = ENTITIES.index("unknown")
 
 PLAUSIBLE: Final = np.array([1e6, 2.0**60])
-"""Largest usage that is believed (cores, bytes); what is above is a bad value, not a sample."""
+"""Largest plausible usage (cores, bytes); larger values are invalid."""
 
 
 LIGHTEST_SAMPLE: Final = 2.0**-0.5
-"""What a sample may weigh: the reference is then at most half a half-life ahead of it."""
+"""The lightest weight of a sample: the reference is at most half a half-life ahead of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How an entity remembers: half-lives and bucket layouts, each (cpu, memory).
+    """Half-lives and bucket layouts of an entity, each (cpu, memory).
 
-    Raises ValueError for a layout whose epsilon may be more than a sample weighs: the histogram
-    would lack what the moments have.
+    Raises ValueError for a layout whose epsilon may exceed the weight of a sample: the histogram
+    would drop samples that the moments have.
     """
 
     half_life_seconds: tuple[float, float] = (43_200.0, 86_400.0)
@@ -67,7 +66,7 @@ class Profile:
 
     @property
     def text(self) -> str:
-        """All of it, for a fingerprint."""
+        """The profile as text, for a fingerprint."""
         return "|".join((*map(str, self.half_life_ms), *(layout.name for layout in self.layouts)))
 
 
@@ -79,17 +78,15 @@ VPA: Final = Profile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """How models learn and what peaks they give.
+    """How models learn, and which peaks they give.
 
-    `profile` is that of every entity whose class is not in `class_profiles` (a pod's class, or the
-    class of which an entity is the sum). Profiles, training statistic, memory policy, coverage,
-    expiration, what a change of level does (`drift`) and what the predictors keep shape what is
-    learned; the rest only changes what is done with it. `memory_collect_policy` is the figure that
-    those who make the windows take for memory. `predictors` are those that run, by name, with
-    `options` for each; margin, cold start, multiplier, the deciding predictor, the threshold and
-    the intervals of reports are for windows that carry no strategy. A pod is cold until it is older
-    than the cold start and has `cold_start_samples`. `horizon_seconds` says for how long a peak is
-    to hold; when peaks are due to be published, `reporting` does.
+    `profile` applies to entities whose class (a pod's, or that of a sum) is not in
+    `class_profiles`. Profiles, training statistic, memory policy, coverage, expiration, `drift` and
+    the columns of predictors shape what is learned; the rest only what is done with it.
+    `memory_collect_policy` names the memory statistic of the windows. `predictors` run, with
+    `options` by name. Margin, cold start, multiplier, deciding predictor, threshold and report
+    intervals apply to windows without a strategy. A pod is cold until it is older than the cold
+    start and has `cold_start_samples`. A peak covers the next `horizon_seconds`.
     """
 
     profile: Profile = KOORDINATOR
@@ -114,22 +111,22 @@ class ModelConfig:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """Every profile in use: the default one, then those of classes by the classes' names, for
-        the state holds their numbers and knows nothing of the order in which they were set."""
+        """Every profile in use: the default, then those of classes by class name. The state holds
+        their numbers, which must not depend on the order of settings."""
         own = (self.class_profiles[name] for name in sorted(self.class_profiles))
         return tuple(dict.fromkeys((self.profile, *own)))
 
     def profile_of(self, entity: str) -> int:
-        """The number in `profiles` of an entity of `ENTITIES`, a pod being of its class."""
+        """The number in `profiles` of an entity of `ENTITIES`; a pod has that of its class."""
         return self.profiles.index(self.class_profiles.get(entity, self.profile))
 
     def horizon_of(self, entity: str) -> float:
-        """Seconds for which a peak of an entity of `ENTITIES` is to hold."""
+        """The horizon of an entity of `ENTITIES` in seconds."""
         return self.class_horizon_seconds.get(entity, self.horizon_seconds)
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy of a node whose windows carry none."""
+        """The strategy of a node whose windows have none."""
         return Strategy(
             safety_margin_percent=self.safety_margin_percent,
             cold_start_seconds=self.cold_start_seconds,
@@ -142,15 +139,15 @@ class ModelConfig:
         )
 
     def answering(self, predictors: Iterable[str]) -> str:
-        """Names all that shapes what these predictors answer from what was learned, beside the
-        strategy of a node: when it changes, what was last told stands no more."""
+        """All settings besides a node's strategy that shape the peaks of these predictors, as text.
+        After a change, peaks are published again."""
         horizons = [self.horizon_of(entity) for entity in ENTITIES]
-        said = (sorted(predictors), self.options, horizons)
-        return msgspec.json.encode(said, enc_hook=repr, order="sorted").decode()
+        parts = (sorted(predictors), self.options, horizons)
+        return msgspec.json.encode(parts, enc_hook=repr, order="sorted").decode()
 
     def fingerprint(self, columns: str) -> str:
-        """Names all that shapes what is learned, `columns` being what the predictors keep; state of
-        another fingerprint cannot be taken over."""
+        """A hash of all that shapes what is learned, the predictors' `columns` included. State of
+        another fingerprint cannot be restored."""
         classes = (f"{n}:{self.class_profiles[n].text}" for n in sorted(self.class_profiles))
         learning = (
             self.training_statistic, self.memory_collect_policy, str(float(self.minimum_coverage)),
@@ -162,17 +159,14 @@ class ModelConfig:
 
 @dataclass(slots=True, kw_only=True)
 class NodeWindow:
-    """One window of one node, pods in any order; arrays are not written to.
+    """One window of one node for `training_batch`, its pods in any order; arrays are read only.
 
-    `pods` is the training statistic of each pod, `node` and `host_apps` that of the node and of
-    the sum of host applications (zeros where there are none). `system_usage` is that of the system
-    remainder where it was measured; None leaves it to the bank: node - pods - host applications.
-    `pod_coverages` are the shares of the window in which each pod was seen; None is as long as the
-    node. `pod_ages` are seconds since creation; `pod_active` is False for pods that are being
-    deleted or have ended, `pod_ended` True for the latter; None is none of them. `points` are what
-    was measured of the node itself, (m, 3): seconds after the start, cores, bytes. The exporter's
-    `epoch` and the `machine_id` tell two exporters under one node name apart. `strategy` is the one
-    in force; None is that of the bank's settings.
+    `pods` (p, 2) is the training statistic of each pod, `node_usage` and `host_apps` (2,) that of
+    the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the window
+    in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
+    creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
+    for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
+    of `WindowHead`.
     """
 
     node: str
@@ -183,7 +177,6 @@ class NodeWindow:
     coverage: float
     node_usage: FloatArray
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
-    system_usage: FloatArray | None = None
     points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
     strategy: Strategy | None = None
@@ -202,11 +195,11 @@ Status = Literal["applied", "duplicate", "late", "second_exporter"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a window.
+    """The outcome of applying a window.
 
-    `trained` is False where the coverage was too low. `gap` counts the windows missing before
-    this one. `restarted` says that another machine took the node's name, so that its node, system
-    and class models began anew. `expired` are the pods whose models were dropped.
+    `trained` is False if the coverage was too low. `gap` is the number of windows missing before
+    this one. `restarted`: another machine took the node's name, and the models of node, system and
+    classes started again. `expired` are the pods whose models were dropped.
     """
 
     node: str
@@ -219,14 +212,14 @@ class Outcome:
 
 
 def rounds(nodes: Iterable[str]) -> list[list[int]]:
-    """Positions in `nodes`, the nodes of some windows in their order, grouped so that no node is
-    twice in a group and each node's windows keep their order from group to group."""
-    found: list[list[int]] = []
-    turns: dict[str, int] = {}
+    """Positions in `nodes`, grouped so that no node occurs twice in a group and the windows of a
+    node stay in order from group to group."""
+    groups: list[list[int]] = []
+    counts: dict[str, int] = {}
     for position, node in enumerate(nodes):
-        turn = turns.get(node, 0)
-        turns[node] = turn + 1
-        if turn == len(found):
-            found.append([])
-        found[turn].append(position)
-    return found
+        group = counts.get(node, 0)
+        counts[node] = group + 1
+        if group == len(groups):
+            groups.append([])
+        groups[group].append(position)
+    return groups

@@ -1,8 +1,7 @@
 """Decayed weight, mean and sum of squared deviations, per row and resource.
 
-Owes the rest: exact in-place updates of float64 arrays, row by row independent. The reference of
-the decay is that of the histogram of the same resource. Formula: D. H. D. West, Updating mean and
-variance estimates (1979), weighted form.
+Each row is updated independently of the others. The decay has the same reference as the histogram
+of the resource. Formula: D. H. D. West, Updating mean and variance estimates (1979), weighted form.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from pipeline.processors.arrays import FloatArray
 def add(
     weight: FloatArray, mean: FloatArray, squares: FloatArray, values: FloatArray, by: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The moments after one sample per element, `values` with weight `by` > 0; all of one shape.
+    """New (weight, mean, squares) after one sample per element, `values` with weight `by` > 0.
 
-    Gives new (weight, mean, squares); a NaN value leaves its element as it was.
+    All arrays have one shape. NaN leaves its element as it was.
     """
     known = ~np.isnan(values)
     by = np.where(known, by, 0.0)

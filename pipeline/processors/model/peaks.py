@@ -1,7 +1,7 @@
 """Peaks of nodes: each predictor's, for every entity, and what Prod leaves unused.
 
-Owes the rest: one answer per node, computed for many nodes at once from the rows of their models
-and what their last windows said of their pods.
+They are computed for many nodes at once, from the rows of their models and the pods of their last
+windows.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
 @dataclass(frozen=True, slots=True)
 class ProdReclaimable:
-    """What both views of one node come to, each (2,) millicores and bytes; NaN unknown. `pair`
-    says whether both count, or that of whole classes alone.
+    """Both views of one node, each (2,) millicores and bytes, NaN unknown; with `pair` both count,
+    else only that of classes.
 
-    `unpredicted` are the requests that stand in `pods_peak` for cold pods, `surplus` what is added
-    for them to `classes_peak`, `held` what is in it already; `system` is what is added to
-    `pods_peak`, being in the other. `left_out` counts the pods, by resource, that `pods_peak`
-    lacks: of them nothing is known.
+    `unpredicted` are requests of cold pods within `pods_peak`. For the same pods `surplus` was
+    added to `classes_peak`, which included `held` already. `system` was added to `pods_peak`;
+    `classes_peak` includes it. `left_out` is the number of pods, by resource, that `pods_peak`
+    lacks because neither peak nor request is known.
     """
 
     pair: bool
@@ -62,7 +62,7 @@ class ProdReclaimable:
     left_out: FloatArray
 
     def of(self, i: int) -> ProdReclaimable:
-        """Where this is of k nodes, arrays (k, 2): that of the i-th."""
+        """The i-th node, where the arrays are those of k nodes, (k, 2)."""
         return ProdReclaimable(self.pair, *(getattr(self, name)[i] for name in _AMOUNTS))
 
 
@@ -71,10 +71,10 @@ _AMOUNTS: Final = tuple(field.name for field in fields(ProdReclaimable) if field
 
 @dataclass(frozen=True, slots=True)
 class PredictorPeaks:
-    """One predictor's answer for one node, cores and bytes, NaN unknown.
+    """One predictor's peaks of one node, cores and bytes, NaN unknown.
 
     `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` are `raw`
-    with it; `terms` are what `raw` was made of.
+    with it; `terms` are the numbers that `raw` was computed from.
     """
 
     raw: FloatArray
@@ -86,12 +86,12 @@ class PredictorPeaks:
 
 @dataclass(frozen=True, slots=True)
 class NodePeaks:
-    """Peaks of a node as of the end of its last window, by predictor; `decides` names the one
-    that the node's strategy trusts.
+    """Peaks of a node as of the end of its last window, by predictor; `decides` names the deciding
+    one.
 
     Samples are (.., 2) per resource, times are milliseconds, -1 for never. Entities are in the
-    order of `ENTITIES`, pods those of the last window in UID order. `drift_ms` and `drifts` say
-    when the usage of each entity last changed its level, and how often, (entities, 2).
+    order of `ENTITIES`, pods those of the last window in UID order. `drift_ms` and `drifts` are the
+    time of the last change of level of each entity and the number of changes, (entities, 2).
     """
 
     node: str
@@ -114,20 +114,23 @@ class NodePeaks:
 
     @property
     def decided(self) -> PredictorPeaks:
-        """The answer that counts."""
+        """The peaks of the deciding predictor."""
         return self.predictors[self.decides]
 
     @property
     def reclaimable(self) -> ProdReclaimable:
-        """What Prod leaves unused, by the predictor that decides."""
+        """What Prod leaves unused, by the deciding predictor."""
         return self.decided.reclaimable
 
 
 class Headline(NamedTuple):
-    """What a node's state says of its peaks, each (cpu, memory), NaN unknown: that of the node by
-    predictor, in cores; what Prod leaves unused and its peak by the one that `decides`, in
-    millicores, and both by all predictors in their order, there without the system. `young` are
-    the pods of the last window, by UID, that were first measured lately."""
+    """The peaks that a node's state and resources use, each (cpu, memory), NaN unknown.
+
+    `peaks` are those of the node by predictor, in cores. `amount` and `peak` are what Prod leaves
+    unused and its peak by the predictor that `decides`, in millicores; `prod_amounts` and
+    `prod_peaks` the same by all predictors in their order, without the system. `young` are the UIDs
+    of pods of the last window that were first measured less than `YOUNG_SECONDS` ago.
+    """
 
     decides: str
     peaks: dict[str, list[float]]
@@ -139,7 +142,7 @@ class Headline(NamedTuple):
 
     @property
     def deciding(self) -> int:
-        """Which of the predictors decides."""
+        """The position of the deciding predictor."""
         return list(self.peaks).index(self.decides)
 
 
@@ -156,7 +159,7 @@ class Answer:
     may_decide: bool
 
     def of(self, i: int, pods: slice) -> PredictorPeaks:
-        """What it says of the i-th node."""
+        """The peaks of the i-th node, which has these pods."""
         return PredictorPeaks(
             raw=self.raw[i],
             peaks=self.peaks[i],
@@ -167,10 +170,9 @@ class Answer:
 
 
 class AllPeaks(Sequence[NodePeaks]):
-    """Peaks of k nodes, in the order asked for.
+    """Peaks of k nodes in the order requested, computed for all as columns.
 
-    They are found for all at once, as columns; what is said of one node is cut out of these when
-    it is read, for most of the time that takes is spent on making small objects.
+    `NodePeaks` of a node are cut out when they are read: most of their cost is small objects.
     """
 
     def __init__(
@@ -202,17 +204,18 @@ class AllPeaks(Sequence[NodePeaks]):
         """The end of each node's last window, (k,)."""
         return self._view.end_ms
 
-    def decided(self, of: Callable[[Answer], FloatArray]) -> FloatArray:
-        """What is found in the answer of the predictor that decides, (k, ..)."""
+    def decided(self, column: Callable[[Answer], FloatArray]) -> FloatArray:
+        """A column of the answers, (k, ..), for each node by its deciding predictor."""
         first, *others = dict.fromkeys(self.decides)
-        found = of(self.answers[first])
+        values = column(self.answers[first])
         for name in others:
-            at = np.array([decides == name for decides in self.decides])
-            found = np.where(at.reshape(-1, *[1] * (found.ndim - 1)), of(self.answers[name]), found)
-        return found
+            own = np.array([decides == name for decides in self.decides])
+            own = own.reshape(-1, *[1] * (values.ndim - 1))
+            values = np.where(own, column(self.answers[name]), values)
+        return values
 
     def headline(self, i: int) -> Headline:
-        """What the state of the i-th node says of its peaks."""
+        """The headline of the i-th node."""
         return self._headlines[i]
 
     @cached_property
@@ -222,8 +225,8 @@ class AllPeaks(Sequence[NodePeaks]):
         amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
         own = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
         return [
-            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *told)
-            for decides, *of_node, told in zip(
+            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *others)
+            for decides, *of_node, others in zip(
                 self.decides,
                 *peaks,
                 zip(
@@ -300,10 +303,10 @@ def peaks_of(
     usual: str,
     changes: tuple[IntArray, IntArray],
 ) -> AllPeaks:
-    """Peaks of the nodes `names`, of which there are some, with the models `known`, in that order.
+    """Peaks of the nodes `names`, at least one, with the models `known`, in that order.
 
-    Where a strategy names one that does not run or cannot decide, `usual` does. `changes` are
-    `drift_ms` and `drifts` of all, (k, entities, 2).
+    `usual` decides where a strategy names a predictor that does not run or may not decide.
+    `changes` are `drift_ms` and `drifts` of all nodes, (k, entities, 2).
     """
     view = view_of(known, rows, horizon_seconds)
     asked = _asked(known, view)
@@ -313,7 +316,7 @@ def peaks_of(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the views of Prod start from, whatever the predictor; `requests` and `allocatable` are
+    """Inputs of the views of Prod that depend on no predictor; `requests` and `allocatable` are
     (nodes, 2) millicores and bytes."""
 
     pods: reclaimable.Pods
@@ -347,7 +350,7 @@ def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
 
 
 def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
-    """What predictors see of these nodes."""
+    """The view of these nodes for predictors."""
     settings = settings_of(known)
     node_of = np.arange(len(known)).repeat([len(node.rows) for node in known])
     pods = np.concatenate([node.rows for node in known])
@@ -379,9 +382,12 @@ def _cold(
     node_of: IntArray,
     settings: PeakSettings,
 ) -> BoolArray:
-    """Which pods are at most the cold start old (of unknown age: since their first sample), or
-    have too few samples of a resource to be trusted, however old they are. A resource that was
-    never measured has no model to trust or not, unless neither was."""
+    """Whether each pod is cold: not older than the cold start, or with too few samples of a
+    resource.
+
+    A pod of unknown age is as old as its first sample. A resource without samples counts only if
+    the other one has none either: it has no model to trust.
+    """
     first = rows.first_ms.take(pods)
     seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
     young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
@@ -393,7 +399,7 @@ def _cold(
 
 
 def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:
-    """That of all nodes, arrays (nodes, 2)."""
+    """The views of all nodes, arrays (nodes, 2)."""
     requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
     quantiles = kubernetes_units(answer.pods)
     pods, surplus = reclaimable.pod_view(asked.pods, quantiles, allocatable, margin)
@@ -426,7 +432,7 @@ def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdRe
 
 
 def _used_by_prod(entities: FloatArray, begun: BoolArray) -> FloatArray:
-    """Peaks (nodes, E, 2) of system, prod, none and unknown together, (nodes, 2); unknown if one
-    is. A node that never had a pod of unknown class, not `begun`, has none of it to add."""
+    """The sum (nodes, 2) of the peaks (nodes, E, 2) of system, prod, none and unknown; unknown if
+    one is. `begun` (nodes,) is False where the node never had a pod of unknown class."""
     known = entities[:, SYSTEM] + entities[:, _PROD] + entities[:, _NONE]
     return known + np.where(begun[:, None], entities[:, UNKNOWN], 0.0)

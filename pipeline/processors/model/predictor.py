@@ -1,8 +1,8 @@
-"""What every predictor of peaks is: the protocol, what it sees, and what it answers.
+"""The protocol of predictors: what they see, and the peaks that they return.
 
-Owes the rest: a predictor is a small class that anybody may write, found by entry point (group
-`springtide.predictors`), and judged by the shared suite `pipeline.processors.predictors.suite`.
-Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
+A predictor is a small class, found by entry point (group `springtide.predictors`) and checked by
+the suite `pipeline.processors.predictors.suite`. Usage arrays have two columns, cpu in cores and
+memory in bytes; NaN is unknown.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from pipeline.processors.model.node_models import NodeModels
 
 _T = TypeVar("_T", bound=np.generic)
 _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
-"""The entities without whose peaks there is none of Prod."""
+"""Entities whose peaks that of Prod needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeakSettings:
-    """What the strategies of k nodes say, columns (k,): `margin` is what a peak is multiplied by
-    (1.1 for 10 percent), `nsigma_multiplier` deviations above the mean, `cold_start_seconds` and
-    `cold_start_samples` what a pod must exceed and reach."""
+    """Settings of the strategies of k nodes, columns (k,).
+
+    A peak is multiplied by `margin` (1.1 for 10 percent). `nsigma_multiplier` is a number of
+    deviations above the mean. A pod is cold until its age exceeds `cold_start_seconds` and it has
+    `cold_start_samples`.
+    """
 
     margin: FloatArray
     nsigma_multiplier: FloatArray
@@ -69,23 +72,25 @@ class View:
         return np.concatenate([self.entities.ravel(), self.pods])
 
     def of_all_rows(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """What the nodes have, `values` (k,), for each of `all_rows`."""
+        """The value of its node, of `values` (k,), for each of `all_rows`."""
         return np.concatenate([np.repeat(values, self.entities.shape[1]), values[self.node_of]])
 
     def split(self, values: npt.NDArray[_T]) -> tuple[npt.NDArray[_T], npt.NDArray[_T]]:
-        """Values (k * E + n, ..) of `all_rows` as those of entities (k, E, ..) and pods (n, ..)."""
+        """Split values (k * E + n, ..) of `all_rows` into entities (k, E, ..) and pods (n, ..)."""
         whole = self.entities.size
         return values[:whole].reshape(*self.entities.shape, *values.shape[1:]), values[whole:]
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """A predictor's answer, before the safety margin, which is added for all alike: `entities`
-    (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of entities were
-    made of, each (k, E, 2), by the name under which they are published. `bare`
-    (k, E, 2) is what peaks of entities that hold requests of cold pods would be without, NaN where
-    they are made of nothing else; None if no peak holds any. What cold pods ask for beyond their
-    own peaks is added to that where Prod's peak is found."""
+    """A predictor's peaks before the safety margin, which is added for all predictors alike.
+
+    `entities` are (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of
+    entities were computed from, each (k, E, 2), by published name. If peaks of entities include
+    requests of cold pods, `bare` (k, E, 2) are the peaks without these, NaN where nothing is left;
+    else None. The requests of cold pods beyond their own peaks are added to Prod's peak, less what
+    the peaks of entities include.
+    """
 
     entities: FloatArray
     pods: FloatArray

@@ -1,15 +1,16 @@
-"""When the peaks of a node are published: at once when they get worse, calmly when they ease.
+"""Decide when the peaks of a node are published: at once when they get worse, later when they ease.
 
-Owes the rest: a function of the node's own windows alone. What was last told is kept in columns per
-node, which the bank saves, so that a replay tells the same peaks at the same windows. Told is
+The decision is a function of the node's own windows. The values last published are columns per
+node that the bank saves, so that a replay publishes the same peaks at the same windows. Peaks are
+published
 
-- whatever was never told, is older than the force interval, or rests on other terms;
-- a value that becomes known or unknown;
-- a value that got worse by more than the threshold, in percent of what was last told;
-- a value that eased by as much, once it has stayed so for the report interval. So a value that
-  swings is told where it is worst, and not at every turn. One that got worse again within the force
-  interval after it was told to have eased must stay twice as long the next time, up to the force
-  interval: however slowly a value swings, it alone is told little more often than by force.
+- if they never were, if the last ones are older than the force interval, or rest on other terms;
+- if a value becomes known or unknown;
+- if a value got worse by more than the threshold, in percent of the value last published;
+- if a value eased by more than the threshold and stayed so for the report interval. So a value
+  that swings is published at its worst. If it gets worse again within the force interval after its
+  easing was published, it must stay twice as long the next time, up to the force interval. However
+  slowly a value swings, it alone causes little more than one publication per force interval.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from pipeline.processors.model.peaks import AllPeaks, Answer
 from pipeline.topics.nodes import Strategy
 
 VALUES: Final = ("node_peak", "prod_class_peak", "prod_peak", "prod_reclaimable")
-"""What is watched, of cpu and memory each."""
+"""The watched values, each of cpu and memory."""
 
 _WORSE: Final = np.array([1.0, 1.0, 1.0, -1.0])[:, None]
-"""A peak is worse when it is higher, what can be reclaimed when it is lower."""
+"""Higher peaks are worse, and lower reclaimable amounts."""
 _PROD: Final = FIRST_CLASS + CLASS_CODES["prod"]
 
 COLUMNS: Final = {
@@ -44,10 +45,10 @@ COLUMNS: Final = {
     "let_go_ms": Column((len(VALUES), 2), "<i8", NEVER),
     "hold_ms": Column((len(VALUES), 2), "<i8"),
 }
-"""`told` are the values last told, `told_ms` the end of their window, `told_terms` what they rest
-on; `eased_ms` is the first window since which a value has been better than told, `let_go_ms` the
-one at which it was told to have eased, until it gets worse, and `hold_ms` how long it must stay so
-where it swings."""
+"""`told` are the values last published, `told_ms` the end of their window, `told_terms` a hash of
+the terms that they rest on. `eased_ms` is the end of the first window since which a value has been
+better than published, `let_go_ms` that of the window at which its easing was published, until it
+gets worse again. `hold_ms` is how long a value that swings must stay better."""
 
 
 def watched(peaks: AllPeaks) -> FloatArray:
@@ -63,8 +64,8 @@ def _watched(answer: Answer) -> FloatArray:
 
 @lru_cache(maxsize=4096)
 def terms_of(strategy: Strategy, predictor: str, answering: str) -> int:
-    """A number that stands for the strategy, the predictor that decides, and all that shapes what
-    the predictors answer (`ModelConfig.answering`)."""
+    """A hash of the strategy, the deciding predictor, and all settings that shape the peaks
+    (`ModelConfig.answering`)."""
     text = msgspec.json.encode((strategy, predictor, answering))
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
 
@@ -80,14 +81,14 @@ def due(
     report_interval_ms: IntArray,
     force_update_ms: IntArray,
 ) -> BoolArray:
-    """Which of k nodes are to be told after their windows; these count as told from now on.
+    """Whether the peaks of each of k nodes are to be published, (k,); those count as published.
 
-    `at` (k,) are distinct rows of `columns`, changed in place; `values` (k, 4, 2) as `watched`
-    gives them; all others (k,) are of each node.
+    `at` (k,) are distinct rows of `columns`, which are changed in place; `values` (k, 4, 2) come
+    from `watched`; all others (k,) are per node.
     """
     told, ends = columns["told"].take(at, axis=0), end_ms[:, None, None]
     change = values - told
-    # In whole numbers, as amounts are, exactly the threshold is not more than it.
+    # Amounts are whole numbers, so a change of exactly the threshold is not above it.
     moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * told
     worse = moved & (change * _WORSE > 0.0)
     eased = moved & ~worse
@@ -110,7 +111,7 @@ def due(
         columns["told_ms"][rows] = end_ms[now]
         columns["told_terms"][rows] = terms[now]
         let_go, longest_ms = columns["let_go_ms"][rows], force_update_ms[now, None, None]
-        # Of several steps for the worse only the first is a turn.
+        # Of several steps for the worse only the first counts as a turn.
         turned = worse[now] & (let_go != NEVER)
         longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[now], longest_ms), 0)
         columns["hold_ms"][rows] = np.where(turned, longer, columns["hold_ms"][rows])

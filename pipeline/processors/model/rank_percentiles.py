@@ -1,8 +1,7 @@
 """Percentiles of raw samples, by rank.
 
-Owes the rest: one definition for many rows at once, with the same bits in each as if it were alone.
-Percentile p of n samples is the one of rank floor(n*p) - 1 (at least 0) in ascending order; floor
-is taken in whole numbers, so no float error moves a rank.
+Percentile p of n samples is the sample of rank floor(n*p) - 1 (at least 0) in ascending order. The
+floor is computed in integers, so that no rounding error moves a rank.
 """
 
 from __future__ import annotations

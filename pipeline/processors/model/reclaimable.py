@@ -1,10 +1,9 @@
-"""What Prod leaves unused: the two views of a node, and what they come to.
+"""What Prod requests and will not use, by Koordinator's pair of views.
 
-Owes the rest: Koordinator's pair of views, for the peaks of whichever predictor. The pod view
-trusts each pod's own peak; the class view takes the peak of Prod as a whole, with the system. In
-both a pod without a peak that can be trusted counts its request. What can be reclaimed is the
-smaller of both, the peak the larger. Units are whole millicores and bytes, held in float64 (exact
-below 2**53); NaN is unknown.
+The pod view adds up the peaks of pods; the class view takes the peak of Prod as a whole, with the
+system. In both, a pod without a trusted peak counts its request. The reclaimable amount is the
+smaller of both views, the peak the larger. Units are whole millicores and bytes, held in float64
+(exact below 2**53); NaN is unknown.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknow
 
 @dataclass(frozen=True)
 class Pods:
-    """n pods of k nodes as the last windows say: `node_of` (n,) is the node of each, 0..k-1, and
-    `requests` (n, 2) what it asked for. A `cold` pod's own peak is not trusted yet. A pod that is
-    not `active` is being deleted, or has `ended`.
+    """n pods of k nodes as of their last windows; `node_of` (n,) is the node of each, 0..k-1.
 
-    What follows from these alone, whichever predictor gives the peaks, is found once, (n, 2).
+    `requests` are (n, 2). The own peak of a `cold` pod is not trusted yet. A pod that is not
+    `active` is being deleted, or has `ended`. The cached masks (n, 2) depend on no predictor.
     """
 
     node_of: IntArray
@@ -44,42 +42,42 @@ class Pods:
 
     @cached_property
     def counted(self) -> BoolArray:
-        """The pods of which Prod's peak is made: class prod, none or unknown, not ended. One that
-        is being deleted still runs."""
+        """Pods in the peak of Prod: class prod, none or unknown, not ended. A pod that is being
+        deleted still runs."""
         classes = self.classes
         prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
         return pairs(prod & ~self.ended)
 
     @cached_property
     def asking(self) -> BoolArray:
-        """Those of them whose request is known."""
+        """Counted pods with a known request."""
         return self.counted & ~np.isnan(self.requests)
 
     @cached_property
     def believed(self) -> BoolArray:
-        """Those of them whose own peak counts, where there is one. Of a cold pod whose request is
-        not known, its model is all that can be said."""
+        """Counted pods whose own peak is used. A cold pod of unknown request has nothing but its
+        model."""
         waits = pairs(self.cold) & self.asking
         return np.asarray(self.counted & ~waits)
 
     @cached_property
     def giving(self) -> BoolArray:
-        """Those of them that may use less than they asked for."""
+        """Pods whose unused request can be reclaimed."""
         trusted = self.active & ~self.cold & (self.classes != _UNKNOWN)
         return np.asarray(self.asking & pairs(trusted))
 
     def request_sums(self, nodes: int) -> FloatArray:
-        """What Prod asks for on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
-        request adds 0, and so does one that is being deleted: its room is another's soon."""
+        """The requests of Prod on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
+        request, or one that is being deleted, adds 0."""
         asks = self.asking & pairs(self.active & (self.classes != _UNKNOWN))
         return sum_by(self.node_of, np.where(asks, self.requests, 0.0), nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaimable:
-    """What one view says of k nodes, each (k, 2): what can be reclaimed and the peak of Prod.
+    """One view of k nodes, arrays (k, 2): the reclaimable amount and the peak of Prod.
 
-    `unpredicted` is what stands in the peak for pods without a peak that can be trusted.
+    `unpredicted` is the part of the peak that stands for pods without a trusted peak.
     """
 
     amount: FloatArray
@@ -104,10 +102,10 @@ def pod_view(
 ) -> tuple[Reclaimable, FloatArray]:
     """From the pods' own models, `quantiles` (n, 2); `allocatable` (k, 2), `margin` (k,).
 
-    A pod that is cold or has no model counts its request in the peak and gives nothing; a pod that
-    is being deleted, or of unknown class or request, gives nothing either. Formula: colocation by
-    Koordinator, pod level. Also gives, (k, 2), by how much the requests that were counted exceed
-    the peaks of the same pods: what `class_view` lacks.
+    A cold pod, or one without a model, counts its request in the peak, and none of it can be
+    reclaimed; nor can that of a pod that is being deleted, or is of unknown class. Formula:
+    colocation by Koordinator, pod level. The second result (k, 2) is by how much counted requests
+    exceed the peaks of the same pods, which `class_view` needs.
     """
     peaks = with_margin(quantiles, margin.take(pods.node_of))
     has_peak = ~np.isnan(peaks)
@@ -117,7 +115,7 @@ def pod_view(
     k = len(allocatable)
     spare = np.maximum(pods.requests - np.where(has_peak, peaks, 0.0), 0.0)
     unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
-    # Few pods wait: to add the zeros of the others changes nothing and costs most.
+    # Few pods count their requests; to add zeros for the others costs most and changes nothing.
     at = _some(unpredicted)
     waits, waits_on = unpredicted.take(at, axis=0), pods.node_of.take(at)
     waiting = sum_by(waits_on, np.where(waits, pods.requests.take(at, axis=0), 0.0), k)
@@ -131,23 +129,24 @@ def pod_view(
 
 
 def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
-    """How many pods add nothing to the peak of `pod_view` because neither a peak nor a request of
-    theirs is known, (nodes, 2) by resource."""
+    """The number of pods that `pod_view` lacks for want of a peak and a request, (nodes, 2)."""
     nothing = pods.counted & ~pods.asking & np.isnan(quantiles)
     at = _some(nothing)
     return sum_by(pods.node_of.take(at), nothing.take(at, axis=0).astype(np.float64), nodes)
 
 
 def _some(pods: BoolArray) -> IntArray:
-    """Of which of `pods` (n, 2) something of either resource is true."""
+    """The pods for which `pods` (n, 2) is true for cpu or memory."""
     at: IntArray = (pods[:, 0] | pods[:, 1]).nonzero()[0]
     return at
 
 
 def held(surplus: FloatArray, used: FloatArray, bare: FloatArray, margin: FloatArray) -> FloatArray:
-    """How much of `surplus` is in the peaks `used` already, which hold requests and would be `bare`
-    without; all (k, 2), `margin` (k,). With the rest on top the peak is the higher of both ways to
-    count a cold pod's request. NaN `bare`: they hold all of it."""
+    """The part of `surplus` that the peaks `used` hold already; all (k, 2), `margin` (k,).
+
+    `used` includes requests of cold pods, `bare` are the same peaks without; NaN: they hold all of
+    `surplus`.
+    """
     beyond = with_margin(used, margin) - with_margin(bare, margin)
     return np.where(np.isnan(bare), surplus, np.fmin(surplus, np.nan_to_num(beyond)))
 
@@ -159,9 +158,9 @@ def class_view(
     allocatable: FloatArray,
     margin: FloatArray,
 ) -> Reclaimable:
-    """From the class models, all (k, 2): `used` are the quantiles of system, prod, none and
-    unknown together; `margin` (k,). What cold pods use is in these models; `surplus` (k, 2), on top
-    of the peak, makes it their requests."""
+    """From the class models, all (k, 2), `margin` (k,): `used` are the peaks of system, prod, none
+    and unknown in sum. Usage of cold pods is in these models; `surplus` raises it to their
+    requests."""
     peak = with_margin(used, margin) + surplus
     room = np.maximum(allocatable - peak, 0.0)
     return Reclaimable(
@@ -170,10 +169,9 @@ def class_view(
 
 
 def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Reclaimable:
-    """The careful one of two views per resource; unknown if either is.
+    """The smaller amount and the larger peak of two views; unknown if either is.
 
-    `system` (k, 2) is the system's peak with the margin: the peak is that of Prod and the system,
-    whichever view it comes from.
+    `system` (k, 2) is the system's peak with the margin, which the pod view lacks.
     """
     return Reclaimable(
         amount=np.minimum(pods.amount, classes.amount),
@@ -183,7 +181,7 @@ def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Recl
 
 
 def sum_by(node_of: IntArray, values: FloatArray, nodes: int) -> FloatArray:
-    """Sums of `values` (n, 2) per node, added in the order in which they stand."""
+    """Sums of `values` (n, 2) per node, added in their order."""
     if len(values) == 0:
         return np.zeros((nodes, 2))
     sums = np.empty((nodes, 2))

@@ -1,8 +1,8 @@
-"""The exact state of one node's models as bytes.
+"""Encode the exact state of one node's models.
 
-Owes the rest: equal state gives equal bytes (pods in UID order, nothing of row numbers or of other
-nodes in it), and what is read back goes on bit for bit. Layout: 8 bytes of magic and version, a
-CRC-32 of the rest: 4 bytes of size, then that many of MessagePack, compressed by zstd.
+Equal states are equal bytes: pods are in UID order, and row numbers or other nodes leave no trace.
+Layout: 8 bytes of magic and version, a CRC-32 of the rest: 4 bytes of size, then MessagePack of
+that size, compressed by zstd.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MAGIC: Final = b"STBANK"
 VERSION: Final = 2
 _HEADER: Final = struct.Struct("<6sHI")
 _SIZE: Final = struct.Struct("<I")
-# Weights are near random bits: more effort costs time and saves next to nothing.
+# The bits of weights are nearly random: a higher level costs time and saves next to nothing.
 _COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a bank knows of a node. Columns are little-endian array bytes: first the entities
-    of every node, then the pods in the order of `uids`, which is ascending.
+    """The models of a node. Columns are little-endian array bytes: first the entities of every
+    node, then the pods in the order of `uids`, which is ascending.
 
-    `columns` are what predictors keep per row, `node_columns` what is kept per node.
-    `listed` holds the positions in `uids` of the pods of the last window; `classes`, `requests`,
-    `ages`, `active`, `ended` are of those. `buckets` and the like are one entry per resource.
+    `columns` are those of predictors, `node_columns` those per node. `listed` are the positions in
+    `uids` of the pods of the last window, which `classes`, `requests`, `ages`, `active` and `ended`
+    belong to. Histograms have one entry per resource.
     """
 
     fingerprint: str
@@ -85,7 +85,8 @@ def pack(column: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[Any]:
-    """What `pack` gave, (rows,) or (rows, columns). Raises CheckpointError for another length."""
+    """The column in bytes of `pack`, (rows,) or (rows, columns). Raises CheckpointError for another
+    length."""
     size = np.dtype(dtype).itemsize * rows * max(columns, 1)
     if len(data) != size:
         raise CheckpointError(
@@ -188,8 +189,8 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A state that fits the models here, and its arrays. `columns` are those of `Rows`, `facts`
-    what the last window said of its pods, `listed` the positions in `state.uids` of these."""
+    """A state that fits the learner, and its arrays: `columns` of `Rows`, `facts` and `ages` of the
+    pods of the last window, `listed` their positions in `state.uids`."""
 
     state: NodeState
     profiles: npt.NDArray[np.int8]
@@ -245,7 +246,7 @@ def _check_profiles(
         len(state.reference_ms) != num_profiles
         or not ((profiles >= 0) & (profiles < num_profiles)).all()
     ):
-        raise CheckpointError(f"state of node {state.node!r:.100} has a profile that there is not")
+        raise CheckpointError(f"state of node {state.node!r:.100} has an unknown profile")
     for buckets, (counts, found, _) in zip(rows.buckets, histograms, strict=True):
         most = np.array([layout.num_buckets for layout in buckets.layouts])[profiles]
         if (found >= np.repeat(most, counts)).any():
@@ -255,8 +256,7 @@ def _check_profiles(
 
 
 def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeModels:
-    """Put a state that `read` has checked into new rows and `slot`; the node that goes on from
-    there."""
+    """Write a state that `read` has checked into new rows and `slot`; returns its node."""
     state, listed, facts = checked.state, checked.listed, checked.facts
     at = rows.allocate(checked.profiles)
     rows.store.unpack(at, state.columns)
@@ -290,7 +290,7 @@ def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeMode
 
 
 def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
-    """The columns of `Rows` that are kept as they are."""
+    """The columns of `Rows` that are stored unchanged."""
     count = len(ENTITIES) + len(state.uids)
     return {
         "weight": unpack(state.weight, "<f8", count, 2),
@@ -304,7 +304,7 @@ def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
 
 
 def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
-    """What the last window said of its pods."""
+    """The facts of the pods of the last window."""
     return {
         "classes": unpack(state.classes, "<i1", pods),
         "requests": unpack(state.requests, "<f8", pods, 2),

@@ -1,7 +1,7 @@
-"""What is odd about the usage that a node tells: an analyser of metrics, as KEP-61 asks for one.
+"""Find anomalies in the usage that nodes report, over all nodes at once.
 
-Owes the rest: for each oddity where it is, over all nodes at once. Nothing is hidden by it: usage
-counts as long as it is fresh, and who looks after the cluster is told.
+An anomaly hides nothing: usage counts as long as it is fresh. Idea: the metrics analyser in KEP-61
+of kubernetes-sigs/scheduler-plugins.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray
 
 ODDITIES: Final[Mapping[str, str]] = {
-    "stale": "no window that is young enough",
+    "stale": "no recent window",
     "missing": "a window without cpu or without memory",
     "partial": "half of a window or less was measured",
     "beyond": "more is used than the machine has",
@@ -31,10 +31,13 @@ _LATELY_SECONDS: Final = 900.0
 
 
 class Told(NamedTuple):
-    """What nodes tell: arrays (nodes, 2) of cpu and memory, NaN unknown, each in one unit with its
-    capacity; `coverage` (nodes,) of the last window, `mean` and `deviation` over 15 minutes. How
-    many seconds before its end windows were last missing, and the last value was refused, (nodes,),
-    NaN for never."""
+    """The usage that nodes report.
+
+    Arrays (nodes, 2) hold cpu and memory in the unit of `capacity`, NaN is unknown; `mean` and
+    `deviation` cover 15 minutes. `coverage` (nodes,) is that of the last window. Seconds from the
+    last missing window, and from the last invalid value, to the end of the last window are
+    (nodes,), NaN for never.
+    """
 
     usage: FloatArray
     mean: FloatArray
@@ -46,7 +49,7 @@ class Told(NamedTuple):
 
 
 def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
-    """By name where it is, (nodes,). Of what is stale nothing else is said."""
+    """The nodes with each anomaly, (nodes,) by name. A stale node has no other one."""
     with np.errstate(invalid="ignore"):
         jump = np.abs(told.usage - told.mean)
         jumped = (jump > _DEVIATIONS * told.deviation) & (jump > _LEAST_JUMP * told.capacity)
@@ -54,7 +57,7 @@ def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
             "missing": np.isnan(told.usage).any(axis=1),
             "partial": told.coverage <= _LEAST_COVERAGE,
             "beyond": (told.usage > _MOST_SHARE * told.capacity).any(axis=1),
-            # Memory may stand still; what a machine computes never does.
+            # Memory may be constant; CPU usage of a running machine never is.
             "frozen": (told.deviation[:, 0] == 0) & (told.mean[:, 0] > 0),
             "spike": jumped.any(axis=1),
             "gaps": told.since_gap_seconds <= _LATELY_SECONDS,

@@ -1,12 +1,11 @@
 """The last half hour of each node, second by second, and exact statistics of it.
 
-Owes the rest: averages, percentiles and deviations that follow from the points alone, to the last
-bit the same whichever nodes are read together. A second holds what was measured at its end or
-within it, of several points the later one; the values are kept as they came, for a float of 32 bits
+Averages, percentiles and deviations of a node do not depend, to the last bit, on which nodes are
+read together. A second holds the last point measured in it. Values are float64: a float of 32 bits
 would report 0.7 cores as 699 millicores.
 
-A statistic of a span is unknown where first and last point of the span are less than half of it
-apart, as in Koordinator's report of aggregated usage; that is judged for each resource by itself.
+A statistic of a span is unknown if the first and last point of the span are less than half of it
+apart, as in Koordinator's aggregated usage; each resource is judged separately.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ COLUMNS: Final = {
     "points": Column((2, SECONDS)),
     "points_second": Column((), "<i8", -1),
 }
-"""`points` are values by Unix second modulo the seconds kept, NaN unknown; `points_second` is the
-newest second, -1 where nothing was observed yet, and then `points` say nothing."""
+"""`points` are values by Unix second modulo `SECONDS`, NaN unknown; `points_second` is the newest
+second, -1 before the first window, when `points` are meaningless."""
 
 _PERCENTS: Final = [p for p in map(percent_of, STATISTICS) if p is not None]
 _SPANS: Final = np.array(sorted({*AGGREGATED.values(), *DEVIATION.values()}))
 _PLACES: Final = np.arange(SECONDS)
-_NODES_AT_ONCE: Final = 8  # what is worked on stays in the cache of a core
+_NODES_AT_ONCE: Final = 8  # so that their points stay in the cache of a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,11 @@ def observe(
     end_ms: IntArray,
     points: Sequence[FloatArray],
 ) -> None:
-    """Put the points of one window per row in place; `at` are distinct rows, none goes back in
-    time.
+    """Store the points of one window per row; `at` are distinct rows, whose windows never go back
+    in time.
 
-    `points` are (m, 3) for each row: seconds after the window's start, cores, bytes. What lies
-    outside its window or is a bad value (NaN, negative, beyond belief) is no point.
+    `points` are (m, 3) for each row: seconds after the window's start, cores, bytes. Points outside
+    their window and invalid values (NaN, negative, implausible) are ignored.
     """
     last = _second(end_ms)
     _forget(ring, newest, at, last)
@@ -84,17 +83,17 @@ def observe(
     inside &= second > last[of] - SECONDS
     for r, usage in enumerate(usages):
         known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= PLAUSIBLE[r]))
-        # Of a place that is there twice the last value stays. Adding 0 makes -0 into 0.
+        # The last value of a second wins. Adding 0 turns -0 into 0.
         ring[at[of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
 
 
 def _second(time_ms: IntArray) -> IntArray:
-    """The second that a moment belongs to: a window is (start, end], and so is a second."""
+    """The second of a time: like a window, a second is (start, end]."""
     return -(-time_ms // 1000)
 
 
 def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) -> None:
-    """Empty the places of the seconds after the newest one, up to `last`."""
+    """Clear the seconds after the newest one, up to `last`."""
     before = newest.take(at)
     passed = np.where(before < 0, SECONDS, np.minimum(last - before, SECONDS))
     first = (last - passed + 1) % SECONDS
@@ -106,11 +105,10 @@ def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) ->
 
 
 def read(ring: FloatArray, newest: IntArray, at: IntArray) -> RecentUsage:
-    """The statistics of these rows, each of which has observed a window; computed for many at
-    once, the bits of each depend on its own points alone."""
+    """The statistics of these rows, each of which has observed a window."""
     aggregated = np.full((len(at), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
     deviation = np.full((len(at), 2, len(DEVIATION), 2), np.nan)
-    # Of a node that measures no points nothing is known, and it need not be worked out.
+    # Nodes without points are skipped: all their statistics are unknown.
     some = [i for i, row in enumerate(at.tolist()) if not np.isnan(ring[row]).all()]
     for first in range(0, len(some), _NODES_AT_ONCE):
         own = some[first : first + _NODES_AT_ONCE]
@@ -120,7 +118,7 @@ def read(ring: FloatArray, newest: IntArray, at: IntArray) -> RecentUsage:
 
 
 def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
-    """`usage` (.., 2) as fractions of what pods may use (2,); NaN where that is 0 or unknown."""
+    """`usage` (.., 2) as fractions of `allocatable` (.., 2); NaN where that is 0 or unknown."""
     room = np.where(allocatable > 0.0, allocatable, np.nan)
     parts: FloatArray = usage / room
     return parts
@@ -131,14 +129,14 @@ def _newest_first(ring: FloatArray, newest: IntArray, at: IntArray) -> FloatArra
     series = np.empty((len(at), 2, SECONDS))
     places = (newest.take(at) % SECONDS).tolist()
     for own, row, place in zip(series, at.tolist(), places, strict=True):
-        # Two stretches are copied in a fraction of the time that so many places take.
+        # Two slices are copied in a fraction of the time of an index array.
         own[:, : place + 1] = ring[row, :, place::-1]
         own[:, place + 1 :] = ring[row, :, :place:-1]
     return series
 
 
 def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What `RecentUsage` holds of n rows, by resource, then span and statistic."""
+    """`aggregated` and `deviation` of n rows, by resource, then span and statistic."""
     aggregated = np.empty((len(series), 2, len(AGGREGATED), len(STATISTICS)))
     deviation = np.empty((len(series), 2, len(DEVIATION), 2))
     known = ~np.isnan(series)
@@ -159,10 +157,10 @@ def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _means(
     values: FloatArray, known: BoolArray
 ) -> tuple[dict[int, IntArray], dict[int, FloatArray]]:
-    """By span, (n, 2): the number of points, at least 1, and their mean, which is NaN where they do
-    not reach over half of the span.
+    """By span, (n, 2): the number of points, at least 1, and their mean, NaN where they do not
+    reach over half of the span.
 
-    A sum has as many places for every node, those without a point being 0, and so one order.
+    Every sum runs over all seconds, those without a point being 0, and so in one order.
     """
     counts = np.maximum(_over_spans(np.add, known.astype(np.int64)), 1)
     oldest = _over_spans(np.maximum, np.where(known, _PLACES, -1))

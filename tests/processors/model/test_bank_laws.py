@@ -216,9 +216,11 @@ def test_peaks_are_known_exactly_where_there_are_samples(windows: list[NodeWindo
                 known = values[~np.isnan(values)]
                 assert (known >= 0).all()
                 assert np.isfinite(known).all()
-            # Both views need the system and the two classes that are always there.
+            # Both views need the system, two classes, and `unknown` once it has a model.
             needed = peaks.samples[[ENTITIES.index(e) for e in ("system", "prod", "none")]]
-            assert (np.isnan(prod.peak) == (needed == 0).any(axis=0)).all()
+            unknown = peaks.samples[ENTITIES.index("unknown")]
+            missing = (needed == 0).any(axis=0) | (unknown.any() & (unknown == 0))
+            assert (np.isnan(prod.peak) == missing).all()
 
 
 @given(streams(), st.integers(2, 7))

@@ -74,7 +74,7 @@ def extender_prioritize_total(case: Case) -> object:
 
 
 def extender_interest(case: Case) -> object:
-    containers = plain([*case["containers"], *case.get("init_containers", ())])
+    containers = plain([*(case["containers"] or ()), *(case.get("init_containers") or ())])
     return {"called": is_interested(case["managed_resources"], containers)}
 
 

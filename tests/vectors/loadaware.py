@@ -138,7 +138,7 @@ def _world(case: Case, placement: Placement, now: float) -> World:
     reported = {report["name"]: report for report in reports}
     measured = {}
     prod = dict.fromkeys(("cpu", "memory"), 0)
-    for assigned in case["assigned_pods"]:
+    for assigned in case["assigned_pods"] or ():
         name, phase = assigned["name"], assigned.get("phase") or "Running"
         label, scheduled = assigned["priority_class"], assigned["scheduled_at_s"]
         if assigned.get("reservation"):
@@ -212,6 +212,9 @@ def _in_our_spans(case: Case) -> Case:
 
 def loadaware_aggregate_selection(case: Case) -> object:
     """The usage that the filter compares; without one it compares the estimates of pods."""
+    if case["metric"] is None:
+        plain(case)
+        return {"usage": None}
     case = _in_our_spans(plain(case))
     settled = {
         "name": "settled", "priority_class": "koord-prod", "requests": {}, "limits": {},
@@ -274,7 +277,7 @@ def loadaware_score(case: Case) -> object:
 def _class_of_the_record(given: Case, expected: Case) -> Difference | None:
     """Upstream counts a pod whose report lacks its class with its whole estimate."""
     metric = given["metric"] or {}
-    assigned: Mapping[str, Case] = {entry["name"]: entry for entry in given["assigned_pods"]}
+    assigned: Mapping[str, Case] = {entry["name"]: entry for entry in given["assigned_pods"] or ()}
     odd = [
         entry
         for entry in metric.get("pods") or ()
@@ -285,7 +288,9 @@ def _class_of_the_record(given: Case, expected: Case) -> Difference | None:
     if not odd:
         return None
     delta, prod = expected["node_delta"], expected["prod_usage"]
-    used = {key: prod[key] + sum(entry["usage"].get(key) or 0 for entry in odd) for key in prod}
+    used = {
+        key: prod[key] + sum((entry["usage"] or {}).get(key) or 0 for entry in odd) for key in prod
+    }
     return Difference(
         "the worker takes a pod's class from its Pod, not from the report of its usage",
         "usage of a Prod pod counts as Prod's although the node agent reported another class",

@@ -70,7 +70,7 @@ MODEL_IDS = {
 def prediction_training(case: Case) -> object:
     """One window through the bank; after one sample the mean is that sample."""
     node = np.array([np.nan if v is None else v for v in case["node_usage"] or [None] * 2], float)
-    window = _window(START_MS, node, case["pods"])
+    window = _window(START_MS, node, case["pods"] or ())
     bank = Bank()
     bank.apply([window])
     (peaks,) = bank.peaks(["n"])
@@ -92,7 +92,7 @@ def prediction_training(case: Case) -> object:
 def _skipped_query(given: Case, expected: Case) -> Difference | None:
     """A failed query of the node trains no system; that of a pod neither system nor class."""
     node = given["node_usage"]
-    failed = {MODEL_IDS[class_of(pod)] for pod in given["pods"] if pod["usage"] is None}
+    failed = {MODEL_IDS[class_of(pod)] for pod in given["pods"] or () if pod["usage"] is None}
     if failed:
         left_out = failed | {"__node-sys__"}
         instead = {k: v for k, v in expected["samples"].items() if k not in left_out}
@@ -164,10 +164,10 @@ class Stated(Percentile):
 def _peaks_of(case: Case, *, has_pod_models: bool = True) -> tuple[NodePeaks, list[str]]:
     """The peaks after a window with the pods of a case, and the UIDs that it lists twice. Without
     models of pods, pods use nothing."""
-    listed = [pod["uid"] for pod in case["pods"]]
+    listed = [pod["uid"] for pod in case["pods"] or ()]
     stated = dict.fromkeys((*MODEL_IDS.values(), *ENTITIES), (np.nan, np.nan))
     stated |= dict.fromkeys(listed, (np.nan, np.nan) if has_pod_models else (0.0, 0.0))
-    for model, quantiles in plain(case["predictions"]).items():
+    for model, quantiles in (plain(case["predictions"]) or {}).items():
         if quantiles is not None:
             pair = quantiles["p95"]["cpu_milli"] / 1000, quantiles["p98"]["memory_bytes"]
             # The next float: truncation must give the stated amount.
@@ -180,7 +180,7 @@ def _peaks_of(case: Case, *, has_pod_models: bool = True) -> tuple[NodePeaks, li
         ),
         {"percentile": Stated(stated, sorted({*listed}))},
     )
-    window = _window(START_MS, np.full(2, np.nan), case["pods"])
+    window = _window(START_MS, np.full(2, np.nan), case["pods"] or ())
     window.allocatable = np.array(_pair(case.get("node_allocatable")), float)
     bank.apply([window])
     (peaks,) = bank.peaks(["n"])
@@ -259,7 +259,7 @@ def _by_hand(given: Case, key: str, quantile: str) -> tuple[dict[str, int], set[
 
     sums = dict.fromkeys(("peaks", "waiting", "unused", "surplus", "requests"), 0)
     reasons: set[Reason] = set()
-    for pod in {pod["uid"]: pod for pod in reversed(given["pods"])}.values():
+    for pod in {pod["uid"]: pod for pod in reversed(given["pods"] or [])}.values():
         if class_of(pod) not in ("prod", "none"):
             continue
         peak, request = peak_of(pod["uid"]), (pod["requests"] or {}).get(key, 0)

@@ -118,7 +118,7 @@ def _packing_args(case: Case) -> Case:
 
 
 def _packing_pod(tree: Case, name: str = "asking", **more: Any) -> Case:
-    containers = [_packing_container(entry) for entry in tree["containers"]]
+    containers = [_packing_container(entry) for entry in tree["containers"] or ()]
     overhead = {"cpu": f"{tree['overhead_cpu_m']}m"}
     return pod(name, containers, overhead=overhead, **more)
 
@@ -133,7 +133,7 @@ def target_load_packing_group(case: Case) -> object:
     capacity = {"cpu": case["node_capacity_cpu_m"]}
     world.node(NODE, capacity)
     _report(world, capacity, case["metrics"], ends)
-    for index, recent in enumerate(case["recent_pods"]):
+    for index, recent in enumerate(case["recent_pods"] or ()):
         seen = recent["seen_at_s"]
         world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
     manifest = _packing_pod(case["pod"])
@@ -296,7 +296,7 @@ def _with_pods(world: World, pods: Sequence[Case]) -> None:
 def trimaran_node_requests_limits(case: Case) -> object:
     world = World(placement(_LOW_RISK, {}), NOW)
     world.node(NODE, plain(case["allocatable"]))
-    _with_pods(world, case["pods_on_node"])
+    _with_pods(world, case["pods_on_node"] or ())
     moment, asked = world.candidates(), world.asked(_manifest(case["pod"]))
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
     answer: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -330,7 +330,7 @@ def low_risk_overcommitment_score(case: Case) -> object:
         "riskLimitWeights": plain(case["risk_limit_weights"]),
     }
     world = _measured(plain(case["allocatable"]), case["metrics"], _LOW_RISK, args)
-    _with_pods(world, case["pods_on_node"])
+    _with_pods(world, case["pods_on_node"] or ())
     return {"score": world.scores(_manifest(case["pod"]), _LOW_RISK)[NODE]}
 
 
@@ -361,7 +361,7 @@ def _by_the_average(given: Case, expected: Case) -> Difference | None:
     """Upstream takes the metric that comes first; the product always takes the average."""
     metrics = [m for m in given["metrics"] or () if m["type"] == "CPU"]
     operators = [m["operator"] for m in metrics]
-    if "AVG" not in operators or operators[0] == "AVG":
+    if "AVG" not in operators or operators[0] == "AVG" or given["power_model"] is None:
         return None
     average = next(m for m in metrics if m["operator"] == "AVG")
     model, capacity = given["power_model"], given["node_capacity_cpu_m"]
@@ -399,17 +399,16 @@ def _limits_world(case: Case) -> tuple[World, Case]:
     weights = plain(case["weights"])
     resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
     args: Case = {"resources": resources}
-    if (default := case.get("best_effort_default")) not in (None, "node_allocatable"):
-        args["defaultLimit"] = plain(default)
+    case.get("best_effort_default")  # the product's own default
     world = World(placement(_LIMITS, args), NOW)
     world.node(NODE, plain(case["allocatable"]))
-    for index, limits in enumerate(case["existing_pod_limits"]):
+    for index, limits in enumerate(case["existing_pod_limits"] or ()):
         there = pod(f"pod-{index}", [container({}, plain(limits))], node=NODE, scheduled_at=1.0)
         world.runs(there)
     tree = case["pod"]
     init = [container({}, plain(limits)) for limits in tree.get("init_container_limits") or ()]
     overhead = container(plain(tree.get("overhead")), {})["resources"]["requests"]
-    containers = [container({}, plain(limits)) for limits in tree["container_limits"]]
+    containers = [container({}, plain(limits)) for limits in tree["container_limits"] or ()]
     return world, pod("asking", containers, initContainers=init, overhead=overhead)
 
 
@@ -422,22 +421,19 @@ def limit_aware_score(case: Case) -> object:
 
 
 def _unlimited_takes_all(given: Case, expected: Case) -> Difference | None:
-    """Without `best_effort_default` upstream lets a pod without limits count nothing."""
-    if given.get("best_effort_default") is not None:
-        return None
+    """Upstream lets only a pod without any limit count the whole allocatable, and only with
+    `best_effort_default`; the product decides for each resource."""
     tree = given["pod"]
-    limited = {
-        name
-        for limits in (*tree["container_limits"], *(tree.get("init_container_limits") or ()))
-        for name, limit in limits.items()
-        if limit
-    }
+    limits = (*(tree["container_limits"] or ()), *(tree.get("init_container_limits") or ()))
+    limited = {name for amounts in limits for name, limit in amounts.items() if limit}
+    limited |= {name for name, amount in (tree.get("overhead") or {}).items() if amount}
     free = [name for name in given["weights"] if name not in limited]
-    if not free or tree.get("overhead"):
+    is_default = given.get("best_effort_default") == "node_allocatable"
+    if not free or (is_default and not limited):
         return None
     shares = sum(given["weights"][name] for name in free) / sum(given["weights"].values())
     return Difference(
-        "a pod without a limit counts the whole allocatable, as the proposal suggests",
+        "a pod without a limit of a resource counts the whole allocatable of it",
         "set defaultLimit to let pods without limits count less",
         {"raw_score": expected["raw_score"] - 100 * shares},
     )
@@ -465,7 +461,7 @@ def noderesourcesfitplus(case: Case) -> object:
     resources = plain(case["resources"])
     world = World(placement(_FIT_PLUS, {"resources": resources}), NOW)
     world.node(NODE, plain(case["node_allocatable"]))
-    used, wanted = plain(case["node_requested"]), plain(case["pod_requests"])
+    used, wanted = plain(case["node_requested"]) or {}, plain(case["pod_requests"]) or {}
     world.runs(_with_requests(_exactly(used, resources), "there", node=NODE, scheduled_at=1.0))
     return {"score": world.scores(_with_requests(_exactly(wanted, resources)), _FIT_PLUS)[NODE]}
 
@@ -481,12 +477,12 @@ def noderesourcesfitplus_pod_request(case: Case) -> object:
     def requesting(amount: int | None, **more: Any) -> Case:
         return container({resource: amount}, {}) | more
 
-    containers = [requesting(amount) for amount in case["containers"]]
+    containers = [requesting(amount) for amount in case["containers"] or ()]
     init = [
         requesting(
             entry["request"], **({"restartPolicy": "Always"} if entry.get("sidecar") else {})
         )
-        for entry in case["init_containers"]
+        for entry in case["init_containers"] or ()
     ]
     args = {"resources": {resource: {"type": "LeastAllocated"}}}
     world = World(placement(_FIT_PLUS, args), NOW)
@@ -498,12 +494,12 @@ def _beside_sidecars(given: Case, expected: Case) -> Difference | None:
     """An init container runs beside the sidecars that started before it."""
     default = {"cpu": 100, "memory": 200 << 20}.get(given["resource"], 0)
     sidecars = highest = 0
-    for entry in given["init_containers"]:
+    for entry in given["init_containers"] or ():
         request = default if entry["request"] is None else entry["request"]
         if entry.get("sidecar"):
             sidecars += request
         highest = max(highest, sidecars + (0 if entry.get("sidecar") else request))
-    running = sum(default if entry is None else entry for entry in given["containers"])
+    running = sum(default if entry is None else entry for entry in given["containers"] or ())
     request = max(running + sidecars, highest)
     if request == expected["request"]:
         return None

@@ -149,7 +149,9 @@ class World:
     def scored(self, manifest: Case, names: Iterable[str] | None = None) -> PrioritizeResult:
         """What prioritize answers about these nodes."""
         record: PodRecord = pod_record(manifest)
-        return self.decisions.prioritize(record, [*(names or self.table)], self.now)
+        return self.decisions.prioritize(
+            record, [*(self.table if names is None else names)], self.now
+        )
 
     def scores(self, manifest: Case, plugin: str) -> dict[str, int]:
         """The scores of nodes by a plugin; all 0 where it was replaced for lack of usage."""

@@ -38,7 +38,7 @@ async def test_policy_and_watcher_are_looked_at(plane: ControlPlane, settings: S
     of_policy, of_nodes = await look(settings)
     assert (of_policy.status, of_nodes.status) == ("warn", "warn")
     assert f"no ConfigMap koordinator-system/{name}" in of_policy.found
-    assert "the policy is in force nowhere" in of_nodes.found
+    assert "the policy is in force on no node" in of_nodes.found
     assert of_nodes.todo == "start springtide watcher"
 
     write_policy(plane, name, colocation_config={"enable": True})
@@ -74,7 +74,7 @@ async def test_policy_and_watcher_are_looked_at(plane: ControlPlane, settings: S
         await until(lambda: in_step(plane, wrong))
         _, of_nodes = await look(settings)
         assert of_nodes.status == "fail"
-        assert "it may follow another ConfigMap" in of_nodes.todo
+        assert "it may use another ConfigMap" in of_nodes.todo
     plane.kubectl("delete", "configmap", other, "-n", "koordinator-system")
     delete(plane, "node", "e1", "e2")
 

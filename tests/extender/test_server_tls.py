@@ -158,12 +158,12 @@ async def test_commands_ask_over_https(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--extender-ca-file", "ca.crt"], "no extender to ask"),
-        (["--extender", "https://e", "--extender-cert-file", "ca.crt"], "goes with its key"),
+        (["--extender-ca-file", "ca.crt"], "without --extender"),
+        (["--extender", "https://e", "--extender-cert-file", "ca.crt"], "give both"),
         (["--extender", "https://e", "--extender-ca-file", "none"], "none: No such file"),
-        (["--extender", "https://e", "--extender-ca-file", "text"], "name PEM files"),
+        (["--extender", "https://e", "--extender-ca-file", "text"], "give readable PEM files"),
         (["--extender", "https://e", "--extender-cert-file", "ca.crt", "--extender-key-file",
-          "other.key"], "name PEM files"),
+          "other.key"], "give readable PEM files"),
     ],
 )  # fmt: skip
 def test_invalid_flags_are_named(

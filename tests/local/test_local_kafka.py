@@ -185,7 +185,7 @@ def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(
     (tmp_path / "formatted").touch()
     broker = LocalKafka(tmp_path)
     try:
-        with pytest.raises(BrokerStartError, match="ended instead of starting") as caught:
+        with pytest.raises(BrokerStartError, match="ended at its start") as caught:
             broker.start()
     finally:
         broker.close()

@@ -46,7 +46,7 @@ def test_upstream_samples_are_read(version: str) -> None:
     [
         (PACKING, {"targetUtilisation": 40}, "targetUtilisation"),
         (PACKING, {"targetUtilization": "40"}, "targetUtilization"),
-        (PACKING, {"defaultRequests": {"cpu": "much"}}, "no Kubernetes quantity"),
+        (PACKING, {"defaultRequests": {"cpu": "much"}}, "is not a Kubernetes quantity"),
         (PACKING, {"defaultRequests": {"cpu": "-1"}}, "less than 0"),
         (PACKING, {"defaultRequestsMultiplier": "x"}, "defaultRequestsMultiplier"),
         (PACKING, {"defaultRequestsMultiplier": 1.5}, "defaultRequestsMultiplier"),

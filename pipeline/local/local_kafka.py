@@ -31,7 +31,7 @@ CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 
 _PORT_ATTEMPTS = 5
-_LOG_ROTATION_BYTES = 16 * 1024 * 1024
+LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
 _PORT_LOST = re.compile("Address already in use|BindException|[Ff]ailed to bind")
 
@@ -246,7 +246,7 @@ class LocalKafka:
         if self._dir is None:
             self._dir = _make_dir(self._requested_dir)
         (self._dir / "tmp").mkdir(exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_ROTATION_BYTES:
+        if self.log_file.exists() and self.log_file.stat().st_size > LOG_ROTATION_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         self.log_file.touch()
         if self._child is None:

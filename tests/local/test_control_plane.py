@@ -223,7 +223,7 @@ def processes_of(folder: Path) -> list[Path]:
 
 def test_early_end_of_a_part_is_an_error_with_its_log() -> None:
     with (
-        pytest.raises(ControlPlaneError, match=r"kube-apiserver ended:[^$]*no-such-flag"),
+        pytest.raises(ControlPlaneError, match=r"kube-apiserver ended;[^$]*no-such-flag"),
         local_control_plane(api_flags=["--no-such-flag"]),
     ):
         pass

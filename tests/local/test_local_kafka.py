@@ -115,7 +115,7 @@ def test_restart_after_stop_or_kill_has_the_same_port_and_data(broker: LocalKafk
 def test_long_log_is_rotated_at_the_next_start(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_LOG_KEPT_BYTES", 1)
+    monkeypatch.setattr(launcher, "LOG_ROTATION_BYTES", 1)
     broker.stop()
     said = broker.log_file.stat().st_size
     broker.start()

@@ -13,13 +13,13 @@ from pipeline.processors.arrays import BoolArray, FloatArray
 
 ODDITIES: Final[Mapping[str, str]] = {
     "stale": "no recent window",
-    "missing": "a window without cpu or without memory",
-    "partial": "half of a window or less was measured",
-    "beyond": "more is used than the machine has",
-    "frozen": "the same usage to the last bit for a quarter of an hour",
-    "spike": "far from what it was for a quarter of an hour",
-    "gaps": "windows were missing in the last quarter of an hour",
-    "impossible": "a value that cannot be, and was made null, in the last quarter of an hour",
+    "missing": "the last window has no CPU or no memory usage",
+    "partial": "at most half of the last window was measured",
+    "beyond": "usage exceeds the capacity of the machine",
+    "frozen": "CPU usage was exactly constant for 15 minutes",
+    "spike": "usage differs sharply from that of the last 15 minutes",
+    "gaps": "windows were missing in the last 15 minutes",
+    "impossible": "an invalid value was replaced by null in the last 15 minutes",
 }
 
 _LEAST_COVERAGE: Final = 0.5

@@ -1,7 +1,7 @@
-"""What actuators did, or did not do and why, onto `springtide.actions`.
+"""Write the decisions of actuators to `springtide.actions`.
 
-Owes the rest: nobody waits until it is told. What is done matters more than that it is told: where
-Kafka is away for long the oldest are lost, and counted.
+An actuator never waits for Kafka: while Kafka is away for long the oldest actions are dropped and
+counted.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from pipeline.topics.registry import ACTIONS
 
 log = get_logger(__name__)
 
-LOST = counter("actuator_lost_actions", "Actions that could not be told.")
+LOST = counter("actuator_lost_actions", "Actions that could not be written to springtide.actions.")
 
 
 class Actions:
-    """Takes actions, and writes them while `run` runs."""
+    """A queue of actions, written while `run` runs."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
         self._waiting: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
 
     def tell(self, action: ActionRecord) -> None:
-        """Write it soon."""
+        """Queue an action."""
         if self._waiting.full():
             self._waiting.get_nowait()
             LOST.inc()
         self._waiting.put_nowait(action)
 
     async def run(self) -> None:
-        """Write, until cancelled."""
+        """Write queued actions until cancelled."""
         topic = ACTIONS.full_name(self._kafka.topic_prefix)
         async with Producer(client_options(self._kafka)) as producer:
             while True:
@@ -62,4 +62,4 @@ def _check(delivery: asyncio.Future[object]) -> None:
 
 def _lost(error: BaseException) -> None:
     LOST.inc()
-    log.warning("action is not on its topic", why=str(error) or type(error).__name__)
+    log.warning("action lost", why=str(error) or type(error).__name__)

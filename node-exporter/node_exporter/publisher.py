@@ -1,8 +1,8 @@
-"""From the buffer to the topic `samples`, in order, each window once; away and back with Kafka.
+"""Publish buffered windows to the topic `samples`, in order, each once.
 
-One idempotent producer with `acks=all` and one record in flight. While Kafka is away the record in
-flight is repeated by the producer under its sequence number, so that an answer that was lost makes
-no duplicate. Trouble is said once and then at a limited rate; nothing here ends the exporter.
+One record is in flight. While Kafka is away the idempotent producer repeats it under its sequence
+number, so that a lost acknowledgement makes no duplicate. Failures are logged once and then at a
+limited rate; none ends the exporter.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ log = get_logger(__name__)
 
 
 class Publisher:
-    """Sends what the buffer holds, until it is cancelled."""
+    """Sends the windows of a buffer until cancelled."""
 
     def __init__(
         self, buffer: WindowBuffer, settings: KafkaSettings, node: str, clock: Clock
     ) -> None:
-        """Raises `SettingsError` for TLS files that cannot be used."""
+        """Raises `SettingsError` if a TLS file is invalid."""
         self._buffer = buffer
         self._settings = settings
         self._node = node
@@ -71,7 +71,7 @@ class Publisher:
         if partitions != self._settings.partitions:
             raise TopicDriftError(
                 f"{self._topic} has {partitions} partitions and kafka.partitions is "
-                f"{self._settings.partitions}: the windows would lie where nobody looks for them"
+                f"{self._settings.partitions}: workers would not find its windows"
             )
 
     async def _send(self, producer: Producer, window: EncodedWindow) -> None:

@@ -19,10 +19,10 @@ from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer
 from pipeline.settings import ExtenderSettings, Settings
-from pipeline.table import AND_PODS, Feed, Table
+from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_point
 from pipeline.table.dead_letter_writer import DeadLetterWriter
-from pipeline.table.table_feed import HISTORY, VIEWS
+from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.table.usage_history import REFILLED_SECONDS
 from pipeline.tasks import cancel_tasks
@@ -84,15 +84,15 @@ async def _run(settings: Settings) -> None:
         prefix=prefix,
         clock=clock,
         on_bad=letters.send,
-        topics=AND_PODS,
+        topics=NODE_AND_POD_TOPICS,
         snapshot=_snapshot(settings.extender),
     )
     beside = partial(Feed, client=client, prefix=prefix, clock=clock)
-    views = beside(Table(), topics=VIEWS, name="node views", on_bad=letters.send)
+    views = beside(Table(), topics=VIEW_TOPICS, name="node views", on_bad=letters.send)
     # The feed of the table reports its bad records.
     history = beside(
         Table(),
-        topics=HISTORY,
+        topics=HISTORY_TOPICS,
         name="history",
         use=apply_point,
         recent_seconds=REFILLED_SECONDS,

@@ -17,7 +17,7 @@ from pipeline.extender.query_api import explain, read_subject
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.pod_manifests import pod_in_file
-from pipeline.table import AND_PODS, Table
+from pipeline.table import NODE_AND_POD_TOPICS, Table
 
 SETTINGS: Final = (
     *KAFKA_CLIENT, "extender.cpu_threshold_percent", "extender.memory_threshold_percent",
@@ -60,7 +60,9 @@ async def explanation(
     """Ask how every node is judged for the pod: this extender, else the rules in the settings."""
     if extender is None:
         rules = rules_with_warnings(settings.extender)
-        async with read_table(settings, Table(counting=rules.counting), AND_PODS) as feed:
+        async with read_table(
+            settings, Table(counting=rules.counting), NODE_AND_POD_TOPICS
+        ) as feed:
             decisions, now = Decisions(feed.table, rules), SystemClock().now()
             return explain(decisions, feed.table, read_subject(question), now, "act")()
     async with extender.session() as session:

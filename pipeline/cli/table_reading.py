@@ -13,7 +13,7 @@ from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDri
 from pipeline.kafka.client import client_options
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
-from pipeline.table.table_feed import FED_BY
+from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import Topic
 
@@ -24,7 +24,7 @@ _PROGRESS_AFTER_SECONDS: Final = 2.0
 async def read_table(
     settings: Settings,
     table: Table,
-    topics: Sequence[Topic] = FED_BY,
+    topics: Sequence[Topic] = NODE_TOPICS,
     *,
     patient: bool = False,
 ) -> AsyncIterator[Feed]:

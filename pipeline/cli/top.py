@@ -30,7 +30,7 @@ from pipeline.table.node_documents import (
     node_facts,
     node_list,
 )
-from pipeline.table.table_feed import FED_BY
+from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.topics.registry import PODS
 
 REFRESH_SECONDS: Final = 1.0
@@ -178,7 +178,7 @@ async def _live(source: Source, view: View) -> None:
 
 async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Source:
     """Yield the table of the topics again and again; a patient reader waits for the broker."""
-    topics = (*FED_BY, PODS) if pods else FED_BY
+    topics = (*NODE_TOPICS, PODS) if pods else NODE_TOPICS
     async with read_table(settings, Table(), topics, patient=patient) as feed:
         while True:
             table, names = feed.table, tuple(feed.table)

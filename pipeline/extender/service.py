@@ -77,7 +77,7 @@ async def serve(
     await runner.setup()
     _refuse_expectations(runner)
     feeds = [each.run() for each in (feed, views, history) if each is not None]
-    background = [feed.keep_saved(), watch_annotations(feed.table, clock)]
+    background = [feed.save_periodically(), watch_annotations(feed.table, clock)]
     feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
     try:

@@ -1,8 +1,8 @@
-"""Writing what a source knows to compacted topics: the difference, and nothing twice.
+"""Write the records of a source to compacted topics: only the differences.
 
-A source compares what it knows with what it last wrote, read back from the topic itself, and
-writes only what differs; what it no longer knows becomes a tombstone. Each record carries its
-source in the header `source`, so that one source never removes what another one wrote.
+A source compares its records with those that it wrote last, read back from the topic, and writes
+what differs; a record that it no longer has becomes a tombstone. Each record has its source in the
+header `source`, so that no source removes the records of another.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ from pipeline.topics.registry import NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
-# Of each partition: records are objects while they wait. A larger one comes alone.
+# Small, because fetched records wait in memory as objects.
 _FETCH_BYTES = 256 * 1024
 # Packed, because records of one kind are alike: half of a pod is names of fields.
 _BATCHING = Batching(linger_ms=5, batch_bytes=256 * 1024, compression="snappy")
@@ -31,7 +31,7 @@ RECORDS = counter("source_records", "Records written by a source.", ["source", "
 
 
 class Entry(NamedTuple):
-    """A record to write: where its node's records lie, its key, its value (None: a tombstone)."""
+    """A record to write, in the partition of `node`; a value of None is a tombstone."""
 
     topic: Topic
     node: str
@@ -40,18 +40,18 @@ class Entry(NamedTuple):
 
 
 def node_entry(record: NodeRecord) -> Entry:
-    """The entry of a node's record."""
+    """The entry of a node."""
     return Entry(NODES, record.node, record.node.encode(), encode_json(record))
 
 
 def pod_entry(record: PodRecord) -> Entry:
-    """The entry of a pod's record."""
+    """The entry of a pod."""
     key = pod_key(record.node, record.uid)
     return Entry(PODS, record.node, key, encode_json(record))
 
 
 def node_of_key(topic: Topic, key: bytes) -> str:
-    """The node that a record of `nodes` or `pods` with this key belongs to."""
+    """The node of a record of `nodes` or `pods` with this key."""
     text = key.decode(errors="replace")
     return text.rpartition("/")[0] if topic.name == PODS.name else text
 
@@ -62,17 +62,17 @@ def difference(
     known: Mapping[bytes, bytes],
     keep: Collection[bytes] = (),
 ) -> list[Entry]:
-    """What must be written so that `topic` says what is `wanted`, given what is `known` there.
+    """The entries to write so that `topic`, which has the values `known`, has those `wanted`.
 
-    Keys in `keep` are not removed, although nobody wants them: nothing better is known of them.
-    Tombstones come first, so that a pod which moved is nowhere twice for long.
+    Keys in `keep` are not removed. Tombstones come first, so that a pod that moved is listed twice
+    for a short time only.
     """
-    gone = [
+    removed = [
         Entry(topic, node_of_key(topic, key), key, None)
         for key in known
         if key not in wanted and key not in keep
     ]
-    return gone + [entry for key, entry in wanted.items() if known.get(key) != entry.value]
+    return removed + [entry for key, entry in wanted.items() if known.get(key) != entry.value]
 
 
 def open_producer(kafka: KafkaSettings, client_id: str, sole_writer: str | None = None) -> Producer:
@@ -139,7 +139,7 @@ async def write_batches(
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:
-    """The newest value of each key of `topic` that `source` wrote last, up to the present end.
+    """The values of `topic` whose newest record is from `source`, by key.
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """
@@ -156,8 +156,8 @@ async def written_by(
     kafka: KafkaSettings, topic: Topic, source: str
 ) -> AsyncIterator[tuple[bytes, bytes | None]]:
     """Key and value of every record of `topic` up to the present end, in the order of each
-    partition; None is a tombstone, or what another source has written over it since. The partition
-    of the empty node is first, so that a pod is read as it moved: from there to its node.
+    partition; the value of a tombstone or of another source's record is None. The partition of the
+    empty node comes first, because pods move from there to their node.
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """

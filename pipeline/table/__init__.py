@@ -7,9 +7,9 @@ declares its columns, `pod_table` sums the pods of each node, `table_feed` fills
 from pipeline.table.name_index import UNKNOWN_ROW
 from pipeline.table.node_columns import COLUMNS, Column, NodeRecords
 from pipeline.table.state_table import RowArray, Rows, Table
-from pipeline.table.table_feed import AND_PODS, Feed, FeedState
+from pipeline.table.table_feed import NODE_AND_POD_TOPICS, Feed, FeedState
 
 __all__ = [
-    "AND_PODS", "COLUMNS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "NodeRecords", "RowArray",
-    "Rows", "Table",
+    "COLUMNS", "NODE_AND_POD_TOPICS", "UNKNOWN_ROW", "Column", "Feed", "FeedState", "NodeRecords",
+    "RowArray", "Rows", "Table",
 ]  # fmt: skip

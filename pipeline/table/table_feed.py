@@ -1,11 +1,11 @@
-"""Keeps a `Table` equal to the compacted topics, by a plain consumer without a group.
+"""Feed a `Table` from compacted topics.
 
-Owes the rest: the table is filled in one step, when all that lay in the topics at the start has
-been read (`caught_up`), then follows them live. While the broker is away the table keeps what it
-has, `state` says so, and reading goes on where it stopped; a log that was deleted, or that has
-forgotten tombstones meanwhile, is read anew beside the table, which then takes it over in one step.
-A snapshot on disk, if there is one, is where it begins after a restart.
-A bad record costs itself: it goes to `on_bad` as a dead letter, is counted, and is passed over.
+The table is filled in one step, once everything that was on the topics at the start has been read
+(`caught_up`); then records are applied as they come. While the broker is away the table keeps its
+records, `state` says so, and reading continues where it stopped. If a topic was recreated, or
+tombstones may have been missed, the topics are read into a fresh table, which replaces the old one
+in one step. After a restart the table begins with a snapshot on disk, if there is one. An invalid
+record is passed to `on_bad` as a dead letter, counted and skipped.
 """
 
 import asyncio
@@ -51,23 +51,23 @@ from pipeline.topics.registry import (
     Topic,
 )
 
-FED_BY: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
-"""What is known of nodes."""
-AND_PODS: Final[tuple[Topic, ...]] = (*FED_BY, RESOURCES, PODS)
-"""That, what they offer, and who runs on them."""
-VIEWS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
-"""What their actuators are told, for a table that has nothing else."""
-HISTORY: Final[tuple[Topic, ...]] = (NODE_STATE,)
-"""What nodes used lately, for a table that has nothing else."""
+NODE_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
+"""Topics of a table of nodes."""
+NODE_AND_POD_TOPICS: Final[tuple[Topic, ...]] = (*NODE_TOPICS, RESOURCES, PODS)
+"""Topics of a table of nodes, their offers and their pods."""
+VIEW_TOPICS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
+"""Topics of a table of node views."""
+HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)
+"""Topics of a table of recent usage."""
 
-# A tombstone is kept for a day; after half of that away one may have been missed.
+# The broker keeps tombstones for a day; after half of it away a reader reads everything again.
 _FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
 _PROBE_EVERY_SECONDS: Final = 2.0
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _START_TIMEOUT_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = (0.25, 5.0)
 _RECORDS_AT_ONCE: Final = 100
-# A fetch costs more than the records in it: of those that trickle in some are taken together.
+# A fetch costs more than the records in it, so the broker collects records for a moment.
 _FETCHING: Final = Fetching(min_bytes=1 << 18, max_wait_ms=200)
 _SAVE_EVERY_SECONDS: Final = 60.0
 
@@ -79,10 +79,11 @@ OnBad = Callable[[DeadLetter], Awaitable[None]]
 
 @dataclass(slots=True)
 class FeedState:
-    """How the feed is doing: for readiness, metrics and people.
+    """The state of a feed, for readiness and metrics.
 
-    `lag_records` is how far behind the ends of the logs, None before they are known; `contact` is
-    the clock's time at which the broker last answered.
+    `lag_records` is the number of records behind the ends of the topics, None before they are
+    known; `contact` is when the broker last answered. `applied`, `older`, `tombstones` and `bad`
+    (by reason) count records, `rereads` how often the topics were read again.
     """
 
     message: str = "starting"
@@ -98,14 +99,14 @@ class FeedState:
 
 
 class _RereadError(Exception):
-    """What was read no longer fits the log; the message says why."""
+    """The topics must be read again, for the reason in the message."""
 
 
 class Feed:
-    """Feeds `table` from the topics of `prefix`; `client` is what aiokafka's clients take
-    (`bootstrap_servers` and security), `name` what the log calls it. `run` until cancelled.
-    A feed of the last `recent_seconds` reads nothing that is older; `use` is done with each record
-    instead of `apply`.
+    """Feeds `table` from `topics` below `prefix`; `run` it until cancelled.
+
+    `client` is what `client_options` returns; `name` is for the log. With `recent_seconds` older
+    records are not read. `use` replaces `apply` as the function that applies a record.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Feed:
         prefix: str,
         clock: Clock,
         on_bad: OnBad | None = None,
-        topics: Sequence[Topic] = FED_BY,
+        topics: Sequence[Topic] = NODE_TOPICS,
         snapshot: Path | None = None,
         name: str = "table",
         use: Apply | None = None,
@@ -140,11 +141,12 @@ class Feed:
         self._failure: KafkaError | None = None
 
     async def wait_caught_up(self) -> None:
-        """Return when the table holds all that lay in the topics when reading began."""
+        """Return when the table has everything that was on the topics when reading began."""
         await self._caught_up.wait()
 
     async def wait_failure(self) -> KafkaError:
-        """Return why, when the feed cannot reach the broker or its topics; it goes on trying."""
+        """Return the error when the broker or a topic cannot be reached; the feed goes on
+        trying."""
         await self._troubled.wait()
         assert self._failure is not None
         return self._failure
@@ -169,7 +171,7 @@ class Feed:
             await self._clock.sleep(backoff.pause())
 
     async def _restore(self, path: Path) -> None:
-        """Begin with what a snapshot holds, if it is not so old that tombstones may be gone."""
+        """Begin with a snapshot, unless tombstones may have been missed since."""
         began = self._clock.monotonic()
         try:
             fresh = Table(self.table.columns, self.table.pods.counting)
@@ -178,14 +180,14 @@ class Feed:
             _log.warning("snapshot not read", file=str(path), reason=str(error))
             return
         if found is None:
-            _log.info("there is no snapshot yet", file=str(path))
+            _log.info("no snapshot yet", file=str(path))
             return
         age = self._clock.now() - found.saved_at
         if not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
             _log.warning(
                 "snapshot not read",
                 file=str(path),
-                reason=f"it was written {age:.0f} s ago: what was deleted since may be forgotten"
+                reason=f"it is {age:.0f} s old, so tombstones may be missing"
                 if age >= 0
                 else f"it was written {-age:.0f} s from now: a clock was set back",
             )
@@ -204,20 +206,20 @@ class Feed:
             seconds=round(self._clock.monotonic() - began, 3),
         )
 
-    async def keep_saved(self) -> NoReturn:
+    async def save_periodically(self) -> NoReturn:
         """Write a snapshot every minute, for ever."""
         while True:
             await self._clock.sleep(_SAVE_EVERY_SECONDS)
             await self.save()
 
     async def save(self) -> None:
-        """Write a snapshot, if there is to be one and there is something to be kept."""
+        """Write a snapshot, if a file is configured and the table has caught up."""
         if self._snapshot is None or not self.state.caught_up or not self._positions:
             return
         positions = [(at.topic, at.partition, to) for at, to in self._positions.items()]
         now, began = self._clock.now(), self._clock.monotonic()
         try:
-            # In one moment: nothing may change between the pods' names and what they use.
+            # In one turn of the event loop: pods' names and amounts must belong together.
             copy = copied(self.table, positions, now)
             size = await asyncio.to_thread(self._write, self._snapshot, copy)
         except OSError as error:
@@ -227,7 +229,7 @@ class Feed:
         _log.debug("snapshot written", bytes=size, seconds=seconds)
 
     def _write(self, path: Path, copy: Copied) -> int:
-        # Whoever was cancelled is still writing.
+        # The thread of a cancelled call may still be writing.
         with self._writing:
             return save(path, copy)
 
@@ -293,7 +295,7 @@ class Feed:
         if set(self._positions) != set(follower.assigned):
             raise _RereadError("the topics have other partitions than before")
         if self._clock.monotonic() - self._seen_at > _FORGOTTEN_AFTER_SECONDS:
-            raise _RereadError("away for so long that tombstones may be gone")
+            raise _RereadError("away for so long that tombstones may be missing")
         follower.seek(self._positions, {})
 
     async def _read(self, follower: Follower, table: Table) -> None:

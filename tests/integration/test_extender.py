@@ -24,7 +24,7 @@ from pipeline.extender.service import serve
 from pipeline.kafka.producer import Producer
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import ExtenderSettings
-from pipeline.table import AND_PODS, Feed, Table
+from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
@@ -291,8 +291,8 @@ async def test_a_snapshot_answers_before_the_broker_and_catches_up(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     path = tmp_path / "table.npz"
-    options: dict[str, Any] = {"topics": AND_PODS, "snapshot": path}
-    await cluster.create(*AND_PODS)
+    options: dict[str, Any] = {"topics": NODE_AND_POD_TOPICS, "snapshot": path}
+    await cluster.create(*NODE_AND_POD_TOPICS)
     await cluster.states(fresh("stays"), fresh("moves", cpu=1.0), fresh("goes"))
     await cluster.send(PODS, ("stays/p1", pod("p1", "stays")), ("goes/p2", pod("p2", "goes")))
     async with following(cluster, **options) as feed:
@@ -316,9 +316,9 @@ async def test_a_snapshot_answers_before_the_broker_and_catches_up(
         assert counted.tolist() == [2, 0]
         assert feed.state.rereads == 0
     # Recreated topics do not continue at the end of the snapshot.
-    for topic in AND_PODS:
+    for topic in NODE_AND_POD_TOPICS:
         await cluster.delete(topic)
-    await cluster.create(*AND_PODS)
+    await cluster.create(*NODE_AND_POD_TOPICS)
     await cluster.states(fresh("other"))
     async with following(cluster, **options) as feed:
         await until(lambda: list(feed.table) == ["other"])

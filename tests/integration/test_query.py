@@ -17,7 +17,7 @@ from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 from pipeline.table.apply_records import apply_point
-from pipeline.table.table_feed import FED_BY, HISTORY, VIEWS
+from pipeline.table.table_feed import HISTORY_TOPICS, NODE_TOPICS, VIEW_TOPICS
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
@@ -85,7 +85,7 @@ async def test_a_view_reaches_a_waiting_client(cluster: Cluster) -> None:
     clock = SystemClock()
     feed, views = (
         Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=clock, topics=topics)
-        for topics in (FED_BY, VIEWS)
+        for topics in (NODE_TOPICS, VIEW_TOPICS)
     )
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     settings = ExtenderSettings(host="127.0.0.1", port=0)
@@ -198,8 +198,8 @@ async def test_only_the_requested_part_of_the_past_is_read(cluster: Cluster) -> 
     await asyncio.sleep(1.5)
     await cluster.states(node_state("young", offset=2))
     feed = Feed(
-        Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(), topics=HISTORY,
-        use=apply_point, recent_seconds=1.0, name="history",
+        Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(),
+        topics=HISTORY_TOPICS, use=apply_point, recent_seconds=1.0, name="history",
     )  # fmt: skip
     task = asyncio.create_task(feed.run())
     await asyncio.wait_for(feed.wait_caught_up(), 30)

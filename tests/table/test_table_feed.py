@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
 from pipeline.table import Table
-from pipeline.table.table_feed import FED_BY, apply
+from pipeline.table.table_feed import NODE_TOPICS, apply
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODE_STATE, NODES, Topic
@@ -61,7 +61,7 @@ damaged = st.one_of(
 )
 
 
-@given(st.sampled_from(FED_BY), damaged)
+@given(st.sampled_from(NODE_TOPICS), damaged)
 def test_any_bytes_are_applied_or_raise_a_record_error(topic: Topic, value: bytes) -> None:
     table = table_of(node_state("a"))
     try:

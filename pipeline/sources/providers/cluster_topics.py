@@ -1,8 +1,7 @@
-"""What the topics say that a provider needs to know: which nodes there are, where pods run, and
-which nodes an exporter speaks for.
+"""The nodes, the place of each pod, and the nodes with an exporter, as the topics have them.
 
-Of a pod its place is kept, half a kilobyte each. Samples are looked at from some windows back, and
-of each no more than its header.
+A provider needs them to name nodes, to assign usage to pods, and to leave out nodes whose exporter
+reports. Samples are read from a few windows back, and only their headers are decoded.
 """
 
 import asyncio
@@ -23,11 +22,12 @@ from pipeline.topics.sample_rows import read_header
 log = get_logger(__name__)
 
 WINDOWS_SERVED: Final = 3
-"""An exporter that was silent for so many windows, the longer ones of both, has gone."""
+"""An exporter that was silent for so many windows (the longer of both lengths) counts as
+stopped."""
 
 
 class _Pod(Record, frozen=True, kw_only=True):
-    """What is read of a record of `springtide.pods`."""
+    """The fields of a `PodRecord` that a provider reads."""
 
     cgroup_uid: str
     namespace: str
@@ -35,7 +35,7 @@ class _Pod(Record, frozen=True, kw_only=True):
 
 
 class _Placed(NamedTuple):
-    """Where a pod is, and the key of the record that says so."""
+    """The place of a pod, and the key of its record."""
 
     key: bytes
     place: PodPlace
@@ -54,16 +54,16 @@ class Known:
 
     @property
     def pods(self) -> int:
-        """How many pods are known by name."""
+        """The number of pods with a name."""
         return len(self._places)
 
     def place(self, namespace: str, name: str) -> PodPlace | None:
-        """Where the pod of this name is; None where nobody says."""
+        """The place of the pod of this name; None if unknown."""
         found = self._places.get((namespace, name))
         return None if found is None else found.place
 
     def served(self, window: TimeWindow) -> set[str]:
-        """The nodes of which an exporter has published lately, as seen from `window`."""
+        """The nodes whose exporter has published recently, as seen from `window`."""
         own_ms = window.end_ms - window.start_ms
         return {
             node
@@ -75,7 +75,7 @@ class Known:
     # -- one record each
 
     def put_node(self, key: bytes, value: bytes | None) -> None:
-        """A record of `springtide.nodes`."""
+        """Apply a record of `springtide.nodes`."""
         name = key.decode(errors="replace")
         if value is None:
             self.nodes.discard(name)
@@ -83,7 +83,7 @@ class Known:
             self.nodes.add(name)
 
     def put_pod(self, key: bytes, value: bytes | None) -> None:
-        """A record of `springtide.pods`. Raises `RecordError` for one that cannot be read."""
+        """Apply a record of `springtide.pods`. Raises `RecordError` if it is invalid."""
         node, _ = split_pod_key(key)
         pod = decode_json(_Pod, value) if value is not None and node else None
         name = self._names.pop(key, None)
@@ -103,7 +103,7 @@ class Known:
             del self.nodes_with_pods[node]
 
     def put_sample(self, value: bytes | None) -> None:
-        """A record of `springtide.samples`. Raises `RecordError` for one that cannot be read."""
+        """Apply a record of `springtide.samples`. Raises `RecordError` if it is invalid."""
         if value is None:
             return
         header = read_header(value)

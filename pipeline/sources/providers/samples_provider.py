@@ -1,4 +1,4 @@
-"""Our own samples as a provider: what exporters, or other providers, have published of a window."""
+"""A provider that reads Springtide's own samples, as exporters and other providers publish them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,9 +22,8 @@ class Stream:
         self._follower = follower
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
-        """Of each node the newest of its windows that ended in `window`, as far as it is on the
-        topic by now. Raises `ProviderError` if that cannot be read to its end, `KafkaError` if
-        there is no broker."""
+        """The newest sample of each node that ended in `window`. Raises `ProviderError` if the
+        topic cannot be read to its end, `KafkaError` if no broker answers."""
         found = FetchedUsage()
         ends: dict[str, int] = {}
         async for value in self._since(window.start_ms):
@@ -66,7 +65,7 @@ def _put(found: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
 
 @asynccontextmanager
 async def open_stream(kafka: KafkaSettings) -> AsyncIterator[Stream]:
-    """Our own samples. Raises `BrokerUnavailableError` if no broker answers."""
+    """Connect to the samples. Raises `BrokerUnavailableError` if no broker answers."""
     partitions = topic_partitions(kafka, SAMPLES)
     async with open_follower(client_options(kafka), partitions) as follower:
         yield Stream(kafka, follower)

@@ -20,9 +20,9 @@ from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.logs import configure_logging
 from pipeline.settings import ExtenderSettings
-from pipeline.table import AND_PODS, Feed, Table
+from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply, apply_point
-from pipeline.table.table_feed import HISTORY, VIEWS
+from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 
 TOPICS = {topic.name: topic for topic in (NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)}
@@ -74,9 +74,9 @@ async def main() -> None:
     configure_logging("info", "json")
     clock, rules = ManualClock(), rules_of(SETTINGS)
     options: dict[str, Any] = {"client": {}, "prefix": "fuzz", "clock": clock}
-    feed = _Feed(Table(counting=rules.counting), topics=AND_PODS, **options)
-    views = _Feed(Table(), topics=VIEWS, name="node views", **options)
-    history = _Feed(Table(), topics=HISTORY, name="history", **options)
+    feed = _Feed(Table(counting=rules.counting), topics=NODE_AND_POD_TOPICS, **options)
+    views = _Feed(Table(), topics=VIEW_TOPICS, name="node views", **options)
+    history = _Feed(Table(), topics=HISTORY_TOPICS, name="history", **options)
     reader, stop = asyncio.StreamReader(limit=1 << 26), asyncio.Event()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -1,8 +1,9 @@
-"""Topics on the broker as the registry declares them: created, compared, mended.
+"""Create the topics of the registry on the broker, and report drift.
 
-`check_topics` says what differs, `apply_topics` creates what is missing and sets what drifted.
-Neither changes a number of partitions or of copies: with another number of partitions a node's
-records would lie elsewhere, which needs a new generation of topics below another prefix.
+`check_topics` reports differences, `apply_topics` creates missing topics and corrects their
+configuration. Neither changes the number of partitions or replicas: with another number of
+partitions a node's records would be in another partition, which needs new topics below another
+prefix.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import TOPICS, Topic
 
 CONNECT_SECONDS: Final = 10.0
-"""How long a broker has to answer at first."""
+"""Time-out of the first connection."""
 
 _REQUEST_SECONDS = 30.0
 _VISIBLE_SECONDS = 20.0
@@ -48,8 +49,8 @@ Kind = Literal["missing", "config", "partitions", "replication"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic as the broker has it. `replication` is the least of its partitions; `own_config` is
-    what was set on the topic itself, `config` what is in force."""
+    """A topic on the broker. `replication` is the smallest of its partitions; `config` is the
+    configuration in force, `own_config` the part that is set on the topic itself."""
 
     partitions: int
     replication: int
@@ -59,7 +60,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One way in which a topic is not what the registry and the settings say."""
+    """A difference between a topic on the broker and its declaration."""
 
     topic: str
     kind: Kind
@@ -69,7 +70,7 @@ class Drift:
 
     @property
     def mendable(self) -> bool:
-        """Whether `apply_topics` mends it."""
+        """Whether `apply_topics` corrects it."""
         return self.kind in ("missing", "config")
 
     def __str__(self) -> str:
@@ -82,20 +83,20 @@ class Drift:
             case "partitions":
                 return (
                     f"{self.topic} has {self.found} partitions, not {self.wanted}: never changed "
-                    "in place; set kafka.partitions to what is there, or begin a new generation "
-                    "with another kafka.topic_prefix"
+                    "in place; set kafka.partitions to this number, or create new topics with "
+                    "another kafka.topic_prefix"
                 )
             case "replication":
                 return (
-                    f"{self.topic} has {self.found} copies of a partition, not {self.wanted}: "
+                    f"{self.topic} has {self.found} replicas, not {self.wanted}: "
                     "reassign its partitions with Kafka's own tools, or set "
-                    "kafka.replication_factor to what is there"
+                    "kafka.replication_factor to this number"
                 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What was done (or would be, in a dry run) to a topic."""
+    """A change of a topic, made or (in a dry run) planned."""
 
     topic: str
     action: Literal["create", "alter"]
@@ -108,13 +109,13 @@ class Change:
         if self.action == "create":
             return (
                 f"create {self.topic}: {self.partitions} partitions, "
-                f"{self.replication} copies, {config}"
+                f"{self.replication} replicas, {config}"
             )
         return f"alter {self.topic}: {config}"
 
 
 async def check_topics(kafka: KafkaSettings) -> list[Drift]:
-    """How the broker's topics differ from the registry; empty where they do not.
+    """The differences between the broker's topics and the registry.
 
     Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers.
     """
@@ -127,10 +128,10 @@ async def apply_topics(
     dry_run: bool = False,
     progress: Callable[[Change], None] = lambda change: None,
 ) -> list[Change]:
-    """Create the topics that are missing and set what drifted; gives what was changed.
+    """Create missing topics, correct their configuration, and return the changes.
 
-    A dry run changes nothing and gives what would be. `progress` is told of each change when it
-    is done. What `apply` does not mend (`Drift.mendable`) is left alone: `check_topics` names it.
+    A dry run changes nothing and returns the planned changes. `progress` is called after each
+    change. Drift that is not `mendable` stays; `check_topics` reports it.
     Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers, `KafkaError` if
     it refuses a change.
     """
@@ -153,8 +154,8 @@ async def apply_topics(
 async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPICS) -> None:
     """Raise `TopicDriftError` if one of `topics` is missing or has another number of partitions.
 
-    What a role asks before it begins: other drift does no harm to what is read and written, and
-    who may read or write a topic may not be allowed to see its settings.
+    Roles call it before they begin. Other drift is harmless to them, and a role that may read or
+    write a topic may not be allowed to see its configuration.
     """
     async with _admin(kafka, "checking topics") as admin:
         found = await _describe(admin, kafka, with_config=False)
@@ -172,7 +173,7 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
         raise TopicDriftError(
             f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
             hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
-            "changed; another one is a new generation of topics, with another kafka.topic_prefix",
+            "changed; for another one create topics with another kafka.topic_prefix",
         )
 
 
@@ -204,17 +205,17 @@ async def existing_partitions(
 
 
 class ConsumerGroup(NamedTuple):
-    """A consumer group: Kafka's name of its state, and the ids of its members. A member that was
-    killed stays until its session ends."""
+    """The state of a consumer group, as Kafka names it, and the ids of its members. A killed member
+    stays until its session ends."""
 
     state: str
     members: frozenset[str]
 
 
 async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
-    """What the broker knows of a consumer group; one that it never saw has no members.
+    """Describe a consumer group; an unknown group has no members.
 
-    Raises `KafkaError` where it does not say: that is not the same as no members.
+    Raises `KafkaError` if the broker does not describe it, which is not the same as no members.
     """
     async with _admin(kafka, f"looking at group {group!r}") as admin:
         for left in reversed(range(_COORDINATOR_TRIES)):
@@ -225,7 +226,7 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
                     raise error(f"group {group!r}")
                 break
             except _NOT_YET:
-                # The first question of its life makes a broker create the topic of all groups.
+                # A new broker first creates the topic of consumer offsets.
                 if not left:
                     raise
                 await asyncio.sleep(_COORDINATOR_SECONDS)
@@ -233,7 +234,7 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
 
 
 def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Drift]:
-    """The differences between the registry and what the broker has, by full topic name."""
+    """The differences between the registry and the topics `found`, by full name."""
     for topic in TOPICS:
         name = topic.full_name(kafka.topic_prefix)
         state = found.get(name)
@@ -254,7 +255,7 @@ def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterato
 
 
 def plan_changes(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterator[Change]:
-    """The changes that mend what can be mended."""
+    """The changes that correct all mendable drift."""
     drifts = list(find_drift(kafka, found))
     for topic in TOPICS:
         name = topic.full_name(kafka.topic_prefix)
@@ -277,7 +278,7 @@ def _same(wanted: str, found: str) -> bool:
     try:
         return float(wanted) == float(found)
     except ValueError:
-        # cleanup.policy and its like are lists without an order.
+        # Values such as that of cleanup.policy are lists without an order.
         return sorted(wanted.split(",")) == sorted(found.split(","))
 
 
@@ -300,7 +301,7 @@ async def _admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdmi
 async def _describe(
     admin: AIOKafkaAdminClient, kafka: KafkaSettings, *, with_config: bool = True
 ) -> dict[str, TopicState]:
-    # All topics, because a broker may create the one that is asked for by name.
+    # All topics: asking for one by name would make some brokers create it.
     wanted = {topic.full_name(kafka.topic_prefix) for topic in TOPICS}
     metadata = [t for t in await admin.describe_topics() if t["topic"] in wanted]
     resources = [ConfigResource(ConfigResourceType.TOPIC, t["topic"]) for t in metadata]
@@ -328,13 +329,13 @@ async def _create(admin: AIOKafkaAdminClient, change: Change) -> None:
     )
     response = await admin.create_topics([new])
     for name, code, *message in response.topic_errors:
-        # Somebody else was faster: what they made, `check` will judge.
+        # Another process was faster; `check` reports drift.
         if for_code(code) is not TopicAlreadyExistsError:
             _raise_for(code, name, message[0] if message else None)
 
 
 async def _alter(admin: AIOKafkaAdminClient, change: Change, state: TopicState) -> None:
-    # The request replaces all that is set on the topic, so what others have set is sent along.
+    # The request replaces the whole configuration of the topic, so that of others is sent along.
     config = {**state.own_config, **change.config}
     resource = ConfigResource(ConfigResourceType.TOPIC, change.topic, config)
     for response in await admin.alter_configs([resource]):

@@ -1,4 +1,4 @@
-"""Our settings as aiokafka takes them, and its errors as ours."""
+"""Connection options of aiokafka clients, and aiokafka's errors as Springtide's."""
 
 import ssl
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeline.kafka.client import client_options, our_errors
 from pipeline.settings import KafkaSettings, Secret
 
 
-def test_plain() -> None:
+def test_plain_text_needs_addresses_and_time_out() -> None:
     kafka = KafkaSettings(bootstrap_servers="a:1,b:2", request_timeout_seconds=1.5)
     assert client_options(kafka) == {
         "bootstrap_servers": "a:1,b:2",
@@ -22,7 +22,7 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_sasl(mechanism: str) -> None:
+def test_sasl_has_mechanism_and_credentials(mechanism: str) -> None:
     options = client_options(
         KafkaSettings(
             security_protocol="SASL_PLAINTEXT",
@@ -37,13 +37,13 @@ def test_sasl(mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_tls_checks_the_broker(protocol: str) -> None:
+def test_tls_verifies_the_broker(protocol: str) -> None:
     context = client_options(KafkaSettings(security_protocol=protocol))["ssl_context"]  # type: ignore[arg-type]
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname
 
 
-def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_invalid_certificates_are_named(tmp_path: Path) -> None:
     missing = KafkaSettings(security_protocol="SSL", ssl_ca_file=tmp_path / "ca.pem")
     with pytest.raises(SettingsError, match=r"ssl_ca_file: .*ca\.pem cannot be used: No such file"):
         client_options(missing)
@@ -58,7 +58,7 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", [AIOKafkaProducer, AIOKafkaConsumer, AIOKafkaAdminClient])
-async def test_every_kind_of_client_takes_the_options(client: type) -> None:
+async def test_every_kind_of_client_accepts_the_options(client: type) -> None:
     kafka = KafkaSettings(
         security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512",
         sasl_username="me", sasl_password=Secret("hush"),
@@ -81,7 +81,9 @@ async def test_every_kind_of_client_takes_the_options(client: type) -> None:
         (errors.PolicyViolationError("p"), KafkaError, "returned PolicyViolationError"),
     ],
 )
-def test_errors(raised: Exception, expected: type[KafkaError], says: str) -> None:
+def test_errors_of_the_client_are_translated(
+    raised: Exception, expected: type[KafkaError], says: str
+) -> None:
     with (
         pytest.raises(expected, match=f"looking: the broker at 127.0.0.1:9092 .*{says}") as caught,
         our_errors(KafkaSettings(), "looking"),
@@ -90,6 +92,6 @@ def test_errors(raised: Exception, expected: type[KafkaError], says: str) -> Non
     assert type(caught.value) is expected
 
 
-def test_other_errors_pass() -> None:
+def test_other_errors_are_not_translated() -> None:
     with pytest.raises(ZeroDivisionError), our_errors(KafkaSettings(), "looking"):
         raise ZeroDivisionError

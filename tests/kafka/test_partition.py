@@ -1,4 +1,4 @@
-"""A node's partition is that of Kafka's default partitioner, computed here from its definition."""
+"""The partition of a node is that of Kafka's default partitioner, computed here by definition."""
 
 import random
 import struct
@@ -38,7 +38,7 @@ def reference_murmur2(data: bytes) -> int:
         (b"abc", 479470107),
     ],
 )
-def test_reference_gives_the_published_values(data: bytes, signed: int) -> None:
+def test_reference_returns_the_published_values(data: bytes, signed: int) -> None:
     assert reference_murmur2(data) == signed & _MASK
 
 
@@ -65,7 +65,7 @@ def test_nodes_spread_evenly() -> None:
     assert max(counts) < 90
 
 
-def test_partition_does_not_depend_on_the_order_of_asking() -> None:
+def test_partition_does_not_depend_on_the_order_of_calls() -> None:
     names = [f"node-{i}" for i in range(100)]
     first = {name: partition_of(name, 16) for name in names}
     random.Random(1).shuffle(names)

@@ -1,4 +1,4 @@
-"""What differs and what would be done about it, without a broker."""
+"""Drift of topics and the changes that correct it, without a broker."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,22 +43,22 @@ def changed(name: str, **changes: object) -> dict[str, TopicState]:
     return found | {name: TopicState(**{**was, **changes})}  # type: ignore[arg-type]
 
 
-def test_as_declared() -> None:
+def test_declared_topics_have_no_drift() -> None:
     assert list(find_drift(KAFKA, declared())) == []
     assert list(plan_changes(KAFKA, declared())) == []
 
 
-def test_an_empty_cluster() -> None:
+def test_an_empty_cluster_gets_every_topic() -> None:
     changes = list(plan_changes(KAFKA, {}))
     assert [c.topic for c in changes] == [t.full_name("tide") for t in TOPICS]
     assert {c.partitions for c in changes} == {8}
-    assert "create tide.samples: 8 partitions, 1 copies, " in str(changes[0])
+    assert "create tide.samples: 8 partitions, 1 replicas, " in str(changes[0])
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"), [("0.2", "0.20"), ("3600000", "3600000.0"), ("delete", "delete")]
 )
-def test_the_same_value_in_other_words_is_no_drift(wanted: str, found: str) -> None:
+def test_equal_values_written_differently_are_no_drift(wanted: str, found: str) -> None:
     name, key = next(
         (t.full_name("tide"), k) for t in TOPICS for k, v in t.config().items() if v == wanted
     )
@@ -67,14 +67,14 @@ def test_the_same_value_in_other_words_is_no_drift(wanted: str, found: str) -> N
 
 
 @pytest.mark.parametrize("found", ["delete,compact", "delete"])
-def test_another_policy_is_drift(found: str) -> None:
+def test_another_cleanup_policy_is_drift(found: str) -> None:
     config = {**declared()["tide.nodes"].config, "cleanup.policy": found}
     (drift,) = find_drift(KAFKA, changed("tide.nodes", config=config))
     assert str(drift) == f"tide.nodes: cleanup.policy is {found}, not compact"
     assert drift.mendable
 
 
-def test_a_key_that_is_not_there() -> None:
+def test_a_missing_key_is_drift_and_is_set() -> None:
     config = dict(declared()["tide.nodes"].config)
     del config["segment.ms"]
     (drift,) = find_drift(KAFKA, changed("tide.nodes", config=config))
@@ -87,7 +87,7 @@ def test_a_key_that_is_not_there() -> None:
     ("field", "kind"), [("partitions", "partitions"), ("replication", "replication")]
 )
 @pytest.mark.parametrize("number", [2, 9])
-def test_what_cannot_be_mended_plans_nothing(field: str, kind: str, number: int) -> None:
+def test_drift_that_cannot_be_corrected_plans_no_change(field: str, kind: str, number: int) -> None:
     found = changed("tide.windows", **{field: number})
     (drift,) = find_drift(KAFKA, found)
     assert (drift.kind, drift.found, drift.mendable) == (kind, str(number), False)
@@ -95,7 +95,7 @@ def test_what_cannot_be_mended_plans_nothing(field: str, kind: str, number: int)
     assert list(plan_changes(KAFKA, found)) == []
 
 
-def test_missing_says_so() -> None:
+def test_a_missing_topic_is_reported_as_missing() -> None:
     assert str(Drift(topic="t", kind="missing", wanted="a topic")) == "t is missing"
 
 
@@ -103,11 +103,11 @@ def test_missing_says_so() -> None:
     st.sets(st.sampled_from([t.full_name("tide") for t in TOPICS])),
     st.sets(st.sampled_from([t.full_name("tide") for t in TOPICS])),
 )
-def test_carrying_out_the_plan_leaves_nothing_that_is_mendable(
-    missing: set[str], bent: set[str]
+def test_planned_changes_correct_all_mendable_drift(
+    missing: set[str], changed_names: set[str]
 ) -> None:
     found = declared()
-    for name in bent:
+    for name in changed_names:
         found[name] = TopicState(partitions=8, replication=1, config={"cleanup.policy": "x"})
     for name in missing:
         del found[name]
@@ -123,7 +123,7 @@ def test_carrying_out_the_plan_leaves_nothing_that_is_mendable(
 
 @pytest.fixture
 def two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that lists two of the topics, as it does for who may not describe the others."""
+    """A broker that lists two topics, because the client may not describe the others."""
 
     class Client:
         async def describe_topics(self) -> list[dict[str, Any]]:
@@ -139,8 +139,8 @@ def two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_topics")
-async def test_who_may_read_two_topics_needs_no_more() -> None:
-    """Kafka lists the topics that one may describe; their settings are for others to see."""
+async def test_a_role_needs_access_to_its_own_topics_only() -> None:
+    """Kafka lists the topics that the client may describe; their configuration is not read."""
     await require_topics(KAFKA, (CHECKPOINTS, NODE_STATE))
     with pytest.raises(TopicDriftError, match=r"tide\.samples is missing \(create"):
         await require_topics(KAFKA, (CHECKPOINTS, SAMPLES))
@@ -149,7 +149,7 @@ async def test_who_may_read_two_topics_needs_no_more() -> None:
 
 
 @pytest.mark.usefixtures("two_topics")
-async def test_another_number_of_partitions_is_not_to_be_mended_by_apply() -> None:
+async def test_another_number_of_partitions_is_not_corrected_by_apply() -> None:
     other = KafkaSettings(topic_prefix="tide", partitions=16)
     with pytest.raises(TopicDriftError, match="has 8 partitions, not 16") as caught:
         await require_topics(other, (NODE_STATE,))
@@ -162,7 +162,7 @@ UNKNOWN = ("", "", "", [])
 
 
 def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
-    """A broker that describes the group with one of these error codes after the other."""
+    """A broker that answers with these error codes, one after the other."""
     left = iter(codes)
 
     class Client:
@@ -178,7 +178,7 @@ def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
     monkeypatch.setattr(topic_admin, "_COORDINATOR_SECONDS", 0.0)
 
 
-async def test_a_group_is_asked_for_until_its_coordinator_is_there(
+async def test_a_group_is_described_once_its_coordinator_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loading, moved = GroupLoadInProgressError.errno, NotCoordinatorForGroupError.errno
@@ -186,7 +186,7 @@ async def test_a_group_is_asked_for_until_its_coordinator_is_there(
     assert await find_group(KAFKA, "g") == ("Stable", {"member-1", "member-2"})
 
 
-async def test_a_group_that_is_not_shown_is_not_one_without_members(
+async def test_a_group_that_must_not_be_described_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _answers(monkeypatch, GroupAuthorizationFailedError.errno)

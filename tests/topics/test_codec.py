@@ -1,5 +1,4 @@
-"""JSON and MessagePack: what was written is read; what is no record is refused, and nothing else
-comes out than one of the errors that a dead letter can carry."""
+"""Records survive JSON and MessagePack; other bytes raise an error that a dead letter can carry."""
 
 from contextlib import suppress
 from typing import Any
@@ -49,7 +48,7 @@ def test_version_is_the_first_field() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_is_written_as_unknown(value: float) -> None:
+def test_nan_and_infinity_are_written_as_unknown(value: float) -> None:
     data = msgspec.json.encode(Usage(cpu_cores=value, memory_bytes=1.0))
     assert data == b'{"cpu_cores":null,"memory_bytes":1.0}'
 
@@ -74,13 +73,13 @@ def test_a_missing_required_field_is_named() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, -1, 10**30])
-def test_another_version_is_named_as_such_even_where_nothing_else_fits(version: int) -> None:
+def test_another_version_is_reported_even_if_the_schema_is_broken(version: int) -> None:
     data = msgspec.json.encode({"version": version, "node": 5})
     with pytest.raises(UnsupportedVersionError, match=f"version {version}, this build reads"):
         decode_json(NodeRecord, data)
 
 
-def test_another_version_of_a_packed_record() -> None:
+def test_another_version_of_a_packed_record_is_refused() -> None:
     with pytest.raises(UnsupportedVersionError):
         decode_pack(RoundMarker, msgspec.msgpack.encode({"version": 2}))
 
@@ -92,7 +91,7 @@ class Second(Record, frozen=True, kw_only=True):
     version: int = 2
 
 
-def test_a_type_says_its_own_version() -> None:
+def test_each_type_has_its_own_version() -> None:
     assert decode_json(Second, b'{"version":2}').other == 7
     with pytest.raises(UnsupportedVersionError, match="version 1, this build reads version 2"):
         decode_json(Second, b'{"version":1}')
@@ -115,7 +114,7 @@ def test_a_type_says_its_own_version() -> None:
         b"ARROW1\x00\x00", b"\x00" * 100, b"\xff\xff\xff\xff\x10\x00\x00\x00",
     ],
 )  # fmt: skip
-def test_json_that_is_no_record(data: bytes) -> None:
+def test_json_of_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(RecordError):
         decode_json(NodeRecord, data)
 
@@ -188,7 +187,7 @@ def test_any_json_is_read_or_refused(tree: Any, kind: type[Record]) -> None:
         decode_json(kind, msgspec.json.encode(tree))
 
 
-def test_huge_claims_in_messagepack_cost_nothing() -> None:
+def test_huge_lengths_in_messagepack_are_refused_at_once() -> None:
     for head in (b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
         with pytest.raises(RecordError):
             decode_pack(NodeCheckpoint, head)
@@ -198,6 +197,6 @@ def test_huge_claims_in_messagepack_cost_nothing() -> None:
         decode_pack(NodeCheckpoint, b"\x91" * 100_000)
 
 
-def test_wrong_type_says_where() -> None:
+def test_an_error_names_the_field_of_the_wrong_type() -> None:
     with pytest.raises(InvalidRecordError, match=r"PredictionRecord .*offset"):
         decode_json(PredictionRecord, b'{"version":1,"node":"n","as_of":"x","offset":"5"}')

@@ -1,4 +1,4 @@
-"""Nothing of a refused record is lost that the source topic still keeps."""
+"""A dead letter has enough of a refused record to find it in its topic."""
 
 import hashlib
 
@@ -10,7 +10,9 @@ from pipeline.topics.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, dead_le
 
 
 @given(st.none() | st.binary(max_size=50), st.none() | st.binary(max_size=500))
-def test_says_where_the_record_lay_and_what_it_was(key: bytes | None, value: bytes | None) -> None:
+def test_headers_have_position_length_digest_and_reason(
+    key: bytes | None, value: bytes | None
+) -> None:
     letter = dead_letter("springtide.samples", 3, 99, key, value, FutureWindowError("ends late"))
     headers = dict(letter.headers)
     assert (letter.key, letter.value) == (key, value or b"")
@@ -22,7 +24,7 @@ def test_says_where_the_record_lay_and_what_it_was(key: bytes | None, value: byt
     assert b"ends late" in headers["error"]
 
 
-def test_keeps_the_first_64_kib_and_the_length_and_digest_of_all() -> None:
+def test_key_and_value_are_cut_but_length_and_digest_are_of_the_whole() -> None:
     value = bytes(range(256)) * 1024
     letter = dead_letter("t", 0, 0, b"k" * 5000, value, UndecodableRecordError("x"))
     headers = dict(letter.headers)

@@ -1,4 +1,4 @@
-"""Record keys that carry more than a node's name: they are read back, or refused by name."""
+"""Keys of checkpoints and pods are parsed as they were written, or refused."""
 
 from contextlib import suppress
 
@@ -15,17 +15,17 @@ _EPOCHS = st.integers(0, 2**63 - 1)
 
 
 @given(_NODES, _EPOCHS)
-def test_node_key(node: str, epoch: int) -> None:
+def test_a_node_key_is_parsed(node: str, epoch: int) -> None:
     assert parse_key(node_key(node, epoch)) == ("node", node, epoch)
 
 
 @given(_EPOCHS)
-def test_marker_key(epoch: int) -> None:
+def test_a_marker_key_is_parsed(epoch: int) -> None:
     assert parse_key(marker_key(epoch)) == ("marker", "", epoch)
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_claim_key(member: str) -> None:
+def test_a_claim_key_is_parsed(member: str) -> None:
     assert parse_key(claim_key(member)) == ("claim", member, -1)
 
 
@@ -38,13 +38,13 @@ def test_claim_key(member: str) -> None:
         b"node@5\n",
     ],
 )  # fmt: skip
-def test_key_that_is_none(key: bytes) -> None:
+def test_another_checkpoint_key_is_refused(key: bytes) -> None:
     with pytest.raises(InvalidRecordError, match="checkpoint key"):
         parse_key(key)
 
 
 @given(st.binary(max_size=60) | st.text(alphabet="@marker1claimnod-", max_size=30).map(str.encode))
-def test_a_key_that_is_read_is_the_one_that_was_written(key: bytes) -> None:
+def test_a_parsed_key_is_written_as_the_same_bytes(key: bytes) -> None:
     with suppress(InvalidRecordError):
         kind, name, epoch = parse_key(key)
         written = {
@@ -54,17 +54,17 @@ def test_a_key_that_is_read_is_the_one_that_was_written(key: bytes) -> None:
 
 
 @given(_NODES | st.just(""), st.from_regex(r"[-0-9a-f]{1,36}", fullmatch=True))
-def test_pod_key(node: str, uid: str) -> None:
+def test_a_pod_key_is_split(node: str, uid: str) -> None:
     assert split_pod_key(pod_key(node, uid)) == (node, uid)
 
 
 @pytest.mark.parametrize("key", [b"", b"node", b"node/", b"/", b"\xff/u", b"a/b/c"])
-def test_pod_key_that_is_none(key: bytes) -> None:
+def test_another_pod_key_is_refused(key: bytes) -> None:
     with pytest.raises(InvalidRecordError, match="pod key"):
         split_pod_key(key)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_pod_key_or_refused(key: bytes) -> None:
+def test_any_bytes_are_a_pod_key_or_are_refused(key: bytes) -> None:
     with suppress(InvalidRecordError):
         assert pod_key(*split_pod_key(key)) == key

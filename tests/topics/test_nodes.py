@@ -1,4 +1,4 @@
-"""The strategy of a node: what is believed of it, and what is a bad record."""
+"""The strategy of a node: valid ranges, and records that are refused."""
 
 import re
 from typing import Annotated, get_args, get_origin, get_type_hints
@@ -43,16 +43,16 @@ def with_strategy(strategy: str) -> bytes:
 
 
 @pytest.mark.parametrize("field", BAD)
-def test_a_strategy_beyond_belief_is_a_bad_record_of_a_node_and_of_a_window(field: str) -> None:
+def test_a_strategy_out_of_range_is_refused_in_a_node_and_in_a_window(field: str) -> None:
     with pytest.raises(InvalidRecordError):
         decode_json(NodeRecord, record(f"{{{field}}}"))
     with pytest.raises(InvalidRecordError, match="schema"):
         decode_window(with_strategy(f"{{{field}}}"))
 
 
-@pytest.mark.parametrize("at", ["ge", "le"])
-def test_every_strategy_that_is_read_can_be_calculated_with(at: str) -> None:
-    said = msgspec.json.encode({name: getattr(_range(Strategy, name), at) for name in NUMBERS})
+@pytest.mark.parametrize("bound", ["ge", "le"])
+def test_every_valid_strategy_gives_valid_predictor_settings(bound: str) -> None:
+    said = msgspec.json.encode({name: getattr(_range(Strategy, name), bound) for name in NUMBERS})
     found = decode_json(NodeRecord, record(said.decode())).strategy
     assert found is not None
     assert decode_window(with_strategy(said.decode())).node.strategy == found.over(Strategy())
@@ -63,7 +63,7 @@ def test_every_strategy_that_is_read_can_be_calculated_with(at: str) -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_ranges_are_those_of_the_settings(name: str) -> None:
+def test_ranges_equal_those_of_the_settings(name: str) -> None:
     ranges = [_range(kind, name) for kind in (Strategy, NodeStrategy, ModelSettings)]
     assert len({(meta.ge, meta.le) for meta in ranges}) == 1
     assert Strategy.__struct_fields__ == NodeStrategy.__struct_fields__

@@ -1,4 +1,4 @@
-"""What the join reads of a pod: no text so long that it would spoil the window of the node."""
+"""The fields of a pod that the join reads, and the length of their texts."""
 
 from typing import Any
 
@@ -14,25 +14,25 @@ LONGEST = "ä" * 126 + "x"
 
 
 def facts(**changes: Any) -> PodFacts:
-    said = decode_json(PodFacts, encode_json(POD_RECORD))
-    return msgspec.structs.replace(said, **changes)
+    decoded = decode_json(PodFacts, encode_json(POD_RECORD))
+    return msgspec.structs.replace(decoded, **changes)
 
 
-def test_what_the_join_reads_is_what_the_record_says() -> None:
-    said = facts()
+def test_facts_equal_the_fields_of_the_record() -> None:
+    decoded = facts()
     for name in PodFacts.__struct_fields__:
-        assert getattr(said, name) == getattr(POD_RECORD, name), name
-    check_pod(said)
+        assert getattr(decoded, name) == getattr(POD_RECORD, name), name
+    check_pod(decoded)
 
 
 @pytest.mark.parametrize("name", ["cgroup_uid", "namespace", "name", "qos", "phase"])
-def test_texts_are_as_long_as_kubernetes_allows(name: str) -> None:
+def test_texts_longer_than_kubernetes_allows_are_refused(name: str) -> None:
     check_pod(facts(**{name: LONGEST}))
     with pytest.raises(InvalidRecordError, match="has a text of 254 bytes, more than 253"):
         check_pod(facts(**{name: LONGEST + "y"}))
 
 
-def test_those_of_the_owner_too() -> None:
+def test_texts_of_the_owner_are_checked() -> None:
     check_pod(facts(owner=None))
     check_pod(facts(owner=Owner(kind=LONGEST, name=LONGEST)))
     for owner in (Owner(kind=LONGEST + "y", name=""), Owner(kind="", name=LONGEST + "yy")):

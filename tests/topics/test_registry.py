@@ -1,4 +1,4 @@
-"""The registry declares what the broker, the documentation and every reader rely on."""
+"""Names and configuration of all topics, and their documentation."""
 
 import importlib
 import re
@@ -22,7 +22,7 @@ ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
 def test_names_are_unique_and_lower_case() -> None:
     names = [topic.name for topic in ALL_TOPICS]
     assert len(set(names)) == len(names) == 17
-    # Kafka mixes `.` and `_` up in the names of its metrics.
+    # Names of Kafka's metrics do not tell `.` from `_`.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
 
 
@@ -43,7 +43,7 @@ def test_settings_of_every_topic(topic: Topic) -> None:
         assert int(config["delete.retention.ms"]) >= DAY_MS
         if topic.compaction_lag_ms is not None:
             assert config["min.compaction.lag.ms"] == str(topic.compaction_lag_ms)
-            # What waits for the cleaner is no more than of the others.
+            # No more waits for the cleaner than in other topics.
             assert int(config["segment.ms"]) + topic.compaction_lag_ms <= HOUR_MS
     assert topic.full_name("tide.test") == f"tide.test.{topic.name}"
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities as text become exact amounts, or are refused."""
+"""Kubernetes quantities are parsed exactly, or refused."""
 
 from contextlib import suppress
 from decimal import Decimal
@@ -21,7 +21,7 @@ from pipeline.topics.resource_amounts import millicores, parse_quantity, whole_b
         ("0.1", "0.1"), ("12Ti", "13194139533312"), ("1Pi", "1125899906842624"), ("4T", "4e12"),
     ],
 )  # fmt: skip
-def test_quantity(text: str | int | float, value: str) -> None:
+def test_a_quantity_has_its_exact_value(text: str | int | float, value: str) -> None:
     assert parse_quantity(text) == Decimal(value)
 
 
@@ -33,7 +33,7 @@ def test_quantity(text: str | int | float, value: str) -> None:
         "9" * 400, None, True, [], {},
     ],
 )  # fmt: skip
-def test_quantity_that_is_none(text: str) -> None:
+def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecordError, match="quantity"):
         parse_quantity(text)
 
@@ -60,7 +60,7 @@ def test_bytes_are_rounded_up(text: str, expected: int) -> None:
 
 
 @given(st.text(alphabet="0123456789.+-eEmunkKMGTPi ", max_size=12) | st.text(max_size=12))
-def test_any_text_is_a_bounded_quantity_or_refused(text: str) -> None:
+def test_any_text_is_a_bounded_quantity_or_is_refused(text: str) -> None:
     with suppress(InvalidRecordError):
         assert abs(parse_quantity(text)) <= 2**62
         assert isinstance(millicores(text), int)

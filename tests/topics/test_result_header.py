@@ -1,4 +1,4 @@
-"""Readers keep the newer result of a node: by generation and offset, not by arrival."""
+"""Results of a node are ordered by generation and offset, not by arrival."""
 
 from random import Random
 
@@ -19,18 +19,18 @@ def result(generation: int, offset: int, epoch: int = 0) -> Result:
     return Result(node="n", as_of=END, generation=generation, offset=offset, epoch=epoch)
 
 
-def test_anything_supersedes_nothing() -> None:
+def test_the_first_result_is_taken() -> None:
     assert supersedes(result(0, 0), None)
 
 
-def test_order_is_generation_then_offset() -> None:
+def test_results_are_ordered_by_generation_then_offset() -> None:
     assert supersedes(result(0, 6), result(0, 5))
     assert not supersedes(result(0, 5), result(0, 6))
     assert supersedes(result(1, 0), result(0, 99))
     assert not supersedes(result(0, 99), result(1, 0))
 
 
-def test_the_same_position_written_again_is_taken_whoever_wrote_it() -> None:
+def test_the_same_position_is_taken_again_from_any_writer() -> None:
     assert supersedes(result(0, 5, epoch=1), result(0, 5, epoch=2))
 
 
@@ -39,34 +39,34 @@ def test_the_newest_wins_in_any_order_of_arrival(
     positions: list[tuple[int, int]], random: Random
 ) -> None:
     random.shuffle(positions)
-    kept: Result | None = None
+    newest: Result | None = None
     for generation, offset in positions:
         new = result(generation, offset)
-        if supersedes(new, kept):
-            kept = new
-    assert kept is not None
-    assert (kept.generation, kept.offset) == max(positions)
+        if supersedes(new, newest):
+            newest = new
+    assert newest is not None
+    assert (newest.generation, newest.offset) == max(positions)
 
 
-def test_what_a_node_state_does_not_say_is_unknown_or_none() -> None:
+def test_unset_fields_of_a_node_state_are_unknown_or_empty() -> None:
     state = NodeStateRecord(
         node="n", as_of=END, generation=1, offset=1, epoch=1,
         window_seconds=30.0, coverage=1.0,
     )  # fmt: skip
-    said = msgspec.to_builtins(state)
+    state_fields = msgspec.to_builtins(state)
     unknown = {"cpu_cores": None, "memory_bytes": None}
     usages = ("allocatable", "capacity", "usage", "system_usage", "host_app_usage",
               "prod_reclaimable", "prod_peak")  # fmt: skip
-    assert {name: said[name] for name in usages} == dict.fromkeys(usages, unknown)
-    never = [said["counters"].pop(name) for name in ("last_gap_at", "last_bad_value_at")]
-    assert (set(said["counters"].values()), never) == ({0}, [None, None])
+    assert {name: state_fields[name] for name in usages} == dict.fromkeys(usages, unknown)
+    never = [state_fields["counters"].pop(name) for name in ("last_gap_at", "last_bad_value_at")]
+    assert (set(state_fields["counters"].values()), never) == ({0}, [None, None])
     rest = ("simulated", "node_known", "skew_seconds", "class_usage", "pods", "unknown_pods",
             "aggregated", "deviation", "predictor", "peaks")  # fmt: skip
-    assert [said[name] for name in rest] == [False, False, None, {}, 0, 0, {}, {}, "", {}]
+    assert [state_fields[name] for name in rest] == [False, False, None, {}, 0, 0, {}, {}, "", {}]
 
 
 @pytest.mark.parametrize("as_of", ["", "yesterday", "2024-02-30T00:00:00Z", "2024-02-01T00:00:00"])
-def test_a_result_as_of_no_time_is_not_read(as_of: str) -> None:
+def test_a_result_with_an_invalid_time_is_refused(as_of: str) -> None:
     data = encode_json(result(0, 5))
     assert decode_json(Result, data) == result(0, 5)
     with pytest.raises(InvalidRecordError, match="as_of"):

@@ -1,9 +1,8 @@
-"""A node's models as a file: Koordinator's form of them, and our own put back where it came from.
+"""Export a node's models in Koordinator's format, and restore them from Springtide's own.
 
-Owes the rest: pure functions between states and files. Our own form is the state itself
-(`snapshot`), so what is put back goes on bit for bit, or is refused. Koordinator's has histograms
-alone, rounded to a ten-thousandth of the heaviest bucket, and only of models with its buckets and
-half-lives, for it would read them as its own.
+Springtide's format is the state itself (`state_codec`): it is restored bit for bit, or refused.
+Koordinator's format has only histograms, rounded to a ten-thousandth of the heaviest bucket, and
+only for models with Koordinator's buckets and half-lives.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pipeline.processors.model.state_codec import NodeState, dense_weights, unpa
 from pipeline.times import format_time
 
 _EARLY_MS: Final = 3_600_000
-"""How far a state may be ahead of our clock: clocks differ, hours do not."""
+"""How far a state may be ahead of this clock: clocks differ, but not by hours."""
 # It becomes the name of a file.
 _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 
@@ -34,12 +33,12 @@ _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 def put_back(
     node: str, mine: bytes, theirs: bytes, config: ModelConfig, *, now_ms: int
 ) -> tuple[bytes, NodeState | None]:
-    """The state `theirs` as it stands in place of `mine`, and what that was, None if nobody can
-    read it.
+    """Replace the state `mine` by `theirs`. Returns the new state, and the replaced one, None if
+    that is damaged.
 
-    It is taken bit for bit; of one that knows of no machine (it was learned from a file) the
-    machine is the node's. Raises CheckpointError if it is damaged, of another node or of a time
-    that has not come, CheckpointLayoutError if a bank of `config` has another layout.
+    The state is taken bit for bit, but a state without a machine (learned from a file) gets the
+    node's. Raises CheckpointError if it is damaged, of another node or from the future, and
+    CheckpointLayoutError if a bank of `config` has another layout.
     """
     state = state_codec.decode(theirs)
     if state.node != node:
@@ -74,11 +73,11 @@ def put_back(
 def to_koordinator(
     state: NodeState, profiles: tuple[Profile, ...]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Koordinator's prediction checkpoints by UID, as `imports.from_koordinator` reads them; an
-    entity without samples, and the class `unknown`, which Koordinator has not, are left out.
+    """Koordinator's prediction checkpoints by UID, as `from_koordinator` reads them. Entities
+    without samples and the class `unknown`, which Koordinator does not have, are left out.
 
-    `profiles` are those of the model that the state is of. Raises CheckpointError for other
-    buckets or half-lives than Koordinator's, and for a UID that is no name of a file.
+    `profiles` are those of the state's model. Raises CheckpointError for buckets or half-lives
+    other than Koordinator's, and for a UID that is not a valid file name.
     """
     names = (*ENTITIES, *state.uids)
     count = len(names)
@@ -97,7 +96,7 @@ def to_koordinator(
             )
         uid = uids.get(name, name)
         if not _UID.fullmatch(uid):
-            raise CheckpointError(f"the pod UID {uid!r:.100} is no name of a file")
+            raise CheckpointError(f"the pod UID {uid!r:.100} is not a valid file name")
         cpu, memory = (
             _stored(weights[r][row, : layout.num_buckets], state.reference_ms[number[row]][r])
             for r, layout in enumerate(KOORDINATOR.layouts)

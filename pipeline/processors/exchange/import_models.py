@@ -1,9 +1,7 @@
-"""Models that others have learned, as weights of our histograms: Koordinator's and VPA's.
+"""Import models of Koordinator and of the Vertical Pod Autoscaler into the state of a node.
 
-Owes the rest: pure functions from a checkpoint as it lies in a file or in the API to the state of a
-node that has taken it over. Where the buckets are ours, every weight stays where it is; else it
-goes to the bucket that holds the END of its own, so that nothing is understated. A histogram
-without weight is unknown: nothing is taken over, and never 0.
+If the buckets are equal, weights stay in theirs; otherwise each goes to the bucket with the END of
+its own, so that nothing is understated. A histogram without weight is unknown: it is not imported.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ KOORDINATOR_IDS: Final[Mapping[str, str]] = {
     "__node-__": "none",
     **{f"__node-koord-{name}__": name for name in ("prod", "mid", "batch", "free")},
 }
-"""Our entities by the UID under which Koordinator has them."""
+"""Entities by their UID in Koordinator."""
 
 _VPA_VERSION: Final = "v3"
 _MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
 _MOST_SAMPLES: Final = 1 << 40
 _EARLY_MS: Final = 3_600_000
-"""How far a file may be ahead of the node's last window: clocks differ, hours do not."""
+"""How far a file may be ahead of the node's last window: clocks differ, but not by hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +54,15 @@ class Histogram:
     half_life_ms: int
 
     def remaining(self, time_ms: int) -> FloatArray:
-        """What the weights are worth beside a sample of `time_ms`."""
+        """The weights relative to a sample at `time_ms`."""
         return self.weights * _decay(self.reference_ms - time_ms, self.half_life_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One entity of somebody else's: an entity of ours or a pod by UID, or the `name` under which
-    the file has it. `histograms` are of cpu and memory, None where nothing is known; `samples` how
-    many they hold, None where that is not said; `first_ms` and `last_ms` when they were fed."""
+    """An imported model: `name` is an entity, the UID of a pod, or the name in the file.
+    `histograms` are of cpu and memory, None if unknown; `samples` is their number, None if not
+    stated; `first_ms` and `last_ms` are the times of the first and last sample."""
 
     name: str
     histograms: tuple[Histogram | None, Histogram | None]
@@ -74,19 +72,19 @@ class Learned:
 
 
 class Received(NamedTuple):
-    """What a model took of one resource: how many `buckets`, none where their weights have decayed
-    to nothing; `moved` if its buckets are others, so that each went to the one of its end."""
+    """The import of one resource: the number of `buckets` with weight, 0 if all has decayed;
+    `moved` if the layouts differ."""
 
     buckets: int
     moved: bool
 
 
 Taken = Mapping[str, tuple[Received | None, Received | None]]
-"""By name what was taken of cpu and memory; None where nothing is known."""
+"""The import of cpu and memory by name; None if unknown."""
 
 
 def from_koordinator(document: Mapping[str, Any]) -> Learned:
-    """A file of Koordinator's prediction checkpoints: `UID`, `CPU`, `Memory`, `LastUpdated`.
+    """Read a prediction checkpoint of Koordinator: `UID`, `CPU`, `Memory`, `LastUpdated`.
 
     Raises CheckpointError for anything else.
     """
@@ -102,7 +100,7 @@ def from_koordinator(document: Mapping[str, Any]) -> Learned:
 
 
 def from_vpa(document: Mapping[str, Any]) -> Learned:
-    """A VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is its own.
+    """Read a VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is the object's.
 
     Raises CheckpointError for anything else.
     """
@@ -117,7 +115,7 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
     if (version := status.get("version")) != _VPA_VERSION:
         raise CheckpointError(
             f"{name} has the checkpoint version {version!r:.40}, not {_VPA_VERSION!r}",
-            hint="it is of another release of VPA: let the one that runs now write it anew",
+            hint="it is of another release of VPA: wait until the present one has written it",
         )
     found = (
         _histogram(status.get("cpuHistogram"), VPA, 0, f"cpuHistogram of {name}"),
@@ -135,10 +133,10 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
 
 
 def converted(histogram: Histogram, layout: Layout) -> FloatArray:
-    """The weights in the buckets of `layout`: as they are if these are the same, else each in the
-    bucket that holds the end of its own.
+    """The weights in the buckets of `layout`: unchanged if the layouts are equal, otherwise each in
+    the bucket with the end of its own.
 
-    Raises CheckpointError if one lies beyond the last bucket.
+    Raises CheckpointError if a weight lies beyond the last bucket.
     """
     if histogram.layout == layout:
         return histogram.weights
@@ -158,12 +156,12 @@ def converted(histogram: Histogram, layout: Layout) -> FloatArray:
 def taken_over(
     state: NodeState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
 ) -> tuple[NodeState, Taken]:
-    """The state with what was learned of entities and pods, by our name, added to what it holds;
-    and what each took.
+    """Add imported models, by name of entity or pod, to a state. Returns the new state, and the
+    import of each name.
 
-    `profiles` are those of the model that the state is of. Mean and deviation are those of the
-    weights, each at the end of its bucket. Raises CheckpointError for a pod that the state has no
-    model of, for times beyond the node's last window, and for a histogram that does not fit.
+    `profiles` are those of the state's model. Mean and deviation are those of the weights, each at
+    the end of its bucket. Raises CheckpointError for a pod without a model in the state, for times
+    after the node's last window, and for a histogram that does not fit.
     """
     names = (*ENTITIES, *state.uids)
     if strangers := sorted(learned.keys() - set(names)):
@@ -186,7 +184,7 @@ def taken_over(
 
 
 class _Rows:
-    """The columns of a state, taken apart to be added to."""
+    """The decoded columns of a state, to add to."""
 
     def __init__(self, state: NodeState, profiles: tuple[Profile, ...]) -> None:
         count = len(ENTITIES) + len(state.uids)
@@ -204,7 +202,7 @@ class _Rows:
         self._weights = [dense_weights(state, r, profiles) for r in range(len(RESOURCES))]
 
     def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> Received:
-        """Add one histogram, and the moments that it stands for."""
+        """Add a histogram, and its mean and deviation."""
         number = self._profile[row]
         profile = self._profiles[number]
         layout, half_life_ms = profile.layouts[resource], profile.half_life_ms[resource]
@@ -218,12 +216,10 @@ class _Rows:
         )  # fmt: skip
         worth = float(now.weights.sum())
         if not worth <= _MOST_SAMPLES:
-            raise CheckpointError(
-                f"{learned.name} is worth {worth:g} samples: nobody takes so many"
-            )
+            raise CheckpointError(f"{learned.name} is worth {worth:g} samples, which is too many")
         count = learned.samples
         if count is None:
-            # As many samples of full weight would be worth as much: those there were, or fewer.
+            # As many samples of full weight: at most the real number.
             count = max(int(worth), 1)
         added = converted(now, layout) * _decay(learned.last_ms - reference, half_life_ms)
         added[added < layout.epsilon] = 0.0
@@ -307,7 +303,7 @@ def _histogram(
 
 
 def _count(stored: object, what: str) -> int | None:
-    """How many samples; None where that is not said."""
+    """The number of samples; None if not stated."""
     if stored is None:
         return None
     if isinstance(stored, bool) or not isinstance(stored, int) or not 0 <= stored <= _MOST_SAMPLES:
@@ -316,10 +312,10 @@ def _count(stored: object, what: str) -> int | None:
 
 
 def _require_past(learned: Learned, end_ms: int) -> None:
-    """Raise CheckpointError for times that a node whose last window ended at `end_ms` has not seen.
+    """Raise CheckpointError for times after `end_ms`, the end of the node's last window.
 
-    A row that was fed in the future takes no sample before; a reference lies on the multiple of
-    its half-life that is nearest, which may be ahead.
+    A row with a future sample would refuse samples until then. A reference is the nearest multiple
+    of its half-life, which may be ahead.
     """
     latest = end_ms + _EARLY_MS
     times = [(learned.last_ms, latest), (learned.first_ms or 0, latest)]
@@ -332,12 +328,12 @@ def _require_past(learned: Learned, end_ms: int) -> None:
         raise CheckpointError(
             f"{learned.name} is of a time after the node's last window, which ended at "
             f"{format_time(end_ms / 1000)}",
-            hint="let a worker take in what the node has reported since, and compare the clocks",
+            hint="wait until a worker has applied the node's newer windows, and compare the clocks",
         )
 
 
 def _decay(distance_ms: int, half_life_ms: int) -> float:
-    """2 ** (distance in half-lives). Raises CheckpointError where that is no decay of anything."""
+    """2 ** (distance in half-lives). Raises CheckpointError for an implausible distance."""
     half_lives = distance_ms / half_life_ms
     if abs(half_lives) > _MOST_HALF_LIVES:
         raise CheckpointError(f"its times lie {abs(half_lives):.0f} half-lives apart")
@@ -345,7 +341,7 @@ def _decay(distance_ms: int, half_life_ms: int) -> float:
 
 
 def _last(last_ms: int | None, found: tuple[Histogram | None, Histogram | None], name: str) -> int:
-    """When it was last fed; where nobody says, at the latest reference."""
+    """The time of the last sample; if not stated, the latest reference."""
     if last_ms is not None:
         return last_ms
     references = [histogram.reference_ms for histogram in found if histogram is not None]
@@ -355,7 +351,7 @@ def _last(last_ms: int | None, found: tuple[Histogram | None, Histogram | None],
 
 
 def _time_ms(text: object, what: str) -> int | None:
-    """Milliseconds of an RFC 3339 time; None for none, which others write as null or year 1."""
+    """Milliseconds of an RFC 3339 time; None if unset, which is written as null or year 1."""
     if text is None:
         return None
     if isinstance(text, datetime):  # as YAML reads a time without quotes

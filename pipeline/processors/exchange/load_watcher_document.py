@@ -1,8 +1,8 @@
-"""load-watcher's document of node usage, which Trimaran's plugins poll, and what they read of it.
+"""load-watcher's document of node usage, which Trimaran's plugins poll.
 
-Owes the rest: the wire format exactly, letter by letter (scheduling 5), with numbers that the fast
-parser of their client takes: finite, not below 0, of at most six decimals. One NaN would cost them
-the whole document. Values are in percent of the node's capacity.
+The wire format is that of [load-watcher](https://github.com/paypal/load-watcher). Numbers are
+finite, not negative and have at most six decimals, because the client's parser refuses the whole
+document for one NaN. Values are in percent of the node's capacity.
 """
 
 import math
@@ -16,7 +16,7 @@ DEVIATION: Final = "STD"
 LATEST: Final = "Latest"
 
 WINDOWS: Final[Mapping[str, int]] = {"15m": 900, "10m": 600, "5m": 300}
-"""By their names the seconds of the windows that can be asked for, the usual one first."""
+"""Seconds of the windows by name, the default first."""
 
 _DECIMALS: Final = 6
 _LARGEST: Final = 1e15
@@ -33,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Its length by name, and UTC seconds."""
+    """A window: the name of its length, and UTC seconds."""
 
     duration: str = ""
     start: int = 0
@@ -55,7 +55,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What `GET /watcher` answers; unknown keys are left alone when it is read."""
+    """The answer of `GET /watcher`."""
 
     timestamp: int = 0
     window: Window = Window()
@@ -66,7 +66,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def document(
     nodes: Mapping[str, NodeMetrics], duration: str, end: int, timestamp: int, source: str
 ) -> Document:
-    """The document about these nodes. KeyError for a duration that is none of `WINDOWS`."""
+    """The document about these nodes. Raises KeyError for a duration that `WINDOWS` lacks."""
     window = Window(duration=duration, start=end - WINDOWS[duration], end=end)
     return Document(timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes)))
 
@@ -77,7 +77,7 @@ def encode(of: Document) -> bytes:
 
 
 def metric(type: str, operator: str, rollup: str, value: float, name: str = "") -> Metric | None:
-    """A value as it may be sent; None for one that their parser would stumble over."""
+    """A value as it may be sent; None for a value that the client's parser refuses."""
     if not math.isfinite(value) or not 0 <= value <= _LARGEST:
         return None
     rounded = round(float(value), _DECIMALS)
@@ -86,9 +86,9 @@ def metric(type: str, operator: str, rollup: str, value: float, name: str = "") 
 
 
 def served_window(asked: str, available: Iterable[str]) -> str | None:
-    """The window that answers for `asked`: it, or the next shorter one that has data; None for a
-    name that is none, and without data. Upstream goes one step down only."""
+    """The window to answer with: `asked`, or the next shorter window with data; None for an unknown
+    name, and without data. load-watcher tries only one shorter window."""
     if asked not in WINDOWS:
         return None
-    names, there = [*WINDOWS], set(available)
-    return next((name for name in names[names.index(asked) :] if name in there), None)
+    names, with_data = [*WINDOWS], set(available)
+    return next((name for name in names[names.index(asked) :] if name in with_data), None)

@@ -1,7 +1,7 @@
-"""A node's past as a table: the windows that a worker would have made of it.
+"""Convert a trace, a table of a node's past usage, into the windows that a worker would have made.
 
-Owes the rest: windows by the join itself, from rows that name their columns as samples and windows
-do, so that what is learned offline is what a worker would have learned, bit for bit.
+Rows have the columns of samples and windows, and go through the join. So models learned offline are
+those that a worker would have learned, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _SAMPLE: Final = {
     **dict.fromkeys(LIST_COLUMNS, pa.list_(pa.float64())),
 }
 TYPES: Final = {END: pa.string(), **_SAMPLE, **_FACTS}
-"""The columns that a trace may have; a time may be a timestamp, too, which is in UTC."""
+"""The columns that a trace may have; times may be timestamps in UTC, too."""
 
 _USUAL: Final = {"kind": "node", "id": "", "coverage": 1.0}
-"""What is said by a trace without the column."""
+"""The values of missing columns."""
 
 _ROWS: Final = (
     "a window has one row of kind node, and one row at most of each pod and cgroup: "
@@ -53,11 +53,10 @@ _ROWS: Final = (
 
 
 def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Window]:
-    """The windows of `node` in a trace, in order of time, as the join makes them of samples where
-    nothing is known but what the rows themselves say. They are as long as most of them are apart,
-    and of no machine.
+    """The windows of `node` in a trace, in order of time. Their length is the most frequent
+    distance between them, and they have no machine. Facts about pods come from the rows alone.
 
-    Raises InvalidRecordError for a table that is none of these.
+    Raises InvalidRecordError for an invalid table.
     """
     if unknown := sorted(set(table.column_names) - TYPES.keys()):
         raise InvalidRecordError(
@@ -102,7 +101,7 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
 
 
 def _window(header: SampleHeader, rows: pa.Table, strategy: Strategy) -> Window:
-    """By way of the bytes of a sample, which are looked at as those of any other."""
+    """Encode and decode a sample, so that it is checked as any other."""
     columns = {name: rows.column(name) for name in rows.column_names if name in _SAMPLE}
     kinds = columns["kind"].to_pylist()
     node = kinds.index("node") if "node" in kinds else 0
@@ -127,7 +126,7 @@ def _window(header: SampleHeader, rows: pa.Table, strategy: Strategy) -> Window:
 
 
 def _pods(rows: pa.Table) -> dict[str, PodRow]:
-    """What the rows say of their pods, if they say anything."""
+    """The facts about pods in the rows."""
     facts = [name for name in rows.column_names if name in _FACTS]
     if not facts:
         return {}
@@ -147,7 +146,7 @@ def _pods(rows: pa.Table) -> dict[str, PodRow]:
 
 
 def _typed(table: pa.Table) -> pa.Table:
-    """All but the times, each column as its topic has it, and what has to be there."""
+    """All columns but the times with the types of their topics, and defaults for missing ones."""
     columns = {}
     for name in table.column_names:
         if name != END:
@@ -167,13 +166,13 @@ def _ends_ms(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     if column.null_count:
         raise InvalidRecordError(f"a row has no {END}", hint="fill it in, or leave the row out")
     if pa.types.is_timestamp(column.type):
-        # To the nearest millisecond, as a time that is written out.
+        # To the nearest millisecond, as a parsed time.
         microseconds: npt.NDArray[np.int64] = (
             column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
         )
         return (microseconds + 500) // 1000
     try:
-        # A trace says each time as often as it has rows.
+        # Each time occurs once per row.
         known = {text: round(parse_time(text) * 1000) for text in column.unique().to_pylist()}
     except (TypeError, ValueError) as error:
         raise InvalidRecordError(

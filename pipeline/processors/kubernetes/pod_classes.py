@@ -75,5 +75,5 @@ def pod_class(labels: Mapping[str, str], priority: int | None, kube_qos: str | N
 
 
 def class_label(priority_class: str) -> str:
-    """The value of Koordinator's class label for one of CLASSES; empty for none and unknown."""
+    """The value of Koordinator's class label; empty for the classes `none` and `unknown`."""
     return f"koord-{priority_class}" if f"koord-{priority_class}" in _BY_LABEL else ""

@@ -1,6 +1,7 @@
-"""Batch: what is left of a node's capacity beside what Prod and Mid use, or asked for.
+"""Batch: the capacity of a node that usage or requests of Prod and Mid leave.
 
-Formulas and names of the policies: colocation 9.
+Formulas and names of the policies are those of
+[Koordinator](https://koordinator.sh/docs/architecture/resource-model).
 """
 
 from typing import NamedTuple
@@ -23,11 +24,10 @@ from pipeline.processors.overcommit.resource_columns import (
 
 
 class Batch(NamedTuple):
-    """The amounts (nodes, 2), and the terms that they come from.
+    """The amounts (nodes, 2) and their terms.
 
-    `outside` is what goes to those outside of Kubernetes, by what they use or what is reserved; one
-    of `used`, `requested` and `larger` goes to Prod and Mid, as the policy has it, and `promised`
-    to Mid beyond that.
+    `outside` is for processes outside of Kubernetes: their usage or reservation. The policy takes
+    `used`, `requested` or `larger` for Prod and Mid; `promised` goes to Mid beyond that.
     """
 
     amount: IntArray
@@ -43,16 +43,15 @@ class Batch(NamedTuple):
 def batch(
     nodes: NodeAmounts, pods: PodAmounts, strategies: Strategies, mid: IntArray | None = None
 ) -> Batch:
-    """What each node has for Batch; `mid` (nodes, 2) is what is promised to Mid.
+    """Compute Batch of each node; `mid` (nodes, 2) is the amount promised to Mid.
 
-    The ledger between both: idle capacity is promised once. What Mid's pods use or asked for is
-    counted already as the policy has it; what is promised to Mid beyond that is not left for Batch.
-    Mid comes first, since Batch gives way to it anyhow. Without `mid` both are worked out as if the
-    other were not there, which is what Koordinator does.
+    Idle capacity is promised once, and first to Mid, which Batch yields to anyway. The policy
+    already counts usage or requests of Mid's pods; the rest of `mid` is not left for Batch. Without
+    `mid` both tiers are computed independently, as Koordinator does.
 
-    A pod without usage counts what it asked for, an LSE pod all the cpu that it asked for; a usage
-    without a listed pod counts, too. Under maxUsageRequest pods without usage count their request:
-    upstream leaves them out at the level of nodes, so that fresh pods open a gap (colocation 17).
+    A pod without usage counts its request, an LSE pod always its request of cpu. Usage without a
+    listed pod counts, too. Under maxUsageRequest pods without usage count their request;
+    Koordinator leaves them out at the level of nodes, so that new pods cause a gap.
     """
     count = len(nodes.capacity)
     pods = pods.of(~pods.is_low & (pods.is_listed | pods.has_usage))

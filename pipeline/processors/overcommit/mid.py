@@ -1,8 +1,7 @@
-"""Mid: what Prod asked for and will not use, and a share of what nobody asked for.
+"""Mid: requests of Prod that will not be used, and a share of unrequested capacity.
 
-`FORMULAS` are the ways to work it out that were published, by name; `source` is what Koordinator's
-code does (colocation 10, 16), `v1.6` what the notes to its release say. Static mode comes over all
-of them.
+`FORMULAS` has the published formulas by name: `source` is Koordinator's code, `v1.6` and `v1.3` are
+the notes of its releases, `proposal` its design proposal. Static mode overrides all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +20,11 @@ from pipeline.processors.overcommit.resource_columns import (
 
 
 class Mid(NamedTuple):
-    """The amounts (nodes, 2), and the terms that they come from.
+    """The amounts (nodes, 2) and their terms.
 
-    `reclaimable` is what Prod leaves unused as the formula has it, `unused` what the node does not
-    use now, `allocated` what Prod asked for, `unallocated` what is left of the node beside that;
-    `limit` is the most that Mid may be.
+    `reclaimable` is unused by Prod as the formula counts it, `unused` is the node's present idle
+    capacity, `allocated` the requests of Prod, `unallocated` the rest of the node, and `limit` the
+    most that Mid may be.
     """
 
     amount: IntArray
@@ -37,8 +36,8 @@ class Mid(NamedTuple):
 
 
 class Percents(NamedTuple):
-    """What formulas are set by, (nodes,): the margin upon the peak of Prod, where it is not in it
-    already, and the share of its requests that may be handed on."""
+    """Parameters of formulas, (nodes,): the margin on the peak of Prod that the peak does not
+    contain yet, and the share of Prod's requests that may be offered."""
 
     margin: IntArray
     reclaim: IntArray
@@ -53,8 +52,8 @@ class _Terms(NamedTuple):
 
     @property
     def kept(self) -> IntArray:
-        """What the requests of Prod leave of allocatable, and of what is not outside of Kubernetes:
-        the published formulas promise that, too."""
+        """What the requests of Prod leave of allocatable and of capacity beside processes outside
+        of Kubernetes."""
         nodes = self.nodes
         room = np.minimum(nodes.allocatable, nodes.capacity - outside(nodes))
         kept: IntArray = np.maximum(room - self.allocated, 0)
@@ -69,7 +68,7 @@ class _Terms(NamedTuple):
         return self.strategies.mid_unallocated_percent
 
     def beside(self, peak: IntArray, of: IntArray) -> IntArray:
-        """What `peak` leaves of `of`; nothing where the peak is unknown."""
+        """What `peak` leaves of `of`; 0 if the peak is unknown."""
         known = self.nodes.has_peak[:, None]
         return np.where(known, np.maximum(of - peak, 0), 0)
 
@@ -98,8 +97,8 @@ def mid(
     percents: Percents,
     formula: str = "v1.6",
 ) -> Mid:
-    """What each node has for Mid, of which Prod asked for `allocated`, whoever predicts its peak.
-    Raises KeyError for a formula that is none of `FORMULAS`."""
+    """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
+    unknown formula."""
     unused = np.where(nodes.has_usage[:, None], np.maximum(nodes.capacity - nodes.usage, 0), 0)
     terms = _Terms(nodes, strategies, percents, unused, allocated)
     found = FORMULAS[formula](terms)
@@ -110,13 +109,13 @@ def mid(
 
 
 def outside(nodes: NodeAmounts) -> IntArray:
-    """What goes to those outside of Kubernetes, (nodes, 2): what they use, or what is reserved."""
+    """Usage or reservation of processes outside of Kubernetes, (nodes, 2), whichever is larger."""
     of: IntArray = np.maximum(nodes.system + nodes.prod_apps, nodes.reserved)
     return of
 
 
 def _source(terms: _Terms) -> Mid:
-    """As the code has it: of capacity, and with the share of the unallocated below the limit."""
+    """Koordinator's code: of capacity, and with the share of unallocated below the limit."""
     nodes = terms.nodes
     unallocated = np.maximum(nodes.capacity - outside(nodes) - terms.allocated, 0)
     reclaimable = np.minimum(nodes.reclaimable, terms.unused)
@@ -126,23 +125,23 @@ def _source(terms: _Terms) -> Mid:
 
 
 def _v1_6(terms: _Terms) -> Mid:
-    """As the notes to release 1.6 have it: never more than the node does not use (K16-31, 32)."""
+    """Koordinator's notes of release 1.6: at most the node's idle capacity."""
     reclaimable = np.minimum(terms.below_margin, terms.unused)
     return _of(terms, reclaimable, percent_of(terms.kept, terms.share))
 
 
 def _v1_3(terms: _Terms) -> Mid:
-    """As the notes to release 1.3 have it (K13-24)."""
+    """Koordinator's notes of release 1.3."""
     return _of(terms, terms.below_margin, np.zeros_like(terms.allocated))
 
 
 def _proposal(terms: _Terms) -> Mid:
-    """As it was proposed: a share of what Prod asked for, less its peak (NP-15)."""
+    """Koordinator's proposal: a share of Prod's requests, less its peak."""
     return _of(terms, _shared(terms), np.zeros_like(terms.allocated))
 
 
 def _proposal_unallocated(terms: _Terms) -> Mid:
-    """As it was proposed for later: and all that nobody asked for (NP-16)."""
+    """Koordinator's proposal for later: with all unallocated capacity."""
     return _of(terms, _shared(terms), terms.kept)
 
 

@@ -1,10 +1,10 @@
-"""What a node is to offer now, from what was worked out for it and how old that is.
+"""Decide what each node offers now, from its resources record and the record's age.
 
-Owes the rest: what is stale never offers capacity. While what is known is younger than the node's
-`updateTimeThresholdSeconds`, or than two of its windows, it is offered as it is; after that the
-lower bound of Mid, and of all no more than there is; after `degradeTimeMinutes` nothing. Exactly at
-a limit the younger rule holds. An offer goes where the node takes no part, or what it is made of is
-unknown. What third parties have is still theirs while nobody can read it.
+A record younger than the node's `updateTimeThresholdSeconds`, or than two windows, is offered as it
+is. After that the lower bound of Mid is offered, and no tier grows. After `degradeTimeMinutes`
+nothing is offered. At a limit the younger rule holds. The offer is removed if colocation is off for
+the node, or if usage or size are unknown. Third parties keep their allocation while their
+annotation is invalid.
 """
 
 import math
@@ -25,16 +25,15 @@ from pipeline.topics.overcommit_terms import Overcommit
 from pipeline.topics.resource_amounts import BATCH, Resources
 
 _NOTHING: Final = (0, 0)
-# The next window is not late while it could not be there yet.
+# The next window needs this many windows to arrive.
 _WINDOWS: Final = 2.0
 _MOST: Final = 2**53
 
 
 class OfferCase(NamedTuple):
-    """A node: its strategy, None where it takes no part; what was worked out for it, None where
-    nothing was; the annotations and `amounts` (in the order of `WRITTEN`) that it has now; for how
-    many seconds it has had these, NaN where nobody knows; and whether it is to say what there was
-    before third parties took theirs, too."""
+    """A node: its strategy, None if colocation is off; its resources record, if any; its
+    annotations and `amounts` (in the order of `WRITTEN`); for how long these are unchanged, NaN if
+    unknown; and whether the annotation of Batch before third parties is written, too."""
 
     strategy: Overcommit | None
     resources: NodeResourcesRecord | None
@@ -45,9 +44,9 @@ class OfferCase(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a node is to have, `ABSENT` where a resource goes, and why; whether that is to be
-    written now. `origin` is the annotation that goes with it. `problems` are of the node's
-    annotations that cannot be read."""
+    """The amounts of a node, `ABSENT` for removed ones, and why; whether to write them now.
+    `origin` is the annotation to write with them. `problems` are of invalid annotations of the
+    node."""
 
     amounts: tuple[int, ...]
     origin: str
@@ -57,7 +56,7 @@ class Offer(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """Amounts before normalization and third parties, None where there is none."""
+    """Amounts before normalization and third parties, None for no offer."""
 
     mid: tuple[int, int] | None
     batch: tuple[int, int] | None
@@ -65,8 +64,7 @@ class _Wanted(NamedTuple):
 
 
 def check_amounts(record: NodeResourcesRecord) -> None:
-    """Raise `InvalidRecordError` where a record offers what is no amount: less than nothing, or
-    more than could be reckoned with."""
+    """Raise `InvalidRecordError` if a record offers a negative or too large amount."""
     for name in ("mid", "mid_lower_bound", "batch"):
         of: Resources | None = getattr(record, name)
         for amount in () if of is None else _pair(of):
@@ -75,7 +73,7 @@ def check_amounts(record: NodeResourcesRecord) -> None:
 
 
 def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
-    """What each of these nodes is to offer at `now`, UTC seconds."""
+    """Decide the offer of each node at `now`, UTC seconds."""
     if not cases:
         return []
     in_force = [case.strategy or Overcommit() for case in cases]
@@ -101,9 +99,9 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
     bounded = late | (is_unread & _IS_BATCH)
     amounts = np.where(bounded, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
-    # What others hand out counts like what Kubernetes does.
+    # The annotation changes with the amounts, and is as large a difference.
     says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
-    # Of what others hand out there is no more either.
+    # The amount before third parties must not grow either.
     most = np.where(origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), origin)
     origins = np.where(late | is_unread, np.minimum(found.origin, most), found.origin)
     before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
@@ -115,7 +113,7 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
         np.array([case.unchanged_seconds for case in cases]),
         np.array([one.update_time_threshold_seconds for one in in_force], float),
     )
-    # Written again it would say the same.
+    # A write without a difference is not needed.
     due = due & (before != after).any(axis=1)
     return [
         Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
@@ -130,23 +128,23 @@ _IS_BATCH: Final = np.array([name in BATCH for name in WRITTEN])
 
 
 def _taken_before(amounts: IntArray, origin: IntArray) -> IntArray:
-    """What third parties had when they could be read, (nodes, 2): what the node lacks of its
-    `origin`, 0 where it does not say both."""
+    """The last known allocation of third parties, (nodes, 2): `origin` less the present Batch, 0 if
+    either is missing."""
     batch = amounts[:, : len(BATCH)]
     return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
 
 
 def _age(case: OfferCase, now: float) -> float:
-    """Seconds since the end of the window that was the last; NaN where there is none."""
+    """Seconds since the end of the last window; NaN without a record."""
     return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
 
 
 def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
     strategy, found = case.strategy, case.resources
     if strategy is None:
-        return _Wanted(None, None, "the node takes no part")
+        return _Wanted(None, None, "colocation is off for the node")
     if found is None:
-        return _Wanted(None, None, "nothing was worked out yet")
+        return _Wanted(None, None, "there is no resources record yet")
     if not is_fresh:
         return _Wanted(None, None, f"stale: as of {found.as_of}")
     mid, batch = found.mid, found.batch
@@ -162,8 +160,8 @@ def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
 def _annotated(
     annotations: Mapping[str, str],
 ) -> tuple[float, tuple[int, int] | None, tuple[str, ...]]:
-    """CPU ratio, what third parties have, None where that cannot be read, and what cannot of both.
-    Without a ratio there is the least Batch."""
+    """CPU ratio, allocation of third parties (None if invalid), and problems of both annotations.
+    An invalid ratio counts as none, which offers the least Batch."""
     problems: list[str] = []
     ratio, party = float("nan"), None
     try:

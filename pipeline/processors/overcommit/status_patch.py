@@ -1,7 +1,6 @@
-"""What is written of Batch and Mid to nodes, and when it must be (colocation 11).
+"""The amounts of Batch and Mid in a Node's status, and when they have to be written.
 
-Owes the rest: whole amounts of the extended resources in the order of `WRITTEN`, `ABSENT` where a
-resource goes from the node: it is removed, not set to 0. What is written is not due again.
+Amounts are whole and in the order of `WRITTEN`; `ABSENT` removes a resource from the node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pipeline.processors.policy.normalization import LARGEST_RATIO
 from pipeline.topics.resource_amounts import BATCH, MID, whole_bytes
 
 WRITTEN: Final = (*BATCH, *MID)
-"""Of both the CPU in millicores and the memory in bytes, as whole numbers."""
+"""The extended resources: cpu in millicores and memory in bytes of Batch and of Mid."""
 
 ABSENT: Final = -1
 UNREADABLE: Final = -2
@@ -25,16 +24,16 @@ _LARGEST_THRESHOLD: Final = 1000.0
 
 
 class WrittenAmounts(NamedTuple):
-    """What each node is to have, (nodes, 4) in the order of `WRITTEN`, and what it had for Batch
-    before the share of third parties was taken, (nodes, 2), which is 0 where Batch goes."""
+    """The amounts of each node, (nodes, 4) in the order of `WRITTEN`, and its Batch before the
+    share of third parties is taken, (nodes, 2), 0 if Batch is removed."""
 
     amounts: IntArray
     origin: IntArray
 
 
 class KnownTiers(NamedTuple):
-    """Of which nodes there is an amount, (nodes,): not where colocation is off, or where what it is
-    worked out from is unknown or too old."""
+    """Which nodes have an amount, (nodes,): not if colocation is off, or if its inputs are unknown
+    or too old."""
 
     batch: BoolArray
     mid: BoolArray
@@ -43,11 +42,10 @@ class KnownTiers(NamedTuple):
 def written(
     batch: IntArray, mid: IntArray, known: KnownTiers, ratios: FloatArray, third_party: IntArray
 ) -> WrittenAmounts:
-    """What is written of these amounts, (nodes, 2) each.
+    """The amounts to write for these, (nodes, 2) each.
 
-    The CPU of Batch is that of a normal CPU: `ratios` (nodes,) says how many of them each CPU is,
-    NaN where nobody does. Mid is not scaled, it is measured on the node. `third_party` (nodes, 2)
-    is what others than Kubernetes have of Batch already.
+    The cpu of Batch is scaled to normal CPUs: `ratios` (nodes,) is the worth of a node's CPU, NaN
+    if unknown. Mid is not scaled. `third_party` (nodes, 2) is the allocation of third parties.
     """
     has_batch, has_mid = known.batch[:, None], known.mid[:, None]
     whole = normalized(batch, ratios)
@@ -59,8 +57,8 @@ def written(
 
 
 def normalized(batch: IntArray, ratios: FloatArray) -> IntArray:
-    """Amounts (nodes, 2) with the CPU times the ratio (nodes,), cut to thousandths of a millicore,
-    and rounded up. A ratio that is none (NaN, 1 or less, or more than it may be) changes nothing.
+    """Amounts (nodes, 2) with cpu times the ratio (nodes,), cut to thousandths of a millicore and
+    rounded up. An invalid ratio (NaN, 1 or less, above its limit) changes nothing.
     """
     counts = (ratios > 1) & (ratios <= LARGEST_RATIO)
     millionths = np.rint(np.where(counts, ratios, 1.0) * _MILLION).astype(np.int64)
@@ -79,10 +77,10 @@ def is_due(
 ) -> BoolArray:
     """Which nodes' status must be written, (nodes,).
 
-    `old` and `new` (nodes, resources) are what is there and what is wanted. It is due where a
-    resource appears or goes, where one differs by more than `thresholds` times what was there, so
-    from 0 by anything, and where the last write was more than `longest_seconds` ago, or nobody
-    knows when (NaN). Exactly at either limit it is not due. A threshold of NaN counts as 0.
+    A write from `old` to `new` (nodes, resources) is due if a resource appears or is removed, if
+    one differs by more than `thresholds` times its old amount, and if the last write was more than
+    `longest_seconds` ago, or at an unknown time (NaN). Exactly at a limit it is not due. A
+    threshold of NaN counts as 0.
     """
     comes_or_goes = np.minimum(old, new) < 0
     differs = (old != new) & (comes_or_goes | (np.abs(new - old) > _part(old, thresholds)))
@@ -92,8 +90,8 @@ def is_due(
 
 
 def _part(old: IntArray, thresholds: FloatArray) -> IntArray:
-    """`old` times the threshold of its node, cut; by the digits of the threshold, not by what is
-    left of them in a float."""
+    """`old` times the threshold of its node, cut. Computed in millionths, so that rounding of
+    floats does not matter."""
     bounded = np.nan_to_num(thresholds, nan=0.0).clip(0.0, _LARGEST_THRESHOLD)
     millionths = np.rint(bounded * _MILLION).astype(np.int64)[:, None]
     whole, rest = np.divmod(np.maximum(old, 0), _MILLION)
@@ -102,8 +100,8 @@ def _part(old: IntArray, thresholds: FloatArray) -> IntArray:
 
 
 def amounts_on(resources: Mapping[str, Any], names: Sequence[str] = WRITTEN) -> list[int]:
-    """What the `allocatable` of a Node's status says of these resources: `ABSENT` where it says
-    nothing, `UNREADABLE` where it is no amount that we could have written."""
+    """The amounts of these resources in the `allocatable` of a Node's status: `ABSENT` if missing,
+    `UNREADABLE` if invalid."""
     return [_amount(resources[name]) if name in resources else ABSENT for name in names]
 
 
@@ -118,10 +116,10 @@ def _amount(text: Any) -> int:
 
 
 def status_patch(amounts: Sequence[int], names: Sequence[str] = WRITTEN) -> dict[str, Any]:
-    """The merge patch of a Node's status that gives it these amounts: the same as capacity and as
-    allocatable. A resource without an amount is taken from both."""
-    said = {
+    """The merge patch that sets these amounts as capacity and allocatable of a Node's status, and
+    removes absent ones."""
+    resources = {
         name: None if amount < 0 else str(amount)
         for name, amount in zip(names, amounts, strict=True)
     }
-    return {"status": {"capacity": said, "allocatable": dict(said)}}
+    return {"status": {"capacity": resources, "allocatable": dict(resources)}}

@@ -1,6 +1,6 @@
-"""Batch that others than Kubernetes hand out on a node, such as Hadoop YARN (colocation 11).
+"""Batch that third parties such as Hadoop YARN hand out on a node.
 
-They say in one annotation what they took; in another they read what there was before it was taken.
+They state their allocations in one annotation, and read the amounts before these in another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,17 +34,17 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def taken(annotations: Mapping[str, str]) -> tuple[int, int]:
-    """What third parties have of a node's Batch in sum, millicores and bytes.
+    """The sum of third parties' allocations of a node's Batch, millicores and bytes.
 
-    Raises InvalidPolicyError for an annotation that cannot be read: what they have is not known.
+    Raises InvalidPolicyError for an invalid annotation.
     """
     text = annotations.get(TAKEN)
     if text is None:
         return 0, 0
     try:
-        said = msgspec.json.decode(text, type=_Allocations).allocations or ()
-        of_batch = [one.resources or {} for one in said if one.priority == _CLASS]
-        cpu, memory = (sum(_amount(one[name]) for one in of_batch if name in one) for name in BATCH)
+        allocations = msgspec.json.decode(text, type=_Allocations).allocations or ()
+        batch = [each.resources or {} for each in allocations if each.priority == _CLASS]
+        cpu, memory = (sum(_amount(each[name]) for each in batch if name in each) for name in BATCH)
     except (msgspec.DecodeError, ValueError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"annotation {TAKEN}: {error!s:.200}") from error
     return min(cpu, _MOST), min(memory, _MOST)
@@ -53,26 +53,25 @@ def taken(annotations: Mapping[str, str]) -> tuple[int, int]:
 def _amount(text: str | int | float) -> int:
     amount = whole_bytes(text)
     if amount < 0:
-        raise ValueError(f"{text} is no amount to take")
+        raise ValueError(f"{text} is not an amount")
     return amount
 
 
 def origin_on(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """What a node says was there for Batch before third parties took theirs, millicores and bytes:
-    `ABSENT` or `UNREADABLE` where it says nothing that we could have written."""
+    """Batch before third parties took theirs by a node's annotation, millicores and bytes: `ABSENT`
+    if not stated, `UNREADABLE` if invalid."""
     text = annotations.get(ORIGIN)
     try:
-        said = {} if text is None else msgspec.json.decode(text, type=_Origin).resources
+        resources = {} if text is None else msgspec.json.decode(text, type=_Origin).resources
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return (UNREADABLE,) * len(BATCH)
-    return tuple(amounts_on(said, BATCH))
+    return tuple(amounts_on(resources, BATCH))
 
 
 def origin_text(amounts: Sequence[int]) -> str:
-    """The annotation `ORIGIN` that says of these amounts that they were there for Batch.
+    """The annotation `ORIGIN` for these amounts of Batch.
 
-    It goes with each write of the status, on a node without annotations, too: upstream loses it
-    there (colocation 17).
+    It is written with each status, also on a node without annotations, where Koordinator loses it.
     """
-    said = {name: str(amount) for name, amount in zip(BATCH, amounts, strict=True)}
-    return msgspec.json.encode(_Origin(said)).decode()
+    resources = {name: str(amount) for name, amount in zip(BATCH, amounts, strict=True)}
+    return msgspec.json.encode(_Origin(resources)).decode()

@@ -1,6 +1,6 @@
-"""Koordinator's custom resources of `slo.koordinator.sh/v1alpha1`, which we write in its stead.
+"""Koordinator's custom resources of `slo.koordinator.sh/v1alpha1`, which Springtide writes.
 
-`nodemetric` and `nodeslo` have the fields of both, `fields` what they share, `schema` makes the
-definitions in `deploy/crds` of them. `rolling` averages windows over the time of a report, `report`
-makes the status of a NodeMetric of what was averaged.
+`nodemetric` and `nodeslo` have their fields, `crd_fields` what both share, and `crd_schema` makes
+the definitions in `deploy/crds`. `rolling_usage` averages windows over the time of a report, and
+`nodemetric_status` makes the status of a NodeMetric.
 """

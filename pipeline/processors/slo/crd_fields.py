@@ -1,8 +1,7 @@
-"""What fields of both custom resources are made of: their names, bounds and amounts.
+"""Types of the fields of both custom resources: names, bounds and amounts.
 
-Owes the rest: `Document`, the base of every object in them. A field that is None is not written, so
-that what is not known is not in the object; one that a newer Koordinator knows is read over.
-Bounds are in the definition, and not checked by reading: what others wrote is for them to mend.
+`Document` is the base of every object in them. A field that is None is not written, an unknown
+field is ignored. Bounds are in the definition; decoding does not check them.
 """
 
 from typing import Annotated, Any, Final, TypeAlias
@@ -38,7 +37,7 @@ Percent: TypeAlias = Annotated[int, _between(0, 100)]
 NotNegative: TypeAlias = Annotated[int, _between(0, None)]
 AboveZero: TypeAlias = Annotated[int, _between(1, None)]
 Flag: TypeAlias = Annotated[int, _between(0, 1)]
-"""A switch of the kernel's: 0 or 1."""
+"""A switch of the kernel: 0 or 1."""
 Weight: TypeAlias = Annotated[int, _between(1, 100)]
 GroupIdentity: TypeAlias = Annotated[int, _between(-1, 2)]
 Permill: TypeAlias = Annotated[int, _between(1, 1000)]
@@ -72,4 +71,4 @@ Duration: TypeAlias = str
 
 Resources: TypeAlias = dict[str, Quantity]
 Free: TypeAlias = dict[str, Any]
-"""Fields that are not ours to know."""
+"""Fields that Springtide does not know."""

@@ -1,7 +1,6 @@
-"""Definitions of custom resources, made of the Structs that have their fields.
+"""Make the CustomResourceDefinitions in `deploy/crds` from the structs of their fields.
 
-Owes the rest: what is in `deploy/crds`, so that an API server refuses what a Struct could not
-read. Words, bounds and texts are those of the Structs; the columns that kubectl prints are here.
+The API server so refuses what a struct could not decode. The columns that kubectl prints are here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ _OWN: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
 class Kind(NamedTuple):
-    """A custom resource: its Struct, and what kubectl prints of it by header, type and path."""
+    """A custom resource: its struct, and the columns of kubectl by header, type and path."""
 
     struct: type[msgspec.Struct]
     columns: tuple[tuple[str, str, str], ...]
@@ -91,7 +90,7 @@ def definition(kind: Kind) -> Schema:
 
 
 def _resource(struct: type[msgspec.Struct]) -> Schema:
-    """The schema of a whole object, whose type and metadata the API server knows by itself."""
+    """The schema of a whole object; the API server knows type and metadata itself."""
     found = schema_of(inspect.type_info(struct))
     own = {name: of for name, of in found["properties"].items() if name not in _OWN}
     plain = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
@@ -101,7 +100,7 @@ def _resource(struct: type[msgspec.Struct]) -> Schema:
 
 
 def schema_of(of: inspect.Type) -> Schema:
-    """The structural schema of a type. Raises TypeError for one that has none."""
+    """The structural schema of a type. Raises TypeError for a type without one."""
     match of:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
             return schema_of(inner) | dict(extra or {})
@@ -128,12 +127,12 @@ def schema_of(of: inspect.Type) -> Schema:
 
 
 def _of_any(types: Iterable[inspect.Type]) -> Schema:
-    """The schema of a type that may be left out, or of a whole number or a text."""
-    said = [one for one in types if not isinstance(one, inspect.NoneType)]
-    if len(said) == 1:
-        return schema_of(said[0])
-    if {type(one) for one in said} != {inspect.IntType, inspect.StrType}:
-        raise TypeError(f"{said} has no schema")
+    """The schema of an optional type, or of an integer or text."""
+    stated = [each for each in types if not isinstance(each, inspect.NoneType)]
+    if len(stated) == 1:
+        return schema_of(stated[0])
+    if {type(each) for each in stated} != {inspect.IntType, inspect.StrType}:
+        raise TypeError(f"{stated} has no schema")
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 
 

@@ -1,7 +1,6 @@
-"""NodeMetric: what is measured on a node, and what was (colocation 3).
+"""The fields of `slo.koordinator.sh/v1alpha1 NodeMetric`: what to measure on a node, and its usage.
 
-Owes the rest: the fields of `slo.koordinator.sh/v1alpha1 NodeMetric` by their exact names. It is
-named like its node and belongs to no namespace. The docstrings are in its definition.
+The object has the name of its node and no namespace. The docstrings are part of its definition.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias

@@ -1,7 +1,7 @@
-"""From what is known of a node to the status of its NodeMetric, as koordlet would report it.
+"""Make the status of a node's NodeMetric, as koordlet would report it.
 
-Owes the rest: whole millicores and bytes, cut; nothing of what is not known. An unknown pod is left
-out, so that who reads it counts what the pod asked for, and not 0.
+Amounts are cut to whole millicores and bytes; unknown amounts are missing. A pod without known
+usage is left out, so that readers count its request and not 0.
 """
 
 import math
@@ -36,7 +36,7 @@ _LARGEST: Final = 2**63
 
 
 class PodMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: `pod_class` is one of CLASSES, `qos` as Koordinator calls it, empty is unknown."""
+    """A pod: `pod_class` is one of CLASSES, `qos` is Koordinator's, empty if unknown."""
 
     namespace: str
     name: str
@@ -46,7 +46,7 @@ class PodMetricReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A host application: class and QoS as its configuration says them, empty is not said."""
+    """A host application: priority and QoS of its configuration, empty if not set."""
 
     name: str
     usage: Usage
@@ -55,8 +55,8 @@ class HostMetricReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a node. Averages are over the time of aggregation, `aggregated` and
-    `aggregated_system` by span, as Go writes durations; peaks contain the margin."""
+    """Usage and peaks of a node. Averages are over the aggregation time, `aggregated` and
+    `aggregated_system` by span as Go writes durations. Peaks contain the margin."""
 
     updated_seconds: float
     usage: Usage
@@ -92,8 +92,8 @@ def status_of(report: NodeMetricReport) -> NodeMetricStatus:
 
 
 def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetricReport, ...]:
-    """The pods that `window` knows by name, with what they used, (n, 2) in order of their UIDs.
-    Those that are gone are left out: another of the same name may be there."""
+    """The pods of `window` with a known name, and their `usage` (n, 2) in order of their UIDs.
+    Deleted pods are left out: another pod of the same name may exist."""
     pods = window.rows.pods
     columns = (pods.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
     return tuple(
@@ -140,7 +140,7 @@ def _host(host: HostMetricReport) -> HostApplicationMetric:
 def _aggregated(
     spans: Mapping[str, node_state.AggregatedUsage],
 ) -> tuple[AggregatedUsage, ...] | None:
-    """The spans from the shortest on; a span of which nothing is known has no usage."""
+    """The spans in ascending order; a span without known values has no usage."""
     if not spans:
         return None
     by_length = sorted((_seconds(span), span) for span in spans)
@@ -153,7 +153,7 @@ def _aggregated(
 def _seconds(span: str) -> Decimal:
     seconds = seconds_of(span)
     if seconds is None:
-        raise ValueError(f"{span!r:.80} is no duration")
+        raise ValueError(f"{span!r:.80} is not a duration")
     return seconds
 
 
@@ -182,7 +182,7 @@ def _is_whole(usage: Usage) -> bool:
 
 
 def _cut(amount: float | None, factor: int) -> int | None:
-    """The whole number below, None for what is no amount."""
+    """The amount cut to a whole number, None if invalid."""
     if amount is None or not 0.0 <= amount * factor < _LARGEST:
         return None
     return int(amount * factor)

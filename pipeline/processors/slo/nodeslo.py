@@ -1,7 +1,6 @@
-"""NodeSLO: by which rules the agent of a node keeps quality of service (colocation 14, node-qos 2).
+"""The fields of `slo.koordinator.sh/v1alpha1 NodeSLO`: a node's rules of quality of service.
 
-Owes the rest: the fields of `slo.koordinator.sh/v1alpha1 NodeSLO` by their exact names. It is named
-like its node and belongs to no namespace. The docstrings are in its definition.
+The object has the name of its node and no namespace. The docstrings are part of its definition.
 """
 
 from typing import Annotated, Literal, TypeAlias

@@ -1,6 +1,6 @@
-"""Amounts as Kubernetes writes them in its shortest form, as koordlet's reports have them.
+"""Write amounts in the shortest form of Kubernetes quantities, as koordlet does.
 
-Owes the rest: texts that a Go client, which reads and writes the object, leaves as they are.
+A Go client that reads and writes the object leaves these texts unchanged.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def cpu_quantity(millicores: int) -> str:
 
 
 def memory_quantity(size: int) -> str:
-    """Bytes as a quantity; below 1024 in thousands, which is what Go makes of them.
+    """Bytes as a quantity; below 1024 in thousands, as Go writes them.
 
     >>> memory_quantity(5862330450), memory_quantity(5849563136), memory_quantity(1000)
     ('5862330450', '5712464Ki', '1k')

@@ -1,10 +1,8 @@
-"""What each node, its pods and its host applications used over the last minutes, as they are
-reported.
+"""Average usage of nodes, their pods and host applications over the last minutes.
 
-Owes the rest: averages over the windows within the time of aggregation, which end with the newest;
-of a pod those in which it was there, as 0 in what it missed of its first and last. Memory is what
-costs: of a node there are one array of usage, 8 bytes a number, and two of its windows, and nothing
-of the windows themselves is kept.
+Averages are over the windows within the aggregation time, which ends with the newest window. A pod
+is averaged over the windows that list it, as 0 in the missing part of its first and last. Only
+arrays of numbers are kept, not the windows.
 """
 
 from collections.abc import Sequence
@@ -25,9 +23,9 @@ _NODE, _SYSTEM, _FIRST_POD = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RollingUsage:
-    """Averages of a node: itself (2,), the system (2,), pods (n, 2) in order of `uids`, and host
-    applications (m, 2) in order of `hosts`; cores and bytes, NaN is unknown. They are over the
-    windows that `span_ms` is the sum of, and end at `end_ms`."""
+    """Averages of a node (2,), its system (2,), pods (n, 2) in order of `uids`, and host
+    applications (m, 2) in order of `hosts`; cores and bytes, NaN is unknown. `span_ms` is the total
+    length of the windows, which end at `end_ms`."""
 
     end_ms: int
     span_ms: int
@@ -59,19 +57,19 @@ class Rolling:
         self._nodes: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
-        """Nodes of which there is a window."""
+        """The number of nodes with a window."""
         return len(self._nodes)
 
     def apply(
         self, windows: Sequence[Window], aggregate_seconds: Sequence[int], memory_policy: str
     ) -> list[bool]:
-        """Take in these windows in their order, and let go what lies before the time of
-        aggregation, of which each window has its node's. `memory_policy` says which pages count as
-        used. Gives which windows were taken.
+        """Apply windows in their order, and drop what lies before the aggregation time of each
+        window's node. `memory_policy` says which pages count as used. Returns which windows were
+        applied.
 
-        A window that does not end after the last of its node is left out, and one of another
-        machine as long as the first has not fallen silent; after that it begins anew. A departure
-        ends a node. The newest window is kept, however long it is.
+        A window that does not end after the last of its node is refused. So is a window of another
+        machine until the first machine is silent; after that the node starts over. A departure
+        removes a node. The newest window stays, however long it is.
         """
         taken = []
         measured = [window for window in windows if window.type == "window"]
@@ -85,11 +83,11 @@ class Rolling:
         return taken
 
     def forget(self, node: str) -> None:
-        """Let go of a node, which need not be there."""
+        """Remove a node, if it exists."""
         self._nodes.pop(node, None)
 
     def read(self, node: str) -> RollingUsage | None:
-        """The averages of a node, None if there is no window of it."""
+        """The averages of a node, None without a window."""
         kept = self._nodes.get(node)
         if kept is None:
             return None
@@ -114,7 +112,7 @@ class Rolling:
             if header.window_end_ms <= end_ms:
                 return False
             if kept.machine_id != header.machine_id:
-                # As the models have it: two machines of one name must not take turns.
+                # As in the models: two machines of one name must not alternate.
                 if header.window_start_ms - end_ms < end_ms - start_ms:
                     return False
                 kept = None

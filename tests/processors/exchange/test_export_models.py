@@ -120,8 +120,8 @@ def test_what_koordinator_would_read_wrongly_is_refused() -> None:
 
 
 @pytest.mark.parametrize("uid", ["../evil", ".hidden", "a/b", "a\0", "\x1b[2J"])
-def test_a_uid_that_leads_elsewhere_is_no_file(uid: str) -> None:
+def test_an_unsafe_uid_is_refused_as_file_name(uid: str) -> None:
     bank = Bank(CONFIG)
     bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
-    with pytest.raises(CheckpointError, match="is no name of a file"):
+    with pytest.raises(CheckpointError, match="is not a valid file name"):
         to_koordinator(state_codec.decode(bank.state_of(NODE)), CONFIG.profiles)

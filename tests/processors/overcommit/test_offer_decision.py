@@ -113,13 +113,15 @@ def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"strategy": None}, "takes no part"),
-        ({"resources": None}, "nothing was worked out"),
+        ({"strategy": None}, "colocation is off"),
+        ({"resources": None}, "no resources record"),
         ({"resources": worked_out(mid=None)}, "unknown"),
         ({"resources": worked_out(batch=None)}, "unknown"),
     ],
 )
-def test_what_is_unknown_or_off_goes(changed: dict[str, Any], why: str) -> None:
+def test_an_offer_without_record_or_colocation_is_removed(
+    changed: dict[str, Any], why: str
+) -> None:
     found = offer(case(amounts=(1, 1, 1, 1), **changed))
     assert (found.amounts, found.is_due) == (NOTHING, True)
     assert why in found.why

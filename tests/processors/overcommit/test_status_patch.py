@@ -174,11 +174,11 @@ def test_what_was_written_is_read_again_and_is_not_due(amounts: list[int]) -> No
         ("1e99", UNREADABLE),
     ],
 )
-def test_what_a_status_says_is_read_as_kubernetes_writes_it(text: Any, amount: int) -> None:
+def test_amounts_of_a_status_are_read_as_quantities(text: Any, amount: int) -> None:
     assert amounts_on({WRITTEN[0]: text}) == [amount, ABSENT, ABSENT, ABSENT]
 
 
-def test_a_patch_for_other_names_has_these() -> None:
+def test_a_patch_has_the_given_resource_names() -> None:
     said = {"example.com/a": "1", "example.com/b": None}
     patch = status_patch([1, ABSENT], ["example.com/a", "example.com/b"])
     assert patch == {"status": {"capacity": said, "allocatable": said}}

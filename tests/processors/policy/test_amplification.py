@@ -68,7 +68,7 @@ def test_a_node_is_never_told_to_have_less_than_it_has(
 
 
 @given(st.dictionaries(st.text(min_size=1), HUNDREDTHS), st.none() | HUNDREDTHS)
-def test_what_is_said_is_read_again(said: dict[str, int], normal: int | None) -> None:
+def test_written_ratios_are_read_back(said: dict[str, int], normal: int | None) -> None:
     of = AMPLIFICATION.convert(
         {"enable": True, "resourceAmplificationRatio": {n: v / 100 for n, v in said.items()}}
     )
@@ -88,7 +88,7 @@ def test_what_is_said_is_read_again(said: dict[str, int], normal: int | None) ->
         ([], "resourceAmplificationRatio"),
     ],
 )
-def test_a_section_that_cannot_be_used_keeps_the_last(said: Any, says: str) -> None:
+def test_an_invalid_section_keeps_the_last_policy(said: Any, says: str) -> None:
     last = load(AMPLIFICATION, {KEY: '{"enable":true}'}).policy
     config = {"resourceAmplificationRatio": said}
     loaded = load(AMPLIFICATION, {KEY: json.dumps(config)}, last)

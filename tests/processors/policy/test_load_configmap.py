@@ -86,7 +86,7 @@ def test_the_defaults_are_those_of_koordinator() -> None:
         ),
     ],
 )
-def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(text: str, says: str) -> None:
+def test_an_invalid_cluster_part_keeps_the_last_valid_one(text: str, says: str) -> None:
     last = read({"enable": True, "cpuReclaimThresholdPercent": 70})
     for before in (last, None):
         loaded = load(COLOCATION, {KEY: text}, before)
@@ -101,7 +101,7 @@ def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None
     assert load(COLOCATION, data, read({"enable": True})) == (Policy(DEFAULTS), False, ())
 
 
-def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
+def test_an_unknown_text_is_accepted_with_a_warning() -> None:
     config = {"cpuCalculatePolicy": "usgae", "midReclaimMode": "Static"}
     assert said(config) == [
         f"{KEY}: cpuCalculatePolicy is 'usgae', allowed are usage, maxUsageRequest",
@@ -127,7 +127,7 @@ def test_a_text_that_no_formula_knows_is_told_and_taken() -> None:
         ),
     ],
 )
-def test_what_admission_upstream_refuses_is_told_and_taken(
+def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
     config: dict[str, Any], says: str
 ) -> None:
     assert said(config) == [f"{KEY}: {says}"]
@@ -141,7 +141,7 @@ def test_what_admission_upstream_takes_is_not_odd() -> None:
     assert not said({**config, "midStaticMemoryReservedPercent": 100})
 
 
-def test_a_span_that_is_not_reported_is_told_and_taken() -> None:
+def test_an_unreported_span_is_accepted_with_a_warning() -> None:
     known = ["5m", "600s", "0.5h"]
     config = {"metricAggregatePolicy": {"durations": ["7m", *known, "1h"]}}
     assert said(config) == [

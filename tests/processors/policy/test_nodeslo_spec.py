@@ -217,9 +217,7 @@ def test_without_the_config_map_the_defaults_are_in_force() -> None:
         (HOSTS, '{"applications":[{"name":"a","cgroupPath":{"base":"/"}}]}', "cgroupPath.base"),
     ],
 )
-def test_a_part_for_the_cluster_that_cannot_be_used_keeps_the_last(
-    key: str, text: str, says: str
-) -> None:
+def test_an_invalid_cluster_part_keeps_the_last_valid_one(key: str, text: str, says: str) -> None:
     good = {
         **dict.fromkeys(SLO_KEYS, '{"clusterStrategy":{}}'),
         THRESHOLD: '{"clusterStrategy":{"cpuSuppressThresholdPercent":60}}',
@@ -369,7 +367,7 @@ def test_applications_of_an_entry_are_all_that_there_are() -> None:
         assert [one.name for one in found] == names
 
 
-def test_a_class_that_nobody_knows_is_told_and_taken() -> None:
+def test_an_unknown_class_is_accepted_with_a_warning() -> None:
     loaded = read(HOSTS, {"applications": [{"name": "a", "priority": "gold", "qos": "LSX"}]})
     assert said(loaded) == [
         f"{HOSTS}: priority of application 'a' is 'gold', allowed are koord-prod, koord-mid, "

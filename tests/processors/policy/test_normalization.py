@@ -81,7 +81,7 @@ def test_a_label_comes_over_the_section(
         (said(defaultRatio=2), {ENABLED: ""}, cpu(), "neither true nor false"),
     ],
 )
-def test_what_there_is_no_ratio_of_is_an_error_that_says_why(
+def test_a_missing_ratio_is_an_error_with_its_reason(
     of: Normalization, labels: dict[str, str], info: CpuInfo | None, says: str
 ) -> None:
     with pytest.raises(InvalidPolicyError, match=says):
@@ -97,7 +97,7 @@ def test_a_ratio_is_rounded_by_its_digits(thousandths: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "NaN", "inf", "-1", "0.99", "5.01", "1e0", " 1", "1,2"])
-def test_a_ratio_on_a_node_that_is_none_is_an_error(text: str) -> None:
+def test_an_invalid_ratio_of_a_node_is_an_error(text: str) -> None:
     with pytest.raises(InvalidPolicyError, match=RATIO):
         read_ratio({RATIO: text})
     assert read_ratio({}) is None
@@ -145,7 +145,7 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
         ({"enable": 1}, "enable"),
     ],
 )
-def test_a_section_that_cannot_be_used_keeps_the_last(config: Any, says: str) -> None:
+def test_an_invalid_section_keeps_the_last_policy(config: Any, says: str) -> None:
     last = load(NORMALIZATION, {KEY: '{"enable":true,"defaultRatio":2}'}).policy
     loaded = load(NORMALIZATION, {KEY: json.dumps(config)}, last)
     assert (loaded.policy, loaded.failed) == (last, True)

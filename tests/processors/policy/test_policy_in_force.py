@@ -176,7 +176,7 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
         ("null", "null, not an object"),
     ],
 )
-def test_a_broken_section_keeps_its_last_and_leaves_the_other_alone(own: str, says: str) -> None:
+def test_an_invalid_section_keeps_its_last_policy_and_no_other(own: str, says: str) -> None:
     last = policies(ON, {"bufferPercent": 3})
     found, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
     (problem,) = problems
@@ -353,7 +353,7 @@ def parts(record: NodeRecord) -> dict[str, Any]:
     }
 
 
-def test_what_follows_for_a_node_is_in_its_record_and_comes_back_from_it() -> None:
+def test_the_policy_of_a_node_is_stored_in_and_read_from_its_record() -> None:
     annotations = {RATIO: "1.20", BANDWIDTH_ANNOTATION: "10G"}
     record = in_force(loaded(**EVERYTHING), node(labels=GOLD, annotations=annotations))
     written = encode_json(record)
@@ -516,9 +516,7 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "after a restart"])
-def test_what_is_switched_off_is_off_whatever_else_is_wrong(
-    wrong: dict[str, Any], is_known: bool
-) -> None:
+def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known: bool) -> None:
     gold = node(labels=GOLD)
     good = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
     before, last = in_force(good, gold), good if is_known else None
@@ -588,7 +586,7 @@ def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> No
         ({"colocationconfig": {}}, "is colocation-config meant?"),
     ],
 )
-def test_what_is_nearly_a_key_is_told_and_the_rest_is_taken(said: Any, says: str) -> None:
+def test_a_key_similar_to_a_known_one_is_a_warning(said: Any, says: str) -> None:
     found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
     assert found.is_usable
     (problem,) = problems

@@ -125,7 +125,7 @@ def test_a_pod_of_which_a_part_is_unknown_is_left_out(known: Usage) -> None:
     assert (found["podsMetric"], found["hostApplicationMetric"]) == ([], [])
 
 
-def test_a_span_of_which_nothing_is_known_has_no_usage() -> None:
+def test_a_span_without_known_values_has_no_usage() -> None:
     known = AggregatedUsage(avg=usage(1.0, 1024.0))
     found = status(aggregated={"30m": known, "10m": AggregatedUsage(), "5m": known})
     assert found["nodeMetric"]["aggregatedNodeUsages"] == [
@@ -133,7 +133,7 @@ def test_a_span_of_which_nothing_is_known_has_no_usage() -> None:
         {"duration": "10m0s"},
         {"duration": "30m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
     ]
-    with pytest.raises(ValueError, match="no duration"):
+    with pytest.raises(ValueError, match="not a duration"):
         status_of(report(aggregated={"soon": known}))
 
 

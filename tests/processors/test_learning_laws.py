@@ -204,7 +204,7 @@ def test_profiles_survive_a_checkpoint(windows: list[NodeWindow], data: st.DataO
         ("mid", "free", False),
     ],
 )
-def test_a_pod_that_changes_to_a_class_of_another_profile_begins_anew(
+def test_pod_is_reset_when_its_class_changes_to_another_profile(
     before: str, after: str, anew: bool
 ) -> None:
     changed, fresh = Bank(OWN), Bank(OWN)

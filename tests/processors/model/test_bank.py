@@ -110,14 +110,14 @@ def test_a_bad_value_is_no_sample(bad: float) -> None:
     assert _samples(bank)["prod"] == [None, None]
 
 
-def test_the_largest_usage_that_is_believed() -> None:
+def test_largest_plausible_usage_is_accepted() -> None:
     bank = _bank()
     beyond = (np.nextafter(1e6, 2e6), np.nextafter(2.0**60, 2.0**61))
     bank.apply([window(1, [Pod("a", (1e6, 2.0**60)), Pod("b", beyond)])])
     assert _peaks(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
 
 
-def test_a_sum_beyond_belief_is_no_sample_of_its_class() -> None:
+def test_implausible_sum_is_no_sample_of_its_class() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, 2.0**60)), Pod("b", (1.0, 2.0**60))])])
     assert _samples(bank)["prod"] == [2.0, None]
@@ -140,7 +140,7 @@ def test_the_unknown_class_has_no_model_before_its_first_pod() -> None:
     assert _peaks(bank).samples[unknown].tolist() == [2, 2]
 
 
-def test_a_class_code_that_nobody_knows_is_unknown() -> None:
+def test_invalid_class_code_counts_as_unknown() -> None:
     odd = window(1, [Pod("a", (1.0, GIB))])
     odd.pod_classes[0] = 77
     bank = _bank()
@@ -156,7 +156,7 @@ def test_of_a_uid_that_is_there_twice_the_first_counts() -> None:
     assert _peaks(bank).pod_uids == ("a",)
 
 
-def test_low_coverage_trains_nothing_but_time_goes_on() -> None:
+def test_low_coverage_trains_nothing_and_moves_the_end() -> None:
     bank = _bank()
     first, low = bank.apply([window(1), window(2, [Pod("a", (1.0, GIB))], coverage=0.49)])
     assert (first.trained, low.status, low.trained) == (True, "applied", False)
@@ -221,13 +221,13 @@ def test_outcomes_come_in_the_order_of_the_windows() -> None:
     assert bank.nodes == ("node-a", "node-b", "node-c")
 
 
-def test_nothing_to_apply() -> None:
+def test_applying_no_window_gives_no_outcome() -> None:
     assert Bank().apply([]) == []
     with pytest.raises(ValueError, match="at least one"):
         Bank().peaks([])
 
 
-def test_banks_that_share_nothing_are_not_taught_together() -> None:
+def test_banks_without_shared_columns_are_refused() -> None:
     """Rows of one would be trained in the columns of the other."""
     one, other = Bank(), Bank()
     windows = [window(1), window(1, node="node-b")]
@@ -245,14 +245,14 @@ def test_banks_that_share_nothing_are_not_taught_together() -> None:
 # -- life and death
 
 
-def test_the_first_window_restarts_nothing_and_misses_none() -> None:
+def test_first_window_has_no_restart_and_no_gap() -> None:
     (outcome,) = _bank().apply([window(5, [Pod("a", (1.0, GIB))])])
     assert outcome == Outcome(
         "node-a", START_MS + 5 * LENGTH_MS, "applied", trained=True, gap=0, restarted=False
     )
 
 
-def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() -> None:
+def test_another_machine_resets_node_system_and_classes_but_not_pods() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])
     (outcome,) = bank.apply([window(4, [Pod("a", (1.0, GIB))], machine="machine-2")])
@@ -263,7 +263,7 @@ def test_another_machine_starts_node_system_and_classes_anew_but_not_the_pods() 
     assert peaks.pod_samples.tolist() == [[3, 3]]
 
 
-def test_two_machines_of_one_name_whose_windows_come_in_any_order_do_not_begin_anew() -> None:
+def test_interleaved_windows_of_two_machines_reset_no_models() -> None:
     bank = _bank()
     machines = ("machine-1", "machine-2")
     outcomes = bank.apply(
@@ -314,7 +314,7 @@ def test_after_an_outage_of_hours_pods_that_are_still_there_keep_their_models() 
 
 
 @pytest.mark.parametrize("own", ["prod", "unknown"])
-def test_a_window_without_metadata_costs_a_pod_nothing_of_what_it_learned(own: str) -> None:
+def test_window_without_pod_facts_keeps_the_models_of_its_pods(own: str) -> None:
     other = Profile(half_life_seconds=(3600.0, 3600.0))
     bank, steady = (Bank(ModelConfig(class_profiles={own: other})) for _ in range(2))
     bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 10)])
@@ -327,7 +327,7 @@ def test_a_window_without_metadata_costs_a_pod_nothing_of_what_it_learned(own: s
     assert found.tobytes() == same.tobytes()
 
 
-def test_a_pod_that_changes_to_a_class_of_another_profile_begins_anew() -> None:
+def test_pod_is_reset_when_its_class_changes_to_another_profile() -> None:
     other = Profile(half_life_seconds=(3600.0, 3600.0))
     bank = Bank(ModelConfig(class_profiles={"batch": other}))
     for end, name in enumerate(("prod", "prod", "batch", "batch", "unknown", "prod"), 1):
@@ -335,7 +335,7 @@ def test_a_pod_that_changes_to_a_class_of_another_profile_begins_anew() -> None:
         assert _peaks(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
 
 
-def test_a_departed_node_is_forgotten_and_begins_anew() -> None:
+def test_departed_node_is_dropped_and_starts_again() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
     assert bank.forget("node-a")
@@ -421,7 +421,7 @@ def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
     assert cold == [True, True, True, False, False]
 
 
-def test_reclaimable_is_the_careful_one_of_both_views() -> None:
+def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
     bank = _bank()
     pods = [
         Pod("a", (0.5, GIB / 4), requests=(2000.0, GIB)),
@@ -441,7 +441,7 @@ def test_reclaimable_is_the_careful_one_of_both_views() -> None:
     assert result.requests.tolist() == [2000.0, GIB]
 
 
-def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
+def test_pod_of_unknown_class_counts_in_the_peak_and_frees_nothing() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
     result = _peaks(bank).reclaimable
@@ -451,7 +451,7 @@ def test_a_pod_of_unknown_class_is_in_the_peak_and_gives_nothing() -> None:
     assert result.classes_peak[0] > result.pods_peak[0]
 
 
-def test_a_peak_of_the_unknown_class_that_is_not_known_yet_is_not_nothing() -> None:
+def test_unknown_peak_of_class_unknown_leaves_the_peak_of_prod_unknown() -> None:
     """A pod without metadata came an hour ago: by the hour of the day its class is unknown, and it
     uses what would be handed out."""
     hour = 3_600_000 // LENGTH_MS
@@ -465,7 +465,7 @@ def test_a_peak_of_the_unknown_class_that_is_not_known_yet_is_not_nothing() -> N
     assert np.isnan(_peaks(bank).reclaimable.amount).all()
 
 
-def test_a_pod_above_its_request_takes_nothing_from_what_others_leave() -> None:
+def test_pod_above_its_request_does_not_reduce_what_others_free() -> None:
     bank = _bank()
     above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))
     bank.apply([window(1, [above, Pod("b", (0.5, GIB), requests=(3000.0, GIB))])])
@@ -530,7 +530,7 @@ def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
 # -- settings
 
 
-def test_the_fingerprint_names_what_shapes_the_state() -> None:
+def test_fingerprint_depends_on_all_that_shapes_the_state() -> None:
     base = ModelConfig()
     usual = Bank(base).fingerprint
     for same in (
@@ -554,7 +554,7 @@ def test_the_fingerprint_names_what_shapes_the_state() -> None:
         assert Bank(other).fingerprint != usual
 
 
-def test_the_order_in_which_profiles_are_set_changes_nothing() -> None:
+def test_order_of_class_profiles_does_not_matter() -> None:
     own = {name: Profile(half_life_seconds=(at, at)) for name, at in [("mid", 6e3), ("batch", 6e2)]}
     base = ModelConfig(class_profiles=own)
     turned = dataclasses.replace(base, class_profiles=dict(reversed(own.items())))
@@ -591,7 +591,7 @@ def test_outcomes_are_values() -> None:
     assert Outcome("n", 1, "late") == Outcome("n", 1, "late")
 
 
-def test_banks_beside_one_another_learn_in_one_call_what_each_learns_alone() -> None:
+def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     one, others = Bank(), [Bank(), Bank()]
     side_by_side = [one.beside(), one.beside()]
     for step in range(1, 5):

@@ -120,9 +120,7 @@ def test_a_node_has_the_same_bits_alone(windows: list[NodeWindow]) -> None:
 
 @given(streams(), st.data())
 @LAWS
-def test_a_restored_bank_goes_on_as_if_nothing_had_happened(
-    windows: list[NodeWindow], data: st.DataObject
-) -> None:
+def test_restored_bank_continues_bit_by_bit(windows: list[NodeWindow], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(windows)))
     first = _run(windows[:cut])
     second = Bank(CONFIG)
@@ -181,7 +179,7 @@ def test_arrays_that_windows_share_change_no_bit(windows: list[NodeWindow]) -> N
     assert _states(one_by_one) == _states(_run(sharing)) == _states(_run(windows))
 
 
-def test_the_same_arrays_of_other_pods_are_described_anew() -> None:
+def test_same_arrays_with_other_uids_are_read_again() -> None:
     pods = [Pod("a", (1.0, GIB)), Pod("b", (2.0, GIB), "batch", (500.0, GIB), active=False)]
     first = window(1, pods)
     second = dataclasses.replace(first, end_ms=first.end_ms + 30_000, pod_uids=["b", "a"])

@@ -25,7 +25,7 @@ def _steps(draw: st.DrawFn) -> list[tuple[str, int, np.ndarray]]:
 
 @given(_steps(), st.sampled_from([0.3, 2.0, 8.0]))
 @settings(deadline=None, max_examples=80)
-def test_they_hold_and_answer_what_a_dense_array_does(
+def test_sparse_buckets_equal_a_dense_array(
     steps: list[tuple[str, int, np.ndarray]], spread: float
 ) -> None:
     slabs = Buckets([CPU_LAYOUT])

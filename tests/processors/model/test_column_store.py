@@ -56,7 +56,7 @@ def test_rows_come_back_wherever_they_are_put(rows: list[int], seed: int) -> Non
     assert _bits(other, untouched) == before
 
 
-def test_growing_keeps_what_is_there_and_adds_what_is_empty() -> None:
+def test_growing_keeps_rows_and_adds_empty_ones() -> None:
     columns = _filled(4, 1)
     before = _bits(columns, np.arange(4))
     columns.grow(9)
@@ -83,7 +83,7 @@ def test_growing_claims_no_memory_for_items_that_no_row_has_filled(
     assert not columns["slots"][100_000:, 1, 7].any()
 
 
-def test_room_is_not_made_of_huge_pages() -> None:
+def test_columns_use_no_huge_pages() -> None:
     """Where the system gives them to whoever does not refuse, each item of a few hundred rows would
     take 2 MiB."""
     columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
@@ -125,7 +125,7 @@ def test_more_rows_than_there_is_room_for_are_moved(
     assert (columns["time"] == -1).all()
 
 
-def test_a_process_whose_address_space_is_limited_takes_no_more_than_it_needs() -> None:
+def test_limited_address_space_reserves_no_spare_rows() -> None:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     column_store._is_address_space_free.cache_clear()
     resource.setrlimit(resource.RLIMIT_AS, (2**45, limits[1]))

@@ -83,7 +83,7 @@ def test_a_code_never_understates_and_hardly_overstates(value: float, resource: 
 
 
 @pytest.mark.parametrize("resource", [0, 1])
-def test_the_code_is_the_lowest_that_does_not_understate(resource: int) -> None:
+def test_code_is_the_lowest_that_does_not_understate(resource: int) -> None:
     """A search tells the same of each value that has a code, and of its neighbours."""
     coded = day_slots._VALUES[resource][2:]
     for values in (coded, np.nextafter(coded, 0.0), np.nextafter(coded[:-1], np.inf)):

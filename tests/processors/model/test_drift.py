@@ -107,9 +107,7 @@ def test_sums_are_those_of_river_to_the_last_bit() -> None:
     st.integers(0, 2**32),
 )
 @settings(deadline=None, max_examples=60)
-def test_any_levels_with_any_noise_and_gaps_are_judged_as_river_does(
-    pieces: list[tuple[float, float, int]], seed: int
-) -> None:
+def test_changes_equal_those_of_river(pieces: list[tuple[float, float, int]], seed: int) -> None:
     rng = np.random.default_rng(seed)
     series = [level + noise * rng.random(n) for level, noise, n in pieces]
     values = np.concatenate(series).clip(0.0, 1.0)[:, None]
@@ -135,7 +133,7 @@ def test_beyond_its_size_the_window_forgets_its_oldest_values() -> None:
     assert rise.sum() == 1
 
 
-def test_a_series_begins_anew_after_a_change() -> None:
+def test_series_starts_again_after_a_change() -> None:
     """As in river, which drops both sides of the cut."""
     columns = _columns()
     before = np.concatenate([np.zeros(96), np.ones(32)])[:, None]
@@ -165,7 +163,7 @@ def test_usage_is_a_share_of_a_power_of_two(allocatable: float) -> None:
     assert sum(found) == 1
 
 
-def test_a_node_that_grows_keeps_what_was_seen() -> None:
+def test_growing_node_keeps_its_series() -> None:
     rng = np.random.default_rng(4)
     usage = rng.uniform(1.0, 7.0, 600)
     columns, other = _columns(), _columns()
@@ -177,7 +175,7 @@ def test_a_node_that_grows_keeps_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize("odd", [1e6, 2.0**20, 1e300, np.inf, 64.0, 0.001])
-def test_one_odd_allocatable_does_not_blind_for_good(odd: float) -> None:
+def test_one_wrong_allocatable_does_not_blind_a_series(odd: float) -> None:
     rng = np.random.default_rng(5)
     usage = np.concatenate([rng.uniform(1.0, 2.0, 300), rng.uniform(9.0, 10.0, 300)])
     columns, usual = _columns(), _columns()
@@ -187,7 +185,7 @@ def test_one_odd_allocatable_does_not_blind_for_good(odd: float) -> None:
     assert columns["drift_scale"][0].tolist() == [16.0, 1.0]
 
 
-def test_a_node_that_shrinks_keeps_what_was_seen() -> None:
+def test_shrinking_node_keeps_its_series() -> None:
     usage = np.random.default_rng(6).uniform(1.0, 7.0, 600)
     columns, other = _columns(), _columns()
     for end, value in enumerate(usage):
@@ -249,7 +247,7 @@ RISE, FALL = [2.0] * 160 + [9.0] * 40, [9.0] * 160 + [2.0] * 240
 
 
 @pytest.mark.parametrize("levels", [RISE, FALL])
-def test_a_change_is_told_of_what_changed(levels: list[float]) -> None:
+def test_only_the_changed_series_reports_a_change(levels: list[float]) -> None:
     found = _bank("flag", _windows(levels)).peaks(["node-a"])[0]
     # The first 160 windows are five rounds of the clock; one more shows what came after.
     for entity in (NODE, PROD):
@@ -259,7 +257,7 @@ def test_a_change_is_told_of_what_changed(levels: list[float]) -> None:
     assert (found.drift_ms[[SYSTEM, ENTITIES.index("mid")]] == -1).all()
 
 
-def test_off_tells_nothing_and_flag_changes_no_peak() -> None:
+def test_off_reports_no_change_and_flag_changes_no_peak() -> None:
     windows = _windows(RISE)
     off, flag = _bank("off", windows).peaks(["node-a"])[0], _bank("flag", windows)
     assert (off.drift_ms == -1).all()
@@ -284,7 +282,7 @@ def test_shorten_brings_the_peak_up_sooner() -> None:
     assert _peak(_bank("shorten", windows)) > 14.0
 
 
-def test_shorten_scales_what_was_learned_and_not_the_new_sample() -> None:
+def test_shorten_scales_the_past_and_not_the_new_sample() -> None:
     windows = _windows(RISE)
     flag, shorten = Bank(ModelConfig(drift="flag")), Bank(ModelConfig(drift="shorten"))
     for one in windows:
@@ -310,7 +308,7 @@ def test_a_window_of_too_little_coverage_is_not_judged() -> None:
     assert not _bank("flag", windows).peaks(["node-a"])[0].drifts.any()
 
 
-def test_another_machine_begins_anew() -> None:
+def test_another_machine_starts_new_series() -> None:
     bank = _bank("flag", _windows(RISE))
     bank.apply([window(len(RISE) + 2, machine="machine-2")])
     found = bank.peaks(["node-a"])[0]
@@ -318,7 +316,7 @@ def test_another_machine_begins_anew() -> None:
     assert not found.drifts.any()
 
 
-def test_an_old_change_is_counted_but_no_longer_told() -> None:
+def test_old_change_is_counted_and_has_no_time() -> None:
     bank = _bank("flag", _windows(RISE))
     at = bank.peaks(["node-a"])[0].drift_ms[NODE, 0]
     last = (int(at) + 4 * 43_200_000 - window(0).end_ms) // LENGTH_MS
@@ -353,7 +351,7 @@ def test_another_setting_is_another_model() -> None:
             _bank(mode, []).restore("node-a", state)
 
 
-def test_the_record_tells_of_it() -> None:
+def test_prediction_has_time_and_number_of_changes() -> None:
     (peaks,) = _bank("flag", _windows(RISE)).peaks(["node-a"])
     position = {"generation": 1, "offset": 2, "epoch": 3}
     record = decode_json(PredictionRecord, encode_prediction(joined(NODE_ROW), peaks, position))

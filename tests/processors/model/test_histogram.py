@@ -162,7 +162,7 @@ def test_quantiles_rise_with_the_fraction(samples: list[tuple[float, float]]) ->
     assert (np.diff(found) >= 0).all()
 
 
-def test_the_idle_model_answers_one_bucket() -> None:
+def test_idle_model_has_the_quantile_of_its_only_bucket() -> None:
     assert histogram.quantiles(_weights(CPU_LAYOUT, [(0.0, 1.0)]), CPU_LAYOUT, (0.95,))[0, 0] == (
         0.025
     )

@@ -17,7 +17,7 @@ def test_each_window_of_a_node_has_its_own_round() -> None:
 
 
 @given(st.lists(st.sampled_from("abc")))
-def test_rounds_hold_every_window_once_and_keep_the_order_of_a_node(nodes: list[str]) -> None:
+def test_rounds_have_every_window_once_and_in_order_per_node(nodes: list[str]) -> None:
     found = rounds(nodes)
     order = [position for group in found for position in group]
     assert sorted(order) == list(range(len(nodes)))

@@ -41,7 +41,7 @@ def test_no_sample_has_no_deviation() -> None:
     assert np.isnan(moments.stdev(np.zeros(2), np.zeros(2))).all()
 
 
-def test_nan_changes_nothing() -> None:
+def test_nan_leaves_moments_unchanged() -> None:
     before = (np.array([2.0]), np.array([3.0]), np.array([4.0]))
     after = moments.add(*before, np.array([np.nan]), np.array([1.0]))
     assert [float(a[0]) for a in after] == [2.0, 3.0, 4.0]

@@ -100,7 +100,7 @@ ALL = [(name, resource) for name in publish_policy.VALUES for resource in (0, 1)
         (0.0, [False, False, False, False]),
     ],
 )
-def test_worse_at_once_and_better_once_it_has_held_but_never_for_the_threshold_itself(
+def test_worse_values_are_due_at_once_and_better_ones_after_the_interval(
     name: str, resource: int, percent: float, told: list[bool]
 ) -> None:
     values = usual(name, resource, worse(name, percent))
@@ -108,32 +108,32 @@ def test_worse_at_once_and_better_once_it_has_held_but_never_for_the_threshold_i
 
 
 @pytest.mark.parametrize(("name", "resource"), ALL)
-def test_known_and_unknown_are_told_at_once(name: str, resource: int) -> None:
+def test_value_that_becomes_known_or_unknown_is_due_at_once(name: str, resource: int) -> None:
     node, unknown = begun(), usual(name, resource, UNKNOWN)
     assert node.told(unknown, windows=3) == [True, False, False]
     assert node.told(USUAL, windows=3) == [True, False, False]
 
 
-def test_nothing_known_is_told_once_and_then_by_force() -> None:
+def test_unknown_values_are_due_once_and_then_by_force() -> None:
     node = Node()
     told = node.told(np.full((4, 2), UNKNOWN), windows=22)
     assert [at for at, now in enumerate(told) if now] == [0, 20]
 
 
-def test_other_terms_are_told_at_once() -> None:
+def test_other_terms_are_due_at_once() -> None:
     node = begun()
     assert node.told(terms=8, windows=2) == [True, False]
     assert node.told(terms=7, windows=2) == [True, False]
 
 
-def test_all_is_told_again_after_the_force_interval_and_not_a_window_before() -> None:
+def test_peaks_are_due_again_exactly_after_the_force_interval() -> None:
     node = begun()
     # 600 s are 20 windows.
     assert node.told(windows=19) == [False] * 19
     assert node.told(windows=21) == [True] + [False] * 19 + [True]
 
 
-def test_what_is_told_early_puts_the_force_interval_off() -> None:
+def test_early_publication_restarts_the_force_interval() -> None:
     node = begun()
     node.told(windows=10)
     assert node.told(usual("node_peak", 0, 2.0), windows=21) == [True] + [False] * 19 + [True]
@@ -150,34 +150,34 @@ def test_each_node_has_the_threshold_of_its_strategy(
     assert begun().told(values, threshold=threshold) == [told]
 
 
-def test_from_nothing_any_rise_is_more_than_the_threshold() -> None:
+def test_any_rise_from_zero_exceeds_the_threshold() -> None:
     node = Node()
     nothing, something = usual("prod_peak", 0, 0.0), usual("prod_peak", 0, 0.001)
     assert node.told(nothing, windows=2) == [True, False]
     assert node.told(something, windows=2) == [True, False]
 
 
-def test_nothing_left_to_reclaim_is_told_at_once_and_something_when_it_has_held() -> None:
+def test_reclaimable_zero_is_due_at_once_and_more_after_the_interval() -> None:
     node = begun()
     assert node.told(usual("prod_reclaimable", 0, 0.0), windows=2) == [True, False]
     assert node.told(USUAL, windows=3) == [False, False, True]
 
 
-def test_a_slow_drift_is_told_when_it_adds_up() -> None:
+def test_slow_drift_is_due_once_it_exceeds_the_threshold() -> None:
     node = begun()
     told = [node.told(usual("node_peak", 0, 1.01**step))[0] for step in range(1, 13)]
     # 1.01^5 is the first power above 1.05; then from there again.
     assert [step for step, now in enumerate(told, start=1) if now] == [5, 10]
 
 
-def test_a_value_that_swings_is_told_where_it_is_worst_and_not_at_every_turn() -> None:
+def test_swinging_value_is_published_at_its_worst() -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
     assert node.told(high) == [True]
     swing = [node.told(values)[0] for _ in range(6) for values in (USUAL, USUAL, high)]
     assert not any(swing)
 
 
-def test_what_comes_back_before_it_has_held_begins_anew() -> None:
+def test_easing_that_ends_early_restarts_its_interval() -> None:
     node, low = begun(), usual("node_peak", 0, 0.5)
     assert node.told(low, windows=2) == [False, False]
     assert node.told(USUAL) == [False]
@@ -185,7 +185,7 @@ def test_what_comes_back_before_it_has_held_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("windows_a_turn", range(1, 61))
-def test_however_slowly_a_value_swings_it_is_told_little_more_often_than_by_force(
+def test_swinging_value_is_due_little_more_often_than_by_force(
     windows_a_turn: int,
 ) -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
@@ -195,7 +195,7 @@ def test_however_slowly_a_value_swings_it_is_told_little_more_often_than_by_forc
     assert told <= 2 * 144 + 10
 
 
-def test_what_got_worse_soon_after_it_eased_must_hold_twice_as_long() -> None:
+def test_value_that_worsens_after_easing_must_stay_twice_as_long() -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
     assert node.told(high) == [True]
     assert node.told(USUAL, windows=3) == [False, False, True]
@@ -208,7 +208,7 @@ def test_what_got_worse_soon_after_it_eased_must_hold_twice_as_long() -> None:
     assert node.told(USUAL, windows=3) == [False, False, True]
 
 
-def test_several_steps_for_the_worse_are_one_turn() -> None:
+def test_several_steps_for_the_worse_count_as_one_turn() -> None:
     node = begun()
     node.told(usual("node_peak", 0, 1.2))
     assert node.told(USUAL, windows=3)[-1]
@@ -263,7 +263,7 @@ def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
 
 @settings(deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=4))
-def test_many_nodes_at_once_are_decided_as_each_by_itself_and_slowly(
+def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
     nodes: list[list[tuple[int, list[float], int]]],
 ) -> None:
     columns = Columns(publish_policy.COLUMNS)
@@ -339,7 +339,7 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
         assert due(4 + 3 * number, usual)
 
 
-def test_among_nodes_with_other_predictors_each_is_told_by_its_own() -> None:
+def test_each_node_is_decided_by_its_own_predictor() -> None:
     bank = Bank(CONFIG)
     pods = [Pod("a", (1.0, GIB), requests=(4000.0, 4 * GIB))]
     deciding = {"node-a": "nsigma-v1", "node-b": "percentile", "node-c": "nsigma-v1"}
@@ -367,19 +367,19 @@ def test_among_nodes_with_other_predictors_each_is_told_by_its_own() -> None:
     assert first.amount != second.amount
 
 
-def test_a_pod_that_leaves_takes_what_it_left_unused_with_it_at_once() -> None:
+def test_departed_pod_lowers_reclaimable_at_once() -> None:
     bank = Bank(CONFIG)
     both = [Pod(uid, (1.0, GIB), requests=(4000.0, 4 * GIB)) for uid in "ab"]
     assert len(told_by(bank, [window(0, both), window(1, both)])) == 1
     assert told_by(bank, [window(2, both[:1])]) == [("node-a", window(2).end_ms)]
 
 
-def test_another_machine_is_told_at_once() -> None:
+def test_peaks_of_another_machine_are_due_at_once() -> None:
     bank = Bank(CONFIG)
     assert len(told_by(bank, [window(0), window(1), window(3, machine="other")])) == 2
 
 
-def test_a_node_that_returns_is_told_at_once() -> None:
+def test_peaks_of_a_returning_node_are_due_at_once() -> None:
     bank = Bank(CONFIG)
     assert len(told_by(bank, [window(0), window(1)])) == 1
     bank.forget("node-a")
@@ -388,9 +388,7 @@ def test_a_node_that_returns_is_told_at_once() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(streams(), st.integers(0, 13))
-def test_restored_from_its_state_a_bank_tells_the_same_windows(
-    windows: list[NodeWindow], cut: int
-) -> None:
+def test_restored_bank_publishes_at_the_same_windows(windows: list[NodeWindow], cut: int) -> None:
     whole, first, second = Bank(CONFIG), Bank(CONFIG), Bank(CONFIG)
     expected = told_by(whole, windows)
     found = told_by(first, windows[:cut])
@@ -420,7 +418,7 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
     assert sorted(found) == expected
 
 
-def test_the_number_of_terms_is_of_strategy_predictor_and_what_shapes_answers() -> None:
+def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
     base = publish_policy.terms_of(Strategy(), "percentile", "")
     assert publish_policy.terms_of(Strategy(), "percentile", "") == base
     assert publish_policy.terms_of(Strategy(), "other", "") != base
@@ -442,7 +440,7 @@ def test_the_number_of_terms_is_of_strategy_predictor_and_what_shapes_answers() 
         ({"minimum_coverage": 0.5}, 0),
     ],
 )
-def test_after_a_restart_with_other_predictors_the_next_window_is_told(
+def test_peaks_are_due_after_a_restart_with_other_predictors(
     changes: dict[str, Any], told: int
 ) -> None:
     """And not the force interval later: the old record has neither new names nor new numbers."""

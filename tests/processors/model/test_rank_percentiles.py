@@ -38,7 +38,7 @@ def test_no_samples_is_unknown(samples: list[float]) -> None:
 
 
 @pytest.mark.parametrize("statistic", ["p100", "p5.5", "median", "avg", ""])
-def test_what_is_no_percentile_has_no_percentage(statistic: str) -> None:
+def test_other_statistics_have_no_percentage(statistic: str) -> None:
     assert percent_of("p05") == 5
     assert percent_of(statistic) is None
 

@@ -328,7 +328,7 @@ def test_the_node_state_of_the_golden_example() -> None:
     )  # fmt: skip
 
 
-def test_a_pods_own_usage_is_told_while_it_is_young() -> None:
+def test_node_state_has_the_usage_of_young_pods() -> None:
     """By its first window: how old it is otherwise does not matter, it may have waited for long."""
     bank, told = Bank(ModelConfig()), []
     for minute in (0, 29, 30):
@@ -340,7 +340,7 @@ def test_a_pods_own_usage_is_told_while_it_is_young() -> None:
     assert told[-1]["new"].cpu_cores == 0.5
 
 
-def test_the_last_half_hour_is_told_by_span() -> None:
+def test_node_state_has_statistics_by_span() -> None:
     row = {
         **NODE_ROW, "points_offset_seconds": [float(s) for s in range(1, 601)],
         "points_cpu_cores": [1.0, 2.0, 3.0, 6.0] * 150, "points_memory_bytes": [GIB] * 600,
@@ -380,7 +380,7 @@ def test_without_allocatable_there_are_no_fractions() -> None:
 # -- what is unknown
 
 
-def test_without_any_usage_nothing_is_zero() -> None:
+def test_missing_usage_is_unknown_and_not_zero() -> None:
     window = joined({"kind": "node", "id": "", "coverage": 0.2}, pod_row("a"))
     prediction, found = reports(window)
     assert found.usage == found.system_usage == found.allocatable == found.capacity == Usage()
@@ -434,7 +434,7 @@ def test_system_usage_is_unknown_where_that_of_the_node_is() -> None:
     assert found.usage == Usage(memory_bytes=8 * GIB)
 
 
-def test_the_usage_of_a_class_is_what_is_known_of_its_pods() -> None:
+def test_class_usage_sums_the_known_usage_of_its_pods() -> None:
     pods = [known_pod(uid, pod_class="prod") for uid in "abc"]
     found = state(
         used("a", 1.0, None), used("b", None, None), used("c", 0.5, None), used("d", None, 0.0),
@@ -482,7 +482,7 @@ def test_simulated_nodes_are_marked() -> None:
         assert not record.simulated
 
 
-def test_models_say_when_they_were_first_and_last_fed() -> None:
+def test_models_have_the_times_of_first_and_last_training() -> None:
     bank = Bank(ModelConfig(minimum_coverage=0.5))
     first = {**NODE_ROW, "cpu_cores_p90": 1.0}
     reports(joined(first, pod_row("a")), bank=bank)
@@ -535,7 +535,7 @@ def test_the_epoch_is_all_that_two_writers_differ_in(
 
 @given(rows(), VIEWS)
 @LAWS
-def test_what_is_reported_is_finite_and_never_negative(sample: list[Row], view: NodeView) -> None:
+def test_published_values_are_finite_and_not_negative(sample: list[Row], view: NodeView) -> None:
     prediction, found = reports(joined(*sample, view=view))
     reported = [
         found.usage, found.system_usage, found.host_app_usage, *found.class_usage.values(),

@@ -31,14 +31,14 @@ def _changed(**fields: object) -> bytes:
     return state_codec.encode(msgspec.structs.replace(state_codec.decode(STATE), **fields))
 
 
-def test_it_holds_absent_pods_and_the_last_window() -> None:
+def test_state_has_absent_pods_and_the_last_window() -> None:
     state = state_codec.decode(STATE)
     assert state.uids == ("a", "b")
     assert state_codec.unpack(state.listed, "<u4", 1).tolist() == [0]
     assert state.applied == 2
 
 
-def test_restored_state_is_the_same_bytes_and_replaces_what_was_there() -> None:
+def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
     other = Bank()
     other.apply([window(9, [Pod("z", (1.0, GIB))])])
     other.restore("node-a", STATE)
@@ -70,7 +70,7 @@ def test_restored_state_is_the_same_bytes_and_replaces_what_was_there() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_and_leaves_the_bank_as_it_was(data: bytes, says: str) -> None:
+def test_invalid_state_is_refused_and_leaves_the_bank_unchanged(data: bytes, says: str) -> None:
     bank = _bank()
     rows = bank.num_rows
     with pytest.raises(CheckpointError, match=says):

@@ -48,9 +48,9 @@ def found(fresh: bool = True, **changes: Any) -> set[str]:
         ({"since_bad_value_seconds": 900.0}, {"impossible"}),
     ],
 )  # fmt: skip
-def test_each_oddity_is_found_by_itself(changes: dict[str, Any], names: set[str]) -> None:
+def test_each_anomaly_is_found_alone(changes: dict[str, Any], names: set[str]) -> None:
     assert found(**changes) == names
 
 
-def test_of_what_is_stale_nothing_else_is_said() -> None:
+def test_stale_node_has_no_other_anomaly() -> None:
     assert found(fresh=False, coverage=0.1, deviation=[0.0, 0.0]) == {"stale"}

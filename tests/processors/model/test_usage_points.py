@@ -163,7 +163,7 @@ def read(columns: Columns, rows: Sequence[int]) -> list[RecentUsage]:
 
 @given(st.lists(histories(), min_size=1, max_size=3), st.integers(0, 2))
 @settings(deadline=None, max_examples=60)
-def test_every_statistic_is_that_of_numpy_whoever_else_is_read(
+def test_statistics_equal_a_plain_reference_in_any_batch(
     nodes: list[list[NodeWindow]], other: int
 ) -> None:
     columns = columns_of(5)
@@ -209,9 +209,7 @@ def test_a_shift_of_all_windows_by_whole_seconds_changes_no_bit(
 
 @given(histories(), st.data())
 @settings(deadline=None, max_examples=30)
-def test_a_restored_bank_goes_on_as_if_nothing_had_happened(
-    windows: list[NodeWindow], data: st.DataObject
-) -> None:
+def test_restored_bank_continues_bit_by_bit(windows: list[NodeWindow], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(windows)))
     first, second = Bank(), Bank()
     first.apply(windows[:cut])
@@ -262,7 +260,7 @@ def test_a_collection_every_five_seconds_counts_its_points_once() -> None:
     assert [cpu(found, "5m", s) for s in STATISTICS] == [30.5, 30.0, 54.0, 57.0, 59.0]
 
 
-def test_of_ten_collections_in_a_second_the_last_one_counts() -> None:
+def test_last_point_of_a_second_counts() -> None:
     found = recent(every(0.1, 0.0, 300.0))
     assert [cpu(found, "5m", s) for s in STATISTICS] == [1505.0, 1500.0, 2700.0, 2850.0, 2970.0]
 
@@ -276,7 +274,7 @@ def test_a_gap_leaves_its_seconds_out() -> None:
 
 
 @pytest.mark.parametrize("outage", [1800.0, 3600.0, 1e6])
-def test_after_a_long_outage_nothing_of_before_is_left(outage: float) -> None:
+def test_long_outage_clears_all_points(outage: float) -> None:
     before, after = every(1.0, 0.0, 1800.0), every(1.0, outage + 1800.0, outage + 2100.0, cpu=5.0)
     assert bits(recent([*before, *after])) == bits(recent(after))
 
@@ -287,7 +285,7 @@ def test_a_window_longer_than_half_an_hour_gives_its_last_half_hour() -> None:
     assert cpu(found, "30m", "avg") == 85_500.5
 
 
-def test_near_the_beginning_of_time_nothing_is_invented() -> None:
+def test_windows_near_the_epoch_have_no_invented_points() -> None:
     seen = every(1.0, 0.0, 180.0)
     early = [replace(w, start_ms=w.start_ms - START_MS, end_ms=w.end_ms - START_MS) for w in seen]
     assert bits(recent(early)) == bits(recent(seen))
@@ -311,7 +309,7 @@ def test_a_clock_set_back_is_waited_for() -> None:
     assert cpu(found, "5m", "p99") > 900.0
 
 
-def test_a_clock_set_back_within_a_window_replaces_what_it_measures_again() -> None:
+def test_points_measured_again_replace_earlier_ones() -> None:
     rows = [(float(o), 1.0, GIB) for o in range(1, 181)]
     again = [(float(o), 3.0, GIB) for o in range(91, 181)]
     found = recent([window(180.0, *rows, *again, seconds=180.0)])
@@ -342,13 +340,13 @@ def test_a_point_outside_its_window_is_none(offset: float) -> None:
     assert bits(found) == bits(recent([window(180.0, *rows, seconds=180.0)]))
 
 
-def test_windows_without_points_say_nothing() -> None:
+def test_windows_without_points_leave_statistics_unknown() -> None:
     found = recent([window(30.0 * i) for i in range(1, 61)])
     assert np.isnan(found.aggregated).all()
     assert np.isnan(found.deviation).all()
 
 
-def test_points_count_however_little_of_their_window_was_seen() -> None:
+def test_points_count_at_any_coverage() -> None:
     poor = [replace(w, coverage=0.1) for w in every(1.0, 0.0, 300.0)]
     assert bits(recent(poor)) == bits(recent(every(1.0, 0.0, 300.0)))
 
@@ -359,7 +357,7 @@ def test_points_of_another_machine_under_the_name_are_forgotten() -> None:
     assert bits(recent([*windows, *other])) == bits(recent(other))
 
 
-def test_a_node_that_takes_the_place_of_another_begins_with_nothing() -> None:
+def test_new_node_in_a_freed_slot_starts_empty() -> None:
     bank = Bank()
     bank.apply(every(1.0, 0.0, 300.0))
     bank.forget("a")
@@ -423,7 +421,7 @@ def test_a_list_of_another_length_is_unknown() -> None:
     assert np.isnan(training(joined(row)).heads[0].points[:, 2]).all()
 
 
-def test_points_know_memory_as_the_window_reports_it_or_not_at_all() -> None:
+def test_points_have_no_memory_where_the_window_reports_another_statistic() -> None:
     """They are without page cache; beside a figure with it they would look like a drop."""
     row = {**NODE_ROW, **POINTS}
     assert training(joined(row), memory_policy=WITH).heads[0].points[:, 2].tolist() == [

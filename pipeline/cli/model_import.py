@@ -23,7 +23,7 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import log_producer
@@ -293,7 +293,7 @@ async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run:
         place=(CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)),
         open_reader=partial(open_reader, client), find_running=find_running, clock=SystemClock(),
     )  # fmt: skip
-    with our_errors(kafka, f"importing models of {node}"):
+    with translated_errors(kafka, f"importing models of {node}"):
         if not dry_run:
             async with log_producer(client) as output:
                 return await put(output=output)

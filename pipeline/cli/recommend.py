@@ -16,7 +16,7 @@ from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.cli.text_table import aligned
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.model.entity_columns import NEVER
@@ -127,7 +127,7 @@ async def read_models(
 ) -> dict[str, CheckpointError]:
     kafka = settings.kafka
     await require_topics(kafka, (PODS, CHECKPOINTS))
-    with our_errors(kafka, "reading pods and checkpoints"):
+    with translated_errors(kafka, "reading pods and checkpoints"):
         return await add_nodes(
             workloads, selected, prefix=kafka.topic_prefix, partitions=kafka.partitions,
             open_reader=partial(open_reader, client_options(kafka)),

@@ -79,7 +79,7 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
 
 
 @contextmanager
-def our_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> Iterator[None]:
+def translated_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> Iterator[None]:
     """Raise aiokafka's errors as errors that say what to do; their message begins with `doing`.
 
     `kafka` names the broker: settings, or what `client_options` returns. Raises

@@ -5,11 +5,11 @@ returns the next records, `is_caught_up` says whether everything that was there 
 been returned. Tombstones are records without a value. Only committed records are returned: the
 watcher writes in transactions, and for topics without transactions it makes no difference.
 
-Errors are those of `our_errors`, and two more. If a follower is behind and nothing arrives for a
-minute, `poll` raises `SilentTopicError`. If a partition no longer has the next offset, because
-retention deleted it or the topic was recreated, `poll` raises `LostOffsetError`: the caller decides
-whether to read again, to skip or to end. aiokafka reconnects on its own; after an error of `poll`
-open another follower, after a pause (`Backoff`).
+Errors are those of `translated_errors`, and two more. If a follower is behind and nothing arrives
+for a minute, `poll` raises `SilentTopicError`. If a partition no longer has the next offset,
+because retention deleted it or the topic was recreated, `poll` raises `LostOffsetError`: the caller
+decides whether to read again, to skip or to end. aiokafka reconnects on its own; after an error of
+`poll` open another follower, after a pause (`Backoff`).
 
 Workarounds for aiokafka 0.14, all in this module, each tested in tests/kafka/test_follow.py:
 
@@ -35,7 +35,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError
-from pipeline.kafka.client import our_errors
+from pipeline.kafka.client import translated_errors
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
@@ -132,12 +132,12 @@ class Follower:
 
     async def beginnings(self, partitions: Iterable[TopicPartition] | None = None) -> Positions:
         """The first offset that is still there, of these partitions or of all."""
-        with our_errors(self._servers, self._doing):
+        with translated_errors(self._servers, self._doing):
             return dict(await self._consumer.beginning_offsets(self._all(partitions)))
 
     async def ends(self, partitions: Iterable[TopicPartition] | None = None) -> Positions:
         """The offset of the next record to be committed, of these partitions or of all."""
-        with our_errors(self._servers, self._doing):
+        with translated_errors(self._servers, self._doing):
             return dict(await self._consumer.end_offsets(self._all(partitions)))
 
     async def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
@@ -146,7 +146,7 @@ class Follower:
         if not times_ms:
             return {}
         ends = await self.ends(times_ms)
-        with our_errors(self._servers, self._doing):
+        with translated_errors(self._servers, self._doing):
             found = await self._consumer.offsets_for_times(dict(times_ms))
         return {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in times_ms}
 
@@ -189,7 +189,7 @@ class Follower:
 
         Raises `LostOffsetError` and, while behind, `SilentTopicError`.
         """
-        with our_errors(self._servers, self._doing):
+        with translated_errors(self._servers, self._doing):
             try:
                 batches = await self._consumer.getmany(
                     *self.positions,
@@ -255,7 +255,7 @@ async def open_follower(
         fetch_max_wait_ms=fetching.max_wait_ms,
     )
     try:
-        with our_errors(client, "connecting"):
+        with translated_errors(client, "connecting"):
             await run_within(_START_SECONDS, consumer.start())
         await asyncio.sleep(0)
         consumer.assign(assigned)
@@ -265,5 +265,5 @@ async def open_follower(
         yield Follower(consumer, client, assigned)
     finally:
         # Nothing is flushed or committed: what a broken connection raises changes nothing.
-        with suppress(KafkaError, OSError), our_errors(client, "disconnecting"):
+        with suppress(KafkaError, OSError), translated_errors(client, "disconnecting"):
             await run_within(_STOP_SECONDS, consumer.stop())

@@ -3,7 +3,7 @@
 A `Producer` connects with its first record, or at `start` (`async with`). There are four ways to
 write: `deliver` awaits one record; `offer` does, too, but gives up after ten seconds, logs the loss
 and counts it; `send` and `send_batches` return deliveries, for many records in flight; `append`
-extends a log without holes. Errors are those of `our_errors`, except those of a delivery.
+extends a log without holes. Errors are those of `translated_errors`, except those of a delivery.
 
 What aiokafka 0.14 requires, all in this module:
 
@@ -29,7 +29,7 @@ from aiokafka.errors import (
 )
 
 from pipeline.errors import KafkaError, StateError
-from pipeline.kafka.client import our_errors
+from pipeline.kafka.client import translated_errors
 from pipeline.logs import get_logger
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter
@@ -136,7 +136,7 @@ class Producer:
 
         Raises `RecordTooLargeError` if it is too large for the producer or the topic.
         """
-        with our_errors(self._client, f"writing to {topic}"):
+        with translated_errors(self._client, f"writing to {topic}"):
             try:
                 producer = await self._started()
                 await producer.send_and_wait(
@@ -166,7 +166,7 @@ class Producer:
         headers: Headers = (),
     ) -> Delivery:
         """Put a record into a batch; the delivery raises what aiokafka raises."""
-        with our_errors(self._client, f"writing to {topic}"):
+        with translated_errors(self._client, f"writing to {topic}"):
             producer = await self._started()
             return _quiet(
                 await producer.send(topic, value, key=key, partition=partition, headers=headers)
@@ -177,7 +177,7 @@ class Producer:
     ) -> list[Delivery]:
         """Send records in order, in batches that are made here; the deliveries raise what aiokafka
         raises."""
-        with our_errors(self._client, f"writing to {topic}"):
+        with translated_errors(self._client, f"writing to {topic}"):
             producer = await self._started()
             return [
                 _quiet(await producer.send_batch(batch, topic, partition=partition))
@@ -192,7 +192,7 @@ class Producer:
         broker does not return its offset.
         """
         offsets: list[int] = []
-        with our_errors(self._client, f"writing to {topic}[{partition}]"):
+        with translated_errors(self._client, f"writing to {topic}[{partition}]"):
             producer = await self._started()
             for batch in _batches(producer, records):
                 written = await (await producer.send_batch(batch, topic, partition=partition))
@@ -215,7 +215,7 @@ class Producer:
 
     async def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic; 0 if it does not exist."""
-        with our_errors(self._client, f"looking at {topic}"):
+        with translated_errors(self._client, f"looking at {topic}"):
             producer = await self._started()
             try:
                 return len(await producer.partitions_for(topic))
@@ -231,7 +231,7 @@ class Producer:
                     **self._client, **self._options, acks="all", enable_idempotence=True
                 )
                 try:
-                    with our_errors(self._client, "connecting"):
+                    with translated_errors(self._client, "connecting"):
                         await producer.start()
                 except BaseException:
                     await self._stop(producer)
@@ -240,7 +240,7 @@ class Producer:
             return self._producer
 
     async def _stop(self, producer: AIOKafkaProducer) -> None:
-        with suppress(KafkaError, OSError), our_errors(self._client, "disconnecting"):
+        with suppress(KafkaError, OSError), translated_errors(self._client, "disconnecting"):
             await run_within(_STOP_SECONDS, producer.stop())
 
 

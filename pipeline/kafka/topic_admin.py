@@ -26,7 +26,7 @@ from aiokafka.errors import (
 )
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options, translated_errors
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import TOPICS, Topic
 
@@ -184,7 +184,7 @@ async def existing_partitions(
 
     Raises `TopicDriftError` if a topic is missing, `BrokerUnavailableError` if no broker answers.
     """
-    with our_errors(client, "listing topics"):
+    with translated_errors(client, "listing topics"):
         admin = AIOKafkaAdminClient(**client)
         try:
             await admin.start()
@@ -288,7 +288,7 @@ async def _admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdmi
     options["request_timeout_ms"] = min(
         options["request_timeout_ms"], round(_REQUEST_SECONDS * 1000)
     )
-    with our_errors(kafka, doing):
+    with translated_errors(kafka, doing):
         admin = AIOKafkaAdminClient(**options)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):

@@ -8,7 +8,7 @@ header `source`, so that no source removes the records of another.
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Batching, Delivery, Keyed, Producer
@@ -93,7 +93,7 @@ async def write(
     headers = [(SOURCE_HEADER, source.encode())]
     pending: list[Delivery] = []
     written = 0
-    with our_errors(kafka, f"writing from the source {source!r}"):
+    with translated_errors(kafka, f"writing from the source {source!r}"):
         for entry in entries:
             pending.append(
                 await producer.send(
@@ -126,7 +126,7 @@ async def write_batches(
     for entry in entries:
         place = entry.topic, partition_of(entry.node, kafka.partitions)
         parts.setdefault(place, []).append(Keyed(entry.key, entry.value))
-    with our_errors(kafka, f"writing from the source {source!r}"):
+    with translated_errors(kafka, f"writing from the source {source!r}"):
         pending: list[Delivery] = []
         for (topic, partition), records in parts.items():
             name = topic.full_name(kafka.topic_prefix)

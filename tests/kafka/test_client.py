@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
-from pipeline.kafka.client import client_options, our_errors
+from pipeline.kafka.client import client_options, translated_errors
 from pipeline.settings import KafkaSettings, Secret
 
 
@@ -86,12 +86,12 @@ def test_errors_of_the_client_are_translated(
 ) -> None:
     with (
         pytest.raises(expected, match=f"looking: the broker at 127.0.0.1:9092 .*{says}") as caught,
-        our_errors(KafkaSettings(), "looking"),
+        translated_errors(KafkaSettings(), "looking"),
     ):
         raise raised
     assert type(caught.value) is expected
 
 
 def test_other_errors_are_not_translated() -> None:
-    with pytest.raises(ZeroDivisionError), our_errors(KafkaSettings(), "looking"):
+    with pytest.raises(ZeroDivisionError), translated_errors(KafkaSettings(), "looking"):
         raise ZeroDivisionError

@@ -15,7 +15,7 @@ import msgspec
 
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError, RecordError, TopicDriftError
-from pipeline.kafka.client import our_errors
+from pipeline.kafka.client import translated_errors
 from pipeline.kafka.producer import Producer, is_fenced
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api
@@ -194,7 +194,7 @@ class Watcher:
                 batch.append(self._waiting.get_nowait())
             entries = [one for one in batch if isinstance(one, Entry)]
             if entries:
-                with our_errors(kafka, "writing what the cluster says"):
+                with translated_errors(kafka, "writing what the cluster says"):
                     async with producer.transaction():
                         await write_batches(producer, kafka, SOURCE, entries)
             for one in batch:

@@ -18,7 +18,7 @@ from pipeline.cli.quantity_text import (
     format_count,
     format_percent,
 )
-from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_documents import LimitsRatio
 from pipeline.topics.node_state import NodeStateRecord
 
@@ -110,7 +110,7 @@ def _unknown_pods(row: NodeRow) -> str:
 
 
 FLAGS: Final = (
-    *(Flag(name, meaning, _anomaly_text(name)) for name, meaning in ODDITIES.items()),
+    *(Flag(name, meaning, _anomaly_text(name)) for name, meaning in ANOMALIES.items()),
     Flag(
         "simulated",
         "the samples are simulated",

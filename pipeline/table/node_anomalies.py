@@ -10,21 +10,21 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.model.usage_anomalies import Told, oddities
+from pipeline.processors.model.usage_anomalies import ReportedUsage, find_anomalies
 from pipeline.table.state_table import RowArray, Table
 
 
 def anomalies(
     table: Table, rows: RowArray, now: float, stale_after_seconds: float
 ) -> dict[str, BoolArray]:
-    """For each name of `ODDITIES`, in their order, the rows that have that anomaly, (rows,)."""
+    """For each name of `ANOMALIES`, in their order, the rows that have that anomaly, (rows,)."""
 
     def by_resource(name: str) -> FloatArray:
         columns = [table[f"{name}_{unit}"][rows] for unit in ("cpu_cores", "memory_bytes")]
         return np.array(columns).T
 
     as_of = table["as_of_seconds"][rows]
-    usage = Told(
+    usage = ReportedUsage(
         usage=by_resource("usage"),
         mean=by_resource("usage_mean_15m"),
         deviation=by_resource("usage_stdev_15m"),
@@ -33,13 +33,13 @@ def anomalies(
         since_gap_seconds=as_of - table["last_gap_seconds"][rows],
         since_bad_value_seconds=as_of - table["last_bad_value_seconds"][rows],
     )
-    return oddities(usage, table.fresh(rows, now, stale_after_seconds))
+    return find_anomalies(usage, table.fresh(rows, now, stale_after_seconds))
 
 
 def anomalies_by_row(
     table: Table, rows: RowArray, now: float, stale_after_seconds: float
 ) -> list[list[str]]:
-    """The names of the anomalies of each row, in the order of `ODDITIES`."""
+    """The names of the anomalies of each row, in the order of `ANOMALIES`."""
     names: list[list[str]] = [[] for _ in range(len(rows))]
     for name, is_affected in anomalies(table, rows, now, stale_after_seconds).items():
         for index in np.flatnonzero(is_affected).tolist():

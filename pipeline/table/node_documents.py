@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from pipeline import API_VERSION
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION, problem
-from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
 from pipeline.table.state_table import Table
 from pipeline.times import format_time
@@ -40,7 +40,7 @@ class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
         list[str],
         Meta(
             description="Anomalies of its usage: "
-            + "; ".join(f"{name}: {text}" for name, text in ODDITIES.items())
+            + "; ".join(f"{name}: {text}" for name, text in ANOMALIES.items())
         ),
     ] = msgspec.field(default_factory=list)
     limits_ratio: LimitsRatio | None = None

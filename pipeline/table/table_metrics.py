@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
-from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_anomalies import anomalies
 from pipeline.table.node_documents import LimitsRatio, limits_ratios
 from pipeline.table.state_table import Table
@@ -84,7 +84,7 @@ class TableMetrics(NamedTuple):
         metric = GaugeMetricFamily(
             f"{NAMESPACE}_table_odd_nodes",
             "Nodes with an anomaly of their usage: "
-            + ", ".join(f"{name}: {text}" for name, text in ODDITIES.items()),
+            + ", ".join(f"{name}: {text}" for name, text in ANOMALIES.items()),
             labels=["oddity"],
         )
         rows, now = self.table.lookup(list(self.table)), self.clock.now()

@@ -8,7 +8,7 @@ import pytest
 from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.model.usage_anomalies import ODDITIES
+from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table import FeedState, Table
 from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
 from pipeline.table.node_columns import TableNode
@@ -44,7 +44,7 @@ def odd_nodes() -> Table:
 
 
 FOUND: dict[str, list[str]] = {
-    **{name: [name] for name in ODDITIES if name != "partial"},
+    **{name: [name] for name in ANOMALIES if name != "partial"},
     "spike": ["frozen", "spike"],
     "good": [],
     "of a worker of before": [],
@@ -78,7 +78,7 @@ def test_anomalies_are_listed_per_node_and_counted_on_the_metrics_page() -> None
     assert one is not None
     assert one.oddities == ["frozen", "spike"]
     page = gauges(table)
-    for name in ODDITIES:
+    for name in ANOMALIES:
         expected = sum(name in names for names in FOUND.values())
         assert page["odd_nodes", name] == expected
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
 
-ODDITIES: Final[Mapping[str, str]] = {
+ANOMALIES: Final[Mapping[str, str]] = {
     "stale": "no recent window",
     "missing": "the last window has no CPU or no memory usage",
     "partial": "at most half of the last window was measured",
@@ -27,10 +27,10 @@ _LEAST_COVERAGE: Final = 0.5
 _MOST_SHARE: Final = 1.05
 _DEVIATIONS: Final = 6.0
 _LEAST_JUMP: Final = 0.2
-_LATELY_SECONDS: Final = 900.0
+_RECENT_SECONDS: Final = 900.0
 
 
-class Told(NamedTuple):
+class ReportedUsage(NamedTuple):
     """The usage that nodes report.
 
     Arrays (nodes, 2) hold cpu and memory in the unit of `capacity`, NaN is unknown; `mean` and
@@ -48,19 +48,21 @@ class Told(NamedTuple):
     since_bad_value_seconds: FloatArray
 
 
-def oddities(told: Told, is_fresh: BoolArray) -> dict[str, BoolArray]:
+def find_anomalies(reported: ReportedUsage, is_fresh: BoolArray) -> dict[str, BoolArray]:
     """The nodes with each anomaly, (nodes,) by name. A stale node has no other one."""
     with np.errstate(invalid="ignore"):
-        jump = np.abs(told.usage - told.mean)
-        jumped = (jump > _DEVIATIONS * told.deviation) & (jump > _LEAST_JUMP * told.capacity)
-        found = {
-            "missing": np.isnan(told.usage).any(axis=1),
-            "partial": told.coverage <= _LEAST_COVERAGE,
-            "beyond": (told.usage > _MOST_SHARE * told.capacity).any(axis=1),
+        jump = np.abs(reported.usage - reported.mean)
+        jumped = (jump > _DEVIATIONS * reported.deviation) & (
+            jump > _LEAST_JUMP * reported.capacity
+        )
+        flags = {
+            "missing": np.isnan(reported.usage).any(axis=1),
+            "partial": reported.coverage <= _LEAST_COVERAGE,
+            "beyond": (reported.usage > _MOST_SHARE * reported.capacity).any(axis=1),
             # Memory may be constant; CPU usage of a running machine never is.
-            "frozen": (told.deviation[:, 0] == 0) & (told.mean[:, 0] > 0),
+            "frozen": (reported.deviation[:, 0] == 0) & (reported.mean[:, 0] > 0),
             "spike": jumped.any(axis=1),
-            "gaps": told.since_gap_seconds <= _LATELY_SECONDS,
-            "impossible": told.since_bad_value_seconds <= _LATELY_SECONDS,
+            "gaps": reported.since_gap_seconds <= _RECENT_SECONDS,
+            "impossible": reported.since_bad_value_seconds <= _RECENT_SECONDS,
         }
-    return {"stale": ~is_fresh} | {name: where & is_fresh for name, where in found.items()}
+    return {"stale": ~is_fresh} | {name: where & is_fresh for name, where in flags.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.processors.model.usage_anomalies import ODDITIES, Told, oddities
+from pipeline.processors.model.usage_anomalies import ANOMALIES, ReportedUsage, find_anomalies
 
 GOOD = {
     "usage": [2.0, 8.0], "mean": [1.9, 8.0], "deviation": [0.3, 0.0], "capacity": [4.0, 16.0],
@@ -16,9 +16,11 @@ GOOD = {
 
 def found(fresh: bool = True, **changes: Any) -> set[str]:
     one = GOOD | changes
-    told = Told(**{name: np.array([value, GOOD[name]], float) for name, value in one.items()})
-    flags = oddities(told, np.array([fresh, True]))
-    assert flags.keys() == ODDITIES.keys()
+    reported = ReportedUsage(
+        **{name: np.array([value, GOOD[name]], float) for name, value in one.items()}
+    )
+    flags = find_anomalies(reported, np.array([fresh, True]))
+    assert flags.keys() == ANOMALIES.keys()
     assert not any(where[1] for where in flags.values())
     return {name for name, where in flags.items() if where[0]}
 

@@ -1,4 +1,4 @@
-"""A large fleet, live: 10,000 nodes of 100 pods on this machine, broker and extender included.
+"""Measure a large fleet, live: 10,000 nodes of 100 pods on this machine, with broker and extender.
 
     python -m benchmarks.fleet [--nodes 10000] [--pods 100] [--minutes 10] [--workers 2]
                                [--churn 0.15]
@@ -50,7 +50,7 @@ from pipeline.topics.samples import STATISTICS, SampleHeader
 PREFIX = "fleet"
 WINDOW_MS = 30_000
 PORT = 18_889
-# Of a run's beginning nothing is judged: workers fill their caches, models and tables grow.
+# Not measured: workers fill their caches, models and tables grow.
 WARM_UP_SECONDS = 90.0
 FEED_AT_ONCE_SECONDS = 0.1
 
@@ -86,7 +86,7 @@ class Node:
         self._coverage = pa.array(np.ones(pods + 1))
 
     def churn(self, share: float) -> list[Keyed]:
-        """Replace a pod by another with this probability; what a watcher would say of it."""
+        """Replace a pod with this probability; returns the records that a watcher would write."""
         if self._random.random() >= share:
             return []
         at = int(self._random.integers(len(self._uids)))
@@ -124,7 +124,7 @@ class Node:
 
 
 async def feed(settings: Settings, given: argparse.Namespace) -> None:
-    """Write every node's windows as time passes; says when it cannot keep up."""
+    """Write every node's windows as time passes; prints when it is late."""
     nodes = [Node(number, given.pods) for number in range(given.nodes)]
     places = [partition_of(node.name, settings.kafka.partitions) for node in nodes]
     per_second = given.nodes / given.spread
@@ -172,7 +172,7 @@ def feeder(broker: str, given: argparse.Namespace) -> Iterator[subprocess.Popen[
 
 
 def check_alive(pids: Mapping[str, int], folder: Path) -> None:
-    """End with the last lines of a process that has ended."""
+    """Exit with the last log lines of a process that has ended."""
     for name, pid in pids.items():
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "Z":

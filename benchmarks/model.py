@@ -1,14 +1,15 @@
-"""What the models of many pods cost: time to learn and to answer, memory, checkpoints.
+"""Measure what the models of many pods cost: time to learn and to give peaks, memory, checkpoints.
 
     python -m benchmarks.model [--pods 10000 100000] [--windows 3]
 
-Windows of 100 pods arrive 100 nodes at a time; each batch is applied and the default predictors
-(`percentile`, `nsigma-v1`) answer for its nodes. Beside the bank, in the same run: a plain C loop
-over dense arrays (`model.c`, of at most 100,000 pods), and Python with one object per histogram
-(of 1,000 pods). Both do the work of the pods alone: no admission, no classes, no views of Prod.
+Windows of 100 pods arrive 100 nodes at a time, as columns. Each batch is applied, and the default
+predictors (`percentile`, `nsigma-v1`) give the peaks of its nodes. Two baselines run in the same
+process: a plain C loop over dense arrays (`model.c`, at most 100,000 pods) and Python with one
+object per histogram (1,000 pods). Both do the work per pod only: no admission, classes or views of
+Prod. All three must give the same peaks, to the last bit.
 
-Times are seconds of this process's CPU, the best of `--windows` rounds over all pods. That all
-three answer the same, to the last bit, is checked. Memory is what the process has grown by.
+Times are seconds of this process's CPU, the best of `--windows` rounds over all pods. Memory is the
+growth of the process.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ KIB = 1024.0
 
 
 class Usage:
-    """What seeded pods use, window by window: cpu around 0.15 cores, memory around 300 MiB, most
-    within a dozen buckets. Windows 0 and 1 go to the ends of each pod's range, so that histograms
-    are as wide from the third on as they are after days."""
+    """Usage of seeded pods by window: cpu around 0.15 cores, memory around 300 MiB, mostly within a
+    dozen buckets. Windows 0 and 1 are at the ends of each pod's range, so that histograms are as
+    wide from the third window on as after days."""
 
     def __init__(self, pods: int, shown: int | None = None) -> None:
         random = np.random.default_rng(7)
@@ -71,7 +72,7 @@ class Usage:
         self.pods = pods if shown is None else shown
 
     def of_first(self, pods: int) -> Usage:
-        """That of the first pods only."""
+        """The usage of the first pods only."""
         return Usage(len(self._level), pods)
 
     def window(self, number: int) -> FloatArray:
@@ -133,7 +134,7 @@ def factors(number: int) -> list[float]:
 
 
 def bank_cost(bank: Bank, usage: Usage, windows: int) -> Cost:
-    """The bank's, which is filled on the way."""
+    """The cost of the bank, which is filled on the way."""
     before = resident_bytes()
     update = peaks = math.inf
     for number in range(2 + windows):
@@ -195,7 +196,7 @@ class CLayout(ctypes.Structure):
 
 
 def c_cost(usage: Usage, windows: int) -> Cost | None:
-    """The plain C loop's; None where there is no compiler."""
+    """The cost of the plain C loop; None without a compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None
@@ -278,7 +279,7 @@ class Model:
 
 
 def python_cost(usage: Usage, windows: int) -> Cost:
-    """One object per histogram."""
+    """The cost of one object per histogram."""
     before = resident_bytes()
     models = [tuple(map(Model, LAYOUTS, FRACTIONS)) for _ in range(usage.pods)]
 
@@ -364,7 +365,7 @@ def main() -> None:
     machine = platform.processor() or platform.machine()
     print(f"{machine}, numpy {np.__version__}; per pod and window", flush=True)
     for pods in given.pods:
-        # A process of its own finds no memory that another has left free.
+        # A new process has no freed memory of an earlier run.
         run = Process(target=report, args=(pods, given.windows))
         run.start()
         run.join()

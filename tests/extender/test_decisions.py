@@ -340,9 +340,11 @@ def test_expired_work_of_filter_is_dropped() -> None:
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     for at in range(10):
         decisions.filter(any_pod(f"p{at}"), ["a"], NOW + at)
-    assert len(decisions._cycles) == 2
-    decisions.filter(any_pod("p"), ["a"], NOW - 100)
-    assert len(decisions._cycles) == 1
+    now = NOW + 9
+    reuse = [decisions.prioritize(any_pod(f"p{at}"), ["a"], now).cycle for at in (9, 8, 7, 0)]
+    assert reuse == ["reused", "reused", "anew", "anew"]
+    decisions.filter(any_pod("p"), ["a"], now)
+    assert decisions.prioritize(any_pod("p"), ["a"], now - 100).cycle == "anew"
 
 
 def test_a_node_is_new_in_a_table_of_any_size() -> None:

@@ -49,9 +49,9 @@ def anomalies_by_row(
 
 def invalid_thresholds(table: Table, names: Sequence[str] | None = None) -> dict[str, str]:
     """The annotations with invalid thresholds of these nodes, or of all, by node name."""
-    if not table["unusable_thresholds"].any():
+    if not table["invalid_thresholds"].any():
         return {}
     names = tuple(table) if names is None else names
-    affected = np.flatnonzero(table["unusable_thresholds"][table.lookup(names)])
+    affected = np.flatnonzero(table["invalid_thresholds"][table.lookup(names)])
     records = {names[index]: table.snapshot(names[index]).node for index in affected.tolist()}
     return {name: node.annotations[ANNOTATION] for name, node in records.items() if node}

@@ -191,7 +191,7 @@ def _has_own_thresholds(row: NodeRecords) -> bool:
     return row.node is not None and USAGE_THRESHOLDS in row.node.annotations
 
 
-def _has_unusable_thresholds(row: NodeRecords) -> bool:
+def _has_invalid_thresholds(row: NodeRecords) -> bool:
     annotation = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
     return thresholds_problem(annotation) is not None
 
@@ -251,7 +251,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("reserved_cpu_cores", "cores", lambda row: _cores(_reserved(row).cpu_millicores)),
     Column("reserved_memory_bytes", "bytes", lambda row: _reserved(row).memory_bytes),
     Column("own_thresholds", "flag", _has_own_thresholds, np.bool_, "node"),
-    Column("unusable_thresholds", "flag", _has_unusable_thresholds, np.bool_, "node"),
+    Column("invalid_thresholds", "flag", _has_invalid_thresholds, np.bool_, "node"),
     _offered(
         "offered_as_of_seconds", "seconds since 1970", lambda offered: parse_time(offered.as_of)
     ),

@@ -41,7 +41,7 @@ class TableMetrics(NamedTuple):
         stale = len(ages) - int(table.fresh(rows, now, self.stale_after_seconds).sum())
         contact = np.nan if state.contact is None else now - state.contact
         lag = np.nan if state.lag_records is None else state.lag_records
-        invalid = table["unusable_thresholds"].sum()
+        invalid = table["invalid_thresholds"].sum()
         for name, value, documentation in (
             ("nodes", len(table), "Nodes in the table."),
             ("stale_nodes", stale, "Nodes without a window that is young enough to be judged."),

@@ -129,4 +129,4 @@ def test_invalid_thresholds_are_listed_and_counted_until_corrected() -> None:
     annotated(table, "c", '{"usageThresholds": {"cpu": 20}}')
     assert invalid_thresholds(table) == {"a": "{"}
     table.drop_node("a")
-    assert not np.any(table["unusable_thresholds"])
+    assert not np.any(table["invalid_thresholds"])

@@ -2,9 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
 
 import click
 import msgspec
@@ -15,16 +12,14 @@ from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KubernetesError, ProviderError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER
-from pipeline.kube.api_client import Api, open_api
+from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, window_before
 from pipeline.processors.provided.promql import queries
 from pipeline.settings import Settings
-from pipeline.sources.providers.metrics_server import open_metrics_server
-from pipeline.sources.providers.prometheus_provider import grid_of, open_prometheus
-from pipeline.sources.providers.protocol import Provider
-from pipeline.sources.providers.samples_provider import open_stream
+from pipeline.sources.providers.prometheus_provider import grid_of
+from pipeline.sources.providers.registry import source_of
 from pipeline.sources.providers.status_page import Status, serve
 from pipeline.sources.providers.window_rounds import provide
 from pipeline.times import format_time
@@ -32,12 +27,6 @@ from pipeline.times import format_time
 log = get_logger(__name__)
 
 LEASE = "springtide-provider"
-_EMPTY_HINTS: Final = {
-    "stream": "check the exporters with `springtide doctor`",
-    "prometheus": "check the queries with --show-queries; the labels --node-label and "
-    "--pod-node-label must contain the names of nodes",
-    "metrics-server": "check that `kubectl top nodes` works",
-}
 
 
 @click.command(
@@ -90,11 +79,11 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
         if not fetched.nodes and not fetched.pods:
             raise ProviderError(
                 f"the last window has no usage of any node or pod: {_reason(fetched)}",
-                hint=_EMPTY_HINTS[settings.provider.kind],
+                hint=source_of(settings.provider.kind).hint,
             )
-    elif settings.provider.kind == "stream":
+    elif source_of(settings.provider.kind).publishes:
         raise UsageError(
-            "with --kind stream the exporters publish the samples: there is nothing to import",
+            f"nothing to import: {source_of(settings.provider.kind).text}",
             hint="give --kind prometheus or --kind metrics-server, or --once to print a window",
         )
     else:
@@ -102,12 +91,12 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
 
 
 async def _run(settings: Settings, clock: Clock) -> None:
-    status = Status(settings.provider, clock)
+    status, source = Status(settings.provider, clock), source_of(settings.provider.kind)
 
     async def work(api: Api | None) -> None:
         status.leads = True
         try:
-            async with _open(settings, clock, api) as provider:
+            async with source.open(settings, clock, api) as provider:
                 await provide(provider, settings, clock, status)
         finally:
             status.leads = False
@@ -123,43 +112,22 @@ async def _run(settings: Settings, clock: Clock) -> None:
         try:
             await lead_until_stopped(settings, LEASE, clock, lead)
         except KubernetesError as error:
-            if settings.provider.kind == "prometheus" and error.hint == NO_CLUSTER:
+            if not source.needs_cluster and error.hint == NO_CLUSTER:
                 error.hint = (
                     f"{NO_CLUSTER}; without a cluster give --no-lease, and run one provider"
                 )
             raise
 
 
-@asynccontextmanager
-async def _open(settings: Settings, clock: Clock, api: Api | None) -> AsyncIterator[Provider]:
-    match settings.provider.kind:
-        case "stream":
-            async with open_stream(settings.kafka) as stream:
-                yield stream
-        case "prometheus":
-            async with open_prometheus(settings.provider, clock) as prometheus:
-                yield prometheus
-        case "metrics-server":
-            every_seconds = settings.provider.poll_seconds
-            if api is not None:
-                async with open_metrics_server(api, every_seconds) as server:
-                    yield server
-                return
-            async with (
-                open_api(settings.kubernetes, clock) as own,
-                open_metrics_server(own, every_seconds) as server,
-            ):
-                yield server
-
-
 async def fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
-    """Fetch the last window whose delay is over; from metrics-server, which only has its last
-    reading, the window that ends now."""
+    """Fetch the last window whose delay is over; from a source without history, the window that
+    ends now."""
     length_ms = settings.provider.window_seconds * 1000
     now_ms = round(clock.now() * 1000)
-    async with _open(settings, clock, None) as provider:
+    source = source_of(settings.provider.kind)
+    async with source.open(settings, clock, None) as provider:
         window = window_before(now_ms - round(settings.provider.delay_seconds * 1000), length_ms)
-        if settings.provider.kind == "metrics-server":
+        if not source.has_history:
             window = window._replace(start_ms=now_ms - length_ms, end_ms=now_ms)
         log.info("fetching one window", end=format_time(window.end_ms / 1000))
         return await provider.fetch(window)

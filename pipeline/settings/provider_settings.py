@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, field
 
@@ -21,11 +21,11 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
     """The provider, which imports usage for nodes without an exporter."""
 
     kind: Annotated[
-        Literal["stream", "prometheus", "metrics-server"],
+        Text,
         Meta(
-            description="Source of usage. stream: Springtide's exporters, which publish without a "
-            "provider. prometheus: metrics of node-exporter and cAdvisor. metrics-server: the API "
-            "metrics.k8s.io of the section kubernetes."
+            description="Source of usage, built in or of a package. stream: Springtide's "
+            "exporters, which publish without a provider. prometheus: metrics of node-exporter and "
+            "cAdvisor. metrics-server: the API metrics.k8s.io of the section kubernetes."
         ),
     ] = "stream"
     window_seconds: Annotated[

@@ -19,7 +19,7 @@ def run(*arguments: str) -> Result:
 def test_kind_stream_has_nothing_to_import() -> None:
     ended = run()
     assert ended.exit_code == 2
-    assert "exporters publish the samples" in ended.output
+    assert "nothing to import: Springtide's exporters" in ended.output
     assert "--kind prometheus" in ended.output
 
 

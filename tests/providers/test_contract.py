@@ -66,14 +66,14 @@ async def opened(
         async with fake(folder, *(Answer([body]) for body in bodies)) as server:
             yield MetricsServer(server.api)
         return
-    async with open_prometheus(settings.provider, SystemClock()) as prometheus:
+    async with open_prometheus(settings, SystemClock(), None) as prometheus:
         if kind == "prometheus":
             yield prometheus
             return
         made = Sampler().samples(await prometheus.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
         await write(producer, settings.kafka, SOURCE, _entries(made.batches))
-    async with open_stream(settings.kafka) as stream:
+    async with open_stream(settings, SystemClock(), None) as stream:
         yield stream
 
 

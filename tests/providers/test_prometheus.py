@@ -14,7 +14,7 @@ from pipeline.processors.provided.fetched_usage import (
     TimeWindow,
     window_before,
 )
-from pipeline.settings import ProviderSettings
+from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from tests.providers import machines
 from tests.providers.conftest import HASH, UID, WINDOW_SECONDS
@@ -31,7 +31,7 @@ def last_window() -> TimeWindow:
 
 
 async def fetch(provider: ProviderSettings) -> FetchedUsage:
-    async with open_prometheus(provider, SystemClock()) as prometheus:
+    async with open_prometheus(Settings(provider=provider), SystemClock(), None) as prometheus:
         return await prometheus.fetch(last_window())
 
 

@@ -163,9 +163,9 @@ async def test_usage_of_prometheus_is_on_the_samples_topic_as_it_was_fetched(
     # Prometheus says of the past what it said; our own samples say the same.
     last = headers["n1"][-1]
     window = TimeWindow(last.window_start_ms, last.window_end_ms)
-    async with open_prometheus(settings.provider, SystemClock()) as prometheus:
+    async with open_prometheus(settings, SystemClock(), None) as prometheus:
         asked = await prometheus.fetch(window)
-    async with open_stream(kafka) as stream:
+    async with open_stream(settings, SystemClock(), None) as stream:
         lies = await stream.fetch(window)
     assert lies.nodes == {node: asked.nodes[node] for node in ("n1", "n2")}
     by_uid = {(pod.node, pod.uid): columns for pod, columns in lies.pods.items()}

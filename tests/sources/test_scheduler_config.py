@@ -54,8 +54,8 @@ def test_what_profiles_share_may_be_written_once(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("a: [", "not valid YAML: .*expected"),
-        (CONFIG + "profiles: []\n", r"key 'profiles' is given twice .*line 12"),
-        (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' is given"),
+        (CONFIG + "profiles: []\n", r"key 'profiles' occurs twice .*line 12"),
+        (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' occurs"),
         ("", "not a KubeSchedulerConfiguration: NoneType"),
     ],
 )

@@ -7,14 +7,17 @@ once a window, and a window is what was read in it.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+from pipeline.clock import Clock
 from pipeline.errors import KubernetesError, ProviderError
-from pipeline.kube.api_client import Api
+from pipeline.kube.api_client import Api, open_api
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
 from pipeline.processors.provided.metrics_api import Readings, gather, read_list
+from pipeline.settings import Settings
+from pipeline.sources.providers.protocol import SampleSource
 from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
@@ -81,11 +84,26 @@ class MetricsServer:
 
 
 @asynccontextmanager
-async def open_metrics_server(api: Api, every_seconds: float) -> AsyncIterator[MetricsServer]:
-    """metrics-server behind `api`, asked again and again from now on."""
-    found = MetricsServer(api)
-    asking = asyncio.create_task(found.keep_asking(every_seconds))
-    try:
-        yield found
-    finally:
-        await cancel_tasks(asking)
+async def open_metrics_server(
+    settings: Settings, clock: Clock, api: Api | None
+) -> AsyncIterator[MetricsServer]:
+    """Poll metrics-server in the background; without `api`, by an API session of its own."""
+    async with AsyncExitStack() as stack:
+        if api is None:
+            api = await stack.enter_async_context(open_api(settings.kubernetes, clock))
+        server = MetricsServer(api)
+        polling = asyncio.create_task(server.keep_asking(settings.provider.poll_seconds))
+        try:
+            yield server
+        finally:
+            await cancel_tasks(polling)
+
+
+SOURCE: Final = SampleSource(
+    name="metrics-server",
+    text="the API metrics.k8s.io of the section kubernetes",
+    open=open_metrics_server,
+    hint="check that `kubectl top nodes` works",
+    has_history=False,
+    needs_cluster=True,
+)

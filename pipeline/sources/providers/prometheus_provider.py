@@ -15,11 +15,13 @@ import aiohttp
 
 from pipeline.clock import Clock
 from pipeline.errors import ProviderError, SettingsError
+from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.processors.provided.prometheus_answers import Matrix, error_text, gather, read_matrix
 from pipeline.processors.provided.promql import Query, QueryGrid, queries
-from pipeline.settings import ProviderSettings
+from pipeline.settings import ProviderSettings, Settings
+from pipeline.sources.providers.protocol import SampleSource
 from pipeline.sources.providers.provider_metrics import CLOCK_AHEAD, REQUESTS
 
 log = get_logger(__name__)
@@ -153,12 +155,23 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 @asynccontextmanager
-async def open_prometheus(settings: ProviderSettings, clock: Clock) -> AsyncIterator[Prometheus]:
-    """A session with the Prometheus of `settings`; nothing is asked yet. Raises `SettingsError` for
-    queries and files that cannot be used."""
-    connector = aiohttp.TCPConnector(ssl=_tls(settings))
+async def open_prometheus(
+    settings: Settings, clock: Clock, api: Api | None
+) -> AsyncIterator[Prometheus]:
+    """Open a session with Prometheus, without a request. Raises `SettingsError` for invalid queries
+    and files."""
+    connector = aiohttp.TCPConnector(ssl=_tls(settings.provider))
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield Prometheus(session, settings, clock)
+        yield Prometheus(session, settings.provider, clock)
+
+
+SOURCE: Final = SampleSource(
+    name="prometheus",
+    text="metrics of node-exporter and cAdvisor",
+    open=open_prometheus,
+    hint="check the queries with --show-queries; the labels --node-label and --pod-node-label must "
+    "contain the names of nodes",
+)
 
 
 def _tls(settings: ProviderSettings) -> ssl.SSLContext:

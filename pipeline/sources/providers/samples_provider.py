@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
+from pipeline.clock import Clock
 from pipeline.errors import ProviderError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import Follower, SilentTopicError, open_follower, topic_partitions
+from pipeline.kube.api_client import Api
 from pipeline.processors.provided.fetched_usage import FetchedUsage, PodName, TimeWindow
-from pipeline.settings import KafkaSettings
+from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.providers.protocol import SampleSource
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import Row
@@ -64,8 +68,17 @@ def _put(found: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
 
 
 @asynccontextmanager
-async def open_stream(kafka: KafkaSettings) -> AsyncIterator[Stream]:
+async def open_stream(settings: Settings, clock: Clock, api: Api | None) -> AsyncIterator[Stream]:
     """Connect to the samples. Raises `BrokerUnavailableError` if no broker answers."""
-    partitions = topic_partitions(kafka, SAMPLES)
-    async with open_follower(client_options(kafka), partitions) as follower:
-        yield Stream(kafka, follower)
+    partitions = topic_partitions(settings.kafka, SAMPLES)
+    async with open_follower(client_options(settings.kafka), partitions) as follower:
+        yield Stream(settings.kafka, follower)
+
+
+SOURCE: Final = SampleSource(
+    name="stream",
+    text="Springtide's exporters, which publish without a provider",
+    open=open_stream,
+    hint="check the exporters with `springtide doctor`",
+    publishes=True,
+)

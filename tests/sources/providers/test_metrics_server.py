@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import ProviderError
 from pipeline.processors.provided.fetched_usage import PodName, TimeWindow
+from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.providers.metrics_server import MetricsServer, open_metrics_server
 from pipeline.times import format_time
 from tests.kube.fake_server import Answer, fake, status
@@ -53,6 +54,8 @@ PODS: dict[str, Any] = {
     ],
 }
 
+SETTINGS = Settings(provider=ProviderSettings(poll_seconds=15.0))
+
 
 def told(document: dict[str, Any], at: float = 615) -> Answer:
     items = [{**item, "timestamp": format_time(at)} for item in document["items"]]
@@ -87,7 +90,7 @@ async def test_readings_between_two_windows_count(tmp_path: Path) -> None:
 
 async def test_it_is_asked_as_long_as_it_is_open(tmp_path: Path) -> None:
     async with fake(tmp_path, *([told(NODES), told(PODS)] * 3)) as server:
-        async with open_metrics_server(server.api, 15.0):
+        async with open_metrics_server(SETTINGS, server.clock, server.api):
             for _ in range(500):
                 if len(server.asked) >= 6:
                     break

@@ -14,7 +14,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import ProviderError, SettingsError
 from pipeline.local.pki import Authority
 from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
-from pipeline.settings import ProviderSettings
+from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.provider_metrics import CLOCK_AHEAD
 from tests.kube.fake_server import Patient
@@ -34,7 +34,7 @@ ALL = ("node.", "pod.")
 
 async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
     of = ProviderSettings(url=fake.url, query_timeout_seconds=0.3, **settings)  # type: ignore[arg-type]
-    async with open_prometheus(of, Patient()) as prometheus:
+    async with open_prometheus(Settings(provider=of), Patient(), None) as prometheus:
         return await prometheus.fetch(WINDOW)
 
 

@@ -21,9 +21,11 @@ CHECK = """
 from pipeline.processors.explain.prediction_text import explain
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.model.result_records import prediction_record
+from pipeline.processors.model.result_records import encode_prediction
 from pipeline.processors.predictors.registry import available, package_of
+from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.predictions import PredictionRecord
 from tests.processors.joined import joined, logged
 from tests.processors.windows import GIB, Pod, window
 
@@ -44,7 +46,8 @@ print(before.decides, after.decides, after.decided.raw[0].tolist() == [6.0, 4 * 
 # Of 8 cores twice the pod's core are expected of the pod, twice the system's two of the system.
 print(after.reclaimable.amount[0] == 8000.0 - 2000.0 - 4000.0 != before.reclaimable.amount[0])
 node = joined({"kind": "node", "id": "", "coverage": 1.0})
-record = prediction_record(logged(node), after, generation=1, offset=1, epoch=1)
+place = {"generation": 1, "offset": 1, "epoch": 1}
+record = decode_json(PredictionRecord, encode_prediction(logged(node), after, place))
 print(*(line for line in explain(record, resources=["cpu"], entities=["node"]) if "raw" in line))
 """
 

@@ -1,1 +1,1 @@
-"""Models and histories in the formats of other systems: import, export, traces."""
+"""Import and export models in formats of other systems, and read traces."""

@@ -1,8 +1,7 @@
-"""What nodes have for Mid and Batch, with all terms, as `springtide.resources` carries it.
+"""Compute what nodes have for Mid and Batch, with all terms, as records of `springtide.resources`.
 
-Owes the rest: a pure function of windows and of what predictors say of Prod after them. Idle
-capacity is promised once, first to Mid, unless a node's strategy has it otherwise; what the buffer
-keeps back is taken from both.
+Inputs are windows and the predictors' peaks of Prod after them. Idle capacity is promised once, and
+first to Mid, unless a node's strategy sets otherwise. The buffer is taken from both tiers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +38,10 @@ _USUAL_FORMULA = "v1.6"
 
 
 class NodeOffers(NamedTuple):
-    """Of n nodes: what each has, less the buffer, and what it was worked out from.
+    """The amounts of n nodes less the buffer, and the terms.
 
     `mid_amount`, `mid_least` (Mid by the most careful predictor) and `batch_amount` are (nodes, 2);
-    `known` (nodes,) says which count.
+    `known` (nodes,) marks the nodes with valid amounts.
     """
 
     known: BoolArray
@@ -57,10 +56,10 @@ class NodeOffers(NamedTuple):
 
 
 def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOffers:
-    """What nodes have after these windows, one for each, all of nodes that take part.
+    """Compute the amounts of nodes after these windows, one for each node with colocation.
 
-    `decided` is what the predictors say of Prod that count, `others` what each of them says,
-    unknown where one does not say anything; one that decides for all nodes need not be there.
+    `decided` is Prod by the deciding predictor of each node, `others` Prod by each predictor, NaN
+    where unknown. A predictor that decides for all nodes may be missing in `others`.
     """
     of = [window.node.overcommit or Overcommit() for window in batch.windows]
     columns, pods = strategies(of), pods_of(batch)
@@ -93,17 +92,17 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
 
 
 def _with_unmeasured(nodes: NodeAmounts, pods: PodAmounts) -> NodeAmounts:
-    """The nodes with a peak of Prod that has in it what pods ask for of which predictors have seen
-    nothing: a pod that waits for its image must not be taken for one that leaves all it asked."""
+    """Add the requests of unmeasured pods to the peak of Prod: a pod that waits for its image must
+    not count as one that leaves all of its request."""
     more = unmeasured(len(nodes.capacity), pods)
     return nodes._replace(prod_peak=nodes.prod_peak + more)
 
 
 def _mid(nodes: NodeAmounts, asked: IntArray, columns: Strategies, of: Sequence[Overcommit]) -> Mid:
-    """Mid of each node by the formula that its strategy names; by the usual one where that is none
-    of ours, as a record of a newer build may have it."""
-    names = [one.mid_formula if one.mid_formula in FORMULAS else _USUAL_FORMULA for one in of]
-    # The margin is in the peak already.
+    """Mid of each node by the formula of its strategy. An unknown formula, as in a record of a
+    newer release, counts as the default."""
+    names = [each.mid_formula if each.mid_formula in FORMULAS else _USUAL_FORMULA for each in of]
+    # The peak already contains the margin.
     percents = Percents(np.zeros(len(of), np.int64), columns.mid_reclaim_percent)
     first, *more = dict.fromkeys(names)
     found = mid(nodes, asked, columns, percents, first)
@@ -120,7 +119,7 @@ def records(
     predictors: Sequence[str],
     positions: Sequence[Mapping[str, int]],
 ) -> list[NodeResourcesRecord]:
-    """The record of each of these nodes; `positions` have generation, offset and epoch."""
+    """Make the record of each node; `positions` have generation, offset and epoch."""
     nodes, of_mid, of_batch = found.nodes, found.mid, found.batch
     columns = [
         _all(column)

@@ -1,7 +1,7 @@
-"""What resources are worked out from: columns over nodes, over their pods, and over strategies.
+"""Columns of nodes, of their pods, and of strategies: the inputs of Mid and Batch.
 
-An amount is a row of `RESOURCES`: millicores, bytes. What is unknown of a node counts as 0, but for
-its usage, which says itself whether it is known.
+Amounts are rows of millicores and bytes. Unknown amounts of a node are 0; `has_usage` and
+`has_peak` tell whether usage and peak are known.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,17 +29,17 @@ _COLUMNS: Final = 17
 
 # By the code of a class.
 _LOW: Final = np.array([name in ("batch", "free") for name in CLASS_CODES])
-# What has no class, or none that is known, is treated as Prod.
+# Pods without a class, or with an unknown one, are treated as Prod.
 _PROD: Final = np.array([name in ("prod", "none", "unknown") for name in CLASS_CODES])
 
 
 class NodeAmounts(NamedTuple):
-    """Of each node: amounts (nodes, 2) in int64, and whether its usage is known (nodes,).
+    """Amounts of nodes (nodes, 2) in int64, and flags (nodes,).
 
-    `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are kept for others,
-    `system` is used by what is no pod and no host application, `prod_apps` and `mid_apps` by host
-    applications of these classes. `reclaimable` is what Prod leaves unused, margin and all,
-    `prod_peak` its peak, where `has_peak` says that it is known.
+    `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are reserved for
+    other processes. `system` is the usage of neither pods nor host applications, `prod_apps` and
+    `mid_apps` that of host applications by class. `reclaimable` is what Prod leaves unused beyond
+    the margin, `prod_peak` its peak.
     """
 
     capacity: IntArray
@@ -57,14 +57,14 @@ class NodeAmounts(NamedTuple):
 
     @property
     def reserved(self) -> IntArray:
-        """The larger reservation, per resource."""
+        """The larger reservation of each resource."""
         return np.maximum(self.kubelet_reserved, self.annotated_reserved)
 
 
 class PodAmounts(NamedTuple):
-    """Of each pod (pods,): its node, class and whether it is LSE; whether it is listed as Running
-    or Pending, or only its usage was reported; requests and usage (pods, 2) in int64. In order of
-    the nodes they are summed fastest."""
+    """Pods (pods,): node, class, whether the QoS is LSE, and whether the pod is listed as Running
+    or Pending, or only its usage was reported; requests and usage (pods, 2) in int64. Sums are
+    fastest in order of nodes."""
 
     node: npt.NDArray[np.int64]
     class_code: npt.NDArray[np.int64]
@@ -76,16 +76,16 @@ class PodAmounts(NamedTuple):
 
     @property
     def is_low(self) -> BoolArray:
-        """Whether it lives on what is left over: Batch and Free."""
+        """Whether the class is Batch or Free."""
         return _LOW.take(self.class_code)
 
     @property
     def is_prod(self) -> BoolArray:
-        """Whether it is Prod, or may be."""
+        """Whether the class is Prod, none or unknown."""
         return _PROD.take(self.class_code)
 
     def of(self, some: BoolArray) -> "PodAmounts":
-        """Those of them for which `some` (pods,) is true."""
+        """The pods for which `some` (pods,) is true."""
         (at,) = some.nonzero()
         columns: Iterable[Any] = self
         return PodAmounts(*(column.take(at, axis=0) for column in columns))
@@ -131,7 +131,7 @@ def strategies(of: Sequence[Overcommit]) -> Strategies:
 
 @lru_cache(maxsize=4096)  # most nodes have that of their pool
 def _row(of: Overcommit) -> tuple[int, ...]:
-    """Its columns: pairs, numbers, flags."""
+    """The columns of a strategy: pairs, numbers, flags."""
     percents = (
         of.cpu_reclaim_threshold_percent, of.memory_reclaim_threshold_percent,
         _or(of.batch_cpu_threshold_percent, NO_LIMIT),
@@ -142,7 +142,7 @@ def _row(of: Overcommit) -> tuple[int, ...]:
         of.mid_unallocated_percent, of.mid_reclaim_percent, of.degrade_time_minutes,
     )  # fmt: skip
     return (
-        # Memory alone is handed on by requests.
+        # Only memory may be offered by requests.
         MAX_USAGE_REQUEST if of.cpu_calculate_policy == "maxUsageRequest" else USAGE,
         _POLICIES.get(of.memory_calculate_policy, USAGE),
         *(min(max(percent, -1), _MOST_PERCENT) for percent in percents),
@@ -156,16 +156,15 @@ def _or(percent: int | None, unset: int) -> int:
 
 
 def is_fresh(ages_seconds: npt.NDArray[np.float64], strategies: Strategies) -> BoolArray:
-    """Whether what is known of each node (nodes,) may be used: exactly at the limit it still is. An
-    age of NaN is of a node of which nothing is known. As far in the future is as bad: there one of
-    two clocks is wrong."""
+    """Which nodes (nodes,) have fresh data: at most as old as the limit. NaN is an unknown age.
+    Data as far in the future is stale, too, because one of two clocks is wrong."""
     fresh: BoolArray = np.abs(ages_seconds) <= strategies.degrade_seconds
     return fresh
 
 
 def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
-    """`amounts` times `percents` in hundredths, cut towards 0; exact where a product would not fit
-    into 64 bits."""
+    """`amounts` times `percents` in hundredths, cut toward 0; exact also if the product exceeds 64
+    bits."""
     size = np.abs(percents)
     whole, rest = np.divmod(amounts, 100)
     cut: IntArray = np.sign(percents) * (whole * size + rest * size // 100)
@@ -173,7 +172,7 @@ def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
 
 
 def by_node(nodes: int, pods: PodAmounts, amounts: IntArray, of: BoolArray) -> IntArray:
-    """The sum per node (nodes, 2) of the amounts of these pods, exact in 64 bits."""
+    """The sum (nodes, 2) of the amounts of the pods marked by `of`, exact in 64 bits."""
     (at,) = of.nonzero()
     node = pods.node.take(at)
     if (node[1:] < node[:-1]).any():

@@ -1,6 +1,6 @@
-"""The collector that runs on every node: usage from cgroups and /proc, windows to Kafka.
+"""Collect usage from cgroups and /proc on every node and publish it to Kafka as windows.
 
-`node_exporter.kernel` reads the kernel's files and is imported by the node actuator as well; the
-rest samples, closes windows on the UTC grid, publishes them and serves the last seconds on a local
-socket.
+`node_exporter.kernel` reads the kernel's files and is shared with the node actuator. The other
+modules sample, aggregate windows on the UTC grid, publish them to Kafka and serve the last minute
+on a local socket.
 """

@@ -1,15 +1,16 @@
-"""Reading cgroups (v1 and v2) and /proc: numbers of the kernel, or a stated reason why not.
+"""Read cgroups (v1 and v2) and /proc.
 
-Used by the exporter and by the node actuator; imports nothing of either. Every path goes through
-roots that the caller gives, so that a container can read its host and a test can read a made tree.
-What the kernel does not offer is None, a cgroup that has gone is `CgroupGoneError`, a file that
-cannot be understood is `KernelFileError`: nothing is guessed and nothing unknown becomes 0.
+The exporter and the node actuator use this package; it imports neither. Callers pass every root
+path, so that a container can read its host and a test can read a directory tree of its own.
 
-    parse      text of the kernel -> numbers, pure
-    formulas   two readings -> usage, pure
-    paths      names of the kubelet's cgroup drivers and of container runtimes, pure
-    discovery  which pods and containers exist, by the names of their cgroups
-    files      one kernel file, kept open and read in place
-    cgroup     one cgroup's counters, the same for v1 and v2
-    proc       the node's counters
+A value that the kernel does not offer is None, never 0. `CgroupGoneError` means that the cgroup was
+removed, `KernelFileError` that a file cannot be read or parsed.
+
+    parse_files   contents of kernel files -> integers, pure
+    formulas      definitions of usage and statistics, pure
+    cgroup_paths  cgroup names of the kubelet's drivers and of container runtimes, pure
+    discovery     list pods and containers by the names of their cgroups
+    kernel_file   a kernel file that stays open and is read again in place
+    cgroup        counters of one cgroup, the same interface for v1 and v2
+    node_files    counters of the node
 """

@@ -1,8 +1,8 @@
-"""One cgroup's counters, asked for in the same words on v1 and on v2.
+"""Read the counters of one cgroup through one interface for v1 and v2.
 
-`detect_layout` finds out once which version a machine has; `open_cgroup` gives the counters of one
-directory. Each counter is None where this kernel does not have it; every read may raise
-`CgroupGoneError` (the pod or process has ended) or `KernelFileError`.
+`detect_layout` detects the cgroup version of the machine; `open_cgroup` opens one directory. A
+counter that this kernel does not have is None. Every read may raise `CgroupGoneError` (the pod or
+process has ended) or `KernelFileError`.
 """
 
 import os
@@ -20,11 +20,11 @@ PRESSURE_RESOURCES: Final[tuple[PressureResource, ...]] = ("cpu", "memory", "io"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the machine's cgroups are.
+    """Root directories of the machine's cgroup hierarchies, by kind of counter.
 
-    `cpu` and `memory` hold the trees with CPU time and memory: one and the same on v2. `bandwidth`
-    is the tree of throttling counters. `pressure` is the v2 tree, which hybrid machines mount as
-    `unified`; None where there is none.
+    On v2 all four are the same directory. On v1 `cpu` is the hierarchy with CPU time (cpuacct) and
+    `bandwidth` the hierarchy with throttling counters (cpu). `pressure` is the v2 hierarchy, which
+    hybrid machines mount as `unified`; None without a v2 hierarchy.
     """
 
     version: Literal[1, 2]
@@ -35,22 +35,22 @@ class Layout:
 
 
 class Cgroup(Protocol):
-    """What a cgroup of either version can be asked."""
+    """Counters of a cgroup of either version."""
 
     def cpu(self) -> tuple[int | None, Throttling | None]:
-        """CPU time used so far in nanoseconds, and the bandwidth counters."""
+        """CPU time in nanoseconds and bandwidth counters, since the cgroup was created."""
         ...
 
     def memory(self) -> CgroupMemory | None:
-        """Memory with descendants."""
+        """Memory charged to the cgroup and its descendants."""
         ...
 
     def charged_bytes(self) -> int | None:
-        """All memory charged, page cache included."""
+        """All charged memory, page cache included, in bytes."""
         ...
 
     def cold_bytes(self) -> int | None:
-        """Page cache that was not used lately (kidled kernels)."""
+        """Idle page cache in bytes (kernels with kidled)."""
         ...
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
@@ -58,15 +58,15 @@ class Cgroup(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back the open files."""
+        """Close the open files."""
         ...
 
 
 def detect_layout(cgroup_root: str) -> Layout:
-    """The layout below `cgroup_root`, normally /sys/fs/cgroup.
+    """Detect the cgroup version and its mounts below `cgroup_root`, normally /sys/fs/cgroup.
 
-    v2 is told by `cgroup.controllers`, which only the root of a v2 hierarchy has. Raises
-    `KernelFileError` where neither version can be found.
+    The file `cgroup.controllers` identifies the root of a v2 hierarchy. Raises `KernelFileError` if
+    neither version is mounted.
     """
     if os.path.exists(os.path.join(cgroup_root, "cgroup.controllers")):
         return Layout(2, cgroup_root, cgroup_root, cgroup_root, cgroup_root)
@@ -83,7 +83,7 @@ def detect_layout(cgroup_root: str) -> Layout:
 
 
 def open_cgroup(layout: Layout, relative: str) -> Cgroup:
-    """The cgroup at `relative` below the roots of `layout`; files are opened when first read."""
+    """The cgroup at `relative` below the roots of `layout`; its files open on the first read."""
     return V1Cgroup(layout, relative) if layout.version == 1 else V2Cgroup(layout, relative)
 
 
@@ -99,10 +99,10 @@ class V1Cgroup:
         self._memory = KernelFile(f"{memory}/memory.stat")
         self._charged = KernelFile(f"{memory}/memory.usage_in_bytes")
         self._cold = KernelFile(f"{memory}/memory.idle_page_stats")
-        # Hybrid machines have pressure in the v2 tree, if the runtime keeps one there as well;
-        # kernels of some vendors have it beside cpuacct.
+        # Hybrid machines have pressure in the v2 hierarchy if the runtime creates the cgroup there
+        # as well; kernels of some vendors have it next to cpuacct.
         unified = os.path.join(layout.pressure, relative) if layout.pressure else None
-        in_unified = unified is not None and _exists(unified)
+        in_unified = unified is not None and os.path.isdir(unified)
         self._events = KernelFile(f"{unified}/cgroup.events") if in_unified else None
         self._pressure = _pressure_files(
             unified if unified and in_unified else os.path.join(layout.cpu, relative)
@@ -128,7 +128,7 @@ class V1Cgroup:
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         if self._events is not None:
-            # A v2 directory that nobody put the pod's processes into feels no pressure, ever.
+            # A v2 directory without processes always reports zero pressure.
             events = self._events.read()
             if events is None or b"populated 1" not in events:
                 return None
@@ -175,7 +175,7 @@ class V2Cgroup:
         return _single(self._charged)
 
     def cold_bytes(self) -> int | None:
-        return None  # kidled is a feature of v1 kernels
+        return None  # kidled exists for v1 only
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         return _read_pressure(self._pressure[resource])
@@ -186,7 +186,7 @@ class V2Cgroup:
 
 
 class Bandwidth:
-    """The CFS counters of one cgroup alone, which do not include those of its descendants."""
+    """CFS bandwidth counters of one cgroup; they exclude those of its descendants."""
 
     __slots__ = ("_file", "_version")
 
@@ -195,7 +195,7 @@ class Bandwidth:
         self._version = layout.version
 
     def read(self) -> Throttling | None:
-        """The counters so far; None without the cpu controller."""
+        """Counters since the cgroup was created; None without the cpu controller."""
         data = self._file.read()
         if data is None or b"nr_periods" not in data:
             return None
@@ -205,12 +205,14 @@ class Bandwidth:
         return parse_throttling(data, self._file.path)
 
     def close(self) -> None:
-        """Give back the open file."""
+        """Close the open file."""
         self._file.close()
 
 
 def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
-    return {r: KernelFile(f"{directory}/{r}.pressure") for r in PRESSURE_RESOURCES}
+    return {
+        resource: KernelFile(f"{directory}/{resource}.pressure") for resource in PRESSURE_RESOURCES
+    }
 
 
 def _read_pressure(file: KernelFile) -> Pressure | None:
@@ -223,14 +225,10 @@ def _single(file: KernelFile) -> int | None:
     return None if data is None else parse_files.single(data, file.path)
 
 
-def _exists(directory: str) -> bool:
-    return os.path.isdir(directory)
-
-
 def _v1_mount(cgroup_root: str, controller: str) -> str | None:
-    """Directory of a v1 controller, mounted alone or together with others (`cpu,cpuacct`)."""
+    """Directory of a v1 controller, mounted alone or with others (`cpu,cpuacct`)."""
     alone = os.path.join(cgroup_root, controller)
-    if _exists(alone):
+    if os.path.isdir(alone):
         return alone
     try:
         names = sorted(os.listdir(cgroup_root))
@@ -240,5 +238,5 @@ def _v1_mount(cgroup_root: str, controller: str) -> str | None:
             path=cgroup_root,
             hint="point exporter.cgroup_root at the mount of the cgroup file systems",
         ) from error
-    together = (n for n in names if controller in n.split(","))
-    return next((os.path.join(cgroup_root, n) for n in together), None)
+    mounts = (name for name in names if controller in name.split(","))
+    return next((os.path.join(cgroup_root, name) for name in mounts), None)

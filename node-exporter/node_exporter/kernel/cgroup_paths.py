@@ -1,8 +1,8 @@
-"""How kubelet, container runtimes and Koordinator name cgroup directories; pure.
+"""Names of cgroup directories as kubelet, container runtimes and Koordinator choose them; pure.
 
-Paths are relative to a controller's root (v1) or to the one hierarchy (v2), without a slash at
-either end. Two cgroup drivers name the same pod differently; four runtimes name containers. Static
-pods have the hash of their manifest where others have a UUID; nothing else differs.
+Paths are relative to the root of a controller (v1) or of the single hierarchy (v2), without leading
+or trailing slash. The two cgroup drivers name pods differently, the four runtimes name containers
+differently. The UID of a static pod is the hash of its manifest instead of a UUID.
 """
 
 import posixpath
@@ -29,13 +29,13 @@ class KubeQOS(StrEnum):
 
 
 class ContainerId(NamedTuple):
-    """A container as its directory names it; `runtime` None where the driver does not say."""
+    """Container by the name of its directory; `runtime` is None if the name does not contain it."""
 
     runtime: str | None
     id: str
 
 
-_QOS_WORD: Final = {KubeQOS.BURSTABLE: "burstable", KubeQOS.BEST_EFFORT: "besteffort"}
+_QOS_SEGMENT: Final = {KubeQOS.BURSTABLE: "burstable", KubeQOS.BEST_EFFORT: "besteffort"}
 _SCOPE_OF_RUNTIME: Final = {
     "docker": "docker",
     "containerd": "cri-containerd",
@@ -46,7 +46,7 @@ _RUNTIME_OF_SCOPE: Final = {scope: runtime for runtime, scope in _SCOPE_OF_RUNTI
 
 _UID = r"(?P<uid>[0-9A-Za-z][0-9A-Za-z_.-]*)"
 _POD: Final = {
-    # A kubelet with a cgroup root of its own (kind) has it in front of each name.
+    # A kubelet with its own --cgroup-root (kind) prefixes each name with it.
     Driver.SYSTEMD: re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice"),
     Driver.CGROUPFS: re.compile(rf"pod{_UID}"),
 }
@@ -67,20 +67,20 @@ _HOST_APP_PARENT: Final = {
 
 
 def qos_dir(driver: Driver, kube_qos: KubeQOS, parent: str = "") -> str:
-    """Directory that holds the pods of a class; that of Guaranteed is kubepods itself.
+    """Directory of the pods of a QoS class; for Guaranteed it is kubepods itself.
 
-    `parent` is the kubelet's --cgroup-root, empty unless it runs nested.
+    `parent` is the kubelet's --cgroup-root, empty unless the kubelet runs nested.
     """
-    word = _QOS_WORD.get(kube_qos)
+    segment = _QOS_SEGMENT.get(kube_qos)
     if driver is Driver.CGROUPFS:
-        return posixpath.join(parent, "kubepods", word or "").rstrip("/")
+        return posixpath.join(parent, "kubepods", segment or "").rstrip("/")
     prefix = _slice_prefix(parent)
     top = posixpath.join(parent, f"{prefix}kubepods.slice")
-    return f"{top}/{prefix}kubepods-{word}.slice" if word else top
+    return f"{top}/{prefix}kubepods-{segment}.slice" if segment else top
 
 
 def pod_dir(driver: Driver, kube_qos: KubeQOS, uid: str, parent: str = "") -> str:
-    """Directory of a pod; systemd reads '-' as a path separator, so '_' stands for it there."""
+    """Directory of a pod; systemd reads '-' as a path separator, so '_' replaces it there."""
     top = qos_dir(driver, kube_qos, parent)
     if driver is Driver.CGROUPFS:
         return f"{top}/pod{uid}"
@@ -89,13 +89,13 @@ def pod_dir(driver: Driver, kube_qos: KubeQOS, uid: str, parent: str = "") -> st
 
 
 def parse_pod_dir(driver: Driver, name: str) -> str | None:
-    """UID of the pod whose directory has this name, with '-' for '_'; None if it is not a pod's."""
+    """UID of the pod with a directory of this name, '_' replaced by '-'; None for other names."""
     match = _POD[driver].fullmatch(name)
     return match["uid"].replace("_", "-") if match else None
 
 
 def parse_container_dir(driver: Driver, name: str) -> ContainerId | None:
-    """The container whose directory has this name; None if it is not a container's."""
+    """Container with a directory of this name; None for other names."""
     if driver is Driver.CGROUPFS:
         return ContainerId(None, name) if _BARE_ID.fullmatch(name) else None
     match = _SCOPE.fullmatch(name)
@@ -103,9 +103,9 @@ def parse_container_dir(driver: Driver, name: str) -> ContainerId | None:
 
 
 def kube_qos_of_path(path: str) -> KubeQOS:
-    """Class of a pod by the path of its cgroup."""
+    """QoS class of a pod by the path of its cgroup."""
     for kube_qos in (KubeQOS.BEST_EFFORT, KubeQOS.BURSTABLE):
-        if _QOS_WORD[kube_qos] in path:
+        if _QOS_SEGMENT[kube_qos] in path:
             return kube_qos
     return KubeQOS.GUARANTEED
 
@@ -120,10 +120,10 @@ def host_app_dir(
     relative_path: str | None = None,
     parent: str = "",
 ) -> str:
-    """Directory of a host application, from Koordinator's `cgroupPath`, else from name and QoS.
+    """Directory of a host application, by Koordinator's `cgroupPath`, else by name and QoS class.
 
     `base` is CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort. Raises `KernelError`
-    for another base and for a path that leaves it or names nothing.
+    for any other base, and for a path that is empty or leaves the base.
     """
     if base is None and not parent_dir and not relative_path:
         top, below = _HOST_APP_PARENT.get(qos, ""), name
@@ -150,10 +150,10 @@ def host_app_dir(
 
 
 def holds_pods(driver: Driver, path: str, parent: str = "") -> bool:
-    """Whether processes of pods are in the cgroup at `path`, or could be.
+    """Whether the cgroup at `path` contains processes of pods, or may contain them later.
 
-    So it is with kubepods and its classes, all that contains them, and pods and what they contain;
-    not with a directory of another name beside the pods.
+    True for kubepods, the QoS classes, their ancestors, and pods and their descendants; False for a
+    directory of another name next to the pods.
     """
     classes = [qos_dir(driver, kube_qos, parent) for kube_qos in KubeQOS]
     if any(is_within(directory, path) for directory in classes):
@@ -166,11 +166,11 @@ def holds_pods(driver: Driver, path: str, parent: str = "") -> bool:
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or lies below it."""
+    """Whether `path` is `directory` or a descendant of it."""
     return path == directory or path.startswith(f"{directory}/")
 
 
 def _slice_prefix(parent: str) -> str:
-    # systemd: kubelet.slice/kubelet-kubepods.slice; a parent that is no slice adds nothing.
-    last = posixpath.basename(parent)
-    return f"{last.removesuffix('.slice')}-" if last.endswith(".slice") else ""
+    # systemd: kubelet.slice/kubelet-kubepods.slice; only a slice becomes a prefix.
+    name = posixpath.basename(parent)
+    return f"{name.removesuffix('.slice')}-" if name.endswith(".slice") else ""

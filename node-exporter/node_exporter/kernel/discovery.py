@@ -1,8 +1,8 @@
-"""Which pods and containers exist on this node, by the names of their cgroups alone.
+"""List the pods and containers of this node by the names of their cgroups.
 
-No kubelet and no API server is asked: a pod is there when its directory is. Only three directories
-are listed (kubepods and the two classes below it), which is cheap enough for every second and, as
-link counts can hide one pod that replaces another, surer than looking for changes.
+A pod exists while its directory exists; neither the kubelet nor the API server is involved. Three
+directories are listed (kubepods and two QoS classes), cheap enough for every second. Link counts
+are no substitute: they do not change when one pod replaces another.
 """
 
 import os
@@ -36,24 +36,24 @@ class ContainerDir(NamedTuple):
 
 
 def detect_driver(layout: Layout, parent: str = "") -> Driver | None:
-    """The kubelet's cgroup driver by its kubepods directory below `parent`; None if there is none.
+    """The kubelet's cgroup driver, by its kubepods directory below `parent`; None without one.
 
-    Of two the one with more pods: a change of the driver leaves empty directories behind. A node
-    that has just been started has none yet: ask again.
+    If both drivers have one, the driver with more pods wins: a kubelet that changes its driver
+    leaves empty directories behind. A node that just started may have none yet.
     """
-    there = [d for d in (Driver.SYSTEMD, Driver.CGROUPFS) if has_kubepods(layout, d, parent)]
-    if len(there) < 2:
-        return there[0] if there else None
-    return max(there, key=lambda driver: len(list_pods(layout, driver, parent)))
+    drivers = [d for d in (Driver.SYSTEMD, Driver.CGROUPFS) if has_kubepods(layout, d, parent)]
+    if len(drivers) < 2:
+        return drivers[0] if drivers else None
+    return max(drivers, key=lambda driver: len(list_pods(layout, driver, parent)))
 
 
 def has_kubepods(layout: Layout, driver: Driver, parent: str = "") -> bool:
-    """Whether the directory of all pods is there, as this driver names it."""
+    """Whether the kubepods directory of this driver exists."""
     return os.path.isdir(os.path.join(layout.cpu, qos_dir(driver, KubeQOS.GUARANTEED, parent)))
 
 
 def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:
-    """Every pod with a cgroup now, in the order of UIDs; none where kubepods has gone."""
+    """All pods that have a cgroup now, by UID; empty if kubepods does not exist."""
     pods = [
         PodDir(uid, kube_qos, f"{directory}/{name}")
         for kube_qos in KubeQOS
@@ -66,7 +66,7 @@ def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:
 
 
 def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> list[ContainerDir]:
-    """The pod's containers, its sandbox among them; `CgroupGoneError` if the pod has ended."""
+    """Containers of a pod, its sandbox included. Raises `CgroupGoneError` if the pod has ended."""
     directory = os.path.join(layout.cpu, pod.path)
     names = _subdirectories(directory)
     if not names and not os.path.isdir(directory):

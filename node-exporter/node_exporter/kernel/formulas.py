@@ -1,4 +1,4 @@
-"""From readings to usage: the definitions of the field, pure."""
+"""Definitions of usage and statistics over readings; pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from fractions import Fraction
 
 
 def system_usage(node: float, pods: Iterable[float], host_apps: Iterable[float]) -> float:
-    """What is left of the node's usage after pods and host applications, never below 0."""
+    """Usage of the node minus pods minus host applications, at least 0."""
     return max(0.0, node - sum(pods) - sum(host_apps))
 
 
 def hot_bytes(with_page_cache_bytes: int, cold_bytes: int) -> int:
-    """Usage with hot page cache only, never below 0."""
+    """Memory usage without cold page cache, at least 0."""
     return max(0, with_page_cache_bytes - cold_bytes)
 
 
@@ -23,10 +23,9 @@ def average(values: Sequence[float]) -> float:
 
 
 def rank_percentile(ascending: Sequence[float], p: Fraction) -> float:
-    """The value at rank floor(n*p), counted from 1 and at least 1, of values in ascending order.
+    """The value at the 1-based rank max(1, floor(n * p)) of n values in ascending order.
 
-    `p` is a fraction, so that floor(n * 9/10) is never a rounding error short. Raises `ValueError`
-    for no values.
+    `p` is a fraction, which keeps floor(n * 9/10) exact. Raises `ValueError` for no values.
     """
     if not ascending:
         raise ValueError("a percentile of no values")

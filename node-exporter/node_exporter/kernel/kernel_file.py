@@ -1,6 +1,7 @@
-"""One kernel file, opened once and read again in place: half the system calls of opening it anew.
+"""Read kernel files through descriptors that stay open.
 
-An open descriptor does not keep a cgroup alive: it can be removed, and the next read says so.
+Reading in place takes half the system calls of opening the file again. An open descriptor does not
+keep a cgroup alive: after the removal the next read raises `CgroupGoneError`.
 """
 
 import errno
@@ -9,7 +10,7 @@ from typing import Final
 
 from pipeline.errors import CgroupGoneError, KernelFileError
 
-_FIRST_READ: Final = 4096
+_INITIAL_BYTES: Final = 4096
 _ABSENT: Final = -2
 _CLOSED: Final = -1
 
@@ -18,19 +19,19 @@ _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class KernelFile:
-    """The file at `path`, opened at the first read and kept open until `close()`."""
+    """The file at `path`, open from the first read until `close()`."""
 
     __slots__ = ("_fd", "_size", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _CLOSED
-        self._size = _FIRST_READ
+        self._size = _INITIAL_BYTES
 
     def read(self) -> bytes | None:
-        """The whole content; None where the kernel does not offer the file, until `close()`.
+        """Read the whole file; None, until the next `close()`, if the kernel does not offer it.
 
-        Raises `CgroupGoneError` if its directory has gone, `KernelFileError` if it cannot be read.
+        Raises `CgroupGoneError` if its directory was removed, `KernelFileError` if reading fails.
         """
         if self._fd < 0 and not self._open():
             return None
@@ -40,12 +41,12 @@ class KernelFile:
                 self._size *= 2
                 data = os.pread(self._fd, self._size, 0)
         except OSError as error:
-            self._failed(error)
+            self._raise_unless_unsupported(error)
             return None
         return data
 
     def close(self) -> None:
-        """Give the descriptor back; a later read opens the file again, if it is there by then."""
+        """Close the descriptor; the next read tries to open the file again."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = _CLOSED
@@ -57,15 +58,15 @@ class KernelFile:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             if not os.path.isdir(os.path.dirname(self.path)):
-                raise CgroupGoneError("the directory has gone", path=self.path) from None
+                raise CgroupGoneError("the directory was removed", path=self.path) from None
             self._fd = _ABSENT
             return False
         except OSError as error:
-            self._failed(error)
+            self._raise_unless_unsupported(error)
             return False
         return True
 
-    def _failed(self, error: OSError) -> None:
+    def _raise_unless_unsupported(self, error: OSError) -> None:
         if error.errno in _GONE:
             raise CgroupGoneError("the cgroup was removed", path=self.path) from error
         if error.errno in _NOT_OFFERED:
@@ -78,9 +79,9 @@ class KernelFile:
 
 
 def read_table(path: str) -> bytes | None:
-    """A file of many records (/proc/net/dev, /proc/diskstats), read to its end; None if absent.
+    """Read a file of many records (/proc/net/dev, /proc/diskstats) to its end; None if absent.
 
-    The kernel hands such files out page by page, so that one read is not all of it.
+    The kernel returns such files page by page: a single read is not enough.
     """
     try:
         with open(path, "rb", buffering=0) as file:

@@ -1,8 +1,8 @@
-"""The node's own counters, from /proc and /sys below configurable roots.
+"""Read the node's counters from /proc and /sys below configurable roots.
 
-What the kernel does not offer is None; `KernelFileError` for what cannot be understood. Interfaces
-and disks are counted where they are real, so that a byte through a bridge, a bond or a mapped disk
-counts once.
+A value that the kernel does not offer is None; `KernelFileError` is raised for a file that cannot
+be parsed. Only physical interfaces and whole disks count, so that a byte through a bridge, a bond
+or a mapped disk counts once.
 """
 
 import os
@@ -16,7 +16,7 @@ from pipeline.errors import CgroupGoneError, KernelFileError
 
 
 class NodeFiles:
-    """/proc and /sys of one node, files kept open."""
+    """Counters of one node; the files stay open."""
 
     def __init__(self, proc_root: str = "/proc", sys_root: str = "/sys") -> None:
         self._proc = proc_root
@@ -26,15 +26,15 @@ class NodeFiles:
         self._pressure = {r: KernelFile(f"{proc_root}/pressure/{r}") for r in PRESSURE_RESOURCES}
 
     def ticks(self) -> CpuTicks:
-        """CPU time of the node in clock ticks."""
-        return parse_files.node_ticks(_needed(self._stat), self._stat.path)
+        """CPU time of the node in clock ticks since boot."""
+        return parse_files.node_ticks(_read_required(self._stat), self._stat.path)
 
     def meminfo(self) -> MemInfo:
         """Memory of the node."""
-        return parse_files.meminfo(_needed(self._meminfo), self._meminfo.path)
+        return parse_files.meminfo(_read_required(self._meminfo), self._meminfo.path)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
-        """Stall times of the node; None for a kernel without PSI."""
+        """Stall times of the node; None without PSI."""
         file = self._pressure[resource]
         if not os.path.isdir(f"{self._proc}/pressure"):
             return None
@@ -42,17 +42,18 @@ class NodeFiles:
         return None if data is None else parse_files.pressure(data, file.path)
 
     def online_cpus(self) -> int | None:
-        """Number of CPUs that are online."""
+        """Number of online CPUs."""
         path = f"{self._sys}/devices/system/cpu/online"
         data = read_table(path)
         return None if data is None else len(parse_files.cpu_list(data, path))
 
     def network(self) -> Traffic | None:
-        """Bytes received and sent by the node's interfaces.
+        """Bytes received and sent by the node's physical interfaces.
 
-        Those with a device behind them, and no other such interface above them (the fast path of a
-        virtual machine); where there is none (a container's own network), all but the loopback.
-        Read from process 1, so that a pod with the host's /proc sees the host's.
+        An interface counts if it has a device and no interface with a device is its master (the
+        virtual function of a virtual machine has one). Without any (the network namespace of a
+        container), all interfaces except the loopback count. The file of process 1 is read, so that
+        a pod with the host's /proc gets the host's interfaces.
         """
         path = f"{self._proc}/1/net/dev"
         try:
@@ -64,23 +65,24 @@ class NodeFiles:
             data = read_table(path)
         if data is None:
             return None
-        interfaces = {n: t for n, t in parse_files.net_dev(data, path).items() if n != "lo"}
-        real = [t for n, t in interfaces.items() if self._is_real(n)]
-        return _sum(real or list(interfaces.values()))
+        interfaces = parse_files.net_dev(data, path)
+        interfaces.pop("lo", None)
+        physical = [t for name, t in interfaces.items() if self._is_physical(name)]
+        return _sum(physical or list(interfaces.values()))
 
-    def _is_real(self, interface: str) -> bool:
+    def _is_physical(self, interface: str) -> bool:
         directory = f"{self._sys}/class/net/{interface}"
-        # A bond has no device of its own, what it binds has; netvsc has one and so has the virtual
-        # function below it, whose bytes it counts as well.
+        # A bond has no device, its members have. netvsc and the virtual function below it both have
+        # one, and the bytes of netvsc include those of the virtual function.
         return _has_device(directory) and not _has_device(f"{directory}/master")
 
     def disks(self) -> Traffic | None:
-        """Bytes read and written by whole disks; None where /sys names no disk."""
+        """Bytes read and written by whole disks; None if /sys lists no disk."""
         path = f"{self._proc}/diskstats"
         data = read_table(path)
         if data is None:
             return None
-        # Kernel names have '!' in /sys where they have '/' here.
+        # /sys replaces '/' in device names by '!'.
         return _sum(
             [
                 traffic
@@ -90,27 +92,27 @@ class NodeFiles:
         )
 
     def close(self) -> None:
-        """Give back the open files."""
+        """Close the open files."""
         for file in (self._stat, self._meminfo, *self._pressure.values()):
             file.close()
 
 
 def machine_id(proc_root: str = "/proc", etc_root: str = "/etc") -> str:
-    """The machine's id, empty where it has none.
+    """The machine id, empty without one.
 
-    Seen through process 1, so that a container that has the host's /proc finds the host's id and
-    not that of its image; where that may not be read, below `etc_root`.
+    It is read through process 1, so that a container with the host's /proc gets the host's id
+    instead of the id of its image. If that path cannot be read, `etc_root` is used.
     """
     for path in (f"{proc_root}/1/root/etc/machine-id", f"{etc_root}/machine-id"):
         with suppress(KernelFileError):
-            if found := _line(path):
-                return found
+            if text := _read_line(path):
+                return text
     return ""
 
 
 def boot_id(proc_root: str = "/proc") -> str:
-    """The id of this boot, empty where the kernel gives none."""
-    return _line(f"{proc_root}/sys/kernel/random/boot_id")
+    """The id of this boot, empty without one."""
+    return _read_line(f"{proc_root}/sys/kernel/random/boot_id")
 
 
 def ticks_per_second() -> int:
@@ -118,14 +120,14 @@ def ticks_per_second() -> int:
     return os.sysconf("SC_CLK_TCK")
 
 
-def _needed(file: KernelFile) -> bytes:
+def _read_required(file: KernelFile) -> bytes:
     try:
         data = file.read()
-    except CgroupGoneError:  # nor is its directory
+    except CgroupGoneError:  # its directory is missing as well
         data = None
     if data is None:
         raise KernelFileError(
-            "is not there", path=file.path, hint="point exporter.proc_root at the host's /proc"
+            "does not exist", path=file.path, hint="point exporter.proc_root at the host's /proc"
         )
     return data
 
@@ -140,6 +142,6 @@ def _sum(traffic: list[Traffic]) -> Traffic | None:
     return Traffic(sum(t.in_bytes for t in traffic), sum(t.out_bytes for t in traffic))
 
 
-def _line(path: str) -> str:
+def _read_line(path: str) -> str:
     data = read_table(path)
     return data.strip().decode("ascii", "replace") if data else ""

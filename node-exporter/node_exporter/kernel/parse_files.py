@@ -1,8 +1,8 @@
-"""Text of the kernel into numbers: pure, strict, and cheap enough to run for every pod each second.
+"""Parse the contents of kernel files into integers; pure, strict, cheap enough for every second.
 
-Each function takes the bytes of one file, and its path for the message, and returns integers in the
-unit of the result's name. A field that is needed and missing, a word that is no number, a number of
-more digits than the kernel can print: `KernelFileError`. Fields nobody asked for are not looked at.
+Each function takes the bytes of one file, and its path for the error. Names of results contain the
+unit. A missing field, a word that is not a number or a number with more digits than the kernel can
+print raises `KernelFileError`. Fields that no caller needs are ignored.
 """
 
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ CPUS_MAX: Final = 1 << 16  # far above CONFIG_NR_CPUS; bounds what "0-4294967295
 
 
 class Throttling(NamedTuple):
-    """CFS bandwidth counters since the cgroup was made."""
+    """CFS bandwidth counters since the cgroup was created."""
 
     periods: int
     throttled_periods: int
@@ -30,7 +30,7 @@ class CgroupMemory(NamedTuple):
 
 
 class PressureLine(NamedTuple):
-    """One line of a pressure file: shares of time stalled in percent, total in microseconds."""
+    """One line of a pressure file: stalled time in percent, total in microseconds."""
 
     avg10: float
     avg60: float
@@ -39,7 +39,7 @@ class PressureLine(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """Pressure stall information; `full` is None where the kernel prints no such line."""
+    """Pressure stall information; `full` is None if the kernel does not print that line."""
 
     some: PressureLine
     full: PressureLine | None
@@ -55,7 +55,7 @@ class CpuTicks(NamedTuple):
 
 
 class MemInfo(NamedTuple):
-    """What /proc/meminfo says of the node, in bytes."""
+    """Memory of the node by /proc/meminfo, in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -73,7 +73,7 @@ class MemInfo(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes in and out since boot: received and sent, or read and written."""
+    """Bytes since boot: received and sent, or read and written."""
 
     in_bytes: int
     out_bytes: int
@@ -83,21 +83,21 @@ def integer(word: bytes, path: str) -> int:
     """A non-negative decimal integer as the kernel prints it, at most 20 digits."""
     word = word.strip()
     if not word.isdigit() or len(word) > 20:
-        raise KernelFileError(f"not a number: {_shown(word)}", path=path)
+        raise KernelFileError(f"not a number: {_excerpt(word)}", path=path)
     return int(word)
 
 
 def field(data: bytes, key: bytes, path: str) -> int:
-    """The integer after `key` in a file of `key value` lines; words after the value are ignored."""
+    """The integer after `key` in a file of `key value` lines; further words are ignored."""
     if data.startswith(key + b" "):
         start = len(key) + 1
     else:
         start = data.find(b"\n" + key + b" ") + len(key) + 2
-        if start < len(key) + 2:
+        if start < len(key) + 2:  # not found
             raise KernelFileError(f"no field {key.decode()}", path=path)
     end = data.find(b"\n", start)
     word = data[start : end if end >= 0 else len(data)]
-    if not word.isdigit():  # seldom: padding or further words
+    if not word.isdigit():  # rare: padding or further words
         word = (word.split() or [b""])[0]
     return integer(word, path)
 
@@ -117,7 +117,7 @@ def throttling_v1(data: bytes, path: str = "cpu.stat") -> Throttling:
 
 
 def throttling_v2(data: bytes, path: str = "cpu.stat") -> Throttling:
-    """The bandwidth part of cpu.stat of cgroup v2, which only the cpu controller adds."""
+    """Bandwidth fields of cpu.stat of cgroup v2; only the cpu controller adds them."""
     return Throttling(
         field(data, b"nr_periods", path),
         field(data, b"nr_throttled", path),
@@ -131,7 +131,7 @@ def usage_ns_v2(data: bytes, path: str = "cpu.stat") -> int:
 
 
 def memory_stat_v1(data: bytes, path: str = "memory.stat") -> CgroupMemory:
-    """memory.stat of cgroup v1: the `total_` fields, which include descendants."""
+    """memory.stat of cgroup v1; the `total_` fields include descendants."""
     return CgroupMemory(
         field(data, b"total_inactive_anon", path)
         + field(data, b"total_active_anon", path)
@@ -141,7 +141,7 @@ def memory_stat_v1(data: bytes, path: str = "memory.stat") -> CgroupMemory:
 
 
 def memory_stat_v2(data: bytes, path: str = "memory.stat") -> CgroupMemory:
-    """memory.stat of cgroup v2, which is hierarchical by itself."""
+    """memory.stat of cgroup v2; all fields include descendants."""
     return CgroupMemory(
         field(data, b"inactive_anon", path)
         + field(data, b"active_anon", path)
@@ -151,19 +151,19 @@ def memory_stat_v2(data: bytes, path: str = "memory.stat") -> CgroupMemory:
 
 
 def pressure(data: bytes, path: str = "pressure") -> Pressure:
-    """A pressure file, of a cgroup or under /proc/pressure."""
+    """A pressure file of a cgroup or of /proc/pressure."""
     lines: dict[bytes, PressureLine] = {}
     for line in data.splitlines():
         words = line.split()
         if not words:
             continue
         if words[0] not in (b"some", b"full") or words[0] in lines or len(words) < 5:
-            raise KernelFileError(f"not a pressure line: {_shown(line)}", path=path)
+            raise KernelFileError(f"not a pressure line: {_excerpt(line)}", path=path)
         lines[words[0]] = PressureLine(
             _percent(words[1], b"avg10=", path),
             _percent(words[2], b"avg60=", path),
             _percent(words[3], b"avg300=", path),
-            integer(_after(words[4], b"total=", path), path),
+            integer(_without_prefix(words[4], b"total=", path), path),
         )
     if b"some" not in lines:
         raise KernelFileError("no `some` line", path=path)
@@ -171,22 +171,22 @@ def pressure(data: bytes, path: str = "pressure") -> Pressure:
 
 
 def cpu_list(data: bytes, path: str = "cpuset.cpus") -> tuple[int, ...]:
-    """CPU numbers of a list such as `0-3,7`, ascending and without repetition; empty is empty."""
+    """CPU numbers of a list such as `0-3,7`, ascending and distinct; it may be empty."""
     cpus: set[int] = set()
     text = data.strip()
     for part in text.split(b",") if text else ():
         bounds = part.split(b"-")
         if len(bounds) > 2:
-            raise KernelFileError(f"not a range: {_shown(part)}", path=path)
+            raise KernelFileError(f"not a range: {_excerpt(part)}", path=path)
         first, last = integer(bounds[0], path), integer(bounds[-1], path)
         if first > last or last >= CPUS_MAX:
-            raise KernelFileError(f"not a range: {_shown(part)}", path=path)
+            raise KernelFileError(f"not a range: {_excerpt(part)}", path=path)
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
 
 
 def node_ticks(data: bytes, path: str = "/proc/stat") -> CpuTicks:
-    """Ticks of the node alone: the first line of /proc/stat."""
+    """CPU time of the node: the first line of /proc/stat."""
     line = data[: data.find(b"\n")] if b"\n" in data else data
     if not line.startswith(b"cpu "):
         raise KernelFileError("the first line is not cpu", path=path)
@@ -194,7 +194,7 @@ def node_ticks(data: bytes, path: str = "/proc/stat") -> CpuTicks:
 
 
 def meminfo(data: bytes, path: str = "/proc/meminfo") -> MemInfo:
-    """MemTotal, MemFree and MemAvailable (printed in kB)."""
+    """MemTotal, MemFree and MemAvailable; the kernel prints kB."""
     return MemInfo(
         field(data, b"MemTotal:", path) * 1024,
         field(data, b"MemFree:", path) * 1024,
@@ -204,7 +204,7 @@ def meminfo(data: bytes, path: str = "/proc/meminfo") -> MemInfo:
 
 def net_dev(data: bytes, path: str = "/proc/net/dev") -> dict[str, Traffic]:
     """Bytes received and sent per interface."""
-    found: dict[str, Traffic] = {}
+    interfaces: dict[str, Traffic] = {}
     lines = data.splitlines()
     if len(lines) < 2:
         raise KernelFileError("no header", path=path)
@@ -212,65 +212,65 @@ def net_dev(data: bytes, path: str = "/proc/net/dev") -> dict[str, Traffic]:
         name, colon, numbers = line.rpartition(b":")
         words = numbers.split()
         if not colon or len(words) < 9:
-            raise KernelFileError(f"not an interface: {_shown(line)}", path=path)
-        found[name.strip().decode("utf-8", "replace")] = Traffic(
+            raise KernelFileError(f"not an interface: {_excerpt(line)}", path=path)
+        interfaces[name.strip().decode("utf-8", "replace")] = Traffic(
             integer(words[0], path), integer(words[8], path)
         )
-    return found
+    return interfaces
 
 
 def diskstats(data: bytes, path: str = "/proc/diskstats") -> dict[str, Traffic]:
     """Bytes read and written per block device, partitions included (sectors of 512 bytes)."""
-    found: dict[str, Traffic] = {}
+    devices: dict[str, Traffic] = {}
     for line in data.splitlines():
         words = line.split()
         if len(words) < 10:
-            raise KernelFileError(f"not a block device: {_shown(line)}", path=path)
-        found[words[2].decode("utf-8", "replace")] = Traffic(
+            raise KernelFileError(f"not a block device: {_excerpt(line)}", path=path)
+        devices[words[2].decode("utf-8", "replace")] = Traffic(
             integer(words[5], path) * 512, integer(words[9], path) * 512
         )
-    return found
+    return devices
 
 
 def cold_bytes(data: bytes, path: str = "memory.idle_page_stats") -> int:
     """Cold page cache of a kidled kernel: buckets 6 to 8 of rows cfei, dfei, cfui and dfui.
 
-    Each row must be there once with its eight ages; comments and other rows are passed over.
+    Each of these rows must occur once, with eight ages; comments and other rows are ignored.
     """
     rows: dict[bytes, list[bytes]] = {}
     for line in data.splitlines():
         words = line.split()
         if words and words[0] in (b"cfei", b"dfei", b"cfui", b"dfui"):
             if words[0] in rows or len(words) != 9:
-                raise KernelFileError(f"expected 8 ages once: {_shown(line)}", path=path)
+                raise KernelFileError(f"expected 8 ages once: {_excerpt(line)}", path=path)
             rows[words[0]] = words[1:]
     if len(rows) != 4:
-        raise KernelFileError("rows cfei, dfei, cfui and dfui are not all there", path=path)
+        raise KernelFileError("rows cfei, dfei, cfui and dfui are not complete", path=path)
     return sum(integer(word, path) for words in rows.values() for word in words[5:])
 
 
 def _ticks(line: bytes, path: str) -> CpuTicks:
     words = line.split()[1:9]
     if len(words) < 8:  # steal came with Linux 2.6.11
-        raise KernelFileError(f"expected 8 fields: {_shown(line)}", path=path)
+        raise KernelFileError(f"expected 8 fields: {_excerpt(line)}", path=path)
     user, nice, system, idle, iowait, irq, softirq, steal = (integer(w, path) for w in words)
     busy = user + nice + system + irq + softirq
     return CpuTicks(busy, busy + idle + iowait + steal)
 
 
-def _after(word: bytes, prefix: bytes, path: str) -> bytes:
+def _without_prefix(word: bytes, prefix: bytes, path: str) -> bytes:
     if not word.startswith(prefix):
-        raise KernelFileError(f"expected {prefix.decode()}: {_shown(word)}", path=path)
+        raise KernelFileError(f"expected {prefix.decode()}: {_excerpt(word)}", path=path)
     return word[len(prefix) :]
 
 
 def _percent(word: bytes, prefix: bytes, path: str) -> float:
-    number = _after(word, prefix, path)
+    number = _without_prefix(word, prefix, path)
     whole, _, fraction = number.partition(b".")
     if not whole.isdigit() or not (fraction or b"0").isdigit() or len(number) > 20:
-        raise KernelFileError(f"not a percentage: {_shown(word)}", path=path)
+        raise KernelFileError(f"not a percentage: {_excerpt(word)}", path=path)
     return float(number)
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return repr(data[:60].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""One local control plane for the whole session, for whoever asks for it."""
+"""The local control plane, one per test process."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ NAMESPACES = ("springtide-system", "koordinator-system")
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    """A ready control plane with the namespaces of ours. Who stops a part must start it again."""
+    """A ready control plane with our namespaces. A test that stops a part starts it again."""
     with local_control_plane() as plane:
         for name in NAMESPACES:
             plane.kubectl("create", "namespace", name)

@@ -187,7 +187,7 @@ class Cluster:
         return self.landed(name)[name]
 
     async def refused(self, wanted: Object) -> str:
-        """What the scheduler's Event says of why this pod, with a name that none had before, is put
+        """The scheduler's Event for why this pod, with a name that none had before, is put
         nowhere."""
         apply(self.plane, wanted)
         name = wanted["metadata"]["name"]
@@ -196,7 +196,7 @@ class Cluster:
         return self.said_of(name)
 
     def said_of(self, name: str) -> str:
-        """What Events say of why this pod waits."""
+        """The messages of Events that explain why this pod is pending."""
         found = items(self.plane, "events", f"--field-selector=involvedObject.name={name}")
         return " ".join(one["message"] for one in found if one["reason"] == "FailedScheduling")
 

@@ -117,7 +117,7 @@ def there(plane: ControlPlane) -> There:
 
 
 def only(plane: ControlPlane, stays: There) -> bool:
-    """Whether nothing is there but what stays; all else is told to go. No pod stays."""
+    """Delete everything but the permanent objects; return whether nothing else exists."""
     gone: dict[tuple[str, str], list[str]] = {}
     for kind, namespace, name in there(plane) - stays:
         gone.setdefault((kind, namespace), []).append(name)

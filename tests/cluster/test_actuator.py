@@ -123,7 +123,7 @@ async def test_each_mode_does_what_it_says_and_undoes_the_others(
         await results.publish(producer, "g1")
         less = [results.last["g1"][0] - 90, *results.last["g1"][1:]]
         await until(lambda: offer(plane, "g1") == less)
-        # Whoever takes it away is overruled, and whoever switches it off is obeyed.
+        # A foreign removal is reverted; switching the policy off is obeyed.
         patch = {"status": {"allocatable": {"kubernetes.io/mid-cpu": None}}}
         plane.kubectl("patch", "node", "g1", "--subresource=status", "--type=merge",
                       "-p", json.dumps(patch))  # fmt: skip

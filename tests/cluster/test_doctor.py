@@ -25,7 +25,7 @@ async def look(settings: Settings) -> tuple[Check, Check]:
 
 
 async def release(settings: Settings) -> None:
-    """Nobody leads, whoever did in another test."""
+    """Delete the Lease: no watcher of another test leads any more."""
     path = "/apis/coordination.k8s.io/v1/namespaces/springtide-system/leases/springtide-watcher"
     async with open_api(settings.kubernetes, SystemClock()) as api:
         await api.delete(path)

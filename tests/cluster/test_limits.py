@@ -1,6 +1,6 @@
 """A real kube-scheduler with its default plugins: alone, with an extender that only observes, and
 with one by which it picks another node. And requests and limits of any resource held against what
-kubectl says of them."""
+kubectl shows."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def burstable(name: str, request: int, limit: int, on: str | None = None) -> Obj
 
 
 def described(plane: ControlPlane, name: str) -> dict[str, int]:
-    """What kubectl says of the limits of a node, in percent of its allocatable."""
+    """The limits on a node in percent of its allocatable, as kubectl prints them."""
     text = plane.kubectl("describe", "node", name).partition("Allocated resources:")[2]
     rows = re.findall(r"^\s+(cpu|memory)\s+\S+ \(\d+%\)\s+\S+ \((\d+)%\)", text, re.MULTILINE)
     return {resource: int(percent) for resource, percent in rows}

@@ -1,5 +1,5 @@
 """What the extender's plugins and their arguments come to where a real kube-scheduler asks it: who
-is bound where, who is refused, and what the Event says of why.
+is bound where, which pod is refused, and the reason in the Event.
 
 The scheduler scores nothing by itself and places nothing without an answer: so every choice is the
 extender's. One control plane and one watcher serve all tests, and each extender those that stand

@@ -90,7 +90,7 @@ async def test_an_edit_of_the_policy_is_in_force_and_a_broken_one_is_told(
 
         await until(lambda: "degradeTimeMinutes is 0, allowed is 1 or more" in told(), 10)
         assert await strategies(settings) == good
-        # Whoever starts with the broken one keeps what was in force, too.
+        # A watcher that starts with the invalid policy keeps the last valid one, too.
         watcher.kill()
     plane.kubectl("label", "node", "b1", "more=yes")
     with Role("watcher", settings):

@@ -168,7 +168,7 @@ async def test_a_patch_is_sent_as_a_merge_patch(tmp_path: Path) -> None:
     assert server.asked[0].headers["Content-Type"] == "application/merge-patch+json"
 
 
-# -- as whom
+# -- credentials
 
 
 async def test_a_token_is_sent(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What one collection says: the usage of each entity since the reading before; pure data."""
+"""Usage of each entity between two consecutive readings; pure data."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pipeline.topics.samples import SYSTEM_TIER, Kind
 
 
 class Entity(NamedTuple):
-    """Whose usage it is; `id` is a pod's UID or a name, empty for the node."""
+    """A node, tier, pod or host application; `id` is a pod UID or a name, empty for the node."""
 
     kind: Kind
     id: str
@@ -22,7 +22,7 @@ SYSTEM: Final = Entity("tier", SYSTEM_TIER, None)
 
 
 class Stall(NamedTuple):
-    """Time stalled, in microseconds, over a time observed in seconds; None: not known."""
+    """Stalled time in microseconds within the observed time in seconds; None is unknown."""
 
     seconds: float
     cpu_some_us: int
@@ -33,33 +33,33 @@ class Stall(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What one entity used in one collection; None is unknown."""
+    """Usage of one entity in one collection; None is unknown."""
 
     entity: Entity
     cpu_ns: int | None
-    """CPU time since the reading before."""
+    """CPU time since the previous reading."""
     elapsed_seconds: float | None
-    """Time since the reading before."""
+    """Time since the previous reading."""
     memory_bytes: int | None
     """Without page cache."""
     memory_with_page_cache_bytes: int | None
     memory_with_hot_page_cache_bytes: int | None
     throttling: Throttling | None = None
-    """Growth of the cgroup's own bandwidth counters since the reading before."""
+    """Growth of the bandwidth counters of this cgroup since the previous reading."""
     stall: Stall | None = None
     containers: Mapping[str, Throttling] | None = None
-    """The same of a pod's containers by id, since they were last read; None: not read now."""
+    """Growth for each container of a pod, by id, since it was last read; None if not read now."""
 
     @property
     def cpu_cores(self) -> float | None:
-        """Cores used on average since the reading before."""
+        """Average number of cores in use since the previous reading."""
         if self.cpu_ns is None or not self.elapsed_seconds:
             return None
         return self.cpu_ns / (self.elapsed_seconds * 1e9)
 
 
 class Rates(NamedTuple):
-    """Bytes moved by the node, over a time observed in seconds."""
+    """Bytes transferred by the node within the observed time in seconds."""
 
     seconds: float
     network: Traffic | None
@@ -68,15 +68,15 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """All that was read at one tick."""
+    """Everything that one tick has read."""
 
     at_ms: int
     usages: tuple[Usage, ...]
-    """The node's first, if it could be read."""
+    """The usage of the node comes first, if it could be read."""
     rates: Rates | None
     system: Usage | None = None
-    """Node minus pods minus host applications; None if nothing is known of it."""
+    """Node minus pods minus host applications; None if unknown."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Samples that were not taken, by reason."""
+    """Number of dropped samples, by reason."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Readings that failed, by what was read."""
+    """Number of failed readings, by kind."""

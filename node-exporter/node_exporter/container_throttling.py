@@ -1,8 +1,8 @@
-"""Throttling of a pod's containers, which the pod's own counters do not include.
+"""Read the throttling counters of a pod's containers, which the pod's own counters exclude.
 
 CPU time and memory of a cgroup include its descendants, CFS bandwidth counters do not: a pod whose
-containers are throttled at their own limits says 0 of itself. They are read every few seconds,
-since counters lose nothing in between but those of a container that ends.
+containers are throttled at their own limits reports 0. The counters are read every few seconds. A
+longer interval loses nothing except the growth of containers that end in between.
 """
 
 from typing import Final
@@ -14,49 +14,50 @@ from node_exporter.kernel.discovery import PodDir, list_containers
 from node_exporter.kernel.parse_files import Throttling
 from pipeline.errors import CgroupGoneError
 
-_NOTHING_YET: Final = Throttling(0, 0, 0)
+_ZERO: Final = Throttling(0, 0, 0)
 
 
 class PodContainers:
-    """The containers of one pod and their last readings; files stay open."""
+    """Throttling counters of the containers of one pod; the files stay open."""
 
     def __init__(self, layout: Layout, driver: Driver, pod: PodDir) -> None:
         self._layout, self._driver, self._pod = layout, driver, pod
         self._files: dict[str, Bandwidth] = {}
         self._previous: dict[str, Throttling] | None = None
 
-    def grown(self) -> dict[str, Throttling]:
-        """Growth of each container's counters since the call before, by container id.
+    def throttling_deltas(self) -> dict[str, Throttling]:
+        """Growth of each container's counters since the previous call, by container id.
 
-        A container that was not there then has counted from 0; at the first call nothing is known.
-        Raises `CgroupGoneError` if the pod has ended, `KernelFileError` for what cannot be read.
+        The counters of a new container started at 0. The first call returns no container. Raises
+        `CgroupGoneError` if the pod has ended, `KernelFileError` if a file cannot be read.
         """
-        now = dict(self._read())
-        before, self._previous = self._previous, now
-        if before is None:
+        now = self._read()
+        previous, self._previous = self._previous, now
+        if previous is None:
             return {}
-        grown = {id: growth(now[id], before.get(id, _NOTHING_YET)) for id in now}
-        return {id: change for id, change in grown.items() if change is not None}
+        deltas = {id: growth(now[id], previous.get(id, _ZERO)) for id in now}
+        return {id: delta for id, delta in deltas.items() if delta is not None}
 
     def close(self) -> None:
-        """Give back the open files."""
+        """Close the open files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
-    def _read(self) -> list[tuple[str, Throttling]]:
-        there = {c.container.id: c for c in list_containers(self._layout, self._driver, self._pod)}
-        for id in self._files.keys() - there.keys():
+    def _read(self) -> dict[str, Throttling]:
+        containers = list_containers(self._layout, self._driver, self._pod)
+        paths = {container.container.id: container.path for container in containers}
+        for id in self._files.keys() - paths.keys():
             self._files.pop(id).close()
-        found = []
-        for id, container in there.items():
+        readings = {}
+        for id, path in paths.items():
             if id not in self._files:
-                self._files[id] = Bandwidth(self._layout, container.path)
+                self._files[id] = Bandwidth(self._layout, path)
             try:
                 counters = self._files[id].read()
-            except CgroupGoneError:  # it ends while we look
+            except CgroupGoneError:  # the container ended after the listing
                 self._files.pop(id).close()
                 continue
             if counters is not None:
-                found.append((id, counters))
-        return found
+                readings[id] = counters
+        return readings

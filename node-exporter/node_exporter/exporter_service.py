@@ -1,10 +1,9 @@
-"""The exporter as a whole: tick, collect, close windows, hand them on; end without losing one.
+"""Run the exporter: tick, collect, close windows, publish them, and flush at the end.
 
-`run` is the long-running role, `collect_window` gives one window for `--once`. What happens to a
-window when the clock is moved, when readings are missed or when the process starts or ends is
-decided in `WindowMaker`: a window is given out with the coverage that it really has, and no end
-twice, not by two processes that follow one another either. How long windows are is for the settings
-to say, and for the policy where it asks for longer ones.
+`run` is the long-running role; `collect_window` returns one window for `--once`. `WindowMaker`
+handles clock steps, missed readings, and start and end of the process: a window carries its real
+coverage, and no end is emitted twice, not even by two consecutive processes. The settings define
+the length of windows; the policy may lengthen them.
 """
 
 import asyncio
@@ -22,7 +21,12 @@ from node_exporter.live_socket import LiveServer
 from node_exporter.publisher import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
-from node_exporter.window_aggregation import Emitted, Window, window_end_ms, window_seconds_by
+from node_exporter.window_aggregation import (
+    EmittedRanges,
+    Window,
+    window_end_ms,
+    window_seconds_for,
+)
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KernelError, SettingsError, SpringtideError
@@ -34,18 +38,18 @@ from pipeline.times import format_time
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 _FLUSH_SECONDS: Final = 10.0
-_WINDOWS_WAITED_FOR: Final = 3
-# A window that ends further ahead of the broker's clock is a dead letter (worker.future_tolerance).
-_AHEAD_SECONDS_MOST: Final = 60.0
+_WINDOWS_TRIED: Final = 3
+# Workers reject windows that end further ahead of the broker's clock (worker.future_tolerance).
+_MAX_AHEAD_SECONDS: Final = 60.0
 
 log = get_logger(__name__)
 
 
 class WindowMaker:
-    """Collections in, finished windows out, each with its header.
+    """Turns collections into closed windows with headers.
 
-    The window in which the process started is the one that the process before gave out when it was
-    stopped: it is kept only with `keep_leading`.
+    The previous process emits the window in which this process starts when it stops; this process
+    emits that window only with `emit_first_window`.
     """
 
     def __init__(
@@ -55,31 +59,31 @@ class WindowMaker:
         sampler: Sampler,
         epoch: int,
         *,
-        keep_leading: bool = False,
+        emit_first_window: bool = False,
     ) -> None:
         self.settings = settings
         self.node = node
         self.sampler = sampler
         self._epoch = epoch
-        self._window_ms = self._wanted_ms = settings.window_seconds * 1000
+        self._window_ms = self._next_window_ms = settings.window_seconds * 1000
         self._interval_ms = interval_ms(settings)
         self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))
         self._window: Window | None = None
-        self._emitted = Emitted()
+        self._emitted = EmittedRanges()
         self._last_end_ms: int | None = None
         self._sequence = 0
-        self._leading = not keep_leading
+        self._drop_next = not emit_first_window
 
-    def report_every(self, asked_seconds: float | None) -> None:
-        """What the policy asks for; the windows that follow are as long, on their own grid."""
-        seconds = window_seconds_by(asked_seconds, self.settings.window_seconds)
-        if self._wanted_ms != 1000 * seconds:
-            self._wanted_ms = 1000 * seconds
-            log.info("windows change their length by the policy", seconds=seconds)
+    def set_report_interval(self, interval_seconds: float | None) -> None:
+        """Set the report interval of the policy; it decides the length of later windows."""
+        seconds = window_seconds_for(interval_seconds, self.settings.window_seconds)
+        if self._next_window_ms != 1000 * seconds:
+            self._next_window_ms = 1000 * seconds
+            log.info("policy changes the length of windows", seconds=seconds)
 
     def collect(self, tick: Tick) -> tuple[Collection, list[SampleBatch]]:
-        """Read everything for the tick; the windows that ended with it, seldom more than one."""
+        """Read everything for the tick; returns the collection and the windows that it closed."""
         if self._window is None:
             self._change_length(tick.at_ms)
         end_ms = window_end_ms(tick.at_ms, self._window_ms)
@@ -87,7 +91,7 @@ class WindowMaker:
         collection = self.sampler.collect(tick.at_ms, ends_window=ends_window)
         finished = []
         if self._window is not None and self._window.end_ms != end_ms:
-            # Ticks were missed, or the clock was moved: the window in hand is what it is.
+            # Ticks were missed or the clock was stepped: the window ends incomplete.
             finished.append(self.close())
         if self._window is None:
             self._window = Window(end_ms, self._window_ms, self._interval_ms)
@@ -97,20 +101,20 @@ class WindowMaker:
         return collection, [batch for batch in finished if batch is not None]
 
     def _change_length(self, at_ms: int) -> None:
-        """Go over to the wanted length, unless that window would begin within the last one."""
-        start_ms = window_end_ms(at_ms, self._wanted_ms) - self._wanted_ms
+        """Change the length, unless the next window would overlap the last one."""
+        start_ms = window_end_ms(at_ms, self._next_window_ms) - self._next_window_ms
         if self._last_end_ms is None or start_ms >= self._last_end_ms:
-            self._window_ms = self._wanted_ms
+            self._window_ms = self._next_window_ms
             exporter_metrics.WINDOW_SECONDS.set(self._window_ms / 1000)
 
     def close(self) -> SampleBatch | None:
-        """The window in hand as it is; None if there is none to be given out."""
+        """Close the open window; None without one, and for a window that must not be emitted."""
         window, self._window = self._window, None
         if window is None:
             return None
         self._last_end_ms = window.end_ms
-        leading, self._leading = self._leading, False
-        if leading:
+        drop, self._drop_next = self._drop_next, False
+        if drop:
             exporter_metrics.WINDOWS_DROPPED.labels("leading").inc()
             return None
         if not self._emitted.claim(window.start_ms, window.end_ms):
@@ -130,17 +134,22 @@ class WindowMaker:
         return SampleBatch(header, window.rows(*self.sampler.capacity()))
 
     def finish(self, now: float) -> SampleBatch | None:
-        """The window in hand at the end of the process, up to the end that a usual one would have;
-        none that would come from the future."""
+        """Close the open window at the end of the process.
+
+        A longer window is cut to the default length. A window that ends too far in the future is
+        dropped.
+        """
         if self._window is not None:
-            usual_end_ms = window_end_ms(round(now * 1000), 1000 * self.settings.window_seconds)
-            if self._window.start_ms < usual_end_ms < self._window.end_ms:
-                self._window.cut(usual_end_ms)
+            default_end_ms = window_end_ms(round(now * 1000), 1000 * self.settings.window_seconds)
+            if self._window.start_ms < default_end_ms < self._window.end_ms:
+                self._window.cut(default_end_ms)
             ahead = self._window.end_ms / 1000 - now
-            if ahead > _AHEAD_SECONDS_MOST:
+            if ahead > _MAX_AHEAD_SECONDS:
                 self._window = None
                 exporter_metrics.WINDOWS_DROPPED.labels("ends_too_far_ahead").inc()
-                log.warning("the window in hand is not published", ends_in_seconds=round(ahead))
+                log.warning(
+                    "window dropped, it ends too far in the future", ends_in_seconds=round(ahead)
+                )
         return self.close()
 
 
@@ -152,15 +161,15 @@ def interval_ms(settings: ExporterSettings) -> int:
 async def collect_window(
     settings: ExporterSettings, environ: Mapping[str, str], clock: Clock
 ) -> SampleBatch:
-    """The next window of which at least half can be collected.
+    """Collect the next window with a coverage of at least one half.
 
-    Raises `KernelFileError` or `SettingsError` for what cannot work from the start, and
-    `KernelError` if the node could not be read for three windows.
+    Raises `KernelFileError` or `SettingsError` if the node cannot be read at the start, and
+    `KernelError` if the coverage of three windows is too low.
     """
     _allow_many_files()
     sampler = Sampler(settings, clock)
     node = node_name(settings, environ)
-    maker = WindowMaker(settings, node, sampler, _epoch(clock), keep_leading=True)
+    maker = WindowMaker(settings, node, sampler, _epoch(clock), emit_first_window=True)
     ticker = Ticker(clock, interval_ms(settings))
     end_ms = window_end_ms(round(clock.now() * 1000), settings.window_seconds * 1000)
     log.info(
@@ -168,37 +177,37 @@ async def collect_window(
     )
     try:
         closed = 0
-        while closed < _WINDOWS_WAITED_FOR:
+        while closed < _WINDOWS_TRIED:
             for batch in maker.collect(await ticker.next())[1]:
                 if batch.rows[0]["coverage"] >= 0.5:
                     return batch
                 closed += 1
         raise sampler.failure or KernelError(
-            f"less than half of each of {closed} windows could be read",
+            f"each of {closed} windows has a coverage below one half",
             path=str(settings.proc_root),
-            hint="is the machine too busy for --collect-interval-seconds?",
+            hint="raise --collect-interval-seconds if the machine is too busy for it",
         )
     finally:
         sampler.close()
 
 
 async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | None = None) -> None:
-    """Export until SIGTERM or SIGINT; then flush what is in hand.
+    """Run until SIGTERM or SIGINT, then publish the remaining windows.
 
-    Raises `KernelFileError` or `SettingsError` for what cannot work from the start.
+    Raises `KernelFileError` or `SettingsError` if the exporter cannot start.
     """
     clock = clock or SystemClock()
     exporter = settings.exporter
     node = node_name(exporter, environ)
     _allow_many_files()
     if settings.log.level != "debug":
-        # It says each failed attempt, several times; what we say about it is enough.
+        # aiokafka logs each failed attempt several times; the publisher limits its rate.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     sampler = Sampler(exporter, clock)
     maker = WindowMaker(exporter, node, sampler, _epoch(clock))
     buffer = WindowBuffer(exporter.buffer_bytes)
     publisher = Publisher(buffer, settings.kafka, node, clock)
-    live = await _serve_live(exporter, node)
+    live = await start_live_server(exporter, node)
     try:
         page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
     except SpringtideError:
@@ -217,7 +226,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     publishing = asyncio.create_task(publisher.run())
     collecting = asyncio.create_task(_collect_forever(maker, clock, buffer, live))
     following = asyncio.create_task(
-        window_policy.follow(settings.kafka, node, clock, maker.report_every)
+        window_policy.follow(settings.kafka, node, clock, maker.set_report_interval)
     )
     stopping = asyncio.create_task(_stop_signal())
     try:
@@ -226,7 +235,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         )
         await cancel_tasks(collecting)
         if (batch := maker.finish(clock.now())) is not None:
-            _hand_on(batch, buffer)
+            _buffer_window(batch, buffer)
         await _flush(buffer, publishing)
         for task in done - {stopping}:
             task.result()
@@ -241,8 +250,8 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
                 page.close()
 
 
-async def _serve_live(exporter: ExporterSettings, node: str) -> LiveServer | None:
-    """The local socket; None where none is wanted, or where the default path cannot be used."""
+async def start_live_server(exporter: ExporterSettings, node: str) -> LiveServer | None:
+    """Start the local socket; None if it is disabled or the default path cannot be used."""
     if exporter.socket_path is None:
         return None
     live = LiveServer(exporter.socket_path, node)
@@ -251,7 +260,7 @@ async def _serve_live(exporter: ExporterSettings, node: str) -> LiveServer | Non
     except SettingsError as error:
         if exporter.socket_path != ExporterSettings().socket_path:
             raise
-        log.warning("the last seconds are not served", why=error)
+        log.warning("local socket is not available", why=error)
         return None
     return live
 
@@ -262,7 +271,7 @@ async def _collect_forever(
     ticker = Ticker(clock, interval_ms(maker.settings))
     while True:
         tick = await ticker.next()
-        note_tick(tick)
+        record_tick(tick)
         with exporter_metrics.COLLECTION_SECONDS.time():
             collection, finished = maker.collect(tick)
             if live is not None:
@@ -270,20 +279,20 @@ async def _collect_forever(
         exporter_metrics.record(collection, maker.settings, maker.node)
         exporter_metrics.record_unsupported(maker.sampler.unsupported)
         for batch in finished:
-            _hand_on(batch, buffer)
+            _buffer_window(batch, buffer)
 
 
-def note_tick(tick: Tick) -> None:
-    """Count and say what was wrong with the time since the last tick."""
+def record_tick(tick: Tick) -> None:
+    """Count missed collections and clock steps since the previous tick."""
     if tick.missed:
         exporter_metrics.COLLECTIONS_MISSED.inc(tick.missed)
     if tick.stepped_seconds:
         forward = tick.stepped_seconds > 0
         exporter_metrics.CLOCK_STEPS.labels("forward" if forward else "backward").inc()
-        log.warning("the wall clock was moved", seconds=round(tick.stepped_seconds, 3))
+        log.warning("wall clock was stepped", seconds=round(tick.stepped_seconds, 3))
 
 
-def _hand_on(batch: SampleBatch, buffer: WindowBuffer) -> None:
+def _buffer_window(batch: SampleBatch, buffer: WindowBuffer) -> None:
     with exporter_metrics.UPDATE_SECONDS.time():
         value = encode_samples(batch)
     dropped = buffer.append(EncodedWindow(batch.header.window_end_ms, value))
@@ -292,24 +301,24 @@ def _hand_on(batch: SampleBatch, buffer: WindowBuffer) -> None:
 
 
 async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
-    """Wait for Kafka to take what waits, but not for ever."""
-    emptied = asyncio.ensure_future(buffer.empty())
+    """Wait until Kafka has acknowledged all windows, for a limited time."""
+    emptied = asyncio.ensure_future(buffer.wait_empty())
     await asyncio.wait(
         (emptied, publishing), timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED
     )
     await cancel_tasks(emptied)
     if lost := len(buffer):
-        log.error("ended with windows that Kafka did not take", windows=lost)
+        log.error("exporter stopped, windows were not published", windows=lost)
     else:
-        log.info("exporter stopped, every window is in Kafka")
+        log.info("exporter stopped, all windows are published")
 
 
 async def _stop_signal() -> None:
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    await asked.wait()
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 def _epoch(clock: Clock) -> int:
@@ -317,7 +326,7 @@ def _epoch(clock: Clock) -> int:
 
 
 def _allow_many_files() -> None:
-    # Some files per pod stay open; the usual soft limit of 1024 would do for 200 pods.
+    # Several files per pod stay open; the usual soft limit of 1024 suffices for 200 pods.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(

@@ -1,9 +1,11 @@
-"""The last seconds on a local socket: newline-delimited JSON, for the node actuator and for people.
+"""Serve the last minute of collections on a local socket as newline-delimited JSON.
 
-A request is one line, `{"seconds": 10}`; the answer is a line per collection, oldest first, and a
-last line `{"collections": n}`. An error is one line `{"error": "..."}`, after which the connection
-ends. Whoever sends rubbish, sends without end or does not read loses the connection, and nobody
-else notices: what waits for one client is bounded by one line and one time-out.
+A request is one line, `{"seconds": 10}`. The response is one line per collection, oldest first, and
+a final line `{"collections": n}`. An error is one line `{"error": "..."}`, after which the server
+closes the connection.
+
+A client that sends an invalid or endless request, or does not read, loses its connection without
+effect on others: the server buffers at most one line per client and limits each write in time.
 """
 
 import asyncio
@@ -23,27 +25,27 @@ from pipeline.errors import SettingsError, UsageError
 from pipeline.logs import get_logger
 from pipeline.tasks import cancel_tasks
 
-KEPT_SECONDS: Final = 60
+RETENTION_SECONDS: Final = 60
 CLIENTS_MAX: Final = 32
 _REQUEST_BYTES_MAX: Final = 1024
-_WRITE_SECONDS: Final = 5.0
-_IDLE_SECONDS: Final = 300.0
+_WRITE_TIMEOUT_SECONDS: Final = 5.0
+_IDLE_TIMEOUT_SECONDS: Final = 300.0
 _MODE: Final = 0o660
 
 log = get_logger(__name__)
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client may ask: the collections of the last `seconds`."""
+    """A request for the collections of the last `seconds`."""
 
     seconds: float
 
 
 class LiveServer:
-    """Keeps the last collections and serves them at `path`."""
+    """Server for the last collections on a socket at `path`."""
 
     def __init__(self, path: Path, node: str) -> None:
-        self._path = path
+        self.path = path
         self._node = node
         self._collections: deque[Collection] = deque()
         self._clients: set[asyncio.Task[None]] = set()
@@ -51,102 +53,102 @@ class LiveServer:
         self._inode: tuple[int, int] | None = None
 
     def add(self, collection: Collection) -> None:
-        """Keep one collection, and forget those older than a minute."""
+        """Add one collection and discard collections older than a minute."""
         self._collections.append(collection)
         while len(self._collections) > 1 and not (
-            0 <= collection.at_ms - self._collections[0].at_ms < KEPT_SECONDS * 1000
+            0 <= collection.at_ms - self._collections[0].at_ms < RETENTION_SECONDS * 1000
         ):
             self._collections.popleft()
 
     async def start(self) -> None:
-        """Listen. A socket that a dead exporter has left is replaced.
+        """Start to listen; the stale socket of an exporter that has died is replaced.
 
-        Raises `UsageError` if another exporter listens there, or may do so, `SettingsError` if the
-        path cannot be used.
+        Raises `UsageError` if another exporter listens on the path, or may do so, `SettingsError`
+        if the path cannot be used.
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            _make_room(self._path)
-            before = os.umask(0o777 & ~_MODE)  # never open to others, not for a moment
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale_socket(self.path)
+            umask = os.umask(0o777 & ~_MODE)  # other users must not connect at any moment
             try:
-                # Not left to asyncio, which removes whatever socket lies at the path.
-                listening.bind(str(self._path))
+                # asyncio would remove any socket at the path.
+                listening.bind(str(self.path))
             finally:
-                os.umask(before)
-            status = self._path.stat()
+                os.umask(umask)
+            status = self.path.stat()
             self._server = await asyncio.start_unix_server(
                 self._accept, sock=listening, limit=_REQUEST_BYTES_MAX, backlog=CLIENTS_MAX
             )
         except OSError as error:
             listening.close()
             raise SettingsError(
-                f"cannot listen on {self._path}: {error.strerror or error}",
+                f"cannot listen on {self.path}: {error.strerror or error}",
                 key="exporter.socket_path",
-                hint="run as root, or set exporter.socket_path to a path that you may write",
+                hint="run as root, or set exporter.socket_path to a writable path",
             ) from error
         self._inode = (status.st_dev, status.st_ino)
 
     async def stop(self) -> None:
-        """End all connections and take the socket away, unless it is another's by now."""
+        """Close all connections; remove the socket unless another exporter has replaced it."""
         if self._server is None:
             return
         self._server.close()
         await cancel_tasks(*self._clients)
         with suppress(FileNotFoundError):
-            status = self._path.stat()
+            status = self.path.stat()
             if (status.st_dev, status.st_ino) == self._inode:
-                self._path.unlink()
+                self.path.unlink()
         self._server = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:
             exporter_metrics.ERRORS.labels("socket").inc()
-            writer.write(_line({"error": f"{CLIENTS_MAX} clients are connected already"}))
+            writer.write(_line({"error": f"{CLIENTS_MAX} clients are already connected"}))
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._clients.add(task)
         exporter_metrics.SOCKET_CLIENTS.set(len(self._clients))
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._on_disconnect)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
+    def _on_disconnect(self, task: asyncio.Task[None]) -> None:
         self._clients.discard(task)
         exporter_metrics.SOCKET_CLIENTS.set(len(self._clients))
         if not task.cancelled() and (error := task.exception()) is not None:
             exporter_metrics.ERRORS.labels("socket").inc()
-            log.debug("a client of the socket was cut off", why=error)
+            log.debug("client of the socket disconnected", why=error)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=0)  # drain() waits until the client has read
         try:
-            while line := await asyncio.wait_for(reader.readline(), _IDLE_SECONDS):
+            while line := await asyncio.wait_for(reader.readline(), _IDLE_TIMEOUT_SECONDS):
                 request = msgspec.json.decode(line, type=Request)
-                await self._answer(request, writer)
+                await self._respond(request, writer)
         except msgspec.DecodeError as error:
-            await _write(writer, {"error": f'{error}; ask {{"seconds": 10}}'})
-        except ValueError:  # readline() found no end within its limit
+            await _write(writer, {"error": f'{error}; send {{"seconds": 10}}'})
+        except ValueError:  # readline() reached its limit before the end of the line
             await _write(writer, {"error": f"a request has at most {_REQUEST_BYTES_MAX} bytes"})
         except (TimeoutError, ConnectionError) as error:
-            log.debug("a client of the socket was cut off", why=error)
+            log.debug("client of the socket disconnected", why=error)
         finally:
-            # Not close(): that would wait for a client that never reads.
+            # close() alone would wait for a client that never reads.
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()
             writer.close()
 
-    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> None:
         collections = list(self._collections)
         newest = collections[-1].at_ms if collections else 0
-        wanted = [c for c in collections if newest - c.at_ms < request.seconds * 1000]
-        for collection in wanted:
+        selected = [c for c in collections if newest - c.at_ms < request.seconds * 1000]
+        for collection in selected:
             await _write(writer, _as_record(collection, self._node))
-        await _write(writer, {"collections": len(wanted)})
+        await _write(writer, {"collections": len(selected)})
 
 
 async def _write(writer: asyncio.StreamWriter, record: dict[str, Any]) -> None:
     writer.write(_line(record))
-    await asyncio.wait_for(writer.drain(), _WRITE_SECONDS)
+    await asyncio.wait_for(writer.drain(), _WRITE_TIMEOUT_SECONDS)
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -187,20 +189,20 @@ def _as_containers(usage: Usage) -> list[dict[str, Any]] | None:
     if usage.containers is None:
         return None
     return [
-        {"id": id, "periods": grown.periods, "throttled_periods": grown.throttled_periods}
-        for id, grown in usage.containers.items()
+        {"id": id, "periods": delta.periods, "throttled_periods": delta.throttled_periods}
+        for id, delta in usage.containers.items()
     ]
 
 
-def _make_room(path: Path) -> None:
-    """Remove a socket that nobody listens on; refuse to touch anything else."""
+def _remove_stale_socket(path: Path) -> None:
+    """Remove a socket without a listener; refuse to remove anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise SettingsError(
-            f"{path} is there and is no socket",
+            f"{path} exists and is not a socket",
             key="exporter.socket_path",
             hint="remove it, or set exporter.socket_path to another path",
         )
@@ -208,16 +210,16 @@ def _make_room(path: Path) -> None:
         try:
             probe.connect(str(path))
         except BlockingIOError:
-            pass  # its backlog is full: somebody is there
+            pass  # the backlog is full, so a server listens
         except (ConnectionRefusedError, FileNotFoundError):
             path.unlink(missing_ok=True)
             return
-        except OSError as error:  # such as another user's: whether he listens cannot be seen
+        except OSError as error:  # for example a socket of another user
             raise UsageError(
                 f"{path} is a socket that may be in use: {error.strerror or error}",
-                hint="remove it, or give this exporter another exporter.socket_path",
+                hint="remove it, or set another exporter.socket_path",
             ) from error
     raise UsageError(
         f"another exporter listens on {path}",
-        hint="stop it, or give this one another exporter.socket_path",
+        hint="stop it, or set another exporter.socket_path",
     )

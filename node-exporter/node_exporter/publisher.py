@@ -1,8 +1,8 @@
-"""Publish buffered windows to the topic `samples`, in order, each once.
+"""Publish windows from the buffer to the topic `samples`, in order, each window once.
 
-One record is in flight. While Kafka is away the idempotent producer repeats it under its sequence
-number, so that a lost acknowledgement makes no duplicate. Failures are logged once and then at a
-limited rate; none ends the exporter.
+One idempotent producer with `acks=all` has one record in flight. During an outage of Kafka the
+producer retries that record under its sequence number, so that a lost acknowledgement does not
+cause a duplicate. Failures are logged at a limited rate and never end the exporter.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES
 
 _BACKOFF_SECONDS: Final = (1.0, 10.0)
-_SAY_AFTER_SECONDS: Final = 5.0
-_SAY_AGAIN_SECONDS: Final = 60.0
+_WARN_AFTER_SECONDS: Final = 5.0
+_WARN_INTERVAL_SECONDS: Final = 60.0
 
 log = get_logger(__name__)
 
@@ -41,10 +41,10 @@ class Publisher:
         self._topic = SAMPLES.full_name(settings.topic_prefix)
         self._partition = partition_of(node, settings.partitions)
         self._options = client_options(settings)
-        self._said: float | None = None
+        self._warned_at: float | None = None
 
     async def run(self) -> None:
-        """Connect, send, and connect again after every failure."""
+        """Connect and publish; reconnect after every failure."""
         backoff = Backoff(*_BACKOFF_SECONDS)
         while True:
             producer = Producer(
@@ -59,7 +59,7 @@ class Publisher:
                     backoff.reset()
             except KafkaError as error:
                 exporter_metrics.ERRORS.labels("kafka").inc()
-                self._say(error)
+                self._warn(error)
             finally:
                 await producer.stop()
             await self._clock.sleep(backoff.pause())
@@ -81,25 +81,31 @@ class Publisher:
             )
         )
         try:
-            # The producer repeats a record for as long as it takes, and logs nothing.
-            while not (await asyncio.wait({sending}, timeout=_SAY_AFTER_SECONDS))[0]:
+            # The producer retries without limit and without a log event.
+            while not (await asyncio.wait({sending}, timeout=_WARN_AFTER_SECONDS))[0]:
                 servers = self._settings.bootstrap_servers
-                self._say(BrokerUnavailableError(f"the broker at {servers} takes no window"))
+                self._warn(
+                    BrokerUnavailableError(
+                        f"the broker at {servers} does not acknowledge the window"
+                    )
+                )
             await sending
         except RecordTooLargeError as error:
             exporter_metrics.WINDOWS_DROPPED.labels("too_large").inc()
-            log.error("a window is larger than the topic takes", bytes=len(window.value), why=error)
+            log.error(
+                "window is larger than the limit of the topic", bytes=len(window.value), why=error
+            )
         else:
             exporter_metrics.WINDOWS.inc()
         finally:
             sending.cancel()
         self._buffer.remove_first()
-        if self._said is not None:
-            log.info("kafka takes windows again", waiting=len(self._buffer))
-            self._said = None
+        if self._warned_at is not None:
+            log.info("kafka accepts windows again", waiting=len(self._buffer))
+            self._warned_at = None
 
-    def _say(self, error: KafkaError) -> None:
+    def _warn(self, error: KafkaError) -> None:
         now = self._clock.monotonic()
-        if self._said is None or now - self._said >= _SAY_AGAIN_SECONDS:
-            self._said = now
-            log.warning("windows wait for kafka", waiting=len(self._buffer), why=error)
+        if self._warned_at is None or now - self._warned_at >= _WARN_INTERVAL_SECONDS:
+            self._warned_at = now
+            log.warning("windows are waiting for kafka", waiting=len(self._buffer), why=error)

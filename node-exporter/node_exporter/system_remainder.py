@@ -1,7 +1,7 @@
-"""The system remainder of one moment: node minus pods minus host applications, never below 0.
+"""System usage of one moment: node minus pods minus host applications, at least 0.
 
-Taken each second and not of the averages of a window: percentiles do not add, and a pod that lives
-for a part of the window has an average of that part alone.
+It is computed every second instead of from the averages of a window: percentiles are not additive,
+and the average of a pod that lives for a part of the window covers that part only.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from node_exporter.kernel import formulas
 
 
 class Latest(NamedTuple):
-    """The newest usage of an entity, which bridges a reading that fails."""
+    """The newest usage of an entity; it bridges failed readings."""
 
     at: float
     """Monotonic seconds."""
@@ -22,35 +22,35 @@ class Latest(NamedTuple):
 def system_usage(
     node: Latest | None, parts: Sequence[Latest | None], oldest: float
 ) -> Usage | None:
-    """What the node has used beyond `parts` since its own reading before.
+    """Usage of the node minus `parts`, for the time between the node's last two readings.
 
-    A figure is unknown where that of a part is. None where all are: something was never read, or
-    for the last time before `oldest` (monotonic seconds).
+    A value is None if it is unknown for the node or for any part. The result is None if all values
+    are unknown, or if a part was never read or last read before `oldest` (monotonic seconds).
     """
     fresh = [part.usage for part in parts if part is not None and part.at >= oldest]
     if node is None or node.at < oldest or len(fresh) < len(parts):
         return None
-    whole = node.usage
-    cores = _rest(whole, fresh, lambda usage: usage.cpu_cores)
-    memory = _rest(whole, fresh, lambda usage: usage.memory_bytes)
-    cached = _rest(whole, fresh, lambda usage: usage.memory_with_page_cache_bytes)
-    hot = _rest(whole, fresh, lambda usage: usage.memory_with_hot_page_cache_bytes)
+    total = node.usage
+    cores = _remainder(total, fresh, lambda usage: usage.cpu_cores)
+    memory = _remainder(total, fresh, lambda usage: usage.memory_bytes)
+    cached = _remainder(total, fresh, lambda usage: usage.memory_with_page_cache_bytes)
+    hot = _remainder(total, fresh, lambda usage: usage.memory_with_hot_page_cache_bytes)
     if cores is memory is cached is hot is None:
         return None
-    elapsed = whole.elapsed_seconds
+    elapsed = total.elapsed_seconds
     cpu_ns = None if cores is None or elapsed is None else round(cores * elapsed * 1e9)
-    return Usage(SYSTEM, cpu_ns, elapsed, _whole(memory), _whole(cached), _whole(hot))
+    return Usage(SYSTEM, cpu_ns, elapsed, _to_int(memory), _to_int(cached), _to_int(hot))
 
 
-def _rest(
-    node: Usage, parts: Sequence[Usage], figure: Callable[[Usage], float | None]
+def _remainder(
+    node: Usage, parts: Sequence[Usage], value_of: Callable[[Usage], float | None]
 ) -> float | None:
-    known = [value for part in parts if (value := figure(part)) is not None]
-    total = figure(node)
-    if total is None or len(known) < len(parts):
+    known = [value for part in parts if (value := value_of(part)) is not None]
+    node_value = value_of(node)
+    if node_value is None or len(known) < len(parts):
         return None
-    return formulas.system_usage(total, known, ())
+    return formulas.system_usage(node_value, known, ())
 
 
-def _whole(value: float | None) -> int | None:
+def _to_int(value: float | None) -> int | None:
     return None if value is None else int(value)

@@ -1,8 +1,8 @@
-"""Collections into windows: which window a tick belongs to, and what its rows say. Pure.
+"""Aggregate collections into windows and their rows; pure.
 
-A window (start, end] lies on the UTC grid and is named by its end. CPU averages are counter growth
-over time observed, so that no CPU time is lost between two windows; percentiles are taken by rank
-over the collections.
+A window (start, end] lies on the UTC grid and is identified by its end. CPU averages are counter
+growth over observed time, so that no CPU time between two windows is lost; percentiles are taken by
+rank over the collections.
 """
 
 import operator
@@ -16,39 +16,39 @@ from node_exporter.kernel.parse_files import Throttling
 from pipeline.settings.base import SECONDS_OF_A_DAY
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
-_MEMORIES: Final = (
+_MEMORY_FIELDS: Final = (
     "memory_bytes",
     "memory_with_page_cache_bytes",
     "memory_with_hot_page_cache_bytes",
 )
-# A hot node wakes us up late, and must not be trained on the less for it.
-_GAP_INTERVALS_MOST: Final = 3
-# Whatever is decided by windows is decided as often as they end.
-_WINDOW_SECONDS_MOST: Final = 300
+# A busy node wakes the exporter late; its windows must not lose coverage for it.
+_MAX_GAP_INTERVALS: Final = 3
+# Workers decide when windows end; longer windows would delay decisions.
+_MAX_WINDOW_SECONDS: Final = 300
 
 Row = dict[str, Any]
 
 
 def window_end_ms(at_ms: int, window_ms: int) -> int:
-    """End of the window that the moment belongs to; a moment on the grid ends its window."""
+    """End of the window that contains `at_ms`; a time on the grid is the end of its window."""
     return -(-at_ms // window_ms) * window_ms
 
 
-def window_seconds_by(asked_seconds: float | None, usual_seconds: int) -> int:
-    """Length of the windows of a node whose policy asks for a report so often, None for nothing.
+def window_seconds_for(interval_seconds: float | None, default_seconds: int) -> int:
+    """Window length for the report interval of the policy; None without a policy.
 
-    The usual one doubled as often as it is not longer than asked, nor than five minutes: each grid
-    lies in the next coarser one, so that any length follows any other at once.
+    The default length is doubled while the result exceeds neither the interval nor five minutes.
+    Every grid contains the next coarser one, so that the length can change at any common boundary.
     """
-    length = usual_seconds
-    most = min(asked_seconds or 0.0, _WINDOW_SECONDS_MOST)
-    while 2 * length <= most and SECONDS_OF_A_DAY % (2 * length) == 0:
+    length = default_seconds
+    limit = min(interval_seconds or 0.0, _MAX_WINDOW_SECONDS)
+    while 2 * length <= limit and SECONDS_OF_A_DAY % (2 * length) == 0:
         length *= 2
     return length
 
 
 class Window:
-    """The window in hand: takes collections, gives rows."""
+    """An open window: aggregates collections into rows."""
 
     def __init__(self, end_ms: int, window_ms: int, interval_ms: int) -> None:
         self.start_ms = end_ms - window_ms
@@ -59,36 +59,36 @@ class Window:
         self._rates = {name: _Mean() for name in _RATES}
 
     def cut(self, end_ms: int) -> None:
-        """End the window here, which is before its end."""
+        """Cut the window: `end_ms` is before its present end."""
         self.end_ms = end_ms
 
     def add(self, collection: Collection) -> None:
-        """Count a collection in; its tick belongs to this window."""
+        """Add a collection of a tick within this window."""
         offset = (collection.at_ms - self.start_ms) / 1000
-        # What is before the start was seen by the window before, and a reading after a long pause
-        # is one value for all of it.
-        observed_most = min(offset, _GAP_INTERVALS_MOST * self._interval_seconds)
+        # Time before the start belongs to the previous window. A reading after a long pause is a
+        # single value and does not cover the whole pause.
+        max_observed = min(offset, _MAX_GAP_INTERVALS * self._interval_seconds)
         for usage in collection.usages:
-            self._add(usage, observed_most)
+            self._add(usage, max_observed)
             if usage.entity == NODE:
-                # Without a reading of the node its remainder is that of the second before.
+                # Without a reading of the node the system usage is that of the previous tick.
                 if collection.system is not None:
-                    self._add(collection.system, observed_most)
+                    self._add(collection.system, max_observed)
                 memory = None if usage.memory_bytes is None else float(usage.memory_bytes)
                 self._points.append((offset, usage.cpu_cores, memory))
         if (rates := collection.rates) is not None:
             for traffic, names in ((rates.network, _RATES[:2]), (rates.disk, _RATES[2:])):
-                for moved, name in zip(traffic or (), names, strict=False):
-                    self._rates[name].add(moved, rates.seconds)
+                for transferred, name in zip(traffic or (), names, strict=False):
+                    self._rates[name].add(transferred, rates.seconds)
 
-    def _add(self, usage: Usage, observed_most: float) -> None:
+    def _add(self, usage: Usage, max_observed: float) -> None:
         series = self._series.get(usage.entity)
         if series is None:
             series = self._series[usage.entity] = _Series()
-        series.add(usage, observed_most)
+        series.add(usage, max_observed)
 
     def rows(self, capacity_cpu_cores: int | None, capacity_memory_bytes: int | None) -> list[Row]:
-        """A row per entity: the node first, then tiers, host applications and pods by id."""
+        """One row per entity: the node, then tiers, host applications and pods, each by id."""
         node = self._row(NODE, self._series.get(NODE, _Series()))
         node |= {
             "capacity_cpu_cores": _float(capacity_cpu_cores),
@@ -99,14 +99,14 @@ class Window:
         node["points_offset_seconds"] = list(offsets)
         node["points_cpu_cores"] = list(cores)
         node["points_memory_bytes"] = list(memory)
-        others = sorted((e for e in self._series if e != NODE), key=_order)
+        others = sorted((e for e in self._series if e != NODE), key=_sort_key)
         return [node, *(self._row(entity, self._series[entity]) for entity in others)]
 
     def _row(self, entity: Entity, series: "_Series") -> Row:
         length = (self.end_ms - self.start_ms) / 1000
-        # Less than half an interval short: a reading that came some milliseconds early or late.
-        whole = length - series.observed_seconds < self._interval_seconds / 2
-        coverage = 1.0 if whole else series.observed_seconds / length
+        # Readings are some milliseconds early or late.
+        complete = length - series.observed_seconds < self._interval_seconds / 2
+        coverage = 1.0 if complete else series.observed_seconds / length
         row: Row = {"kind": entity.kind, "id": entity.id, "qos": entity.qos, "coverage": coverage}
         return row | series.statistics()
 
@@ -127,24 +127,24 @@ _STALLS: Final = (
 
 
 class _Mean:
-    """Growth over the time observed, None while nothing was observed."""
+    """Growth per observed second; None without observed time."""
 
-    __slots__ = ("_grown", "_seconds")
+    __slots__ = ("_seconds", "_total")
 
     def __init__(self) -> None:
-        self._grown = 0
+        self._total = 0
         self._seconds = 0.0
 
-    def add(self, grown: int, seconds: float) -> None:
-        self._grown += grown
+    def add(self, growth: int, seconds: float) -> None:
+        self._total += growth
         self._seconds += seconds
 
     def value(self, unit: float = 1.0) -> float | None:
-        return self._grown * unit / self._seconds if self._seconds > 0 else None
+        return self._total * unit / self._seconds if self._seconds > 0 else None
 
 
 class _Series:
-    """One entity within the window."""
+    """Readings of one entity within the window."""
 
     __slots__ = ("_cores", "_cpu", "_memory", "_stalls", "_throttling", "observed_seconds")
 
@@ -153,30 +153,30 @@ class _Series:
         self._cpu = _Mean()
         self._cores: list[float] = []
         self._memory: tuple[list[int], ...] = ([], [], [])
-        self._throttling: dict[str, Throttling] = {}  # of the cgroup itself (""), of containers
+        self._throttling: dict[str, Throttling] = {}  # the cgroup itself ("") and containers
         self._stalls: dict[str, _Mean] = {}
 
-    def add(self, usage: Usage, observed_most: float) -> None:
+    def add(self, usage: Usage, max_observed: float) -> None:
         cores = usage.cpu_cores
         if cores is not None and usage.cpu_ns is not None and usage.elapsed_seconds is not None:
-            self.observed_seconds += min(usage.elapsed_seconds, observed_most)
+            self.observed_seconds += min(usage.elapsed_seconds, max_observed)
             self._cpu.add(usage.cpu_ns, usage.elapsed_seconds)
             self._cores.append(cores)
-        for name, values in zip(_MEMORIES, self._memory, strict=True):
+        for name, values in zip(_MEMORY_FIELDS, self._memory, strict=True):
             value = getattr(usage, name)
             if value is not None:
                 values.append(value)
         if usage.throttling is not None:
             self._add_throttling("", usage.throttling)
-        for id, grown in (usage.containers or {}).items():
-            self._add_throttling(id, grown)
+        for id, delta in (usage.containers or {}).items():
+            self._add_throttling(id, delta)
         if usage.stall is not None:
             self._add_stall(usage.stall)
 
-    def _add_throttling(self, id: str, grown: Throttling) -> None:
+    def _add_throttling(self, id: str, delta: Throttling) -> None:
         sums = self._throttling.get(id)
         self._throttling[id] = (
-            grown if sums is None else Throttling(*map(operator.add, sums, grown))
+            delta if sums is None else Throttling(*map(operator.add, sums, delta))
         )
 
     def _add_stall(self, stall: Stall) -> None:
@@ -186,10 +186,10 @@ class _Series:
 
     def statistics(self) -> Row:
         row = _summary("cpu_cores", self._cores, self._cpu.value(1e-9))
-        for name, values in zip(_MEMORIES, self._memory, strict=True):
+        for name, values in zip(_MEMORY_FIELDS, self._memory, strict=True):
             row |= _summary(name, values, average(values) if values else None)
         if limits := self._throttling.values():
-            # Each has a quota of its own: the one that waits most is what a pod suffers from.
+            # Each cgroup has its own quota; the most throttled container slows the pod down.
             row["cpu_throttled_ratio"] = max(
                 min(1.0, t.throttled_periods / t.periods) if t.periods > 0 else 0.0 for t in limits
             )
@@ -201,7 +201,7 @@ class _Series:
 
 
 def _summary(name: str, values: Sequence[float], mean: float | None) -> Row:
-    """The statistics of one usage, None where nothing is known."""
+    """Statistics of one usage; all None without values."""
     if not values:
         return dict.fromkeys(f"{name}_{s}" for s in ("avg", "p90", "p95", "max", "last"))
     ascending = sorted(values)
@@ -213,7 +213,7 @@ def _summary(name: str, values: Sequence[float], mean: float | None) -> Row:
     }
 
 
-def _order(entity: Entity) -> tuple[int, str]:
+def _sort_key(entity: Entity) -> tuple[int, str]:
     return ("node", "tier", "host_app", "pod").index(entity.kind), entity.id
 
 
@@ -221,27 +221,26 @@ def _float(value: int | None) -> float | None:
     return None if value is None else float(value)
 
 
-class Emitted:
-    """Times that windows were given out about: none is twice, however the clock is moved, and
-    however long windows are.
+class EmittedRanges:
+    """Time ranges of emitted windows: no time is emitted twice, whatever the clock does.
 
-    Windows follow one another, so that all of them are a few runs: a clock that was set back by a
-    minute silences us for a minute, one that was a day ahead not for a day.
+    Consecutive windows merge into one range. A clock that is set back by a minute suppresses
+    windows for a minute; a clock that was a day ahead does not suppress them for a day.
     """
 
-    _RUNS_MAX: Final = 64  # one per step of the clock; the oldest are forgotten
+    _RANGES_MAX: Final = 64  # one per step of the clock; the oldest is dropped
 
     def __init__(self) -> None:
-        self._runs: list[list[int]] = []
+        self._ranges: list[list[int]] = []
 
     def claim(self, start_ms: int, end_ms: int) -> bool:
-        """True for a window of which no part was given out."""
-        if any(start_ms < end and start < end_ms for start, end in self._runs):
+        """Reserve a window; False if any part of it was emitted before."""
+        if any(start_ms < end and start < end_ms for start, end in self._ranges):
             return False
-        for run in self._runs:
-            if run[1] == start_ms:
-                run[1] = end_ms
+        for range_ in self._ranges:
+            if range_[1] == start_ms:
+                range_[1] = end_ms
                 return True
-        self._runs.append([start_ms, end_ms])
-        del self._runs[: -self._RUNS_MAX]
+        self._ranges.append([start_ms, end_ms])
+        del self._ranges[: -self._RANGES_MAX]
         return True

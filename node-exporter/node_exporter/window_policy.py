@@ -1,7 +1,8 @@
 """Follow the report interval that the policy sets for this node, on the topic `nodes`.
 
-While the topic cannot be read, the last interval stays in force; before the first record, that of
-the settings does. Every node has an exporter, so each fetches rarely and lets the broker wait long.
+While the topic cannot be read, the last interval stays in force; before the first record the
+interval of the settings applies. Every node has an exporter, so each fetches rarely and lets the
+broker wait long.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +27,7 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.registry import MAX_RECORD_BYTES, NODES
 
-_WAIT_SECONDS: Final = 10.0
+_FETCH_WAIT_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = (5.0, 60.0)
 
 log = get_logger(__name__)
@@ -37,16 +38,16 @@ class _Strategy(msgspec.Struct, frozen=True):
 
 
 class _Node(Record, frozen=True, kw_only=True):
-    """The fields of a `NodeRecord` that the exporter reads."""
+    """The fields of `NodeRecord` that the exporter reads."""
 
     node: str
     strategy: _Strategy | None = None
 
 
-def reported_every_seconds(value: bytes | None) -> float | None:
-    """The report interval in a record of the node; None in a tombstone, or if it sets none.
+def report_interval_seconds(value: bytes | None) -> float | None:
+    """Report interval in the value of a node's record; None for a tombstone or without a policy.
 
-    Raises `RecordError` if the record cannot be read.
+    Raises `RecordError` if the record cannot be decoded.
     """
     if value is None:
         return None
@@ -55,9 +56,9 @@ def reported_every_seconds(value: bytes | None) -> float | None:
 
 
 async def follow(
-    kafka: KafkaSettings, node: str, clock: Clock, tell: Callable[[float | None], None]
+    kafka: KafkaSettings, node: str, clock: Clock, apply: Callable[[float | None], None]
 ) -> None:
-    """Call `tell` with each report interval that is in force for the node, for ever."""
+    """Call `apply` with each report interval of the node, until cancelled."""
     backoff = Backoff(*_BACKOFF_SECONDS, jitter=True)
     next_offset: int | None = None
     while True:
@@ -66,31 +67,34 @@ async def follow(
                 next_offset = end
                 backoff.reset()
                 if values:
-                    _tell(values[-1], tell)
+                    _apply(values[-1], apply)
         except LostOffsetError:
             next_offset = None  # the topic was recreated
         except KafkaError as error:
             exporter_metrics.ERRORS.labels("policy").inc()
-            # That no broker answers is logged by the publisher of windows.
+            # The publisher of windows logs an unavailable broker.
             write = log.debug if isinstance(error, BrokerUnavailableError) else log.warning
             if backoff.is_first:
-                write("the policy cannot be read; the interval in force stays", why=error)
+                write("cannot read the policy, the report interval stays", why=error)
         await clock.sleep(backoff.pause())
 
 
-def _tell(value: bytes | None, tell: Callable[[float | None], None]) -> None:
+def _apply(value: bytes | None, apply: Callable[[float | None], None]) -> None:
     try:
-        tell(reported_every_seconds(value))
+        apply(report_interval_seconds(value))
     except RecordError as error:
         exporter_metrics.ERRORS.labels("policy").inc()
-        log.warning("the record of this node cannot be read", why=error)
+        log.warning("cannot decode the record of this node", why=error)
 
 
 async def _values(
     kafka: KafkaSettings, node: str, start: int | None
 ) -> AsyncIterator[tuple[int, list[bytes | None]]]:
-    """The next offset, and the values of the node's records before it: once for everything from
-    `start` (None: the first record) to the present end, then for what is appended, for ever."""
+    """Yield (next offset, values of the node's records before it), until cancelled.
+
+    The first pair covers the records from `start` (None: the first record) to the present end, each
+    later pair newly appended records.
+    """
     tp = TopicPartition(NODES.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions))
     client, key = client_options(kafka), node.encode()
     values: list[bytes | None] = []
@@ -104,8 +108,8 @@ async def _values(
             values += [record.value for record in records if record.key == key]
         end = follower.positions[tp]
     yield end, values
-    # Until so much has come the broker waits: one answer for many changes.
-    wait = min(_WAIT_SECONDS, kafka.request_timeout_seconds / 2)
+    # The broker waits for this many bytes: one response for many changes.
+    wait = min(_FETCH_WAIT_SECONDS, kafka.request_timeout_seconds / 2)
     patient = Fetching(min_bytes=MAX_RECORD_BYTES, max_wait_ms=round(1000 * wait))
     async with open_follower(client, [tp], patient) as follower:
         follower.seek({tp: end}, {})

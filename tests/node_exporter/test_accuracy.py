@@ -134,7 +134,7 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     )
     clock = SystemClock()
     sampler = Sampler(settings, clock)
-    maker = WindowMaker(settings, "here", sampler, 0, keep_leading=True)
+    maker = WindowMaker(settings, "here", sampler, 0, emit_first_window=True)
     ticker = Ticker(clock, 1000)
     windows: list[dict[str, Any]] = []
     own: list[tuple[float, float]] = []

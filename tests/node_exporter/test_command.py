@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node_exporter.exporter_service import _serve_live
+from node_exporter.exporter_service import start_live_server
 from node_exporter.live_socket import LiveServer
 from pipeline.errors import SettingsError
 from pipeline.settings import ExporterSettings
@@ -121,11 +121,11 @@ async def test_the_default_socket_is_wished_for_and_a_given_one_is_needed(
     )
     monkeypatch.setattr(LiveServer, "start", _fail)
     default = ExporterSettings()
-    assert await _serve_live(default, "n1") is None
-    assert said == ["the last seconds are not served"]
+    assert await start_live_server(default, "n1") is None
+    assert said == ["local socket is not available"]
     with pytest.raises(SettingsError):
-        await _serve_live(ExporterSettings(socket_path=tmp_path / "x.sock"), "n1")
-    assert await _serve_live(ExporterSettings(socket_path=None), "n1") is None
+        await start_live_server(ExporterSettings(socket_path=tmp_path / "x.sock"), "n1")
+    assert await start_live_server(ExporterSettings(socket_path=None), "n1") is None
     assert len(said) == 1
 
 
@@ -164,8 +164,8 @@ def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
         assert time.monotonic() - start < 16
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events[0] == "exporter started"
-    assert events.count("windows wait for kafka") == 1
-    assert events[-1] == "ended with windows that Kafka did not take"
+    assert events.count("windows are waiting for kafka") == 1
+    assert events[-1] == "exporter stopped, windows were not published"
     assert len(events) <= 5
     assert not path.exists()
 

@@ -23,14 +23,19 @@ class Maker:
     """A window maker over a fake node whose wall and monotonic time the test sets."""
 
     def __init__(
-        self, folder: Path, *, keep_leading: bool = True, window_seconds: int = 10, start: float = 0
+        self,
+        folder: Path,
+        *,
+        emit_first_window: bool = True,
+        window_seconds: int = 10,
+        start: float = 0,
     ) -> None:
         self.node = FakeNode(folder)
         self.node.pod("a", 0)
         self.clock = ManualClock(START / 1000 + start)
         settings = msgspec.structs.replace(self.node.settings(), window_seconds=window_seconds)
         sampler = Sampler(settings, self.clock)
-        self.maker = WindowMaker(settings, "fake", sampler, 42, keep_leading=keep_leading)
+        self.maker = WindowMaker(settings, "fake", sampler, 42, emit_first_window=emit_first_window)
         self.finished: list[SampleBatch] = []
 
     def finish(self) -> None:
@@ -71,11 +76,11 @@ async def test_windows_grow_where_the_policy_asks_and_neither_overlap_nor_leave_
 ) -> None:
     made = Maker(tmp_path)
     await made.tick(*range(1, 25))
-    made.maker.report_every(22.0)
+    made.maker.set_report_interval(22.0)
     await made.tick(*range(25, 75))
     # At 30 a window of 20 s would begin within the last one.
     assert made.ends == [10, 20, 30, 40, 60]
-    made.maker.report_every(None)
+    made.maker.set_report_interval(None)
     await made.tick(*range(75, 101))
     assert made.ends[5:] == [80, 90, 100]
     assert made.coverages()[1:] == [1.0] * 7
@@ -88,7 +93,7 @@ async def test_windows_of_another_length_repeat_no_end_after_a_step_of_the_clock
 ) -> None:
     made = Maker(tmp_path)
     await made.tick(*range(1, 42))
-    made.maker.report_every(20.0)
+    made.maker.set_report_interval(20.0)
     await made.tick(*range(42, 62))
     await made.tick(*range(13, 81), jump=-49)
     assert made.ends == [10, 20, 30, 40, 50, 60, 80]
@@ -98,7 +103,7 @@ async def test_a_long_window_in_hand_ends_with_the_process_where_a_usual_one_wou
     tmp_path: Path,
 ) -> None:
     made = Maker(tmp_path)
-    made.maker.report_every(80.0)
+    made.maker.set_report_interval(80.0)
     await made.tick(*range(1, 24))
     made.finish()
     assert (made.ends, made.coverages()) == ([30], [pytest.approx(22 / 30)])
@@ -167,15 +172,17 @@ async def test_half_a_window_is_given_out_at_the_end_as_what_it_is(tmp_path: Pat
 async def test_no_end_is_given_out_by_two_processes_that_follow_one_another(
     tmp_path: Path,
 ) -> None:
-    old = Maker(tmp_path / "old", keep_leading=False)
+    old = Maker(tmp_path / "old", emit_first_window=False)
     await old.tick(*range(1, 14))
     old.finish()
-    new = Maker(tmp_path / "new", keep_leading=False, start=14)
+    new = Maker(tmp_path / "new", emit_first_window=False, start=14)
     await new.tick(*range(15, 41))
     assert (old.ends, new.ends) == ([20], [30, 40])
     assert new.coverages() == [1.0, 1.0]
     assert [batch.header.sequence for batch in new.finished] == [0, 1]
-    short = Maker(tmp_path / "short", keep_leading=False, start=41)  # started and stopped in one
+    short = Maker(
+        tmp_path / "short", emit_first_window=False, start=41
+    )  # started and stopped in one
     await short.tick(42, 43)
     short.finish()
     assert short.ends == []
@@ -206,7 +213,7 @@ async def test_the_buffer_drops_the_oldest_and_keeps_the_order() -> None:
         buffer.remove_first()
     assert seen == [5, 6, 7]
     assert buffer.bytes == 0
-    await buffer.empty()
+    await buffer.wait_empty()
 
 
 async def test_the_window_that_is_being_sent_is_never_dropped() -> None:

@@ -39,7 +39,7 @@ def test_a_base_alone_is_refused(base: str, path: str) -> None:
     ],
 )
 def test_a_directory_with_pods_is_refused(path: str, parent: str) -> None:
-    with pytest.raises(KernelError, match="where pods are"):
+    with pytest.raises(KernelError, match="contains pods"):
         check_host_apps([app(path=path)], Driver, parent)
 
 

@@ -38,7 +38,7 @@ async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
 
 
 def path_of(server: LiveServer) -> str:
-    return str(server._path)
+    return str(server.path)
 
 
 async def ask(server: LiveServer, *requests: bytes) -> list[Any]:
@@ -69,7 +69,7 @@ async def test_the_last_seconds_are_served_oldest_first(server: LiveServer) -> N
     assert lines[0]["usages"][1]["cpu_cores"] == 0.5
     assert lines[0]["usages"][1]["memory_with_hot_page_cache_bytes"] is None
     everything = await ask(server, b'{"seconds": 1e9}\n')
-    assert len(everything) == live_socket.KEPT_SECONDS + 1  # a minute is kept, no more
+    assert len(everything) == live_socket.RETENTION_SECONDS + 1  # a minute is kept, no more
 
 
 async def test_a_client_may_ask_again_and_before_there_is_anything(server: LiveServer) -> None:
@@ -112,7 +112,7 @@ async def test_rubbish_gets_an_error_and_the_next_client_an_answer(
 async def test_clients_that_never_read_are_cut_off(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_socket, "_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(live_socket, "_WRITE_TIMEOUT_SECONDS", 0.2)
     for second in range(60):
         server.add(collection(second, pods=110))
     deaf = []
@@ -146,7 +146,7 @@ async def test_many_clients_are_served_at_once(server: LiveServer) -> None:
 
 
 async def test_the_socket_is_for_owner_and_group(server: LiveServer) -> None:
-    status = server._path.stat()
+    status = server.path.stat()
     assert stat.S_ISSOCK(status.st_mode)
     assert stat.S_IMODE(status.st_mode) == 0o660
 
@@ -179,7 +179,7 @@ async def test_a_socket_made_at_the_last_moment_is_not_stolen(
     path = tmp_path / "exporter.sock"
     first = LiveServer(path, "n1")
     await first.start()
-    monkeypatch.setattr(live_socket, "_make_room", lambda _: None)
+    monkeypatch.setattr(live_socket, "_remove_stale_socket", lambda _: None)
     with pytest.raises(SettingsError, match="in use"):
         await LiveServer(path, "n1").start()
     assert await ask(first, b'{"seconds": 1}\n') == [{"collections": 0}]
@@ -189,7 +189,7 @@ async def test_a_socket_made_at_the_last_moment_is_not_stolen(
 async def test_what_is_no_socket_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("x")
-    with pytest.raises(SettingsError, match="no socket"):
+    with pytest.raises(SettingsError, match="not a socket"):
         await LiveServer(path, "n1").start()
     assert path.read_text() == "x"
     with pytest.raises(SettingsError, match=r"exporter\.socket_path"):

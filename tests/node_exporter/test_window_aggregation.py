@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from node_exporter.collection import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
 from node_exporter.kernel.parse_files import Throttling, Traffic
-from node_exporter.window_aggregation import Emitted, Window, window_end_ms, window_seconds_by
+from node_exporter.window_aggregation import (
+    EmittedRanges,
+    Window,
+    window_end_ms,
+    window_seconds_for,
+)
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 
 POD = Entity("pod", "uid-1", "Burstable")
@@ -225,12 +230,12 @@ def test_the_node_row_has_rates_and_points() -> None:
 def test_a_policy_makes_windows_longer_on_a_grid_of_the_day(
     asked: float | None, usual: int, length: int
 ) -> None:
-    assert window_seconds_by(asked, usual) == length
+    assert window_seconds_for(asked, usual) == length
     assert 86_400 % length == 0
 
 
 def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
-    emitted = Emitted()
+    emitted = EmittedRanges()
 
     def claim(*ends: int, length: int = 30) -> list[bool]:
         return [emitted.claim(end - length, end) for end in ends]
@@ -247,14 +252,14 @@ def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
 
 @given(st.lists(st.integers(1, 60), max_size=60))
 def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
-    emitted = Emitted()
+    emitted = EmittedRanges()
     given_out = [n for n in numbers if emitted.claim(n * 30 - 30, n * 30)]
     assert len(given_out) == len(set(given_out)) == len(set(numbers))
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 4])), max_size=60))
 def test_nothing_is_told_of_twice_however_long_windows_are(windows: list[tuple[int, int]]) -> None:
-    emitted, told = Emitted(), set[int]()
+    emitted, told = EmittedRanges(), set[int]()
     for number, length in windows:
         span = set(range(number * length, number * length + length))
         assert emitted.claim(min(span), max(span) + 1) == told.isdisjoint(span)

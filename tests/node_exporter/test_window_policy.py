@@ -2,7 +2,7 @@
 
 import pytest
 
-from node_exporter.window_policy import reported_every_seconds
+from node_exporter.window_policy import report_interval_seconds
 from pipeline.errors import RecordError
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
@@ -20,11 +20,11 @@ def test_the_report_interval_of_a_record(
     strategy: NodeStrategy | None, seconds: float | None
 ) -> None:
     record = NodeRecord(node="n1", strategy=strategy, labels={"a": "b"})
-    assert reported_every_seconds(encode_json(record)) == seconds
+    assert report_interval_seconds(encode_json(record)) == seconds
 
 
 def test_a_node_that_is_gone_asks_for_nothing() -> None:
-    assert reported_every_seconds(None) is None
+    assert report_interval_seconds(None) is None
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_a_node_that_is_gone_asks_for_nothing() -> None:
 )
 def test_a_record_that_cannot_be_read_says_so(value: bytes) -> None:
     with pytest.raises(RecordError):
-        reported_every_seconds(value)
+        report_interval_seconds(value)

@@ -1,14 +1,13 @@
-"""What pods of an owner should ask for, in the manner of the Vertical Pod Autoscaler.
+"""Recommend requests for the pods of an owner, as the Vertical Pod Autoscaler does.
 
-Owes the rest: one request for each pod of a workload, from what all its pods have used, wherever
-they run. Their histograms are added up, each as worth beside the others; a target and its bounds
-are quantiles of the sum. Beside them stands what each pod needs by itself. What has no samples is
-unknown, and is never 0.
+Each pod of a workload gets the same request. The histograms of all its pods on all nodes are added
+up; target and bounds are quantiles of the sum. Median and maximum of the pods' own peaks are given
+beside them. Without samples a recommendation is unknown, never 0.
 
 Formulas: recommender of the Vertical Pod Autoscaler. Quantiles get 15 percent on top; with c days
 of history the lower bound is multiplied by (1 + 0.001 / c)**-2 and the upper one by 1 + 1 / c; in
-the end none is below 25 millicores and 250 MiB. What it has beside: pods that are gone, memory as
-one peak a day, more memory after a kill.
+the end none is below 25 millicores and 250 MiB. The autoscaler also counts deleted pods, learns
+memory as one peak a day, and adds memory after a kill.
 """
 
 from __future__ import annotations

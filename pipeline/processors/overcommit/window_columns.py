@@ -25,8 +25,8 @@ _NO_USAGE = (0.0, 0.0)
 
 
 class Prod(NamedTuple):
-    """What one predictor says of Prod on each node, (nodes, 2) in millicores and bytes, NaN is
-    unknown: what it leaves unused, and its peak with the margin, without the system."""
+    """Prod on each node by one predictor, (nodes, 2) in millicores and bytes, NaN is unknown: what
+    it leaves unused, and its peak with the margin, without the system."""
 
     reclaimable: FloatArray
     peak: FloatArray
@@ -72,7 +72,7 @@ def nodes_of(batch: WindowBatch, prod: Prod) -> NodeAmounts:
 
 
 def with_prod(nodes: NodeAmounts, prod: Prod) -> NodeAmounts:
-    """The same nodes with what another predictor says of Prod."""
+    """The nodes with Prod by another predictor."""
     return nodes._replace(
         reclaimable=_whole(prod.reclaimable),
         prod_peak=_whole(np.ceil(prod.peak)),

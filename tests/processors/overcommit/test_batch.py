@@ -19,7 +19,7 @@ CAPS = ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")
 
 
 def oracle(node: Node, pods: list[Pod], r: int, mid: int = 0) -> int:
-    """Batch of one resource, as colocation 9 says it, in words; `mid` is promised to Mid."""
+    """Batch of one resource by Koordinator's formula; `mid` is promised to Mid."""
     own = merged(DEFAULTS, node.own)
     threshold = (own.cpu_reclaim_threshold_percent, own.memory_reclaim_threshold_percent)[r]
     policy = (own.cpu_calculate_policy, own.memory_calculate_policy)[r]

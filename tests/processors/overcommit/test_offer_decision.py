@@ -193,7 +193,7 @@ def test_what_third_parties_have_stays_theirs_while_it_cannot_be_read(
 ) -> None:
     annotations = {TAKEN: "{"} | ({} if origin is None else {ORIGIN: origin})
     found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
-    # Mid is none of theirs.
+    # Third parties have no share of Mid.
     assert found.amounts == (*expected, 4000, 400)
     assert found.origin == expected_origin
     # Decided again it says the same.

@@ -1,4 +1,4 @@
-"""What cannot be meant together is told when it is set, taken all the same, and told once."""
+"""Contradicting settings are reported once when they are set, and are in force."""
 
 import json
 from typing import Any

@@ -458,7 +458,7 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
                 "resource-threshold-config: is held back",
             ],
         ),
-        # What is wrong with its group is told of the group.
+        # Problems of its group are reported for the group.
         (GOLD, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
     ],
 )

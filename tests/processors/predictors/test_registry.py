@@ -154,7 +154,7 @@ def test_a_name_of_two_packages_cannot_be_used() -> None:
     lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
     (line,) = [line for line in lines if line.startswith("vpa ")]
     assert "shadow 1.0, springtide" in line
-    assert "cannot be used: predictor vpa is in more than one package: shadow 1.0, spri" in line
+    assert "predictor vpa is in more than one package: shadow 1.0, springtide" in line
 
 
 class Deaf(NSigmaV1):

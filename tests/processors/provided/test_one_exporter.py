@@ -1,5 +1,4 @@
-"""What the models make of samples without a machine: one exporter, whoever wrote them, whose models
-an exporter takes over."""
+"""Samples without a machine count as those of one exporter, whose models an exporter takes over."""
 
 import numpy as np
 

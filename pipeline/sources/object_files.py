@@ -45,7 +45,7 @@ from pipeline.sources.compacted_writer import (
     read_back,
     write,
 )
-from pipeline.sources.policy_file import filter_limits, read_config_map, tell
+from pipeline.sources.policy_file import filter_limits, read_config_map, report_problems
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import split_pod_key
@@ -205,10 +205,10 @@ class PolicyFile:
         try:
             data = read_config_map(self.path)
         except (InvalidPolicyError, UsageError) as error:
-            tell([PolicyProblem(str(self.path), error.message)])
+            report_problems([PolicyProblem(str(self.path), error.message)])
             return
         self._policies, problems = load_policies(data, self._policies, self._limits)
-        tell(problems)
+        report_problems(problems)
 
     def put_into(self, objects: Objects, known: Mapping[bytes, bytes]) -> Objects:
         """The same nodes with what is in force for each; anything else as it is. What is `known` of

@@ -1,10 +1,11 @@
-"""The policy from a file: the ConfigMap `slo-controller-config` as kubectl prints it; and telling
-what is wrong with a policy, wherever it came from.
+"""Read the policy from a file with the ConfigMap `slo-controller-config`, as kubectl prints it.
+
+Also reports the problems of a policy from any source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -19,11 +20,15 @@ from pipeline.sources.scheduler_config import placement_of
 
 log = get_logger(__name__)
 
-PROBLEMS = gauge("policy_problems", "Problems of the policy, by whether it counts.", ["in_force"])
+PROBLEMS = gauge(
+    "policy_problems", "Problems of the policy, by whether the value is in force.", ["in_force"]
+)
+
+_CONFIG_MAP: Final = ("ConfigMap", CONFIG_MAP)
 
 
 def filter_limits(settings: Settings) -> FilterLimits:
-    """What our scheduler extender is set to, which the policy may contradict."""
+    """Return the usage thresholds of the extender, which the policy may contradict, in percent."""
     placement = placement_of(settings.extender)
     if LOAD_AWARE not in placement.filters:
         return FilterLimits(0.0, 0.0)
@@ -31,21 +36,21 @@ def filter_limits(settings: Settings) -> FilterLimits:
     return FilterLimits(float(thresholds.get("cpu", 0)), float(thresholds.get("memory", 0)))
 
 
-def tell(problems: Iterable[PolicyProblem]) -> None:
-    """Count the problems of the policy as it is now, and log each."""
-    found = list(problems)
-    for taken in (True, False):
-        count = sum(problem.taken is taken for problem in found)
-        PROBLEMS.labels(str(taken).lower()).set(count)
-    for problem in found:
-        log.warning("policy", problem=str(problem))
+def report_problems(problems: Iterable[PolicyProblem]) -> None:
+    """Set the metric to the present problems of the policy, and log each."""
+    present = list(problems)
+    for in_force in (True, False):
+        count = sum(problem.taken is in_force for problem in present)
+        PROBLEMS.labels(str(in_force).lower()).set(count)
+    for problem in present:
+        log.warning("policy problem", problem=str(problem))
 
 
 def read_config_map(file: Path) -> Mapping[str, str]:
-    """The data of the ConfigMap in `file`, YAML or JSON, by itself or in a List.
+    """Return the data of the ConfigMap in `file`, which is YAML or JSON with an object or a List.
 
-    Raises `UsageError` if the file cannot be read, `InvalidPolicyError` if it has no such object or
-    several.
+    Raises `UsageError` if the file cannot be read, `InvalidPolicyError` unless it has exactly one
+    such ConfigMap.
     """
     try:
         trees = list(yaml.safe_load_all(file.read_text()))
@@ -54,35 +59,35 @@ def read_config_map(file: Path) -> Mapping[str, str]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
         raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
-    found = [one for one in _objects(trees) if _name_of(one) == ("ConfigMap", CONFIG_MAP)]
-    if len(found) != 1:
-        count = f"{len(found)} ConfigMaps {CONFIG_MAP}, of which one can be in force"
+    config_maps = [tree for tree in _objects(trees) if _kind_and_name(tree) == _CONFIG_MAP]
+    if len(config_maps) != 1:
+        count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"
         raise InvalidPolicyError(
-            f"{file} has {count if found else f'no ConfigMap {CONFIG_MAP}'}",
+            f"{file} has {count if config_maps else f'no ConfigMap {CONFIG_MAP}'}",
             hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
         )
-    return data_of(found[0], str(file))
+    return data_of(config_maps[0], str(file))
 
 
 def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for tree in trees:
         items = tree.get("items", [tree]) if isinstance(tree, dict) else []
-        for one in items if isinstance(items, list) else []:
-            if isinstance(one, dict):
-                yield one
+        for item in items if isinstance(items, list) else []:
+            if isinstance(item, dict):
+                yield item
 
 
 def data_of(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:
-    """The data of a ConfigMap. Raises `InvalidPolicyError` if it is not made of texts."""
+    """Return the data of a ConfigMap. Raises `InvalidPolicyError` if a value is not a string."""
     data = config_map.get("data") or {}
-    if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise InvalidPolicyError(
-            f"{where}: data of {CONFIG_MAP} is not an object of texts",
-            hint="put JSON into it as a text: `colocation-config: |`",
+            f"{where}: data of {CONFIG_MAP} is not an object of strings",
+            hint="write JSON as a string: `colocation-config: |`",
         )
     return data
 
 
-def _name_of(one: dict[str, Any]) -> tuple[Any, Any]:
-    metadata = one.get("metadata")
-    return one.get("kind"), metadata.get("name") if isinstance(metadata, dict) else None
+def _kind_and_name(tree: dict[str, Any]) -> tuple[Any, Any]:
+    metadata = tree.get("metadata")
+    return tree.get("kind"), metadata.get("name") if isinstance(metadata, dict) else None

@@ -182,9 +182,9 @@ def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
         (
             {"kind": "List", "items": [configmap("{}"), configmap("{}")]},
             1,
-            "has 2 ConfigMaps slo-controller-config, of which one can be in force",
+            "has 2 ConfigMaps slo-controller-config; keep one",
         ),
-        ({**configmap("{}"), "data": {"colocation-config": {}}}, 1, "is not an object of texts"),
+        ({**configmap("{}"), "data": {"colocation-config": {}}}, 1, "is not an object of strings"),
     ],
 )
 def test_unusable_file_exits_with_1(tmp_path: Path, document: Any, code: int, says: str) -> None:

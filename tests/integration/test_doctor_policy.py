@@ -73,7 +73,7 @@ def run_checks(configured: Settings) -> tuple[Check, Check]:
         ({}, "ok", "colocation is off"),
         ({"colocation-config": "{"}, "fail", "1 not in force: colocation-config: not JSON"),
         ({"cpu-burst-config": "[]"}, "fail", "cpu-burst-config: a list, not an object"),
-        ({"colocation-config": {}}, "fail", "is not an object of texts"),
+        ({"colocation-config": {}}, "fail", "is not an object of strings"),
         (
             {"resource-threshold-config": '{"clusterStrategy":{"enable":true}}'},
             "warn",

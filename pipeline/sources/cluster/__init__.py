@@ -1,6 +1,6 @@
-"""The cluster watcher: what an API server says of nodes, pods and workloads, into topics.
+"""The cluster watcher: publish the nodes, pods and workloads of an API server to topics.
 
-`seen` remembers of a million pods what was written, without an object of each; `pods`, `nodes` and
-`others` turn events of one kind into records, and what vanished into tombstones; `publish` writes
-them as the only one who can; `watcher` puts it together under a lease.
+`written_pods` remembers the last record of each of a million pods in columns. `watched_kinds` turns
+list and watch events of one kind into records and tombstones. `watcher` follows the API server and
+writes to the topics as their only writer.
 """

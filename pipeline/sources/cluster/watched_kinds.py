@@ -1,9 +1,9 @@
-"""Events of one kind of object into entries to write, and what vanished into tombstones.
+"""Turn list and watch events of one kind of object into topic entries and tombstones.
 
-Owes the rest: of each kind an order of calls (`begin`, `put` for each object of a list, `complete`,
-then `put` and `gone` for changes) that gives what must be written so that the topic says what the
-API server says. Nothing vanishes while a list is not complete. An object that cannot be used is
-refused by name; what was written of it stays.
+Each kind is called in this order: `begin`, `put` for each object of a list, `complete`, then `put`
+and `delete` for changes. After the returned entries are written the topic matches the API server.
+No tombstone is written for an unlisted object before its list is complete. An invalid object is
+refused and logged; its last record stays.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import Policies, with_policy
-from pipeline.sources.cluster.written_pods import Seen
+from pipeline.sources.cluster.written_pods import WrittenPods
 from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord, detached
@@ -28,116 +28,119 @@ from pipeline.topics.workloads import WorkloadRecord, workload_key
 
 log = get_logger(__name__)
 
-REFUSED = counter("watcher_refused_objects", "Objects that could not be used.", ["kind"])
+REFUSED = counter("watcher_refused_objects", "Objects refused because they are invalid.", ["kind"])
 
 
 class Kind(Protocol):
-    """What the watcher follows."""
+    """A kind of object that the watcher follows."""
 
     name: str
 
-    def learn(self, key: bytes, value: bytes | None) -> None:
-        """Take over what lies on the topic: a record that this source wrote, None for none."""
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take over a record on the topic; `value` is None unless this source wrote it.
+
+        Raises `RecordError` if it is invalid.
+        """
 
     def begin(self) -> None:
-        """A whole list begins."""
+        """Start a new list."""
 
-    def put(self, of: msgspec.Raw) -> Iterable[Entry]:
-        """What must be written for an object that is there."""
+    def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
+        """Apply an object that exists; return the entries to write."""
 
-    def gone(self, of: msgspec.Raw) -> Iterable[Entry]:
-        """What must be written for an object that was deleted."""
+    def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
+        """Apply a deletion; return the entries to write."""
 
     def complete(self) -> Iterator[Entry]:
-        """What must be written for those that the list did not have."""
+        """End the list; return tombstones for all objects that it does not contain."""
 
     def __len__(self) -> int:
-        """How many are known."""
+        """Return the number of known objects."""
 
 
-class _Name(msgspec.Struct):
+class _Metadata(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     uid: str = ""
 
 
-class _Named(msgspec.Struct):
-    metadata: _Name = msgspec.field(default_factory=_Name)
+class _Manifest(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
-_names = msgspec.json.Decoder(_Named)
+_manifests = msgspec.json.Decoder(_Manifest)
 
 
-def name_of(of: msgspec.Raw) -> _Name:
-    """Who an object is, as far as it says."""
+def _metadata(manifest: msgspec.Raw) -> _Metadata:
+    """Return the identity of an object; fields are empty if the object is invalid."""
     try:
-        return _names.decode(of).metadata
+        return _manifests.decode(manifest).metadata
     except (msgspec.DecodeError, UnicodeError):
-        return _Name()
+        return _Metadata()
 
 
-def refuse(kind: str, of: msgspec.Raw, error: InvalidRecordError) -> _Name:
-    """Say that an object cannot be used; gives who it is."""
-    who = name_of(of)
+def _refuse(kind: str, manifest: msgspec.Raw, error: InvalidRecordError) -> _Metadata:
+    """Count and log an invalid object; return its identity."""
+    metadata = _metadata(manifest)
     REFUSED.labels(kind).inc()
-    log.warning("object cannot be used; what was written of it stays", kind=kind, name=who.name,
-                namespace=who.namespace, why=error.message)  # fmt: skip
-    return who
+    log.warning("invalid object refused; its last record stays", kind=kind, name=metadata.name,
+                namespace=metadata.namespace, why=error.message)  # fmt: skip
+    return metadata
 
 
 class Pods:
-    """Pods, by uid; one that moves to a node leaves its record under the empty node."""
+    """Pods by uid. A pod without a node has its record under the empty node until it is bound."""
 
     name = "Pod"
 
     def __init__(self) -> None:
-        self._seen = Seen()
+        self._written = WrittenPods()
         self._strays: set[tuple[str, str]] = set()
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._written)
 
-    def learn(self, key: bytes, value: bytes | None) -> None:
+    def restore(self, key: bytes, value: bytes | None) -> None:
         node, uid = split_pod_key(key)
         if value is not None:
-            before = self._seen.put(uid, node, value).before
+            before = self._written.put(uid, node, value).node_before
             if before not in (None, node):
-                # Of a pod that moved while somebody was cut off. Where it is the list will say.
+                # The pod was bound while a watcher failed; the next list shows its node.
                 self._strays |= {(node, uid), (before, uid)}
             return
         self._strays.discard((node, uid))
-        if self._seen.node_of(uid) == node:
-            self._seen.drop(uid)
+        if self._written.node_of(uid) == node:
+            self._written.drop(uid)
 
     def begin(self) -> None:
-        self._seen.begin()
+        self._written.begin()
 
-    def put(self, of: msgspec.Raw) -> Iterable[Entry]:
+    def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
-            entry = pod_entry(record := read_pod(of))
+            entry = pod_entry(record := read_pod(manifest))
         except InvalidRecordError as error:
-            self._seen.keep(refuse(self.name, of, error).uid)
+            self._written.mark_listed(_refuse(self.name, manifest, error).uid)
             return ()
         assert entry.value is not None
-        differs, before = self._seen.put(record.uid, record.node, entry.value)
+        differs, before = self._written.put(record.uid, record.node, entry.value)
         if not differs:
             return ()
         if before is not None and before != record.node:
             return (self._tombstone(before, record.uid), entry)
         return (entry,)
 
-    def gone(self, of: msgspec.Raw) -> Iterable[Entry]:
-        uid = name_of(of).uid
-        node = self._seen.drop(uid)
+    def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
+        uid = _metadata(manifest).uid
+        node = self._written.drop(uid)
         return () if node is None else (self._tombstone(node, uid),)
 
     def complete(self) -> Iterator[Entry]:
-        for uid, node in self._seen.missing():
-            self._seen.drop(uid)
+        for uid, node in self._written.missing():
+            self._written.drop(uid)
             yield self._tombstone(node, uid)
         strays, self._strays = self._strays, set()
         for node, uid in sorted(strays):
-            if self._seen.node_of(uid) != node:
+            if self._written.node_of(uid) != node:
                 yield self._tombstone(node, uid)
 
     @staticmethod
@@ -145,20 +148,20 @@ class Pods:
         return Entry(PODS, node, pod_key(node, uid), None)
 
 
-Tell = Callable[[str, tuple[PolicyProblem, ...]], None]
-"""Takes the problems of a node's own policy, when they change; none is good news."""
+ReportProblems = Callable[[str, tuple[PolicyProblem, ...]], None]
+"""Takes a node and the problems of its own policy when they change; an empty tuple: resolved."""
 
 
 class Nodes:
-    """Nodes, each with the policy that is in force for it."""
+    """Nodes, each with the policy in force for it."""
 
     name = "Node"
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report_problems: ReportProblems) -> None:
         self.policies = Policies()
-        self._tell = tell
-        self._bare: dict[str, NodeRecord] = {}
-        # None: there is a record, which cannot be read.
+        self._report_problems = report_problems
+        self._without_policy: dict[str, NodeRecord] = {}
+        # None: the record on the topic is invalid.
         self._written: dict[str, NodeRecord | None] = {}
         self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
         self._listed: set[str] = set()
@@ -166,7 +169,7 @@ class Nodes:
     def __len__(self) -> int:
         return len(self._written)
 
-    def learn(self, key: bytes, value: bytes | None) -> None:
+    def restore(self, key: bytes, value: bytes | None) -> None:
         name = key.decode(errors="replace")
         if value is None:
             self._written.pop(name, None)
@@ -177,46 +180,46 @@ class Nodes:
     def begin(self) -> None:
         self._listed = set()
 
-    def put(self, of: msgspec.Raw) -> Iterable[Entry]:
+    def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
-            bare = read_node(of)
+            node = read_node(manifest)
         except InvalidRecordError as error:
-            self._listed.add(refuse(self.name, of, error).name)
+            self._listed.add(_refuse(self.name, manifest, error).name)
             return ()
-        self._listed.add(bare.node)
-        self._bare[bare.node] = bare
-        return self._entry(bare)
+        self._listed.add(node.node)
+        self._without_policy[node.node] = node
+        return self._entry(node)
 
-    def gone(self, of: msgspec.Raw) -> Iterable[Entry]:
-        return self._drop(name_of(of).name)
+    def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
+        return self._drop(_metadata(manifest).name)
 
     def complete(self) -> Iterator[Entry]:
         for name in self._written.keys() - self._listed:
             yield from self._drop(name)
 
     def apply(self, policies: Policies) -> Iterator[Entry]:
-        """Put another policy in force for all nodes; gives what changes by it.
+        """Put another policy in force for all nodes; yield the records that change.
 
-        Between two entries nodes may come, change and go.
+        Nodes may be added, changed and deleted between two entries.
         """
         self.policies = policies
-        for name in list(self._bare):
-            if (bare := self._bare.get(name)) is not None:
-                yield from self._entry(bare)
+        for name in list(self._without_policy):
+            if (node := self._without_policy.get(name)) is not None:
+                yield from self._entry(node)
 
-    def _entry(self, bare: NodeRecord) -> Iterable[Entry]:
-        before = self._written.get(bare.node)
-        record, problems = with_policy(bare, self.policies, before)
-        if problems != self._problems.get(bare.node, ()):
-            self._problems[bare.node] = problems
-            self._tell(bare.node, problems)
+    def _entry(self, node: NodeRecord) -> Iterable[Entry]:
+        before = self._written.get(node.node)
+        record, problems = with_policy(node, self.policies, before)
+        if problems != self._problems.get(node.node, ()):
+            self._problems[node.node] = problems
+            self._report_problems(node.node, problems)
         if record == before:
             return ()
-        self._written[bare.node] = record
+        self._written[node.node] = record
         return (node_entry(record),)
 
     def _drop(self, name: str) -> Iterable[Entry]:
-        self._bare.pop(name, None)
+        self._without_policy.pop(name, None)
         self._problems.pop(name, None)
         if name not in self._written:
             return ()
@@ -225,18 +228,18 @@ class Nodes:
 
 
 class Workloads:
-    """Objects of one kind that own pods, or limit their evictions."""
+    """Objects of one kind that own pods or limit their eviction."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
-        # None: there is a record, which cannot be read.
+        # None: the record on the topic is invalid.
         self._written: dict[bytes, WorkloadRecord | None] = {}
         self._listed: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._written)
 
-    def learn(self, key: bytes, value: bytes | None) -> None:
+    def restore(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self._written.pop(key, None)
             return
@@ -246,11 +249,11 @@ class Workloads:
     def begin(self) -> None:
         self._listed = set()
 
-    def put(self, of: msgspec.Raw) -> Iterable[Entry]:
+    def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
-            record = read_workload(of, self.name)
+            record = read_workload(manifest, self.name)
         except InvalidRecordError as error:
-            self._listed.add(self._key(refuse(self.name, of, error)))
+            self._listed.add(self._key(_refuse(self.name, manifest, error)))
             return ()
         key = workload_key(record.namespace, record.kind, record.name)
         self._listed.add(key)
@@ -259,15 +262,15 @@ class Workloads:
         self._written[key] = record
         return (Entry(WORKLOADS, record.namespace, key, encode_json(record)),)
 
-    def gone(self, of: msgspec.Raw) -> Iterable[Entry]:
-        return self._drop(self._key(name_of(of)))
+    def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
+        return self._drop(self._key(_metadata(manifest)))
 
     def complete(self) -> Iterator[Entry]:
         for key in self._written.keys() - self._listed:
             yield from self._drop(key)
 
-    def _key(self, who: _Name) -> bytes:
-        return workload_key(who.namespace, self.name, who.name)
+    def _key(self, metadata: _Metadata) -> bytes:
+        return workload_key(metadata.namespace, self.name, metadata.name)
 
     def _drop(self, key: bytes) -> Iterable[Entry]:
         if key not in self._written:

@@ -1,9 +1,7 @@
-"""The cluster watcher: an API server's nodes, pods and workloads kept on topics, by one leader.
+"""Follow an API server and keep the topics of nodes, pods and workloads equal to it.
 
-Owes the rest: the topics say what the API server says, whatever fails in between, and who is cut
-off writes no more. A leader first takes over the topics as the one writer that the broker knows,
-reads back what lies there, lists everything, and goes on with what changes. If anything fails it
-begins again from there: nothing is kept that could be wrong.
+The leader opens a transactional producer, which fences its predecessor, reads the topics back,
+lists every kind, and then follows changes. After a failure it restarts from there with empty state.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.compacted_writer import Entry, open_producer, write_batches, written_by
-from pipeline.sources.policy_file import filter_limits, tell
+from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
@@ -36,12 +34,14 @@ log = get_logger(__name__)
 
 SOURCE: Final = "cluster"
 
-OBJECTS = gauge("watcher_objects", "Objects that are known.", ["kind"])
-IN_STEP = gauge("watcher_in_step", "1 once a whole list of the kind is written.", ["kind"])
-ALIVE_AT = gauge(
-    "watcher_last_event_timestamp_seconds", "When the API server last said something.", ["kind"]
+OBJECTS = gauge("watcher_objects", "Objects known to the watcher.", ["kind"])
+IN_STEP = gauge(
+    "watcher_in_step", "1 when a complete list of the kind has been written, else 0.", ["kind"]
 )
-BEGUN = counter("watcher_starts", "Times that everything was listed anew, and why.", ["why"])
+ALIVE_AT = gauge(
+    "watcher_last_event_timestamp_seconds", "When the API server last sent an event.", ["kind"]
+)
+BEGUN = counter("watcher_starts", "Starts and restarts of the watcher, by cause.", ["why"])
 
 _PATHS: Final[Mapping[str, str]] = {
     "Node": "/api/v1/nodes",
@@ -54,37 +54,35 @@ _PATHS: Final[Mapping[str, str]] = {
     "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
 }
 _WORKLOADS: Final = tuple(kind for kind in _PATHS if kind not in ("Node", "Pod"))
-_WAITING: Final = 4000
-# A transaction takes the broker tens of milliseconds, however little is in it.
-_AT_ONCE: Final = 4000
+_MAX_QUEUED: Final = 4000
+# A transaction takes the broker tens of milliseconds, independent of its size.
+_MAX_BATCH: Final = 4000
 _PAUSE_SECONDS: Final = 5.0
 
 
 class Watcher:
-    """What one leader knows; made anew for each turn."""
+    """The state of one leader; recreated after each failure."""
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
         self._settings = settings
         self._reporter = EventReporter(api, "springtide-watcher")
-        self._nodes = Nodes(self._tell_of_node)
+        self.nodes = Nodes(self._report_node_problems)
         self._pods = Pods()
-        self._others = {kind: Workloads(kind) for kind in _WORKLOADS}
-        self._waiting: asyncio.Queue[Entry | asyncio.Event] = asyncio.Queue(_WAITING)
+        self._workloads = {kind: Workloads(kind) for kind in _WORKLOADS}
+        self._queue: asyncio.Queue[Entry | asyncio.Event] = asyncio.Queue(_MAX_QUEUED)
         self._policy_known = asyncio.Event()
-        # Nodes change by two hands, their own and the policy's: what is written of one must come in
-        # the order in which it was worked out.
-        self._turn = asyncio.Lock()
+        # Node events and policy changes both produce node records, whose order must be preserved.
+        self._node_lock = asyncio.Lock()
         self._problems: tuple[PolicyProblem, ...] | None = None
 
     async def run(self) -> None:
-        """Keep the topics in step, until cancelled. Raises what `KafkaError` and `KubernetesError`
-        there are."""
+        """Keep the topics in step until cancelled. Raises `KafkaError` and `KubernetesError`."""
         kafka = self._settings.kafka
-        sole = f"{kafka.topic_prefix}-watcher"
-        async with open_producer(kafka, "springtide-watcher", sole) as producer:
+        sole_writer = f"{kafka.topic_prefix}-watcher"
+        async with open_producer(kafka, "springtide-watcher", sole_writer) as producer:
             await self._read_back(kafka)
-            kinds: list[Kind] = [self._nodes, self._pods, *self._others.values()]
+            kinds: list[Kind] = [self.nodes, self._pods, *self._workloads.values()]
             try:
                 await run_all([
                     self._write(producer, kafka),
@@ -92,33 +90,33 @@ class Watcher:
                     *(self._follow(kind) for kind in kinds),
                 ])  # fmt: skip
             finally:
-                # Who leads no longer, or begins again, is in step with nothing.
+                # A former leader is no longer in step.
                 for kind in kinds:
                     IN_STEP.labels(kind.name).set(0)
 
     async def _read_back(self, kafka: KafkaSettings) -> None:
-        """Learn what lies on the topics. What cannot be read is written anew."""
-        for topic, kind in ((NODES, self._nodes), (PODS, self._pods)):
+        """Restore the state from the topics. Invalid records will be overwritten."""
+        for topic, kind in ((NODES, self.nodes), (PODS, self._pods)):
             async for key, value in written_by(kafka, topic, SOURCE):
-                _learn(kind, key, value)
+                _restore(kind, key, value)
         async for key, value in written_by(kafka, WORKLOADS, SOURCE):
             parts = key.decode(errors="replace").split("/")
-            if len(parts) == 3 and parts[1] in self._others:
-                _learn(self._others[parts[1]], key, value)
-        log.info("topics are read back", nodes=len(self._nodes), pods=len(self._pods),
-                 workloads=sum(map(len, self._others.values())))  # fmt: skip
+            if len(parts) == 3 and parts[1] in self._workloads:
+                _restore(self._workloads[parts[1]], key, value)
+        log.info("topics are read back", nodes=len(self.nodes), pods=len(self._pods),
+                 workloads=sum(map(len, self._workloads.values())))  # fmt: skip
 
     # -- from the API server
 
     async def _follow(self, kind: Kind) -> None:
         IN_STEP.labels(kind.name).set(0)
-        if kind is self._nodes:
-            # Without its policy a node would look as if it had none.
+        if kind is self.nodes:
+            # Nodes published before the policy is known would lose theirs.
             await self._policy_known.wait()
-        turn = self._turn if kind is self._nodes else nullcontext()
+        lock = self._node_lock if kind is self.nodes else nullcontext()
         async with aclosing(follow(self._api, _PATHS[kind.name])) as events:
             async for event in events:
-                async with turn:
+                async with lock:
                     await self._take(kind, event)
                 ALIVE_AT.labels(kind.name).set(self._api.clock.now())
                 OBJECTS.labels(kind.name).set(len(kind))
@@ -128,108 +126,113 @@ class Watcher:
             case Began():
                 kind.begin()
             case Page(objects):
-                for of in objects:
-                    await self._hand_on(kind.put(of))
+                for manifest in objects:
+                    await self._enqueue(kind.put(manifest))
             case Complete():
-                await self._hand_on(kind.complete())
+                await self._enqueue(kind.complete())
                 await self._until_written()
                 IN_STEP.labels(kind.name).set(1)
                 log.info("in step", kind=kind.name, objects=len(kind))
-            case Changed(of, is_gone):
-                await self._hand_on(kind.gone(of) if is_gone else kind.put(of))
+            case Changed(manifest, is_deleted):
+                entries = kind.delete(manifest) if is_deleted else kind.put(manifest)
+                await self._enqueue(entries)
             case Alive():
                 pass
 
     async def _follow_policy(self) -> None:
         kubernetes = self._settings.kubernetes
         path = f"/api/v1/namespaces/{kubernetes.config_namespace}/configmaps"
-        only = {"fieldSelector": f"metadata.name={kubernetes.config_name}"}
-        found: msgspec.Raw | None = None
-        async with aclosing(follow(self._api, path, only)) as events:
+        selector = {"fieldSelector": f"metadata.name={kubernetes.config_name}"}
+        manifest: msgspec.Raw | None = None
+        async with aclosing(follow(self._api, path, selector)) as events:
             async for event in events:
                 match event:
                     case Began():
-                        found = None
+                        manifest = None
                     case Page(objects):
-                        found = objects[0]
+                        manifest = objects[0]
                     case Complete():
-                        await self._apply_policy(found)
-                    case Changed(of, is_gone):
-                        await self._apply_policy(None if is_gone else of)
+                        await self.apply_policy(manifest)
+                    case Changed(changed, is_deleted):
+                        await self.apply_policy(None if is_deleted else changed)
 
-    async def _apply_policy(self, of: msgspec.Raw | None) -> None:
-        config = None if of is None else msgspec.json.decode(of)
+    async def apply_policy(self, manifest: msgspec.Raw | None) -> None:
+        """Put the policy of a ConfigMap in force; `manifest` is None if there is no ConfigMap."""
+        config = None if manifest is None else msgspec.json.decode(manifest)
         data = None if config is None else config.get("data") or {}
         limits = filter_limits(self._settings)
-        policies, problems = load_policies(data, self._nodes.policies, limits)
-        changed = policies != self._nodes.policies
+        policies, problems = load_policies(data, self.nodes.policies, limits)
+        changed = policies != self.nodes.policies
         if problems != self._problems:
             self._problems = problems
-            self._tell_of_policy(config, problems)
+            self._report_policy_problems(config, problems)
         if changed or not self._policy_known.is_set():
             if policies.is_usable:
                 log.info("policy is in force")
             else:
-                log.warning("no usable policy yet: nodes that have one keep it, others have none")
-            async with self._turn:
-                await self._hand_on(self._nodes.apply(policies))
+                log.warning("no valid policy yet: nodes keep the policy of their last record")
+            async with self._node_lock:
+                await self._enqueue(self.nodes.apply(policies))
         self._policy_known.set()
 
-    async def _hand_on(self, entries: Iterable[Entry]) -> None:
+    async def _enqueue(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            await self._waiting.put(entry)
+            await self._queue.put(entry)
 
     async def _until_written(self) -> None:
-        """Return when all that was handed on before is on the topics."""
+        """Return when all entries enqueued before are on the topics."""
         written = asyncio.Event()
-        await self._waiting.put(written)
+        await self._queue.put(written)
         await written.wait()
 
     # -- to the topics
 
     async def _write(self, producer: Producer, kafka: KafkaSettings) -> None:
         while True:
-            batch = [await self._waiting.get()]
-            while len(batch) < _AT_ONCE and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
-            entries = [one for one in batch if isinstance(one, Entry)]
+            batch = [await self._queue.get()]
+            while len(batch) < _MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            entries = [item for item in batch if isinstance(item, Entry)]
             if entries:
-                with translated_errors(kafka, "writing what the cluster says"):
+                with translated_errors(kafka, "writing the objects of the cluster"):
                     async with producer.transaction():
                         await write_batches(producer, kafka, SOURCE, entries)
-            for one in batch:
-                if isinstance(one, asyncio.Event):
-                    one.set()
+            for item in batch:
+                if isinstance(item, asyncio.Event):
+                    item.set()
 
-    # -- what is wrong
+    # -- problems
 
-    def _tell_of_policy(self, config: Any, problems: tuple[PolicyProblem, ...]) -> None:
-        tell(problems)
+    def _report_policy_problems(self, config: Any, problems: tuple[PolicyProblem, ...]) -> None:
+        report_problems(problems)
         if config is not None and problems:
             text = "; ".join(map(str, problems))
-            # What is good in it must not wait for the Event about what is not.
+            # The valid parts must not wait for the Event about the invalid ones.
             self._reporter.warn_soon(config, "ConfigMap", "PolicyProblem", text)
 
-    def _tell_of_node(self, node: str, problems: tuple[PolicyProblem, ...]) -> None:
+    def _report_node_problems(self, node: str, problems: tuple[PolicyProblem, ...]) -> None:
         for problem in problems:
-            log.warning("policy of a node", node=node, problem=str(problem))
+            log.warning("invalid policy of node", node=node, problem=str(problem))
         if problems:
             self._reporter.warn_soon(
                 {"metadata": {"name": node}}, "Node", "PolicyProblem", "; ".join(map(str, problems))
             )
 
 
-def _learn(kind: Kind, key: bytes, value: bytes | None) -> None:
+def _restore(kind: Kind, key: bytes, value: bytes | None) -> None:
     try:
-        kind.learn(key, value)
+        kind.restore(key, value)
     except RecordError as error:
-        log.warning("record on the topic cannot be read", kind=kind.name, key=repr(key)[:100],
+        log.warning("invalid record on the topic", kind=kind.name, key=repr(key)[:100],
                     why=error.message)  # fmt: skip
 
 
 async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
-    """Keep the topics in step, from the beginning each time that Kafka fails. Raises
-    `KubernetesError` if we are not allowed to, `TopicDriftError` if a topic is missing."""
+    """Keep the topics in step until cancelled; restart after each Kafka error.
+
+    Raises `KubernetesError` if the API server denies access, `TopicDriftError` if a topic is
+    missing.
+    """
     BEGUN.labels("start").inc()
     while True:
         try:
@@ -240,5 +243,5 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
         except KafkaError as error:
             why = "another writes" if is_fenced(error) else "Kafka"
             BEGUN.labels(why).inc()
-            log.error("beginning again", why=str(error), seconds=_PAUSE_SECONDS)
+            log.error("restarting", why=str(error), seconds=_PAUSE_SECONDS)
             await clock.sleep(_PAUSE_SECONDS)

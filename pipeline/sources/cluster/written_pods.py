@@ -1,8 +1,8 @@
-"""What was written of each pod, for a million of them: columns, and no object per pod.
+"""A memory-efficient table of the pod records on the topic, for a million pods.
 
-Owes the rest: by uid, the node under which its record lies and a digest of its value, in 30 bytes a
-place; which of them a whole list did not have. An open-addressing table: linear probing, grown at
-two thirds, deleted places kept as marks until then.
+For each uid it stores the node of the record and a digest of its value, in 30 bytes a slot, and
+whether the current list contains the pod. It is a hash table with open addressing and linear
+probing. It grows when two thirds are used; deleted slots stay marked until then.
 """
 
 import hashlib
@@ -13,99 +13,114 @@ import numpy as np
 import numpy.typing as npt
 
 _FREE: Final = 0
-_GONE: Final = 1
-_HELD: Final = 2
-_LEAST: Final = 1024
+_DELETED: Final = 1
+_USED: Final = 2
+_MIN_SLOTS: Final = 1024
 
 Uid = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """What `put` found: whether the record differs from the one written last, and the node under
-    which that one lies, None if there was none."""
+    """Whether a record differs from the last one of its pod, and the node of that last record;
+    None if there was none."""
 
     differs: bool
-    before: str | None
+    node_before: str | None
 
 
-class Seen:
-    """Not for several threads. Texts of nodes are kept once, while there are pods on them; uids
-    that are no UUID (a file, a test) are kept as texts."""
+class WrittenPods:
+    """The node and digest of each pod's record. Not thread-safe.
+
+    Each node name is stored once, while pods are on the node. Uids that are not UUIDs (of a static
+    pod, say) are stored as strings, too.
+    """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._odd: dict[Uid, str] = {}
-        self._held = self._used = 0
-        self._allocate(_LEAST)
+        self._node_names: list[str] = []
+        self._node_numbers: dict[str, int] = {}
+        self._other_uids: dict[Uid, str] = {}
+        self._size = self._occupied = 0
+        self._allocate(_MIN_SLOTS)
 
     def __len__(self) -> int:
-        return self._held
+        return self._size
 
     @property
     def nbytes(self) -> int:
-        """Memory of the columns."""
+        """Memory of the columns in bytes."""
         columns = (self._high, self._low, self._digests, self._nodes, self._listed, self._states)
         return sum(column.nbytes for column in columns)
 
     def put(self, uid: str, node: str, value: bytes) -> Change:
-        """Note that the record of `uid` lies under `node` and has this value."""
-        key, is_odd = _key(uid)
-        number = self._number(node)
+        """Remember that the record of `uid` is on `node` and has this value; mark it as listed."""
+        key, is_other = _key(uid)
+        number = self._node_number(node)
         digest = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
-        place, is_held = self._find(key)
+        slot, is_used = self._find(key)
         before, differs = None, True
-        if is_held:
-            before = self._name_at(place)
-            differs = before != node or self._digest_at[place] != digest
+        if is_used:
+            before = self._node_at_slot(slot)
+            differs = before != node or self._digest_view[slot] != digest
         else:
-            if self._used + 1 > 2 * len(self._states) // 3:
+            if self._occupied + 1 > 2 * len(self._states) // 3:
                 self._grow()
-                place, _ = self._find(key)
-            self._used += self._state_at[place] == _FREE
-            self._held += 1
-            self._state_at[place] = _HELD
-            self._high_at[place], self._low_at[place] = key
-            if is_odd:
-                self._odd[key] = uid
-        self._node_at[place] = number
-        self._digest_at[place] = digest
-        self._listed_at[place] = True
+                slot, _ = self._find(key)
+            self._occupied += self._state_view[slot] == _FREE
+            self._size += 1
+            self._state_view[slot] = _USED
+            self._high_view[slot], self._low_view[slot] = key
+            if is_other:
+                self._other_uids[key] = uid
+        self._node_view[slot] = number
+        self._digest_view[slot] = digest
+        self._listed_view[slot] = True
         return Change(differs, before)
 
     def node_of(self, uid: str) -> str | None:
-        """The node under which the record of a pod lies, None if there is none."""
-        place, is_held = self._find(_key(uid)[0])
-        return self._name_at(place) if is_held else None
+        """Return the node of a pod's record, None if there is no record."""
+        slot, is_used = self._find(_key(uid)[0])
+        return self._node_at_slot(slot) if is_used else None
 
-    def keep(self, uid: str) -> None:
-        """Note that a list has the pod, whose record stays as it is."""
-        place, is_held = self._find(_key(uid)[0])
-        if is_held:
-            self._listed_at[place] = True
+    def mark_listed(self, uid: str) -> None:
+        """Mark a pod as listed without changing its record."""
+        slot, is_used = self._find(_key(uid)[0])
+        if is_used:
+            self._listed_view[slot] = True
 
     def drop(self, uid: str) -> str | None:
-        """Forget a pod; gives the node under which its record lies, None if there was none."""
+        """Remove a pod; return the node of its record, None if there was no record."""
         key, _ = _key(uid)
-        place, is_held = self._find(key)
-        if not is_held:
+        slot, is_used = self._find(key)
+        if not is_used:
             return None
-        self._state_at[place] = _GONE
-        self._held -= 1
-        self._odd.pop(key, None)
-        return self._name_at(place)
+        self._state_view[slot] = _DELETED
+        self._size -= 1
+        self._other_uids.pop(key, None)
+        return self._node_at_slot(slot)
 
     def begin(self) -> None:
-        """A whole list begins: what is put or kept from now on is in it."""
+        """Start a new list: no pod is marked as listed."""
         self._listed[:] = False
 
     def missing(self) -> Iterator[tuple[str, str]]:
-        """Uid and node of each pod that was not put or kept since `begin`, as they come to be
-        dropped."""
-        places = np.flatnonzero((self._states == _HELD) & ~self._listed)
-        for place in places.tolist():
-            key = int(self._high[place]), int(self._low[place])
-            yield self._text(key), self._name_at(place)
+        """Yield uid and node of each pod not listed since `begin`; the caller may drop it."""
+        slots = np.flatnonzero((self._states == _USED) & ~self._listed)
+        for slot in slots.tolist():
+            key = int(self._high[slot]), int(self._low[slot])
+            yield self._text(key), self._node_at_slot(slot)
+
+    @property
+    def num_node_names(self) -> int:
+        """Number of node names in memory."""
+        return max(len(self._node_names), len(self._node_numbers))
+
+    def forget_unused_nodes(self) -> None:
+        """Drop the names of nodes without pods: an autoscaler makes new names for ever."""
+        used_slots = np.flatnonzero(self._states == _USED)
+        used, numbers = np.unique(self._nodes[used_slots], return_inverse=True)
+        self._nodes[used_slots] = numbers
+        self._node_names = [self._node_names[number] for number in used.tolist()]
+        self._node_numbers = {name: number for number, name in enumerate(self._node_names)}
 
     # -- the table
 
@@ -116,79 +131,79 @@ class Seen:
         self._nodes = np.zeros(size, np.int32)
         self._listed = np.zeros(size, np.bool_)
         self._states = np.zeros(size, np.uint8)
-        # One by one, places of an array cost three times as much.
-        self._high_at, self._low_at = self._high.data, self._low.data
-        self._digest_at, self._node_at = self._digests.data, self._nodes.data
-        self._listed_at, self._state_at = self._listed.data, self._states.data
+        # Access to single elements of an array costs three times as much.
+        self._high_view, self._low_view = self._high.data, self._low.data
+        self._digest_view, self._node_view = self._digests.data, self._nodes.data
+        self._listed_view, self._state_view = self._listed.data, self._states.data
 
     def _grow(self) -> None:
-        """A table of the size that it should have, with what this one holds: who finds a place
-        taken, or is not the first at it, looks at the next."""
-        held = np.flatnonzero(self._states == _HELD)
-        high, low = self._high[held], self._low[held]
-        digests, nodes, listed = self._digests[held], self._nodes[held], self._listed[held]
-        self._allocate(max(_LEAST, 1 << (2 * len(held)).bit_length()))
+        """Move all pods to a table of the right size.
+
+        A pod whose slot is taken, or that is not the first to claim it, tries the next slot.
+        """
+        used_slots = np.flatnonzero(self._states == _USED)
+        high, low = self._high[used_slots], self._low[used_slots]
+        digests, nodes, listed = (
+            self._digests[used_slots],
+            self._nodes[used_slots],
+            self._listed[used_slots],
+        )
+        self._allocate(max(_MIN_SLOTS, 1 << (2 * len(used_slots)).bit_length()))
         mask = len(self._states) - 1
-        places = (_mixed(high, low) & np.uint64(mask)).astype(np.int64)
-        left = np.arange(len(held))
-        while len(left):
-            waiting = left[self._states[places[left]] == _FREE]
-            taken, first = np.unique(places[waiting], return_index=True)
+        slots = (mix_arrays(high, low) & np.uint64(mask)).astype(np.int64)
+        remaining = np.arange(len(used_slots))
+        while len(remaining):
+            waiting = remaining[self._states[slots[remaining]] == _FREE]
+            taken, first = np.unique(slots[waiting], return_index=True)
             placed = waiting[first]
-            self._states[taken] = _HELD
+            self._states[taken] = _USED
             self._high[taken], self._low[taken] = high[placed], low[placed]
             self._digests[taken], self._nodes[taken] = digests[placed], nodes[placed]
             self._listed[taken] = listed[placed]
-            left = np.setdiff1d(left, placed, assume_unique=True)
-            places[left] = (places[left] + 1) & mask
-        self._used = len(held)
+            remaining = np.setdiff1d(remaining, placed, assume_unique=True)
+            slots[remaining] = (slots[remaining] + 1) & mask
+        self._occupied = len(used_slots)
 
     def _find(self, key: Uid) -> tuple[int, bool]:
-        """The place of a uid and that it is held; else the place where it may be put."""
+        """Return the slot of a uid and True, or a free slot for it and False."""
         high, low = key
-        mask = len(self._state_at) - 1
-        place = _mix(high, low) & mask
+        mask = len(self._state_view) - 1
+        slot = mix(high, low) & mask
         free = -1
         while True:
-            state = self._state_at[place]
+            state = self._state_view[slot]
             if state == _FREE:
-                return (place if free < 0 else free), False
-            if state == _GONE:
-                free = place if free < 0 else free
-            elif self._low_at[place] == low and self._high_at[place] == high:
-                return place, True
-            place = (place + 1) & mask
+                return (slot if free < 0 else free), False
+            if state == _DELETED:
+                free = slot if free < 0 else free
+            elif self._low_view[slot] == low and self._high_view[slot] == high:
+                return slot, True
+            slot = (slot + 1) & mask
 
     # -- texts
 
-    def _name_at(self, place: int) -> str:
-        return self._names[self._node_at[place]]
+    def _node_at_slot(self, slot: int) -> str:
+        return self._node_names[self._node_view[slot]]
 
-    def _number(self, node: str) -> int:
-        number = self._numbers.get(node)
+    def _node_number(self, node: str) -> int:
+        number = self._node_numbers.get(node)
         if number is None:
-            if len(self._names) >= max(_LEAST, 2 * self._held):
-                self._forget_names()
-            number = self._numbers[node] = len(self._names)
-            self._names.append(node)
+            if len(self._node_names) >= max(_MIN_SLOTS, 2 * self._size):
+                self.forget_unused_nodes()
+            number = self._node_numbers[node] = len(self._node_names)
+            self._node_names.append(node)
         return number
 
-    def _forget_names(self) -> None:
-        """Let go of nodes of which there is no pod any more: autoscaled ones come for ever."""
-        held = np.flatnonzero(self._states == _HELD)
-        used, numbers = np.unique(self._nodes[held], return_inverse=True)
-        self._nodes[held] = numbers
-        self._names = [self._names[number] for number in used.tolist()]
-        self._numbers = {name: number for number, name in enumerate(self._names)}
-
     def _text(self, key: Uid) -> str:
-        odd = self._odd.get(key)
-        return _uuid_text(key[0] << 64 | key[1]) if odd is None else odd
+        text = self._other_uids.get(key)
+        return _uuid_text(key[0] << 64 | key[1]) if text is None else text
 
 
 def _key(uid: str) -> tuple[Uid, bool]:
-    """The number that is kept of a uid, and whether its text has to be kept, too: it is that of no
-    UUID as Kubernetes writes it."""
+    """Return the 128-bit key of a uid, and whether the uid must be stored as a string, too.
+
+    That is the case unless it is a UUID in the spelling of Kubernetes.
+    """
     digits = uid.replace("-", "")
     if len(uid) == 36 and len(digits) == 32:
         try:
@@ -197,9 +212,9 @@ def _key(uid: str) -> tuple[Uid, bool]:
             pass
         else:
             if _uuid_text(whole) == uid:
-                return (whole >> 64, whole & _ALL), False
+                return (whole >> 64, whole & _MASK_64), False
     whole = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=16).digest(), "big")
-    return (whole >> 64, whole & _ALL), True
+    return (whole >> 64, whole & _MASK_64), True
 
 
 def _uuid_text(whole: int) -> str:
@@ -209,19 +224,19 @@ def _uuid_text(whole: int) -> str:
 
 
 _FACTORS: Final = 0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F
-_ALL: Final = 0xFFFF_FFFF_FFFF_FFFF
+_MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _mix(high: int, low: int) -> int:
-    """A number to begin looking at: every bit of a uid changes the lower ones of it."""
-    mixed = (high * _FACTORS[0] + low) & _ALL
-    mixed = ((mixed ^ (mixed >> 32)) * _FACTORS[1]) & _ALL
+def mix(high: int, low: int) -> int:
+    """Hash a uid: each of its bits changes the lower bits of the result."""
+    mixed = (high * _FACTORS[0] + low) & _MASK_64
+    mixed = ((mixed ^ (mixed >> 32)) * _FACTORS[1]) & _MASK_64
     return mixed ^ (mixed >> 29)
 
 
-def _mixed(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """`_mix` of many."""
+def mix_arrays(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`mix` for arrays."""
     mixed = high * np.uint64(_FACTORS[0]) + low
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(_FACTORS[1])
-    found: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(29))
-    return found
+    hashes: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(29))
+    return hashes

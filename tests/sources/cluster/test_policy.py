@@ -1,4 +1,4 @@
-"""A policy with a mistake is in force where it is good, whatever becomes of the Event about it."""
+"""The valid parts of a policy are in force even if the Event about the others is not sent."""
 
 import asyncio
 import json
@@ -11,21 +11,21 @@ from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import Watcher
 
 
-class Mute:
-    """An API server, named a fake, that never answers who writes."""
+class SilentApi:
+    """A fake API server that never answers writes."""
 
     clock = SystemClock()
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.paths: list[str] = []
 
     async def create(self, path: str, body: Any) -> Any:
-        self.asked.append(path)
+        self.paths.append(path)
         await asyncio.Event().wait()
 
 
-async def test_what_is_good_in_it_does_not_wait_for_the_event() -> None:
-    api = Mute()
+async def test_valid_part_of_policy_does_not_wait_for_event() -> None:
+    api = SilentApi()
     watcher = Watcher(api, Settings())  # type: ignore[arg-type]
     bad = {"name": "x", "nodeSelector": {"matchLabels": {}}, "midUnallocatedPercent": 101}
     config = {
@@ -33,7 +33,7 @@ async def test_what_is_good_in_it_does_not_wait_for_the_event() -> None:
         "data": {"colocation-config": json.dumps({"enable": True, "nodeConfigs": [bad]})},
     }
     async with asyncio.timeout(5):
-        await watcher._apply_policy(msgspec.Raw(json.dumps(config).encode()))
-    assert watcher._nodes.policies.is_usable
+        await watcher.apply_policy(msgspec.Raw(json.dumps(config).encode()))
+    assert watcher.nodes.policies.is_usable
     await asyncio.sleep(0)
-    assert api.asked == ["/api/v1/namespaces/koordinator-system/events"]
+    assert api.paths == ["/api/v1/namespaces/koordinator-system/events"]

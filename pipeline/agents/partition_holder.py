@@ -240,7 +240,9 @@ class PartitionHolder:
             )
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):
-            self.run_task(run_file_source(self._settings, *files, clock=self._clock, patient=True))
+            self.run_task(
+                run_file_source(self._settings, *files, clock=self._clock, wait_for_files=True)
+            )
 
     def run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run until the partitions are revoked; a failure stops the worker."""

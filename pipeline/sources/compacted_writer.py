@@ -1,8 +1,8 @@
 """Write the records of a source to compacted topics: only the differences.
 
-A source compares its records with those that it wrote last, read back from the topic, and writes
-what differs; a record that it no longer has becomes a tombstone. Each record has its source in the
-header `source`, so that no source removes the records of another.
+A source reads its last records back from the topic and writes those that differ. A record that it
+no longer has becomes a tombstone. The record header `source` names the source, so that no source
+removes the records of another.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -22,12 +22,14 @@ from pipeline.topics.registry import NODES, PODS, Topic
 SOURCE_HEADER: Final = "source"
 
 _IN_FLIGHT = 1000
-# Small, because fetched records wait in memory as objects.
+# Small, because fetched records are buffered as objects.
 _FETCH_BYTES = 256 * 1024
-# Packed, because records of one kind are alike: half of a pod is names of fields.
+# Compressed, because records are similar: half of a pod record is field names.
 _BATCHING = Batching(linger_ms=5, batch_bytes=256 * 1024, compression="snappy")
 
-RECORDS = counter("source_records", "Records written by a source.", ["source", "topic", "change"])
+RECORDS = counter(
+    "source_records", "Records that a source has written.", ["source", "topic", "change"]
+)
 
 
 class Entry(NamedTuple):
@@ -40,18 +42,18 @@ class Entry(NamedTuple):
 
 
 def node_entry(record: NodeRecord) -> Entry:
-    """The entry of a node."""
+    """Return the entry of a node record."""
     return Entry(NODES, record.node, record.node.encode(), encode_json(record))
 
 
 def pod_entry(record: PodRecord) -> Entry:
-    """The entry of a pod."""
+    """Return the entry of a pod record."""
     key = pod_key(record.node, record.uid)
     return Entry(PODS, record.node, key, encode_json(record))
 
 
 def node_of_key(topic: Topic, key: bytes) -> str:
-    """The node of a record of `nodes` or `pods` with this key."""
+    """Return the node of a key of the topic `nodes` or `pods`."""
     text = key.decode(errors="replace")
     return text.rpartition("/")[0] if topic.name == PODS.name else text
 
@@ -60,24 +62,27 @@ def difference(
     topic: Topic,
     wanted: Mapping[bytes, Entry],
     known: Mapping[bytes, bytes],
-    keep: Collection[bytes] = (),
+    retained: Collection[bytes] = (),
 ) -> list[Entry]:
-    """The entries to write so that `topic`, which has the values `known`, has those `wanted`.
+    """Return the entries that change the values of `topic` from `known` to `wanted`.
 
-    Keys in `keep` are not removed. Tombstones come first, so that a pod that moved is listed twice
-    for a short time only.
+    Keys in `retained` are not removed. Tombstones come first, so that a pod that moved is on
+    two nodes only briefly.
     """
     removed = [
         Entry(topic, node_of_key(topic, key), key, None)
         for key in known
-        if key not in wanted and key not in keep
+        if key not in wanted and key not in retained
     ]
     return removed + [entry for key, entry in wanted.items() if known.get(key) != entry.value]
 
 
 def open_producer(kafka: KafkaSettings, client_id: str, sole_writer: str | None = None) -> Producer:
-    """A producer of a source. The `sole_writer` of a name writes in transactions, and the broker
-    refuses the one before. Raises `BrokerUnavailableError` on entry if no broker answers."""
+    """Create the producer of a source.
+
+    With `sole_writer`, a transactional id, it writes in transactions and the broker fences earlier
+    producers of that id. Raises `BrokerUnavailableError` on entry if no broker answers.
+    """
     client = client_options(kafka)
     return Producer(client, _BATCHING, client_id=client_id, sole_writer=sole_writer)
 
@@ -119,16 +124,15 @@ async def write(
 async def write_batches(
     producer: Producer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
 ) -> None:
-    """`write` for many entries at once, at a fraction of the cost; the entries of a partition are
-    written in order."""
+    """Write many entries in batches, much cheaper than `write`; in order within a partition."""
     headers = [(SOURCE_HEADER, source.encode())]
-    parts: dict[tuple[Topic, int], list[Keyed]] = {}
+    batches: dict[tuple[Topic, int], list[Keyed]] = {}
     for entry in entries:
-        place = entry.topic, partition_of(entry.node, kafka.partitions)
-        parts.setdefault(place, []).append(Keyed(entry.key, entry.value))
+        partition_key = entry.topic, partition_of(entry.node, kafka.partitions)
+        batches.setdefault(partition_key, []).append(Keyed(entry.key, entry.value))
     with translated_errors(kafka, f"writing from the source {source!r}"):
         pending: list[Delivery] = []
-        for (topic, partition), records in parts.items():
+        for (topic, partition), records in batches.items():
             name = topic.full_name(kafka.topic_prefix)
             pending += await producer.send_batches(name, partition, records, headers)
             tombstones = sum(record.value is None for record in records)
@@ -139,12 +143,12 @@ async def write_batches(
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:
-    """The values of `topic` whose newest record is from `source`, by key.
+    """Return by key the values of `topic` whose newest record is from `source`.
 
     Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
     """
     known: dict[bytes, bytes] = {}
-    async for key, value in written_by(kafka, topic, source):
+    async for key, value in records_of_source(kafka, topic, source):
         if value is not None:
             known[key] = value
         else:
@@ -152,30 +156,33 @@ async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[byt
     return known
 
 
-async def written_by(
+async def records_of_source(
     kafka: KafkaSettings, topic: Topic, source: str
 ) -> AsyncIterator[tuple[bytes, bytes | None]]:
-    """Key and value of every record of `topic` up to the present end, in the order of each
-    partition; the value of a tombstone or of another source's record is None. The partition of the
-    empty node comes first, because pods move from there to their node.
+    """Yield key and value of all records of `topic` up to its present end, as `all_records` does.
 
-    Raises `BrokerUnavailableError` if the broker does not answer or falls silent.
+    The value of a tombstone or of another source's record is None. Raises `BrokerUnavailableError`
+    if the broker does not answer or falls silent.
     """
-    async for message in all_of(kafka, topic):
-        mine = (SOURCE_HEADER, source.encode()) in message.headers
-        yield message.key, message.value if mine else None
+    async for message in all_records(kafka, topic):
+        is_own = (SOURCE_HEADER, source.encode()) in message.headers
+        yield message.key, message.value if is_own else None
 
 
-async def all_of(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[ConsumerRecord]:
-    """Every record of `topic` with a key up to the present end, in the order of `written_by`,
-    which raises the same."""
+async def all_records(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[ConsumerRecord]:
+    """Yield all records of `topic` that have a key, up to its present end.
+
+    Records are in the order of their partition. The partition of the empty node comes first,
+    because pods move from there to their node. Raises `BrokerUnavailableError` if the broker does
+    not answer or falls silent.
+    """
     partitions = topic_partitions(kafka, topic)
     first = partition_of("", kafka.partitions)
     fetching = Fetching(_FETCH_BYTES)
     async with open_follower(client_options(kafka), partitions, fetching) as follower:
         starts, ends = await follower.beginnings(), await follower.ends()
-        for some in (partitions[first : first + 1], partitions[:first] + partitions[first + 1 :]):
-            follower.seek({tp: starts[tp] for tp in some}, {tp: ends[tp] for tp in some})
+        for group in (partitions[first : first + 1], partitions[:first] + partitions[first + 1 :]):
+            follower.seek({tp: starts[tp] for tp in group}, {tp: ends[tp] for tp in group})
             async for records in follower.read_to_end():
                 for record in records:
                     if record.key is not None:

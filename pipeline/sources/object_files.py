@@ -1,11 +1,11 @@
-"""Nodes and pods from files, as `kubectl get nodes -o json` and `kubectl get pods -A -o json`
-print them, for where there is no API server to watch.
+"""Publish nodes and pods from files, for clusters whose API server cannot be watched.
 
-JSON only (kubectl's YAML is not read): a List, a NodeList or PodList, a single object, or an array.
-One file may hold both kinds (`kubectl get nodes,pods -A -o json`): name it twice. The files are
-read again when they change, and are the truth: what vanished from them is removed. An object that
-cannot be used costs itself; what is known of it stays. A file that cannot be read changes nothing.
-A policy beside them is resolved for each node; a broken edit of it leaves the last good one.
+The files are the output of `kubectl get nodes -o json` and `kubectl get pods -A -o json`: a List, a
+NodeList or PodList, a single object, or an array; YAML is not supported. One file may contain both
+kinds (`kubectl get nodes,pods -A -o json`): name it twice. Changed files are read again. Objects
+deleted from a file are removed from the topics. An invalid object keeps its last record, and an
+unreadable file changes nothing. A policy file is resolved for each node; an invalid edit leaves the
+last valid policy in force.
 
 Only one process may run this source for a cluster: two would remove each other's records if their
 files differ.
@@ -54,7 +54,9 @@ from pipeline.topics.registry import NODES, PODS, Topic
 SOURCE: Final = "file"
 POLL_SECONDS: Final = 2.0
 
-REFUSED = counter("file_source_refused_objects", "Objects that could not be used.", ["kind"])
+REFUSED = counter(
+    "file_source_refused_objects", "Objects refused because they are invalid.", ["kind"]
+)
 READ_AT = gauge("file_source_read_timestamp_seconds", "When the files were last read.")
 
 log = get_logger(__name__)
@@ -68,8 +70,8 @@ _TOPICS: Final[Mapping[Kind, Topic]] = {"Node": NODES, "Pod": PODS}
 
 
 class Problem(NamedTuple):
-    """An object that could not be used: which one, and why. `identity` is the node's name or the
-    pod's uid, empty if not even that is readable."""
+    """An invalid object and the reason. `identity` is the name of the node or the uid of the pod;
+    empty if it is unreadable."""
 
     kind: Kind
     file: Path
@@ -79,31 +81,31 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
-    """What the file of one kind holds: records by key, and what could not be used."""
+class FileObjects:
+    """The objects of one kind in a file: entries by key, and the invalid objects."""
 
     kind: Kind
     entries: Mapping[bytes, Entry] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
 
     @property
-    def has_nameless(self) -> bool:
-        """Whether an object was refused of which not even the identity is known."""
+    def has_unidentified(self) -> bool:
+        """Whether the identity of an invalid object is unknown."""
         return any(not problem.identity for problem in self.problems)
 
-    def keep(self, known: Mapping[bytes, bytes]) -> set[bytes]:
-        """The keys of `known` that must stay, because their object is there but cannot be used."""
-        if self.has_nameless:
+    def retained_keys(self, known: Mapping[bytes, bytes]) -> set[bytes]:
+        """Return the keys of `known` whose object exists or may exist, but is invalid."""
+        if self.has_unidentified:
             return set(known)
         refused = {problem.identity for problem in self.problems}
-        return {key for key in known if _identity_of(self.kind, key) in refused}
+        return {key for key in known if _identity_of_key(self.kind, key) in refused}
 
 
-def read_objects(path: Path, kind: Kind) -> Objects:
-    """The Node or Pod objects in the file at `path`; objects of other kinds are passed over.
+def read_objects(path: Path, kind: Kind) -> FileObjects:
+    """Read the Node or Pod objects in the file at `path`; ignore objects of other kinds.
 
-    Raises `InvalidRecordError` if the file as a whole cannot be read: it is missing, empty, half
-    written, or no JSON of Kubernetes objects.
+    Raises `InvalidRecordError` if the file is missing, empty, truncated, or not JSON of Kubernetes
+    objects.
     """
     entries: dict[bytes, Entry] = {}
     problems: list[Problem] = []
@@ -111,30 +113,30 @@ def read_objects(path: Path, kind: Kind) -> Objects:
         try:
             entry = node_entry(node_record(tree)) if kind == "Node" else pod_entry(pod_record(tree))
             if entry.key in entries:
-                raise InvalidRecordError("it is there twice")
+                raise InvalidRecordError("duplicate object")
             entries[entry.key] = entry
         except InvalidRecordError as error:
-            name, identity = _who(tree, kind)
+            name, identity = _identify(tree, kind)
             problems.append(Problem(kind, path, name, identity, error.message))
-    return Objects(kind, entries, tuple(problems))
+    return FileObjects(kind, entries, tuple(problems))
 
 
 async def publish_files(
     kafka: KafkaSettings,
     producer: Producer,
-    files: Sequence[Objects],
+    files: Sequence[FileObjects],
     known: dict[Kind, dict[bytes, bytes]],
 ) -> int:
-    """Write what differs between `files` and what is `known` on the topics, which is brought up to
-    date; gives the number of records written.
+    """Write the differences between `files` and `known`; return the number of records written.
 
-    Nodes are written before pods, so that a pod's node is there.
+    `known` has the values on the topics and is updated. Nodes are written before pods, so that the
+    node of a pod exists.
     """
     written = 0
     for objects in files:
         on_topic = known[objects.kind]
         changes = difference(
-            _TOPICS[objects.kind], objects.entries, on_topic, objects.keep(on_topic)
+            _TOPICS[objects.kind], objects.entries, on_topic, objects.retained_keys(on_topic)
         )
         written += await write(producer, kafka, SOURCE, changes)
         for change in changes:
@@ -154,15 +156,14 @@ async def run_file_source(
     pods_file: Path | None,
     clock: Clock,
     producers: ProducerFactory = open_producer,
-    patient: bool = False,
+    wait_for_files: bool = False,
 ) -> None:
-    """Keep the topics `nodes` and `pods` equal to the files, until cancelled.
+    """Keep the topics `nodes` and `pods` equal to the files until cancelled.
 
-    A kind without a file is left alone; nodes carry what `worker.policy_file` says, if it is set.
-    Raises `SettingsError` if a file cannot be read at the start (later, and from the start if
-    `patient`, that is logged, what is on the topics stays, and the next version is waited for),
-    `TopicDriftError` if a topic is missing, `KafkaError` if the broker does not take what is
-    written.
+    A kind without a file is not published. Nodes carry the policy in `worker.policy_file`, if that
+    is set. A file that becomes unreadable later is logged, and its records stay until its next
+    version. Raises `SettingsError` if a file is unreadable at the start, unless `wait_for_files` is
+    true; `TopicDriftError` if a topic is missing; `KafkaError` if records cannot be delivered.
     """
     paths = file_paths(nodes_file, pods_file)
     policy = PolicyFile(settings) if settings.worker.policy_file and "Node" in paths else None
@@ -171,37 +172,37 @@ async def run_file_source(
     try:
         files = read_at_start(paths)
     except SettingsError as error:
-        if not patient:
+        if not wait_for_files:
             raise
-        log.error("file cannot be used; its next version is waited for", why=str(error))
+        log.error("unreadable file; waiting for its next version", why=str(error))
         stamps, files = await _next_version(paths, watched, stamps, clock, [])
     kafka = settings.kafka
     await require_topics(kafka)
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}
     async with producers(kafka, "springtide-file-source") as producer:
         while True:
-            said = files
+            objects_of_kinds = files
             if policy is not None:
                 await asyncio.to_thread(policy.read)
-                said = [policy.put_into(objects, known["Node"]) for objects in files]
+                objects_of_kinds = [policy.apply(objects, known["Node"]) for objects in files]
             READ_AT.set(clock.now())
-            _tell(said, await publish_files(kafka, producer, said, known))
+            written = await publish_files(kafka, producer, objects_of_kinds, known)
+            _report(objects_of_kinds, written)
             stamps, files = await _next_version(paths, watched, stamps, clock, files)
 
 
 class PolicyFile:
-    """The policy in a file, and the last good one of each of its parts."""
+    """The policy in a file, with the last valid value of each of its parts."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.worker.policy_file is not None
         self.path: Path = settings.worker.policy_file
         self._limits = filter_limits(settings)
         self._policies = Policies()
-        self._of_nodes: dict[str, tuple[PolicyProblem, ...]] = {}
+        self._node_problems: dict[str, tuple[PolicyProblem, ...]] = {}
 
     def read(self) -> None:
-        """Take over what the file says now; what of it cannot be used changes nothing, is logged
-        and counted."""
+        """Read the file. Invalid parts are logged and counted, and leave their last valid value."""
         try:
             data = read_config_map(self.path)
         except (InvalidPolicyError, UsageError) as error:
@@ -210,20 +211,22 @@ class PolicyFile:
         self._policies, problems = load_policies(data, self._policies, self._limits)
         report_problems(problems)
 
-    def put_into(self, objects: Objects, known: Mapping[bytes, bytes]) -> Objects:
-        """The same nodes with what is in force for each; anything else as it is. What is `known` of
-        a node counts where there was no usable policy yet."""
+    def apply(self, objects: FileObjects, known: Mapping[bytes, bytes]) -> FileObjects:
+        """Return the nodes with the policy in force for each; return pods unchanged.
+
+        `known` has the records on the topic: their policy stays until there was a valid one.
+        """
         if objects.kind != "Node":
             return objects
         entries = {}
         for key, entry in objects.entries.items():
-            bare = decode_json(NodeRecord, entry.value or b"")
-            found, problems = with_policy(bare, self._policies, _published(known.get(key)))
-            if problems != self._of_nodes.get(bare.node, ()):
-                self._of_nodes[bare.node] = problems
+            node = decode_json(NodeRecord, entry.value or b"")
+            record, problems = with_policy(node, self._policies, _published(known.get(key)))
+            if problems != self._node_problems.get(node.node, ()):
+                self._node_problems[node.node] = problems
                 for problem in problems:
-                    log.warning("policy of a node", node=bare.node, problem=str(problem))
-            entries[key] = node_entry(found)
+                    log.warning("invalid policy of node", node=node.node, problem=str(problem))
+            entries[key] = node_entry(record)
         return replace(objects, entries=entries)
 
 
@@ -235,7 +238,7 @@ def _published(value: bytes | None) -> NodeRecord | None:
 
 
 def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Path]:
-    """The files that are given, by the kind that they hold."""
+    """Return the given files by the kind of their objects."""
     given: dict[Kind, Path | None] = {"Node": nodes_file, "Pod": pods_file}
     return {kind: path for kind, path in given.items() if path is not None}
 
@@ -245,19 +248,20 @@ async def _next_version(
     watched: Sequence[Path],
     seen: "_Stamps",
     clock: Clock,
-    before: Sequence[Objects],
-) -> tuple["_Stamps", list[Objects]]:
-    """Waits until a file that is watched has changed and all have then stood still for a poll, and
-    reads those of `paths`. Of one that cannot be used it is what was read `before`; where there is
-    none the next version is waited for."""
+    before: Sequence[FileObjects],
+) -> tuple["_Stamps", list[FileObjects]]:
+    """Wait until a watched file has changed and all are unchanged for one poll; read `paths`.
+
+    An unreadable file is replaced by its objects in `before`. If there are none, wait on.
+    """
     last = seen
     while True:
         await clock.sleep(POLL_SECONDS)
         now = await asyncio.to_thread(_stamps, watched)
         if now == last and now != seen:
-            found = await asyncio.to_thread(_read_all, paths, before)
-            if len(found) == len(paths):
-                return now, found
+            files = await asyncio.to_thread(_read_all, paths, before)
+            if len(files) == len(paths):
+                return now, files
             seen = now
         last = now
 
@@ -277,48 +281,51 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _read_all(paths: Mapping[Kind, Path], before: Sequence[Objects]) -> list[Objects]:
-    found = []
+def _read_all(paths: Mapping[Kind, Path], before: Sequence[FileObjects]) -> list[FileObjects]:
+    files = []
     for kind, path in paths.items():
         try:
-            found.append(read_objects(path, kind))
+            files.append(read_objects(path, kind))
         except InvalidRecordError as error:
-            log.error("file cannot be used; what was read before stays", why=str(error))
-            found += [objects for objects in before if objects.kind == kind]
-    return found
+            log.error("unreadable file; its last objects stay", why=str(error))
+            files += [objects for objects in before if objects.kind == kind]
+    return files
 
 
-def read_at_start(paths: Mapping[Kind, Path], policy: Path | None = None) -> list[Objects]:
-    """What the files hold; raises `SettingsError` for one that cannot be read, and for a `policy`
-    without the ConfigMap. What its keys say may be wrong: then it is told, and all else works."""
+def read_at_start(paths: Mapping[Kind, Path], policy: Path | None = None) -> list[FileObjects]:
+    """Read the files at the start of a process.
+
+    Raises `SettingsError` for an unreadable file, and for a `policy` file without the ConfigMap.
+    Invalid values in the ConfigMap are not checked here.
+    """
     if policy is not None:
         try:
             read_config_map(policy)
         except (InvalidPolicyError, UsageError) as error:
             key = "worker.policy_file"
             raise SettingsError(f"{key}: {error.message}", key=key, hint=error.hint) from error
-    found = []
+    files = []
     for kind, path in paths.items():
         key = f"worker.{kind.lower()}s_file"
         try:
-            found.append(read_objects(path, kind))
+            files.append(read_objects(path, kind))
         except InvalidRecordError as error:
             raise SettingsError(
                 f"{key}: {error.message}",
                 key=key,
                 hint=error.hint or f"write it with: {_COMMANDS[kind]}",
             ) from error
-    return found
+    return files
 
 
-def _tell(files: Sequence[Objects], written: int) -> None:
+def _report(files: Sequence[FileObjects], written: int) -> None:
     for objects in files:
         for problem in objects.problems:
             REFUSED.labels(problem.kind).inc()
-            log.warning("object cannot be used", kind=problem.kind, name=problem.name,
-                        file=str(problem.file), why=problem.reason)  # fmt: skip
-    counts = ", ".join(f"{len(o.entries)} {o.kind.lower()}s" for o in files)
-    log.info("files are published", written=written, objects=counts)
+            log.warning("invalid object refused; its last record stays", kind=problem.kind,
+                        name=problem.name, file=str(problem.file), why=problem.reason)  # fmt: skip
+    counts = ", ".join(f"{len(objects.entries)} {objects.kind.lower()}s" for objects in files)
+    log.info("published files", written=written, objects=counts)
 
 
 def _objects(path: Path, kind: Kind) -> list[Any]:
@@ -330,18 +337,18 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecordError(
-            f"{path} is no JSON: {error}", hint="kubectl with -o json; YAML is not read"
+            f"{path} is not JSON: {error}", hint="use kubectl with -o json; YAML is not supported"
         ) from error
     items, implied = _items(tree, path)
     kinds = [item.get("kind", implied) if isinstance(item, dict) else kind for item in items]
     if kind not in kinds and (items or kind == "Node"):
-        # A file named the wrong way round, or a query that found nothing, must not delete the
-        # cluster: with a node go its models.
+        # Swapped files or an empty query must not delete the cluster: models are deleted with
+        # their node.
         raise InvalidRecordError(
-            f"{path} holds {len(items)} objects, none of them a {kind}",
+            f"{path} has {len(items)} objects, none of them a {kind}",
             hint=f"write it with: {_COMMANDS[kind]}",
         )
-    return [item for item, found in zip(items, kinds, strict=True) if found == kind]
+    return [item for item, item_kind in zip(items, kinds, strict=True) if item_kind == kind]
 
 
 def _items(tree: Any, path: Path) -> tuple[list[Any], str]:
@@ -352,12 +359,12 @@ def _items(tree: Any, path: Path) -> tuple[list[Any], str]:
             return [tree], kind
         items = tree.get("items")
         if isinstance(items, list) or items is None:
-            # Items of a NodeList or PodList, as the API itself gives it, do not say their kind.
+            # In a NodeList or PodList of the API server the items have no kind.
             return items or [], kind.removesuffix("List")
-    raise InvalidRecordError(f"{path} holds no Kubernetes objects")
+    raise InvalidRecordError(f"{path} has no Kubernetes objects")
 
 
-def _who(tree: Any, kind: Kind) -> tuple[str, str]:
+def _identify(tree: Any, kind: Kind) -> tuple[str, str]:
     metadata = tree.get("metadata") if isinstance(tree, dict) else None
     if not isinstance(metadata, dict):
         return "?", ""
@@ -367,7 +374,7 @@ def _who(tree: Any, kind: Kind) -> tuple[str, str]:
     return shown[:300], identity if isinstance(identity, str) else ""
 
 
-def _identity_of(kind: Kind, key: bytes) -> str:
+def _identity_of_key(kind: Kind, key: bytes) -> str:
     try:
         return key.decode() if kind == "Node" else split_pod_key(key)[1]
     except (UnicodeDecodeError, InvalidRecordError):

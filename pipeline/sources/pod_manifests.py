@@ -14,7 +14,7 @@ import yaml
 
 from pipeline.errors import RecordError, UsageError
 from pipeline.settings import KafkaSettings
-from pipeline.sources.compacted_writer import all_of
+from pipeline.sources.compacted_writer import all_records
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import PODS
@@ -89,7 +89,7 @@ async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
     said = msgspec.json.encode(name)
     found: dict[bytes, tuple[str, bytes]] = {}
     near: set[str] = set()
-    async for message in all_of(kafka, PODS):
+    async for message in all_records(kafka, PODS):
         found.pop(message.key, None)
         value = message.value
         if value is None or (said not in value and len(near) >= _NAMES_NEAR):

@@ -1,4 +1,4 @@
-"""What a source writes: the difference between what it knows and what it wrote before."""
+"""A source writes only the differences to its last records."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,25 +16,25 @@ def entry(key: bytes, value: bytes) -> Entry:
 
 def test_entries_have_the_keys_of_their_topics() -> None:
     record = NodeRecord(node="n1")
-    made = node_entry(record)
-    assert (made.topic, made.node, made.key) == (NODES, "n1", b"n1")
-    assert made.value is not None
-    assert decode_json(NodeRecord, made.value) == record
+    node = node_entry(record)
+    assert (node.topic, node.node, node.key) == (NODES, "n1", b"n1")
+    assert node.value is not None
+    assert decode_json(NodeRecord, node.value) == record
     pod = PodRecord(node="n1", uid="u", cgroup_uid="u", namespace="s", name="p")
     assert pod_entry(pod)[:3] == (PODS, "n1", b"n1/u")
 
 
-def test_node_of_a_key() -> None:
+def test_node_of_key() -> None:
     assert node_of_key(NODES, b"n1") == "n1"
     assert node_of_key(PODS, b"n1/u") == "n1"
     assert node_of_key(PODS, b"/u") == ""
 
 
-def test_only_what_differs_is_written_and_tombstones_come_first() -> None:
+def test_only_differences_are_written_after_tombstones() -> None:
     wanted = {key: entry(key, b"new") for key in (b"same", b"changed", b"added")}
-    known = {b"same": b"new", b"changed": b"old", b"gone": b"x", b"kept": b"x"}
-    changes = difference(NODES, wanted, known, keep={b"kept"})
-    assert changes[0] == Entry(NODES, "gone", b"gone", None)
+    known = {b"same": b"new", b"changed": b"old", b"deleted": b"x", b"retained": b"x"}
+    changes = difference(NODES, wanted, known, retained={b"retained"})
+    assert changes[0] == Entry(NODES, "deleted", b"deleted", None)
     assert changes[1:] == [wanted[b"changed"], wanted[b"added"]]
 
 
@@ -42,17 +42,17 @@ _maps = st.dictionaries(st.binary(min_size=1, max_size=2), st.binary(max_size=2)
 
 
 @given(_maps, _maps, st.sets(st.binary(min_size=1, max_size=2)))
-def test_after_the_difference_the_topic_says_what_is_wanted(
-    wanted: dict[bytes, bytes], known: dict[bytes, bytes], keep: set[bytes]
+def test_difference_makes_the_topic_equal_to_the_wanted_values(
+    wanted: dict[bytes, bytes], known: dict[bytes, bytes], retained: set[bytes]
 ) -> None:
     entries = {key: Entry(NODES, "n", key, value) for key, value in wanted.items()}
     topic = dict(known)
-    for change in difference(NODES, entries, known, keep):
+    for change in difference(NODES, entries, known, retained):
         assert change.value != topic.get(change.key)
         if change.value is None:
             del topic[change.key]
         else:
             topic[change.key] = change.value
-    kept = {key: value for key, value in known.items() if key in keep and key not in wanted}
-    assert topic == wanted | kept
-    assert difference(NODES, entries, topic, keep) == []
+    rest = {key: value for key, value in known.items() if key in retained and key not in wanted}
+    assert topic == wanted | rest
+    assert difference(NODES, entries, topic, retained) == []

@@ -1,4 +1,4 @@
-"""Node and Pod objects in files: every form that kubectl prints, every way a file can be bad."""
+"""Node and Pod objects in files: all formats of kubectl, and invalid files and objects."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def write(path: Path, tree: Any) -> Path:
     return path
 
 
-# ---- forms
+# ---- formats
 
 
 def without_kind(tree: dict[str, Any]) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def without_kind(tree: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["List", "mixed List", "NodeList of the API", "array"],
 )
-def test_forms_of_nodes(tmp_path: Path, tree: Any) -> None:
+def test_formats_of_nodes(tmp_path: Path, tree: Any) -> None:
     objects = read_objects(write(tmp_path / "f", tree), "Node")
     assert list(objects.entries) == [b"n1", b"n2"]
     assert not objects.problems
 
 
-def test_a_single_object(tmp_path: Path) -> None:
+def test_single_object(tmp_path: Path) -> None:
     objects = read_objects(write(tmp_path / "f", pod("a")), "Pod")
     (entry,) = objects.entries.values()
     assert entry.value is not None
@@ -87,31 +87,31 @@ def test_a_single_object(tmp_path: Path) -> None:
     assert (entry.key, entry.node) == (b"n1/uid-a", "n1")
 
 
-def test_one_file_for_both_kinds(tmp_path: Path) -> None:
+def test_file_with_both_kinds(tmp_path: Path) -> None:
     path = write(tmp_path / "f", listed(node("n1"), pod("a"), pod("b", node="")))
     assert list(read_objects(path, "Node").entries) == [b"n1"]
     assert list(read_objects(path, "Pod").entries) == [b"n1/uid-a", b"/uid-b"]
 
 
 @pytest.mark.parametrize("tree", [listed(), {"kind": "List", "items": None}, []])
-def test_a_cluster_may_have_no_pods_but_not_no_nodes(tmp_path: Path, tree: Any) -> None:
+def test_file_may_have_no_pods_but_must_have_a_node(tmp_path: Path, tree: Any) -> None:
     path = write(tmp_path / "f", tree)
     assert read_objects(path, "Pod").entries == {}
     with pytest.raises(InvalidRecordError, match="none of them a Node"):
         read_objects(path, "Node")
 
 
-# ---- bad files
+# ---- invalid files
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("", "no JSON"),
-        ("apiVersion: v1\nkind: List\n", "no JSON.*YAML is not read"),
-        ('{"kind":"List","items":[{"kind":"Node"', "no JSON"),
-        ('{"kind":"List","items":[]}garbage', "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not JSON"),
+        ("apiVersion: v1\nkind: List\n", "not JSON.*YAML is not supported"),
+        ('{"kind":"List","items":[{"kind":"Node"', "not JSON"),
+        ('{"kind":"List","items":[]}garbage', "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("{}", "no Kubernetes objects"),
         ("5", "no Kubernetes objects"),
         ('"x"', "no Kubernetes objects"),
@@ -121,12 +121,12 @@ def test_a_cluster_may_have_no_pods_but_not_no_nodes(tmp_path: Path, tree: Any) 
         (json.dumps(pod("a")), "none of them a Node"),
     ],
 )
-def test_a_file_that_cannot_be_used_as_a_whole(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(InvalidRecordError, match=says):
+def test_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidRecordError, match=message):
         read_objects(write(tmp_path / "f", text), "Node")
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRecordError, match=r"cannot read .*No such file"):
         read_objects(tmp_path / "none", "Node")
     with pytest.raises(InvalidRecordError, match="Is a directory"):
@@ -136,12 +136,12 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         read_objects(tmp_path / "b", "Node")
 
 
-# ---- bad objects
+# ---- invalid objects
 
 
-def test_one_bad_object_costs_itself(tmp_path: Path) -> None:
-    bad = pod("bad", cpu="a lot")
-    path = write(tmp_path / "f", listed(pod("a"), bad, pod("b")))
+def test_invalid_object_is_reported_and_others_are_read(tmp_path: Path) -> None:
+    invalid = pod("bad", cpu="a lot")
+    path = write(tmp_path / "f", listed(pod("a"), invalid, pod("b")))
     objects = read_objects(path, "Pod")
     assert list(objects.entries) == [b"n1/uid-a", b"n1/uid-b"]
     (problem,) = objects.problems
@@ -152,16 +152,16 @@ def test_one_bad_object_costs_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "item", [None, 5, "x", [], {"kind": "Pod"}, {"kind": "Pod", "metadata": 5}]
 )
-def test_an_object_of_which_nothing_is_known(tmp_path: Path, item: Any) -> None:
+def test_unidentified_object_retains_all_records(tmp_path: Path, item: Any) -> None:
     objects = read_objects(write(tmp_path / "f", listed(pod("a"), item)), "Pod")
     assert [p.identity for p in objects.problems] == [""]
-    # It may be any of the pods that were there before: none of them is removed.
-    assert objects.keep({b"n1/x": b"", b"n1/y": b""}) == {b"n1/x", b"n1/y"}
+    # It may be any of the earlier pods, so none is removed.
+    assert objects.retained_keys({b"n1/x": b"", b"n1/y": b""}) == {b"n1/x", b"n1/y"}
 
 
-def test_the_same_object_twice_is_told(tmp_path: Path) -> None:
+def test_duplicate_object_is_reported(tmp_path: Path) -> None:
     objects = read_objects(write(tmp_path / "f", listed(node("n1"), node("n1", cpu="8"))), "Node")
-    assert [p.reason for p in objects.problems] == ["it is there twice"]
+    assert [p.reason for p in objects.problems] == ["duplicate object"]
     value = objects.entries[b"n1"].value
     assert value is not None
     assert decode_json(NodeRecord, value).allocatable.cpu_millicores == 4000
@@ -171,7 +171,7 @@ def test_the_same_object_twice_is_told(tmp_path: Path) -> None:
 
 
 class FakeProducer:
-    """Records what is written; delivery is at once."""
+    """Stores the written records; delivers at once."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int, bytes, bytes | None]] = []
@@ -189,7 +189,7 @@ class FakeProducer:
         return done
 
 
-async def test_records_lie_in_the_partition_of_their_node(tmp_path: Path) -> None:
+async def test_records_are_in_the_partition_of_their_node(tmp_path: Path) -> None:
     path = write(tmp_path / "f", listed(node("n1"), pod("a", "n1"), pod("b", "")))
     producer = FakeProducer()
     known: dict[Kind, dict[bytes, bytes]] = {"Node": {}, "Pod": {}}
@@ -203,7 +203,7 @@ async def test_records_lie_in_the_partition_of_their_node(tmp_path: Path) -> Non
     assert await publish_files(KAFKA, producer, objects, known) == 0  # type: ignore[arg-type]
 
 
-async def test_what_vanished_is_removed_but_not_what_went_bad(tmp_path: Path) -> None:
+async def test_deleted_objects_are_removed_and_invalid_objects_stay(tmp_path: Path) -> None:
     path = tmp_path / "f"
     producer = FakeProducer()
     known: dict[Kind, dict[bytes, bytes]] = {"Pod": {}}
@@ -225,7 +225,7 @@ async def test_what_vanished_is_removed_but_not_what_went_bad(tmp_path: Path) ->
 
 
 class Watch:
-    """A running source over a fake broker and a clock of the test."""
+    """A file source with a fake broker and a manual clock."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes, self.pods = tmp_path / "nodes.json", tmp_path / "pods.json"
@@ -263,13 +263,13 @@ class Watch:
                 await task
 
     async def polls(self, number: int) -> None:
-        await self._rests()
+        await self._until_idle()
         for _ in range(number):
             await self.clock.advance(POLL_SECONDS)
-            await self._rests()
+            await self._until_idle()
 
-    async def _rests(self) -> None:
-        """Files are read in a thread: until it has come back, nobody waits for the next poll."""
+    async def _until_idle(self) -> None:
+        """Wait until the thread that reads files has ended and the source sleeps."""
         async with asyncio.timeout(30):
             while all(wake.done() for *_, wake in self.clock._sleepers):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -283,51 +283,51 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(tmp_path, monkeypatch)
 
 
-async def test_changed_files_are_read_again_once_they_stand_still(watch: Watch) -> None:
+async def test_changed_files_are_read_when_unchanged_for_a_poll(watch: Watch) -> None:
     write(watch.nodes, listed(node("n1")))
     write(watch.pods, listed(pod("a")))
     async with watch.running():
         assert watch.keys() == {b"n1", b"n1/uid-a"}
         await watch.polls(3)
-        assert len(watch.producer.sent) == 2, "nothing changed, nothing is written"
+        assert len(watch.producer.sent) == 2, "unchanged files cause no writes"
 
         write(watch.pods, listed(pod("b")))
         await watch.polls(1)
-        assert watch.keys() == {b"n1", b"n1/uid-a"}, "may still be written to"
+        assert watch.keys() == {b"n1", b"n1/uid-a"}, "the file may be incomplete"
         await watch.polls(1)
         assert watch.keys() == {b"n1", b"n1/uid-b"}
 
 
-async def test_a_file_that_breaks_later_changes_nothing_until_it_is_whole(watch: Watch) -> None:
+async def test_unreadable_file_changes_nothing_until_it_is_complete(watch: Watch) -> None:
     write(watch.nodes, listed(node("n1")))
     write(watch.pods, listed(pod("a")))
     async with watch.running():
-        whole = json.dumps(listed(pod("a"), pod("b")))
-        write(watch.pods, whole[: len(whole) // 2])
+        complete = json.dumps(listed(pod("a"), pod("b")))
+        write(watch.pods, complete[: len(complete) // 2])
         await watch.polls(4)
         write(watch.pods, "")
         await watch.polls(4)
         watch.pods.unlink()
         await watch.polls(4)
         assert watch.keys() == {b"n1", b"n1/uid-a"}
-        write(watch.pods, whole)
+        write(watch.pods, complete)
         await watch.polls(2)
         assert watch.keys() == {b"n1", b"n1/uid-a", b"n1/uid-b"}
 
 
-async def test_a_file_replaced_by_another_of_the_same_size_and_time_is_seen(watch: Watch) -> None:
+async def test_replacement_with_equal_size_and_time_is_noticed(watch: Watch) -> None:
     write(watch.nodes, listed(node("n1")))
     write(watch.pods, listed(pod("a")))
     async with watch.running():
-        was = watch.pods.stat()
+        before = watch.pods.stat()
         other = write(watch.pods.with_name("other"), listed(pod("b")))
-        os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
         other.rename(watch.pods)
         await watch.polls(2)
         assert watch.keys() == {b"n1", b"n1/uid-b"}
 
 
-async def test_what_vanished_while_nobody_ran_is_removed(watch: Watch) -> None:
+async def test_objects_deleted_before_the_start_are_removed(watch: Watch) -> None:
     watch.before = {b"n0": b"old"}
     watch.producer.values = {("springtide.nodes", b"n0"): b"old"}
     watch.pods = None  # type: ignore[assignment]
@@ -337,7 +337,7 @@ async def test_what_vanished_while_nobody_ran_is_removed(watch: Watch) -> None:
         assert watch.producer.sent[0][2:] == (b"n0", None)
 
 
-async def test_a_file_that_is_bad_at_the_start_is_a_wrong_setting(watch: Watch) -> None:
+async def test_unreadable_file_at_start_is_a_settings_error(watch: Watch) -> None:
     write(watch.nodes, listed(node("n1")))
     arguments = (watch.settings, watch.nodes, watch.pods, watch.clock, watch.producers)
     with pytest.raises(SettingsError, match=r"worker\.pods_file: cannot read") as caught:
@@ -345,25 +345,25 @@ async def test_a_file_that_is_bad_at_the_start_is_a_wrong_setting(watch: Watch) 
     assert caught.value.key == "worker.pods_file"
     assert "kubectl get pods -A -o json" in str(caught.value.hint)
     write(watch.pods, "kind: List")
-    with pytest.raises(SettingsError, match="YAML is not read"):
+    with pytest.raises(SettingsError, match="YAML is not supported"):
         await run_file_source(*arguments)
     assert watch.producer.sent == []
 
 
-# ---- the policy beside them
+# ---- policy
 
 
 def config_map(**sections: Any) -> str:
     data = {
-        key.replace("_", "-"): of if isinstance(of, str) else json.dumps(of)
-        for key, of in sections.items()
+        key.replace("_", "-"): part if isinstance(part, str) else json.dumps(part)
+        for key, part in sections.items()
     }
     name = {"name": "slo-controller-config"}
     return yaml.safe_dump({"kind": "ConfigMap", "metadata": name, "data": data})
 
 
 @pytest.fixture
-def ruled(watch: Watch) -> Watch:
+def policy_watch(watch: Watch) -> Watch:
     """A source with one node and a policy file."""
     worker = WorkerSettings(nodes_file=watch.nodes, policy_file=watch.policy)
     watch.settings = Settings(kafka=KAFKA, worker=worker)
@@ -376,92 +376,93 @@ def in_force(watch: Watch, name: bytes = b"n1") -> NodeRecord:
     return decode_json(NodeRecord, watch.producer.values["springtide.nodes", name])
 
 
-def problems_by_what_counts() -> tuple[float | None, float | None]:
-    found = [
-        REGISTRY.get_sample_value("springtide_policy_problems", {"in_force": of})
-        for of in ("true", "false")
-    ]
-    return found[0], found[1]
+def policy_problems() -> tuple[float | None, float | None]:
+    """Problems whose value is in force, and the others."""
+    in_force, ignored = (
+        REGISTRY.get_sample_value("springtide_policy_problems", {"in_force": value})
+        for value in ("true", "false")
+    )
+    return in_force, ignored
 
 
-async def test_nodes_carry_the_policy_of_a_file_and_follow_its_edits(ruled: Watch) -> None:
-    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
-    async with ruled.running():
-        assert in_force(ruled).overcommit == Overcommit()
-        assert slo_spec(in_force(ruled)) is not None
-        written = len(ruled.producer.sent)
+async def test_nodes_carry_the_policy_and_follow_its_edits(policy_watch: Watch) -> None:
+    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with policy_watch.running():
+        assert in_force(policy_watch).overcommit == Overcommit()
+        assert slo_spec(in_force(policy_watch)) is not None
+        written = len(policy_watch.producer.sent)
         edited = {"enable": True, "midUnallocatedPercent": 20}
-        ruled.policy.write_text(config_map(colocation_config=edited))
-        await ruled.polls(2)
-        assert in_force(ruled).overcommit == Overcommit(mid_unallocated_percent=20)
-        # Nodes that come later have it, and nothing is written twice.
-        write(ruled.nodes, listed(node("n1"), node("n2")))
-        await ruled.polls(3)
-        assert in_force(ruled, b"n2").overcommit == Overcommit(mid_unallocated_percent=20)
-        assert len(ruled.producer.sent) == written + 2
+        policy_watch.policy.write_text(config_map(colocation_config=edited))
+        await policy_watch.polls(2)
+        assert in_force(policy_watch).overcommit == Overcommit(mid_unallocated_percent=20)
+        # Later nodes have it, and nothing is written twice.
+        write(policy_watch.nodes, listed(node("n1"), node("n2")))
+        await policy_watch.polls(3)
+        assert in_force(policy_watch, b"n2").overcommit == Overcommit(mid_unallocated_percent=20)
+        assert len(policy_watch.producer.sent) == written + 2
 
 
 @pytest.mark.parametrize(
-    "broken", ["kind: [", "", config_map(colocation_config="{"), "a: b", "a: 2024-02-30", None],
-    ids=["no YAML", "empty", "no JSON in it", "no ConfigMap", "no such day", "gone"],
+    "invalid", ["kind: [", "", config_map(colocation_config="{"), "a: b", "a: 2024-02-30", None],
+    ids=["invalid YAML", "empty", "invalid JSON", "no ConfigMap", "invalid date", "deleted"],
 )  # fmt: skip
-async def test_a_broken_edit_keeps_the_last_good_policy_and_is_told(
-    ruled: Watch, broken: str | None, caplog: pytest.LogCaptureFixture
+async def test_invalid_edit_keeps_the_last_valid_policy_and_is_counted(
+    policy_watch: Watch, invalid: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
-    async with ruled.running():
-        assert problems_by_what_counts() == (0, 0)
-        good = in_force(ruled)
-        if broken is None:
-            ruled.policy.unlink()
+    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with policy_watch.running():
+        assert policy_problems() == (0, 0)
+        valid = in_force(policy_watch)
+        if invalid is None:
+            policy_watch.policy.unlink()
         else:
-            ruled.policy.write_text(broken)
-        await ruled.polls(2)
-        assert in_force(ruled) == good
-        assert problems_by_what_counts() == (0, 1)
-        # A node that comes meanwhile has what is in force.
-        write(ruled.nodes, listed(node("n1"), node("n2")))
-        await ruled.polls(2)
-        assert in_force(ruled, b"n2").overcommit == good.overcommit
-        ruled.policy.write_text(config_map(colocation_config={"enable": False}))
-        await ruled.polls(2)
-        assert in_force(ruled).overcommit is None
-        assert problems_by_what_counts() == (0, 0)
+            policy_watch.policy.write_text(invalid)
+        await policy_watch.polls(2)
+        assert in_force(policy_watch) == valid
+        assert policy_problems() == (0, 1)
+        # A new node has the policy in force.
+        write(policy_watch.nodes, listed(node("n1"), node("n2")))
+        await policy_watch.polls(2)
+        assert in_force(policy_watch, b"n2").overcommit == valid.overcommit
+        policy_watch.policy.write_text(config_map(colocation_config={"enable": False}))
+        await policy_watch.polls(2)
+        assert in_force(policy_watch).overcommit is None
+        assert policy_problems() == (0, 0)
 
 
-async def test_the_policy_is_followed_while_the_nodes_cannot_be_read(ruled: Watch) -> None:
-    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
-    async with ruled.running():
-        write(ruled.nodes, "{")
-        await ruled.polls(3)
-        assert in_force(ruled).overcommit is not None
-        ruled.policy.write_text(config_map(colocation_config={"enable": False}))
-        await ruled.polls(3)
-        assert in_force(ruled).overcommit is None
+async def test_policy_is_followed_while_nodes_are_unreadable(policy_watch: Watch) -> None:
+    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with policy_watch.running():
+        write(policy_watch.nodes, "{")
+        await policy_watch.polls(3)
+        assert in_force(policy_watch).overcommit is not None
+        policy_watch.policy.write_text(config_map(colocation_config={"enable": False}))
+        await policy_watch.polls(3)
+        assert in_force(policy_watch).overcommit is None
 
 
-async def test_a_start_with_a_broken_policy_keeps_what_was_published(ruled: Watch) -> None:
-    ruled.policy.write_text(config_map(colocation_config={"enable": True}))
-    async with ruled.running():
-        before = in_force(ruled)
-    ruled.before = {b"n1": encode_json(before)}
-    ruled.policy.write_text(config_map(colocation_config="{"))
-    async with ruled.running():
-        assert in_force(ruled) == before
-    # What lies there may be from another release.
-    ruled.before = {b"n1": b'{"version":2}'}
-    async with ruled.running():
-        assert in_force(ruled).overcommit is None
+async def test_invalid_policy_at_start_keeps_published_policy(policy_watch: Watch) -> None:
+    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
+    async with policy_watch.running():
+        before = in_force(policy_watch)
+    policy_watch.before = {b"n1": encode_json(before)}
+    policy_watch.policy.write_text(config_map(colocation_config="{"))
+    async with policy_watch.running():
+        assert in_force(policy_watch) == before
+    # The record on the topic may be from another release.
+    policy_watch.before = {b"n1": b'{"version":2}'}
+    async with policy_watch.running():
+        assert in_force(policy_watch).overcommit is None
 
 
-async def test_what_contradicts_the_extender_is_counted(ruled: Watch) -> None:
+async def test_contradiction_with_extender_is_counted(policy_watch: Watch) -> None:
     rules = {"clusterStrategy": {"enable": True}}
-    ruled.policy.write_text(config_map(resource_threshold_config=rules))
-    async with ruled.running():
-        assert problems_by_what_counts() == (1, 0)
+    policy_watch.policy.write_text(config_map(resource_threshold_config=rules))
+    async with policy_watch.running():
+        assert policy_problems() == (1, 0)
 
 
-def test_a_policy_file_without_the_object_ends_the_first_start(tmp_path: Path) -> None:
+def test_policy_file_without_config_map_is_a_settings_error(tmp_path: Path) -> None:
     for text in ("a: b", "kind: ["):
         (tmp_path / "policy").write_text(text)
         with pytest.raises(SettingsError, match=r"worker\.policy_file") as caught:

@@ -25,7 +25,7 @@ from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
-from pipeline.sources.compacted_writer import Entry, open_producer, write_batches, written_by
+from pipeline.sources.compacted_writer import Entry, open_producer, records_of_source, write_batches
 from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
@@ -97,9 +97,9 @@ class Watcher:
     async def _read_back(self, kafka: KafkaSettings) -> None:
         """Restore the state from the topics. Invalid records will be overwritten."""
         for topic, kind in ((NODES, self.nodes), (PODS, self._pods)):
-            async for key, value in written_by(kafka, topic, SOURCE):
+            async for key, value in records_of_source(kafka, topic, SOURCE):
                 _restore(kind, key, value)
-        async for key, value in written_by(kafka, WORKLOADS, SOURCE):
+        async for key, value in records_of_source(kafka, WORKLOADS, SOURCE):
             parts = key.decode(errors="replace").split("/")
             if len(parts) == 3 and parts[1] in self._workloads:
                 _restore(self._workloads[parts[1]], key, value)

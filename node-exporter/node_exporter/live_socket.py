@@ -28,7 +28,7 @@ from pipeline.tasks import cancel_tasks
 RETENTION_SECONDS: Final = 60
 CLIENTS_MAX: Final = 32
 _REQUEST_BYTES_MAX: Final = 1024
-_WRITE_TIMEOUT_SECONDS: Final = 5.0
+WRITE_TIMEOUT_SECONDS: Final = 5.0
 _IDLE_TIMEOUT_SECONDS: Final = 300.0
 _MODE: Final = 0o660
 
@@ -48,7 +48,8 @@ class LiveServer:
         self.path = path
         self._node = node
         self._collections: deque[Collection] = deque()
-        self._clients: set[asyncio.Task[None]] = set()
+        self.clients: set[asyncio.Task[None]] = set()
+        """Tasks of the connected clients."""
         self._server: asyncio.Server | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -69,7 +70,7 @@ class LiveServer:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale_socket(self.path)
+            remove_stale_socket(self.path)
             umask = os.umask(0o777 & ~_MODE)  # other users must not connect at any moment
             try:
                 # asyncio would remove any socket at the path.
@@ -94,7 +95,7 @@ class LiveServer:
         if self._server is None:
             return
         self._server.close()
-        await cancel_tasks(*self._clients)
+        await cancel_tasks(*self.clients)
         with suppress(FileNotFoundError):
             status = self.path.stat()
             if (status.st_dev, status.st_ino) == self._inode:
@@ -102,19 +103,19 @@ class LiveServer:
         self._server = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._clients) >= CLIENTS_MAX:
+        if len(self.clients) >= CLIENTS_MAX:
             exporter_metrics.ERRORS.labels("socket").inc()
             writer.write(_line({"error": f"{CLIENTS_MAX} clients are already connected"}))
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._clients.add(task)
-        exporter_metrics.SOCKET_CLIENTS.set(len(self._clients))
+        self.clients.add(task)
+        exporter_metrics.SOCKET_CLIENTS.set(len(self.clients))
         task.add_done_callback(self._on_disconnect)
 
     def _on_disconnect(self, task: asyncio.Task[None]) -> None:
-        self._clients.discard(task)
-        exporter_metrics.SOCKET_CLIENTS.set(len(self._clients))
+        self.clients.discard(task)
+        exporter_metrics.SOCKET_CLIENTS.set(len(self.clients))
         if not task.cancelled() and (error := task.exception()) is not None:
             exporter_metrics.ERRORS.labels("socket").inc()
             log.debug("client of the socket disconnected", why=error)
@@ -148,7 +149,7 @@ class LiveServer:
 
 async def _write(writer: asyncio.StreamWriter, record: dict[str, Any]) -> None:
     writer.write(_line(record))
-    await asyncio.wait_for(writer.drain(), _WRITE_TIMEOUT_SECONDS)
+    await asyncio.wait_for(writer.drain(), WRITE_TIMEOUT_SECONDS)
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -194,7 +195,7 @@ def _as_containers(usage: Usage) -> list[dict[str, Any]] | None:
     ]
 
 
-def _remove_stale_socket(path: Path) -> None:
+def remove_stale_socket(path: Path) -> None:
     """Remove a socket without a listener; refuse to remove anything else."""
     try:
         mode = path.lstat().st_mode

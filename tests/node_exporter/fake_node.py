@@ -1,4 +1,4 @@
-"""A made node for what this machine cannot have or do: v2, kidled, counters that go back."""
+"""A fake node for features that this machine lacks: v2, kidled, counters that go backwards."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ SECOND_NS = 1_000_000_000
 
 
 class FakeNode:
-    """/proc, /sys and a tree of cgroups below a folder; every file is written in place."""
+    """/proc, /sys and a cgroup tree below a directory; files are written in place."""
 
     def __init__(self, folder: Path, version: int = 1) -> None:
         self.proc, self.sys, self.cgroups = folder / "proc", folder / "sys", folder / "cgroup"
@@ -24,14 +24,14 @@ class FakeNode:
             (self.cgroups / "cgroup.controllers").write_text("cpu memory\n")
         self.node(0)
 
-    def settings(self, **more: object) -> ExporterSettings:
+    def settings(self, **overrides: object) -> ExporterSettings:
         return ExporterSettings(
             node_name="fake",
             cgroup_root=self.cgroups,
             proc_root=self.proc,
             sys_root=self.sys,
             window_seconds=10,
-            **more,  # type: ignore[arg-type]
+            **overrides,  # type: ignore[arg-type]
         )
 
     def node(self, busy_ticks: int, used_kib: int = 1000) -> None:

@@ -1,7 +1,7 @@
-"""On real cgroups with real processes: what is reported is what was used (NP-02, K14-34, K14-35).
+"""Windows report the real usage of real processes in real cgroups.
 
-Ten windows: CPU within 1 % of the process' own getrusage, half a core of quota within 1 % of what
-the scheduler gave the process of it, memory within 1 % of the pages that were touched and locked.
+Ten windows: CPU within 1 % of the process's own getrusage, half a core of quota within 1 % of the
+scheduler's count for the process, memory within 1 % of the touched and locked pages.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ WINDOWS = 10
 LOCKED_BYTES = 256 << 20
 CACHED_BYTES = 64 << 20
 
-# Works in bursts of random length; says its own CPU time at once when it is signalled.
+# Works in bursts of random length; prints its CPU time on a signal.
 BURSTY = """
 import random, resource, signal, time
-def say(*_):
+def report(*_):
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(used.ru_utime + used.ru_stime)
-signal.signal(signal.SIGUSR1, say)
+signal.signal(signal.SIGUSR1, report)
 print("ready")
 random.seed(3)
 while True:
@@ -45,7 +45,7 @@ while True:
     time.sleep(random.uniform(0, 0.1))
 """
 BUSY = "while True: pass"
-# Touches and locks pages when it gets a line, then fills page cache with a file at the next.
+# Touches and locks pages on the first line of input, fills page cache on the second.
 HUNGRY = f"""
 import ctypes, mmap, sys, tempfile, time
 print("ready")
@@ -69,8 +69,7 @@ with tempfile.TemporaryFile(dir="/var/tmp") as file:
 @pytest.fixture
 def tree() -> Iterator[CgroupTree]:
     with cgroup_tree("accuracy") as tree:
-        # Other work on this machine must neither take the CPU that is measured here nor keep the
-        # one who measures from his ticks.
+        # Other work on this machine must neither take the measured CPU nor delay the ticks.
         tree.write("cpu", "", "cpu.shares", 16384)
         os.setpriority(os.PRIO_PROCESS, 0, -19)
         try:
@@ -89,24 +88,24 @@ def start(tree: CgroupTree, path: str, source: str) -> subprocess.Popen[str]:
     return tree.python(f"{path}/{'c0' * 32}", source)
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def send_line(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def hear(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def own_seconds(process: subprocess.Popen[str]) -> float:
     process.send_signal(signal.SIGUSR1)
-    return float(hear(process))
+    return float(read_line(process))
 
 
-def given_seconds(process: subprocess.Popen[str]) -> float:
-    """CPU time by the scheduler's own count, for a process that is too throttled to be asked."""
+def scheduled_seconds(process: subprocess.Popen[str]) -> float:
+    """CPU time by the scheduler's count, for a process too throttled to answer a signal."""
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -114,7 +113,7 @@ def by_id(rows: Any) -> dict[str, Any]:
     return {row["id"]: row for row in rows}
 
 
-async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
+async def test_ten_windows_report_the_real_usage(tree: CgroupTree) -> None:
     bursty_dir, half_dir, hungry_dir = (pod(tree, uid) for uid in ("bursty", "half", "hungry"))
     idle_dir = pod(tree, "idle", KubeQOS.BEST_EFFORT)
     tree.write("cpu", half_dir, "cpu.cfs_quota_us", 50_000)
@@ -124,13 +123,13 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     hungry = start(tree, hungry_dir, HUNGRY)
     start(tree, idle_dir, "import time; time.sleep(600)")
     tree.python("host-app", "import time; x = b'x' * (32 << 20); time.sleep(600)")
-    assert [hear(hungry), hear(bursty)] == ["ready", "ready"]
+    assert [read_line(hungry), read_line(bursty)] == ["ready", "ready"]
 
-    place = HostApplicationCgroup(parent_dir=tree.name, relative_path="host-app/")
+    cgroup_path = HostApplicationCgroup(parent_dir=tree.name, relative_path="host-app/")
     settings = ExporterSettings(
         cgroup_parent=tree.name,
         window_seconds=WINDOW_SECONDS,
-        host_applications=(HostApplication(name="nginx", qos="LS", cgroup_path=place),),
+        host_applications=(HostApplication(name="nginx", qos="LS", cgroup_path=cgroup_path),),
     )
     clock = SystemClock()
     sampler = Sampler(settings, clock)
@@ -138,40 +137,40 @@ async def test_ten_windows_report_what_was_used(tree: CgroupTree) -> None:
     ticker = Ticker(clock, 1000)
     windows: list[dict[str, Any]] = []
     own: list[tuple[float, float]] = []
-    given: list[tuple[float, float]] = []
+    scheduled: list[tuple[float, float]] = []
     while len(windows) < WINDOWS + 1:
         tick = await ticker.next()
-        before, given_before = own_seconds(bursty), given_seconds(half)
+        before, scheduled_before = own_seconds(bursty), scheduled_seconds(half)
         _, finished = maker.collect(tick)
         for batch in finished:
-            given.append((given_before, given_seconds(half)))
+            scheduled.append((scheduled_before, scheduled_seconds(half)))
             own.append((before, own_seconds(bursty)))
             windows.append(by_id(batch.rows))
             if len(windows) in (3, 6):
-                tell(hungry)
+                send_line(hungry)
         await asyncio.sleep(0)
     sampler.close()
-    assert [hear(hungry), hear(hungry)] == ["locked", "cached"]
+    assert [read_line(hungry), read_line(hungry)] == ["locked", "cached"]
 
-    measured = windows[1:]  # the first begins wherever this test began
+    measured = windows[1:]  # the first window is incomplete
     assert [window["bursty"]["coverage"] for window in measured] == [1.0] * WINDOWS
 
-    # Asked just before and just after each reading: what a process used between two readings lies
-    # between these bounds, however long this machine kept us from asking.
+    # CPU time is read just before and just after each collection: the usage between two collections
+    # lies between these bounds, whatever the delays of this machine.
     cores = {}
-    for name, asked in (("bursty", own), ("half", given)):
+    for name, bounds in (("bursty", own), ("half", scheduled)):
         reported = sum(window[name]["cpu_cores_avg"] for window in measured) * WINDOW_SECONDS
-        least, most = asked[-1][0] - asked[0][1], asked[-1][1] - asked[0][0]
-        assert 0.99 * least <= reported <= 1.01 * most, name
+        lowest, highest = bounds[-1][0] - bounds[0][1], bounds[-1][1] - bounds[0][0]
+        assert 0.99 * lowest <= reported <= 1.01 * highest, name
         cores[name] = reported / (WINDOWS * WINDOW_SECONDS)
-    assert 0.3 < cores["bursty"] < 0.95  # it did work in bursts
+    assert 0.3 < cores["bursty"] < 0.95  # bursts, not a full core
 
-    # All that the quota allows, unless this machine itself did not get what it runs on.
+    # All of the quota, unless the machine itself was short of CPU.
     assert 0.45 < cores["half"] < 0.505
     halves = [window["half"] for window in measured]
     ratios = [row["cpu_throttled_ratio"] for row in halves]
     assert sum(ratios) / WINDOWS > 0.9, ratios
-    # How long it waited depends on who else wanted the CPU.
+    # The length of the wait depends on other load.
     assert sum(row["cpu_throttled_seconds"] for row in halves) > 0
 
     small, locked, cached = (windows[i]["hungry"] for i in (2, 5, WINDOWS))

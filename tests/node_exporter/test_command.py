@@ -1,4 +1,4 @@
-"""`springtide exporter` as a process of its own, without a broker."""
+"""The command `springtide exporter` in a separate process, without a broker."""
 
 import json
 import os
@@ -57,9 +57,9 @@ def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
 def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.pod("a", 0)
-    done = run("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
-    assert done.returncode == 0, done.stderr
-    header, *rows = [json.loads(line) for line in done.stdout.splitlines()]
+    result = run("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
+    assert result.returncode == 0, result.stderr
+    header, *rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert (header["kind"], header["node"]) == ("header", "n1")
     assert [(row["kind"], row["id"]) for row in rows] == [
         ("node", ""),
@@ -67,7 +67,7 @@ def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
         ("pod", "a"),
     ]
     assert rows[0]["coverage"] >= 0.5
-    assert "Z" in done.stderr  # it says until when it collects
+    assert "Z" in result.stderr  # the log contains the start of the window
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_once_prints_one_fake_window_as_json_lines(tmp_path: Path) -> None:
         (("--socket-path=/proc/1/x.sock", "--metrics-port=0"), 2, "exporter.socket_path"),
     ],
 )
-def test_what_cannot_work_ends_at_once_with_what_to_do(
+def test_invalid_setting_ends_the_exporter_with_a_hint(
     flags: tuple[str, ...], code: int, words: str
 ) -> None:
-    done = run(*flags, *(() if "socket" in flags[0] else ("--once",)))
-    assert done.returncode == code, done.stderr
-    assert "error: " in done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    result = run(*flags, *(() if "socket" in flags[0] else ("--once",)))
+    assert result.returncode == code, result.stderr
+    assert "error: " in result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_once_gives_up_on_a_fake_node_that_can_no_longer_be_read(tmp_path: Path) -> None:
+def test_once_fails_when_the_fake_node_becomes_unreadable(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
     with running(tmp_path / "log", *flags) as process:
@@ -100,55 +100,55 @@ def test_once_gives_up_on_a_fake_node_that_can_no_longer_be_read(tmp_path: Path)
     assert "expected 8 fields" in (tmp_path / "log").read_text().splitlines()[-1]
 
 
-def test_a_page_that_cannot_be_served_leaves_no_socket(tmp_path: Path) -> None:
+def test_exporter_without_its_metrics_port_leaves_no_socket(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         path = tmp_path / "x.sock"
         page = ("--metrics-host=127.0.0.1", f"--metrics-port={taken.getsockname()[1]}")
-        done = run(f"--socket-path={path}", *page, *roots(FakeNode(tmp_path)))
-    assert done.returncode == 2, done.stderr
-    assert "cannot listen on" in done.stderr
+        result = run(f"--socket-path={path}", *page, *roots(FakeNode(tmp_path)))
+    assert result.returncode == 2, result.stderr
+    assert "cannot listen on" in result.stderr
     assert not path.exists()
 
 
-async def test_the_default_socket_is_wished_for_and_a_given_one_is_needed(
+async def test_default_socket_is_optional_and_configured_socket_is_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     monkeypatch.setattr(
-        "node_exporter.exporter_service.log.warning", lambda event, **_: said.append(event)
+        "node_exporter.exporter_service.log.warning", lambda event, **_: warnings.append(event)
     )
     monkeypatch.setattr(LiveServer, "start", _fail)
     default = ExporterSettings()
     assert await start_live_server(default, "n1") is None
-    assert said == ["local socket is not available"]
+    assert warnings == ["local socket is not available"]
     with pytest.raises(SettingsError):
         await start_live_server(ExporterSettings(socket_path=tmp_path / "x.sock"), "n1")
     assert await start_live_server(ExporterSettings(socket_path=None), "n1") is None
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
 async def _fail(self: LiveServer) -> None:
     raise SettingsError("cannot listen", key="exporter.socket_path")
 
 
-def test_once_may_open_many_files(tmp_path: Path) -> None:
+def test_once_raises_the_limit_of_open_files(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     for number in range(40):
         node.pod(f"{number:03}", 0)
     limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh"]
     flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
-    done = subprocess.run(
+    result = subprocess.run(
         [*limited, *command(*flags)], capture_output=True, text=True, env=environment(), timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3 + 40
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 3 + 40
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
+def test_exporter_without_a_broker_warns_rarely_and_stops_in_time(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     node = FakeNode(tmp_path)
@@ -170,8 +170,8 @@ def test_without_a_broker_it_says_so_seldom_and_ends_in_time(
     assert not path.exists()
 
 
-def test_help_says_what_it_does() -> None:
-    done = run("--help")
-    assert done.returncode == 0
+def test_help_lists_flags_examples_and_exit_codes() -> None:
+    result = run("--help")
+    assert result.returncode == 0
     for words in ("--once", "--window-seconds", "--cgroup-root", "Examples", "Exit codes"):
-        assert words in done.stdout
+        assert words in result.stdout

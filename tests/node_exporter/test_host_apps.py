@@ -1,4 +1,4 @@
-"""Host applications are measured by themselves, or refused: nothing counts twice (K14-35)."""
+"""Host applications that overlap with pods or with each other are refused: nothing counts twice."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from pipeline.settings import HostApplication, HostApplicationCgroup
 def app(
     base: str = "CgroupRoot", path: str = "", parent: str = "", name: str = "x"
 ) -> HostApplication:
-    place = HostApplicationCgroup(base=base, parent_dir=parent, relative_path=path)  # type: ignore[arg-type]
-    return HostApplication(name=name, cgroup_path=place)
+    cgroup = HostApplicationCgroup(base=base, parent_dir=parent, relative_path=path)  # type: ignore[arg-type]
+    return HostApplication(name=name, cgroup_path=cgroup)
 
 
 @pytest.mark.parametrize("base", ["Kubepods", "KubepodsBurstable", "KubepodsBesteffort"])
 @pytest.mark.parametrize("path", ["", "/", ".", "a/.."])
-def test_a_base_alone_is_refused(base: str, path: str) -> None:
+def test_base_without_path_is_refused(base: str, path: str) -> None:
     with pytest.raises(KernelError, match="host application x"):
         check_host_apps([app(base, path)], Driver, "")
 
@@ -38,13 +38,13 @@ def test_a_base_alone_is_refused(base: str, path: str) -> None:
         ("a", "a/b"),
     ],
 )
-def test_a_directory_with_pods_is_refused(path: str, parent: str) -> None:
+def test_directory_with_pods_is_refused(path: str, parent: str) -> None:
     with pytest.raises(KernelError, match="contains pods"):
         check_host_apps([app(path=path)], Driver, parent)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "application",
     [
         app("Kubepods", "web"),
         app("KubepodsBesteffort", "cache/nginx"),
@@ -55,19 +55,19 @@ def test_a_directory_with_pods_is_refused(path: str, parent: str) -> None:
         HostApplication(name="x", qos="LS"),
     ],
 )
-def test_a_directory_of_its_own_is_taken(given: HostApplication) -> None:
-    check_host_apps([given, app(path="elsewhere", name="y")], Driver, "")
+def test_separate_directory_is_accepted(application: HostApplication) -> None:
+    check_host_apps([application, app(path="elsewhere", name="y")], Driver, "")
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("path", "other_path"),
     [("web", "web"), ("web", "web/nginx"), ("web/nginx/", "web")],
 )
-def test_two_applications_do_not_contain_each_other(one: str, other: str) -> None:
+def test_applications_with_nested_directories_are_refused(path: str, other_path: str) -> None:
     with pytest.raises(KernelError, match="contain the same processes"):
-        check_host_apps([app(path=one), app(path=other, name="y")], Driver, "")
+        check_host_apps([app(path=path), app(path=other_path, name="y")], Driver, "")
     check_host_apps([app(path="web/nginx"), app(path="web/nginx2", name="y")], Driver, "")
 
 
-def test_only_the_driver_that_is_set_counts() -> None:
+def test_only_the_given_drivers_are_checked() -> None:
     check_host_apps([app(path="kubepods")], [Driver.SYSTEMD], "")

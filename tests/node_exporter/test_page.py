@@ -1,4 +1,4 @@
-"""The metrics page of a running exporter, as Prometheus sees it (K15-18, K16-37)."""
+"""The metrics page of a running exporter as Prometheus scrapes it."""
 
 import json
 import urllib.request
@@ -22,7 +22,7 @@ def tree() -> Iterator[CgroupTree]:
         yield tree
 
 
-def test_what_it_costs_and_what_applications_use_can_be_scraped(
+def test_metrics_page_reports_cost_and_usage_of_host_applications(
     tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.python("beside", f"x = b'x' * {64 << 20}\nwhile True: pass")
@@ -49,24 +49,24 @@ def test_what_it_costs_and_what_applications_use_can_be_scraped(
         url = f"http://127.0.0.1:{started['metrics_port']}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             lines = answer.read().decode().splitlines()
-        found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in found}
+        metrics = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in metrics}
 
     own = "springtide_exporter"
     windows = f"{own}_update_duration_seconds_count"
     with running(log, *(f"--{name}={value}" for name, value in flags.items())):
         assert eventually(lambda: "exporter started" in log.read_text())
         assert eventually(lambda: page()[windows] >= 3)
-        found = page()
-    assert found[f"{own}_collection_duration_seconds_count"] >= 6
-    assert 0 < found[f"{own}_collection_duration_seconds_sum"] < 5
-    assert 0 < found[f"{own}_update_duration_seconds_sum"] < 5
-    assert found[f'{own}_errors_total{{kind="kafka"}}'] >= 1
-    assert found[f"{own}_pods"] == 0
+        metrics = page()
+    assert metrics[f"{own}_collection_duration_seconds_count"] >= 6
+    assert 0 < metrics[f"{own}_collection_duration_seconds_sum"] < 5
+    assert 0 < metrics[f"{own}_update_duration_seconds_sum"] < 5
+    assert metrics[f'{own}_errors_total{{kind="kafka"}}'] >= 1
+    assert metrics[f"{own}_pods"] == 0
     labels = 'app="nginx",node="n1",priority="koord-prod",qos="LS"'
     name = "koordlet_host_application_resource_usage"
-    assert 0.3 < found[f'{name}{{{labels},resource="cpu",unit="core"}}'] < 1.2
-    assert found[f'{name}{{{labels},resource="memory",unit="byte"}}'] > 64 << 20
-    assert found['koordlet_node_used_cpu_cores{node="n1"}'] > 0.3
-    assert found['koordlet_node_used_memory_bytes{node="n1"}'] > 64 << 20
-    assert found[f"{own}_system_used_cpu_cores"] >= 0
+    assert 0.3 < metrics[f'{name}{{{labels},resource="cpu",unit="core"}}'] < 1.2
+    assert metrics[f'{name}{{{labels},resource="memory",unit="byte"}}'] > 64 << 20
+    assert metrics['koordlet_node_used_cpu_cores{node="n1"}'] > 0.3
+    assert metrics['koordlet_node_used_memory_bytes{node="n1"}'] > 64 << 20
+    assert metrics[f"{own}_system_used_cpu_cores"] >= 0

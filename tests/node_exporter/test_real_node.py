@@ -1,4 +1,4 @@
-"""Traffic and pressure that were really made are what the sampler reports."""
+"""The sampler reports real traffic, pressure, throttling and system usage."""
 
 import asyncio
 import os
@@ -31,8 +31,8 @@ def pod_usage(usages: tuple[Usage, ...], uid: str) -> Usage:
     return usage
 
 
-async def test_what_is_written_to_disk_is_reported() -> None:
-    """TR-06, disk: what a process writes is in the node's rates."""
+async def test_disk_writes_are_reported() -> None:
+    """Bytes that a process writes are part of the node's disk rate."""
     sampler = Sampler(ExporterSettings(cgroup_parent="springtide-test-none"), SystemClock())
     sampler.collect(0, ends_window=True)
     with tempfile.TemporaryFile(dir=Path("/var/tmp")) as file:
@@ -48,73 +48,73 @@ async def test_what_is_written_to_disk_is_reported() -> None:
 
 
 class Cable(NamedTuple):
-    """Two interfaces that are one another's end: one here, one in the network of process `far`."""
+    """A veth pair: `local` here, `remote` in the network namespace of process `peer_pid`."""
 
-    here: str
-    there: str
-    far: int
+    local: str
+    remote: str
+    peer_pid: int
 
-    def send(self, frames: int, *, back: bool = False) -> None:
-        """Send frames of 1000 bytes that nobody waits for, from here or from there."""
+    def send(self, frames: int, *, from_remote: bool = False) -> None:
+        """Send frames of 1000 bytes from either end; no process receives them."""
         program = f"""
 import socket
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-wire.bind(("{self.there if back else self.here}", 0))
+wire.bind(("{self.remote if from_remote else self.local}", 0))
 for _ in range({frames}):
     wire.send(bytes([255] * 6) + bytes(6) + b"\\x88\\xb5" + bytes(986))
 """
-        enter = ("nsenter", f"--target={self.far}", "--net") if back else ()
+        enter = ("nsenter", f"--target={self.peer_pid}", "--net") if from_remote else ()
         subprocess.run([*enter, sys.executable, "-I", "-S", "-c", program], check=True)
 
 
 @pytest.fixture
 def cable() -> Iterator[Cable]:
     own = Path("/proc/self/ns/net").readlink()
-    far = subprocess.Popen(["unshare", "--net", "sleep", "600"])
-    cable = Cable(f"st{os.getpid()}a", f"st{os.getpid()}b", far.pid)
+    peer = subprocess.Popen(["unshare", "--net", "sleep", "600"])
+    cable = Cable(f"st{os.getpid()}a", f"st{os.getpid()}b", peer.pid)
     try:
-        ask = ("ip", "link", "add", cable.here, "type", "veth", "peer", "name", cable.there)
-        made = subprocess.run(ask, capture_output=True, text=True)
-        if made.returncode:
-            not_here(f"no veth pair can be made here: {made.stderr.strip()}")
-        assert eventually(lambda: Path(f"/proc/{far.pid}/ns/net").readlink() != own)
-        inside = ("nsenter", f"--target={far.pid}", "--net")
+        create = ("ip", "link", "add", cable.local, "type", "veth", "peer", "name", cable.remote)
+        created = subprocess.run(create, capture_output=True, text=True)
+        if created.returncode:
+            not_here(f"no veth pair can be made here: {created.stderr.strip()}")
+        assert eventually(lambda: Path(f"/proc/{peer.pid}/ns/net").readlink() != own)
+        enter_peer = ("nsenter", f"--target={peer.pid}", "--net")
         for command in (
-            ("ip", "link", "set", cable.there, "netns", str(far.pid)),
-            ("ip", "link", "set", cable.here, "up"),
-            (*inside, "ip", "link", "set", cable.there, "up"),
+            ("ip", "link", "set", cable.remote, "netns", str(peer.pid)),
+            ("ip", "link", "set", cable.local, "up"),
+            (*enter_peer, "ip", "link", "set", cable.remote, "up"),
         ):
             subprocess.run(command, check=True)
         yield cable
     finally:
-        far.kill()  # its network goes with it, and the pair with that
-        far.wait()
-        subprocess.run(["ip", "link", "delete", cable.here], capture_output=True, check=False)
+        peer.kill()  # deletes its network namespace and the pair
+        peer.wait()
+        subprocess.run(["ip", "link", "delete", cable.local], capture_output=True, check=False)
 
 
-def test_what_goes_through_an_interface_is_reported(cable: Cable, tmp_path: Path) -> None:
-    """TR-06, network: real traffic; that a device is behind the interface is made to believe."""
-    (tmp_path / "class/net" / cable.here / "device").mkdir(parents=True)
+def test_network_traffic_is_reported(cable: Cable, tmp_path: Path) -> None:
+    """The traffic is real; a fake /sys makes the interface a physical one."""
+    (tmp_path / "class/net" / cable.local / "device").mkdir(parents=True)
     settings = ExporterSettings(cgroup_parent="springtide-test-none", sys_root=tmp_path)
     sampler = Sampler(settings, SystemClock())
     sampler.collect(0, ends_window=True)
     cable.send(1000)
-    cable.send(500, back=True)
+    cable.send(500, from_remote=True)
     rates = sampler.collect(1000, ends_window=True).rates
     sampler.close()
     assert rates is not None
     assert rates.network is not None
     received, sent = rates.network
-    assert sent == pytest.approx(1_000_000, rel=0.01)  # the kernel greets its neighbours as well
+    assert sent == pytest.approx(1_000_000, rel=0.01)  # neighbour discovery adds some bytes
     assert received == pytest.approx(500_000, rel=0.01)
 
 
-async def test_work_outside_of_pods_is_the_systems() -> None:
-    """NP-21: a process beside kubepods makes the system rise by what it uses, within 10 %."""
+async def test_process_outside_of_pods_counts_as_system_usage() -> None:
+    """A process next to kubepods raises the system usage by its own usage, within 10 %."""
     with cgroup_tree("system") as tree:
         tree.write("cpu", "", "cpu.shares", 16384)
         pod = f"{pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, 'busy')}/{'c0' * 32}"
-        for path in (pod, "beside"):
+        for path in (pod, "outside"):
             tree.make(path)
         tree.python(pod, "while True: pass")
         sampler = Sampler(ExporterSettings(cgroup_parent=tree.name), SystemClock())
@@ -122,11 +122,11 @@ async def test_work_outside_of_pods_is_the_systems() -> None:
         used = {
             "all": whole,
             "tree": tree.directory("cpuacct") / whole.name,
-            "beside": tree.directory("cpuacct", "beside") / whole.name,
+            "outside": tree.directory("cpuacct", "outside") / whole.name,
         }
 
         async def observe(at_ms: int) -> tuple[float, float]:
-            """(what the system used beyond all others on this machine, what was used beside)."""
+            """(system usage minus other load on this machine, usage outside of pods) in seconds."""
             sampler.collect(at_ms)
             before = {name: int(file.read_text()) for name, file in used.items()}
             await asyncio.sleep(3)
@@ -134,28 +134,28 @@ async def test_work_outside_of_pods_is_the_systems() -> None:
             grown = {name: int(used[name].read_text()) - before[name] for name in used}
             assert system is not None
             assert system.cpu_ns is not None
-            return (system.cpu_ns - (grown["all"] - grown["tree"])) / 1e9, grown["beside"] / 1e9
+            return (system.cpu_ns - (grown["all"] - grown["tree"])) / 1e9, grown["outside"] / 1e9
 
         sampler.collect(0)
-        without, nothing = await observe(1000)
-        tree.python("beside", "while True: pass")
-        with_it, usage = await observe(5000)
+        without_process, outside_before = await observe(1000)
+        tree.python("outside", "while True: pass")
+        with_process, usage = await observe(5000)
         sampler.close()
-    assert nothing == 0
+    assert outside_before == 0
     assert usage > 1
-    assert with_it - without == pytest.approx(usage, rel=0.1)
+    assert with_process - without_process == pytest.approx(usage, rel=0.1)
 
 
-async def test_processes_that_crowd_one_cpu_are_under_pressure() -> None:
+async def test_processes_that_share_one_cpu_are_under_pressure() -> None:
     with cgroup_tree("pressure", ("cpu", "cpuacct", "memory", "unified")) as tree:
-        crowded, alone = (
-            pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("crowded", "alone")
+        shared_cpu, alone = (
+            pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("shared", "alone")
         )
-        for path in (crowded, alone):
+        for path in (shared_cpu, alone):
             tree.make(f"{path}/{'c0' * 32}")
         pin = "import os; os.sched_setaffinity(0, {0})\nwhile True: pass"
         for _ in range(3):
-            tree.python(f"{crowded}/{'c0' * 32}", pin)
+            tree.python(f"{shared_cpu}/{'c0' * 32}", pin)
         sampler = Sampler(ExporterSettings(cgroup_parent=tree.name), SystemClock())
         await asyncio.sleep(0.5)
         sampler.collect(0, ends_window=True)
@@ -163,15 +163,15 @@ async def test_processes_that_crowd_one_cpu_are_under_pressure() -> None:
         usages = sampler.collect(1000, ends_window=True).usages
         unsupported = sampler.unsupported
         sampler.close()
-    stall = pod_usage(usages, "crowded").stall
+    stall = pod_usage(usages, "shared").stall
     assert stall is not None
     assert stall.cpu_some_us / stall.seconds / 1e6 > 0.5
-    # Nobody is in the other pod's v2 group: its pressure is unknown, not 0.
+    # The v2 cgroup of the other pod has no process: its pressure is unknown, not 0.
     assert pod_usage(usages, "alone").stall is None
     assert "pod_pressure" not in unsupported
 
 
-async def test_a_container_at_its_own_limit_is_seen_at_its_pod() -> None:
+async def test_pod_reports_the_throttling_of_its_containers() -> None:
     with cgroup_tree("containers") as tree:
         pod = pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, "pair")
         limited, free, late = (f"{pod}/{name * 32}" for name in ("a1", "b2", "c3"))
@@ -184,7 +184,7 @@ async def test_a_container_at_its_own_limit_is_seen_at_its_pod() -> None:
         sampler = Sampler(ExporterSettings(cgroup_parent=tree.name), SystemClock())
         window = Window(10_000, 10_000, 1000)
         window.add(sampler.collect(1000, ends_window=True))
-        tree.make(late)  # comes in between: it has counted from 0
+        tree.make(late)  # new between two readings: it counts from 0
         tree.write("cpu", late, "cpu.cfs_quota_us", 5_000)
         tree.python(late, "while True: pass")
         await asyncio.sleep(1.5)
@@ -195,7 +195,7 @@ async def test_a_container_at_its_own_limit_is_seen_at_its_pod() -> None:
         sampler.close()
     usage = pod_usage(last.usages, "pair")
     assert usage.throttling is not None
-    assert usage.throttling.throttled_periods == 0  # its own counters know nothing of it
+    assert usage.throttling.throttled_periods == 0  # the counters of the pod exclude its containers
     assert usage.containers is not None
     assert set(usage.containers) == {name * 32 for name in ("a1", "b2", "c3")}
     assert usage.containers["b2" * 32].throttled_periods == 0
@@ -205,7 +205,7 @@ async def test_a_container_at_its_own_limit_is_seen_at_its_pod() -> None:
     assert row["cpu_throttled_seconds"] > 0.5
 
 
-async def test_a_real_pod_that_is_killed_mid_way_is_no_error() -> None:
+async def test_removal_of_a_real_pod_is_not_an_error() -> None:
     with cgroup_tree("vanish") as tree:
         paths = [pod_dir(Driver.SYSTEMD, KubeQOS.GUARANTEED, uid, tree.name) for uid in "ab"]
         below = [path.removeprefix(f"{tree.name}/") for path in paths]
@@ -218,7 +218,7 @@ async def test_a_real_pod_that_is_killed_mid_way_is_no_error() -> None:
         second = sampler.collect(2000)
         assert [u.entity.id for u in second.usages] == ["", "b"]
         assert not second.errors
-        tree.make(below[0])  # the same name, another cgroup: its counter starts anew
+        tree.make(below[0])  # same name, another cgroup: its counter starts at 0
         third = sampler.collect(3000)
         assert pod_usage(third.usages, "a").cpu_cores is None
         assert not third.dropped

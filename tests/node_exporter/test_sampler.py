@@ -1,4 +1,4 @@
-"""Each thing that can go wrong with a reading has its stated outcome; on fake nodes."""
+"""Readings of fake nodes, and the outcome of each kind of failure."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ APP = HostApplication(
 
 
 class Reader:
-    """A sampler over a fake node, with a clock that the test moves."""
+    """A sampler with a fake node and a clock that the test controls."""
 
     def __init__(self, node: FakeNode, settings: ExporterSettings | None = None) -> None:
         self.clock = ManualClock()
@@ -34,12 +34,12 @@ class Reader:
         return self.sampler.collect(round(self.clock.now()) * 1000)
 
 
-def system_of(collection: Collection) -> tuple[float | None, int | None]:
+def system_usage(collection: Collection) -> tuple[float | None, int | None]:
     system = collection.system
     return (None, None) if system is None else (system.cpu_cores, system.memory_bytes)
 
 
-def of(collection: Collection, id: str) -> Usage:
+def usage_of(collection: Collection, id: str) -> Usage:
     (usage,) = [u for u in collection.usages if u.entity.id == id]
     return usage
 
@@ -54,29 +54,34 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> FakeNode:
 
 
 async def test_fake_pods_and_tier_are_read(node: FakeNode) -> None:
-    """NP-02, K11-18: on cgroup v1 and v2."""
     reader = Reader(node)
     node.pod("a", 0)
     node.cgroup("kubepods/besteffort", 0, 70)
     first = await reader.read()
-    assert of(first, "a").cpu_cores is None  # the first reading gives no usage of CPU
-    assert of(first, "a").memory_bytes == 100
+    assert usage_of(first, "a").cpu_cores is None  # CPU usage needs two readings
+    assert usage_of(first, "a").memory_bytes == 100
     node.pod("a", SECOND_NS // 2)
     node.cgroup("kubepods/besteffort", SECOND_NS)
     node.node(50)
     second = await reader.read()
     assert ids(second) == ["", "a", "besteffort"]
-    assert of(second, "a") == Usage(
-        of(first, "a").entity, SECOND_NS // 2, 1.0, 100, 200, None, of(second, "a").throttling
+    assert usage_of(second, "a") == Usage(
+        usage_of(first, "a").entity,
+        SECOND_NS // 2,
+        1.0,
+        100,
+        200,
+        None,
+        usage_of(second, "a").throttling,
     )
-    assert of(second, "a").entity.qos == "Burstable"
-    assert of(second, "besteffort").cpu_cores == 1.0
-    assert of(second, "").cpu_cores == 0.5
-    assert of(second, "").memory_bytes == 1000 * 1024
-    assert of(second, "").memory_with_page_cache_bytes == 2000 * 1024
+    assert usage_of(second, "a").entity.qos == "Burstable"
+    assert usage_of(second, "besteffort").cpu_cores == 1.0
+    assert usage_of(second, "").cpu_cores == 0.5
+    assert usage_of(second, "").memory_bytes == 1000 * 1024
+    assert usage_of(second, "").memory_with_page_cache_bytes == 2000 * 1024
 
 
-async def test_fake_counter_going_backwards_drops_that_sample(node: FakeNode) -> None:
+async def test_fake_counter_that_goes_backwards_drops_the_sample(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 5 * SECOND_NS)
     node.node(500)
@@ -84,17 +89,17 @@ async def test_fake_counter_going_backwards_drops_that_sample(node: FakeNode) ->
     node.pod("a", SECOND_NS)
     node.node(100)
     second = await reader.read()
-    assert of(second, "a").cpu_cores is None
-    assert of(second, "").cpu_cores is None
+    assert usage_of(second, "a").cpu_cores is None
+    assert usage_of(second, "").cpu_cores is None
     assert second.dropped == {"counter_went_backwards": 2}
     node.pod("a", 2 * SECOND_NS)
     node.node(200)
     third = await reader.read()
-    assert of(third, "a").cpu_cores == of(third, "").cpu_cores == 1.0
+    assert usage_of(third, "a").cpu_cores == usage_of(third, "").cpu_cores == 1.0
     assert not third.dropped
 
 
-async def test_fake_pod_that_ends_is_no_error_and_may_come_back(node: FakeNode) -> None:
+async def test_fake_pod_may_end_and_return_without_an_error(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)
     node.pod("b", 0)
@@ -106,20 +111,22 @@ async def test_fake_pod_that_ends_is_no_error_and_may_come_back(node: FakeNode) 
     assert not second.errors
     assert not second.dropped
     node.pod("a", 7 * SECOND_NS)  # a new cgroup under the old name, with another counter
-    assert of(await reader.read(), "a").cpu_cores is None
+    assert usage_of(await reader.read(), "a").cpu_cores is None
 
 
-async def test_fake_pod_that_ends_while_it_is_read_is_no_error(tmp_path: Path) -> None:
+async def test_fake_pod_that_ends_during_a_reading_is_not_an_error(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     reader = Reader(node)
     node.pod("a", 0)
-    shutil.rmtree(node.cgroups / "memory" / node.path("a"))  # found in one tree, gone in the next
+    shutil.rmtree(
+        node.cgroups / "memory" / node.path("a")
+    )  # listed in one hierarchy, missing in the next
     assert ids(await reader.read()) == [""]
     node.pod("a", 0)
     assert ids(await reader.read()) == ["", "a"]
 
 
-async def test_fake_garbage_costs_the_sample_of_one_pod(node: FakeNode) -> None:
+async def test_fake_invalid_file_drops_the_sample_of_its_pod_only(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)
     node.pod("b", 0)
@@ -131,10 +138,12 @@ async def test_fake_garbage_costs_the_sample_of_one_pod(node: FakeNode) -> None:
     assert second.errors == {"pod": 1}
     assert second.dropped == {"unreadable": 1}
     node.pod("a", 3 * SECOND_NS)
-    assert of(await reader.read(), "a").cpu_cores == 1.5  # over the two seconds that have passed
+    assert usage_of(await reader.read(), "a").cpu_cores == 1.5  # over two seconds
 
 
-async def test_fake_garbage_of_a_container_costs_no_sample_of_its_pod(tmp_path: Path) -> None:
+async def test_fake_invalid_file_of_a_container_does_not_drop_the_sample_of_its_pod(
+    tmp_path: Path,
+) -> None:
     node = FakeNode(tmp_path)
     node.pod("a", 0)
     node.file("cpuacct", f"{node.path('a')}/{'c0' * 32}", "cpuacct.usage", "0\n")
@@ -142,11 +151,11 @@ async def test_fake_garbage_of_a_container_costs_no_sample_of_its_pod(tmp_path: 
     reader = Reader(node)
     collection = await reader.read()
     assert collection.errors == {"container": 1}
-    assert of(collection, "a").memory_bytes == 100
-    assert of(collection, "a").containers is None
+    assert usage_of(collection, "a").memory_bytes == 100
+    assert usage_of(collection, "a").containers is None
 
 
-async def test_fake_broken_proc_costs_the_node_and_not_the_pods(node: FakeNode) -> None:
+async def test_fake_invalid_proc_drops_the_sample_of_the_node_only(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)
     (node.proc / "stat").write_text("cpu x\n")
@@ -155,7 +164,7 @@ async def test_fake_broken_proc_costs_the_node_and_not_the_pods(node: FakeNode) 
     assert first.errors == {"node": 1}
 
 
-def test_fake_proc_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_fake_missing_proc_is_refused_at_the_start(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     for name in ("stat", "meminfo"):
         saved = (node.proc / name).read_text()
@@ -165,12 +174,12 @@ def test_fake_proc_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> 
         (node.proc / name).write_text(saved)
 
 
-async def test_fake_what_cannot_be_read_is_said_at_once_and_then_once_a_minute(
+async def test_fake_read_failures_are_logged_at_once_and_then_once_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     monkeypatch.setattr(
-        "node_exporter.sampler.log.warning", lambda _, *, kind, why: said.append(kind)
+        "node_exporter.sampler.log.warning", lambda _, *, kind, why: warnings.append(kind)
     )
     node = FakeNode(tmp_path)
     for uid in ("a", "b"):
@@ -179,40 +188,42 @@ async def test_fake_what_cannot_be_read_is_said_at_once_and_then_once_a_minute(
     reader = Reader(node)
     (node.proc / "stat").write_text("cpu x\n")
     for expected in (["node", "pod"], [], ["node", "pod"]):
-        said.clear()
+        warnings.clear()
         await reader.read(after=30)
-        assert said == expected
+        assert warnings == expected
     assert "expected 8 fields" in str(reader.sampler.failure)
     node.node(1)
     await reader.read()
     assert reader.sampler.failure is None
 
 
-async def test_fake_pause_longer_than_twenty_intervals_starts_anew(node: FakeNode) -> None:
+async def test_fake_pause_longer_than_twenty_intervals_discards_the_previous_reading(
+    node: FakeNode,
+) -> None:
     reader = Reader(node)
     node.pod("a", 0)
     await reader.read()
     node.pod("a", 10 * SECOND_NS)
-    assert of(await reader.read(after=20), "a").cpu_cores == 0.5
+    assert usage_of(await reader.read(after=20), "a").cpu_cores == 0.5
     node.pod("a", 50 * SECOND_NS)
     late = await reader.read(after=21)
-    assert of(late, "a").cpu_cores is None
+    assert usage_of(late, "a").cpu_cores is None
     assert late.dropped == {"previous_too_old": 2}
 
 
-async def test_fake_kubepods_that_appears_later_is_found(node: FakeNode) -> None:
+async def test_fake_kubepods_that_appears_later_is_read(node: FakeNode) -> None:
     reader = Reader(node)
     assert ids(await reader.read()) == [""]
     node.pod("a", 0)
     assert ids(await reader.read()) == ["", "a"]
 
 
-async def test_fake_kubepods_that_is_not_there_is_said_once(
+async def test_fake_missing_kubepods_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[dict[str, str]] = []
+    warnings: list[dict[str, str]] = []
     monkeypatch.setattr(
-        "node_exporter.sampler.log.warning", lambda event, **values: said.append(values)
+        "node_exporter.sampler.log.warning", lambda event, **values: warnings.append(values)
     )
     node = FakeNode(tmp_path)
     node.pod("a", 0)
@@ -220,16 +231,16 @@ async def test_fake_kubepods_that_is_not_there_is_said_once(
         reader = Reader(node, node.settings(cgroup_parent="nope", cgroup_driver=driver))
         for _ in range(3):
             assert ids(await reader.read()) == [""]
-        (one,) = said
-        assert one["below"] == f"{node.cgroups}/cpuacct/nope"
-        assert "cgroup_parent" in one["hint"]
-        said.clear()
+        (warning,) = warnings
+        assert warning["below"] == f"{node.cgroups}/cpuacct/nope"
+        assert "cgroup_parent" in warning["hint"]
+        warnings.clear()
     reader = Reader(node)
     assert ids(await reader.read()) == ["", "a"]
-    assert not said
+    assert not warnings
 
 
-async def test_fake_cgroup_parent_is_below_the_root_also_with_a_slash_in_front(
+async def test_fake_cgroup_parent_may_begin_with_a_slash(
     node: FakeNode,
 ) -> None:
     for path in (node.path("a"), "kubelet/" + node.path("b")):
@@ -240,7 +251,7 @@ async def test_fake_cgroup_parent_is_below_the_root_also_with_a_slash_in_front(
     assert ids(await reader.read()) == ["", "a"]
 
 
-async def test_fake_pod_in_two_classes_is_one_row(node: FakeNode) -> None:
+async def test_fake_pod_in_two_qos_classes_has_one_usage(node: FakeNode) -> None:
     reader = Reader(node)
     node.pod("a", 0)
     node.pod("a", 0, kube_qos=KubeQOS.GUARANTEED)
@@ -248,17 +259,17 @@ async def test_fake_pod_in_two_classes_is_one_row(node: FakeNode) -> None:
 
 
 async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None:
-    """K14-35, K16-37: by cgroup path, on the page under Koordinator's name."""
+    """The metrics page reports its usage under Koordinator's name."""
     reader = Reader(node, node.settings(host_applications=(APP,)))
-    assert ids(await reader.read()) == [""]  # it has not been started
+    assert ids(await reader.read()) == [""]  # not started yet
     node.cgroup("web/nginx", 0, 100)
     await reader.read()
     node.cgroup("web/nginx", 2 * SECOND_NS, 100)
-    usage = of(collection := await reader.read(), "nginx")
+    usage = usage_of(collection := await reader.read(), "nginx")
     assert (usage.entity.kind, usage.entity.qos) == ("host_app", "LS")
     assert usage.cpu_cores == 2.0
     assert usage.memory_bytes == 100
-    assert usage.memory_with_page_cache_bytes == 500  # all that is charged, as Koordinator has it
+    assert usage.memory_with_page_cache_bytes == 500  # all charged memory, as in Koordinator
 
     exporter_metrics.record(collection, node.settings(host_applications=(APP,)), "fake")
     labels = ("fake", "nginx", "koord-prod", "LS")
@@ -269,7 +280,7 @@ async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None
     assert samples == {(*labels, "cpu", "core"): 2.0, (*labels, "memory", "byte"): 100.0}
     for directory in list(node.cgroups.rglob("nginx")):
         shutil.rmtree(directory)
-    # Files of a fake stay readable while they are open, those of a real cgroup do not.
+    # Open files of a fake tree stay readable after a removal, unlike those of a real cgroup.
     reader = Reader(node, node.settings(host_applications=(APP,)))
     exporter_metrics.record(await reader.read(), node.settings(host_applications=(APP,)), "fake")
     assert not next(iter(exporter_metrics.KOORDLET_HOST_APP.collect())).samples
@@ -283,48 +294,46 @@ def test_fake_host_application_outside_the_tree_is_refused_at_the_start(tmp_path
         Sampler(node.settings(host_applications=(app,)), ManualClock())
 
 
-async def test_fake_host_application_beside_pods_is_found_before_there_are_any(
+async def test_fake_host_application_below_kubepods_is_read_without_pods(
     tmp_path: Path,
 ) -> None:
     node = FakeNode(tmp_path)
-    place = HostApplicationCgroup(base="Kubepods", relative_path="web")
-    app = HostApplication(name="web", cgroup_path=place)
+    cgroup_path = HostApplicationCgroup(base="Kubepods", relative_path="web")
+    app = HostApplication(name="web", cgroup_path=cgroup_path)
     node.cgroup("kubepods.slice/web", 0)
     reader = Reader(node, node.settings(host_applications=(app,)))
     for _ in range(2):
         assert "web" in ids(await reader.read())
 
 
-async def test_fake_file_that_appears_is_found_within_a_minute(tmp_path: Path) -> None:
+async def test_fake_file_that_appears_is_read_within_a_minute(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.pod("a", 0)
     for controller in ("memory", "cpu"):
         for file in (node.cgroups / controller / node.path("a")).iterdir():
             file.unlink()
     reader = Reader(node)
-    assert of(await reader.read(), "a").memory_bytes is None
+    assert usage_of(await reader.read(), "a").memory_bytes is None
     assert "memory" in reader.sampler.unsupported
     node.pod("a", 0)
     for _ in range(6):
         later = await reader.read(after=10)
-    assert of(later, "a").memory_bytes == 100
+    assert usage_of(later, "a").memory_bytes == 100
     assert not {"memory", "throttling"} & reader.sampler.unsupported
 
 
-async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_not(
+async def test_fake_hot_page_cache_is_known_with_kidled_and_unsupported_otherwise(
     tmp_path: Path,
 ) -> None:
-    """K14-34: the three policies; hot page cache only on fakes, else the default."""
+    """Hot page cache needs kidled; without it the policy falls back to the default."""
     node = FakeNode(tmp_path)
     reader = Reader(node)
     node.pod("a", 0)
     first = await reader.read()
-    assert of(first, "a").memory_with_hot_page_cache_bytes is None
+    assert usage_of(first, "a").memory_with_hot_page_cache_bytes is None
     assert "hot_page_cache" in reader.sampler.unsupported
     policy = "usageWithHotPageCache"
-    assert (
-        exporter_metrics.memory_by_policy(of(first, "a"), policy) == 100
-    )  # falls back, and states it
+    assert exporter_metrics.memory_by_policy(usage_of(first, "a"), policy) == 100
 
     ages = "0 0 0 0 0 10 0 0\n"
     rows = "".join(f"{row} {ages}" for row in ("cfei", "dfei", "cfui", "dfui"))
@@ -333,14 +342,14 @@ async def test_fake_kidled_gives_hot_page_cache_and_others_state_that_they_do_no
     node.pod("b", 0)
     reader = Reader(node)
     second = await reader.read()
-    assert of(second, "b").memory_with_hot_page_cache_bytes == 200 - 40
-    assert of(second, "").memory_with_hot_page_cache_bytes == 2000 * 1024 - 40
-    assert exporter_metrics.memory_by_policy(of(second, "b"), policy) == 160
-    assert exporter_metrics.memory_by_policy(of(second, "b"), "usageWithPageCache") == 200
+    assert usage_of(second, "b").memory_with_hot_page_cache_bytes == 200 - 40
+    assert usage_of(second, "").memory_with_hot_page_cache_bytes == 2000 * 1024 - 40
+    assert exporter_metrics.memory_by_policy(usage_of(second, "b"), policy) == 160
+    assert exporter_metrics.memory_by_policy(usage_of(second, "b"), "usageWithPageCache") == 200
     assert "hot_page_cache" not in reader.sampler.unsupported
 
 
-async def test_fake_kernel_without_features_states_each(node: FakeNode) -> None:
+async def test_fake_missing_kernel_features_are_unsupported(node: FakeNode) -> None:
     shutil.rmtree(node.proc / "pressure")
     reader = Reader(node)
     node.pod("a", 0)
@@ -351,8 +360,8 @@ async def test_fake_kernel_without_features_states_each(node: FakeNode) -> None:
     assert reader.sampler.unsupported == expected
 
 
-async def test_system_is_what_is_left_while_every_part_is_fresh(node: FakeNode) -> None:
-    """K14-46: a part older than the setting makes the system unknown."""
+async def test_system_usage_is_known_while_every_part_is_fresh(node: FakeNode) -> None:
+    """A part older than `system_outdated_seconds` makes the system usage unknown."""
     settings = node.settings(host_applications=(APP,), system_outdated_seconds=3.0)
     reader = Reader(node, settings)
 
@@ -360,31 +369,31 @@ async def test_system_is_what_is_left_while_every_part_is_fresh(node: FakeNode) 
         node.node(200 * seconds)
         node.cgroup("web/nginx", seconds * SECOND_NS // 2, 1024)
         node.pod("a", seconds * SECOND_NS, 2048)
-        node.cgroup("kubepods/besteffort", seconds * SECOND_NS, 4096)  # counted in its pods already
+        node.cgroup("kubepods/besteffort", seconds * SECOND_NS, 4096)  # its pods count already
 
     use(1)
     first = await reader.read()
-    assert system_of(first) == (None, 1024 * 1000 - 3072)
+    assert system_usage(first) == (None, 1024 * 1000 - 3072)
     use(2)
     second = await reader.read()
-    assert system_of(second) == (0.5, 1024 * 1000 - 3072)
+    assert system_usage(second) == (0.5, 1024 * 1000 - 3072)
     cpu = ("cpuacct", "cpuacct.usage") if node.version == 1 else ("", "cpu.stat")
-    for age in range(1, 6):  # one part cannot be read: its last value bridges three seconds
+    for age in range(1, 6):  # the last value of an unreadable part is valid for three seconds
         use(2 + age)
         node.file(cpu[0], node.path("a"), cpu[1], "broken")
-        known = system_of(await reader.read())[0]
+        known = system_usage(await reader.read())[0]
         assert known == (0.5 if age <= 3 else None)
     use(8)
-    assert system_of(await reader.read())[0] == 0.5
+    assert system_usage(await reader.read())[0] == 0.5
 
 
-async def test_system_is_never_below_zero(node: FakeNode) -> None:
+async def test_system_usage_is_never_negative(node: FakeNode) -> None:
     reader = Reader(node)
     for second in range(2):
         node.node(10 * second)
         node.pod("a", second * SECOND_NS, 1 << 40)
         collection = await reader.read()
-    assert system_of(collection) == (0.0, 0)
+    assert system_usage(collection) == (0.0, 0)
 
 
 async def test_fake_rates_and_pressure_are_growth_between_slow_readings(tmp_path: Path) -> None:
@@ -407,33 +416,33 @@ async def test_fake_rates_and_pressure_are_growth_between_slow_readings(tmp_path
         use(n)
         collections.append(await reader.read())
     slow = [c for c in collections if c.rates is not None]
-    assert len(slow) == 2  # of three: the first only remembers
+    assert len(slow) == 2  # the first of three readings has no previous one
     rates = slow[1].rates
     assert rates is not None
     assert (rates.seconds, rates.network, rates.disk) == (5.0, (2500, 250), (25600, 2560))
-    stall = of(slow[1], "").stall
+    stall = usage_of(slow[1], "").stall
     assert stall is not None
     assert stall[:3] == (5.0, 5_000_000, 5_000_000)
-    use(0)  # all counters go back
+    use(0)  # all counters go backwards
     for _ in range(5):
         after = await reader.read()
     assert after.rates is None or (after.rates.network, after.rates.disk) == (None, None)
-    assert of(after, NODE.id).stall is None
+    assert usage_of(after, NODE.id).stall is None
 
 
 @pytest.mark.parametrize("interval", [0.1, 0.3, 0.7, 0.9, 1.0, 7.0, 60.0])
-async def test_fake_slow_readings_come_with_any_interval(tmp_path: Path, interval: float) -> None:
+async def test_fake_slow_readings_happen_with_any_interval(tmp_path: Path, interval: float) -> None:
     node = FakeNode(tmp_path)
     (node.proc / "1/net/dev").write_text("Inter\n face\neth0: 1 0 0 0 0 0 0 0 2\n")
     sampler = Sampler(node.settings(collect_interval_seconds=interval), clock := ManualClock())
-    found = []
+    rates_per_tick = []
     for tick in range(round(60 / interval) + 1):
         at_ms = round(tick * interval * 1000)
         # Readings are some milliseconds early or late.
         await clock.advance(tick * interval + 0.004 * (tick % 3) - clock.monotonic())
-        found.append(sampler.collect(at_ms).rates)
-    spans = [rates.seconds for rates in found if rates is not None]
+        rates_per_tick.append(sampler.collect(at_ms).rates)
+    spans = [rates.seconds for rates in rates_per_tick if rates is not None]
     assert max(spans) <= max(5.0, interval) + interval / 2 + 0.01
     assert sum(spans) == pytest.approx(60, abs=max(6.0, interval))
     if interval < 5:
-        assert len(spans) <= 14  # and no more often than they need to
+        assert len(spans) <= 14  # not more often than necessary

@@ -1,4 +1,4 @@
-"""What a window says: exact statistics, real coverage, unknown as None, no end twice."""
+"""Rows of windows: exact statistics, real coverage, unknown values as None, no end twice."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -50,7 +50,7 @@ def row_of(window: Window, entity: Entity = POD) -> dict[str, object]:
 
 
 @given(at=st.integers(0, 2**41), window=st.integers(1, 86_400_000))
-def test_a_moment_belongs_to_the_window_that_ends_at_or_after_it(at: int, window: int) -> None:
+def test_time_belongs_to_the_window_that_ends_at_or_after_it(at: int, window: int) -> None:
     end = window_end_ms(at, window)
     assert end % window == 0
     assert end - window < at <= end
@@ -69,18 +69,18 @@ def test_statistics_are_exact(values: list[int]) -> None:
     assert row["memory_bytes_avg"] == float(Fraction(sum(values), len(values)))
 
 
-def test_p90_of_thirty_is_the_27th() -> None:
-    # 30 * 0.9 is 27.000000000000004 or 26.999999999999996 in floats, as the platform likes.
+def test_p90_of_thirty_values_is_the_27th() -> None:
+    # 30 * 0.9 as a float may be slightly above or below 27.
     row = row_of(window_of(*[[usage(cores=float(i))] for i in range(1, 31)]))
     assert row["cpu_cores_p90"] == 27.0
     assert row["cpu_cores_p95"] == 28.0
 
 
-def test_the_cpu_average_weighs_by_time() -> None:
+def test_cpu_average_is_weighted_by_time() -> None:
     window = Window(END, WINDOW, 1000)
-    for at, cpu_ns, elapsed in ((1, 10**9, 1.0), (9, 4 * 10**9, 8.0)):
-        one = Usage(POD, cpu_ns, elapsed, 1, 1, None)
-        window.add(Collection(window.start_ms + at * 1000, (one,), None))
+    for second, cpu_ns, elapsed in ((1, 10**9, 1.0), (9, 4 * 10**9, 8.0)):
+        reading = Usage(POD, cpu_ns, elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + second * 1000, (reading,), None))
     row = row_of(window)
     assert row["cpu_cores_avg"] == pytest.approx(5 / 9)
     assert row["cpu_cores_max"] == 1.0
@@ -88,63 +88,65 @@ def test_the_cpu_average_weighs_by_time() -> None:
 
 
 def coverage_of(readings: Sequence[tuple[float, float]], length: int = 30_000) -> float:
-    """Of a window with readings at (seconds after the start, seconds since the one before)."""
+    """Coverage of a window with readings at (seconds after the start, elapsed seconds)."""
     window = Window(1_700_000_010_000 // length * length, length, 1000)
-    for at, elapsed in readings:
-        one = Usage(POD, round(elapsed * 1e9), elapsed, 1, 1, None)
-        window.add(Collection(window.start_ms + round(at * 1000), (one,), None))
+    for second, elapsed in readings:
+        reading = Usage(POD, round(elapsed * 1e9), elapsed, 1, 1, None)
+        window.add(Collection(window.start_ms + round(second * 1000), (reading,), None))
     coverage = row_of(window)["coverage"]
     assert isinstance(coverage, float)
     return coverage
 
 
-def test_coverage_is_the_time_observed_and_not_the_number_of_readings() -> None:
-    late = [(int(2.2 * i), 2.2) for i in range(1, 14)]  # a node too busy to wake us every second
+def test_coverage_is_observed_time_instead_of_number_of_readings() -> None:
+    late = [(int(2.2 * i), 2.2) for i in range(1, 14)]  # a node too busy for a reading every second
     assert coverage_of(late) == pytest.approx(2.2 * 12 / 30 + 2.0 / 30)
     assert coverage_of([(i, 1.0) for i in range(1, 31)]) == 1.0
     jitter = [(i, 1.0 + (0.004 if i % 2 else -0.005)) for i in range(1, 31)]
     assert coverage_of(jitter) == 1.0
     assert coverage_of([(i, 1.0) for i in range(1, 30)]) == pytest.approx(29 / 30)
-    # Only what lies inside, and of a long pause no more than three intervals.
+    # Only time within the window counts, and at most three intervals of a long pause.
     assert coverage_of([(1, 15.0)]) == pytest.approx(1 / 30)
     assert coverage_of([(30, 18.0)]) == pytest.approx(3 / 30)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(0.001, 60)), min_size=1, max_size=60))
-def test_coverage_is_a_share(readings: list[tuple[int, float]]) -> None:
+def test_coverage_is_between_zero_and_one(readings: list[tuple[int, float]]) -> None:
     assert 0 <= coverage_of(readings) <= 1
 
 
-def test_a_pod_that_comes_and_goes_has_the_coverage_of_its_life() -> None:
+def test_coverage_of_a_short_pod_is_its_lifetime_within_the_window() -> None:
     there, node = [usage(), usage(NODE)], [usage(NODE)]
-    first = [usage(cores=None), usage(NODE)]  # a first reading has memory, and no usage of CPU yet
+    first = [usage(cores=None), usage(NODE)]  # a first reading has memory only
     window = window_of(node, node, first, there, there, there, node, node, node, node)
     assert row_of(window)["coverage"] == pytest.approx(0.3)
     assert row_of(window, NODE)["coverage"] == 1.0
     assert row_of(window)["memory_bytes_last"] == 100.0
 
 
-def test_the_node_comes_first_and_the_rest_in_order() -> None:
+def test_rows_are_ordered_by_kind_and_id() -> None:
     window = window_of([usage(), usage(Entity("pod", "a", None)), usage(TIER), usage(NODE)])
     kinds = [(row["kind"], row["id"]) for row in window.rows(2, 1024)]
     assert kinds == [("node", ""), ("tier", "besteffort"), ("pod", "a"), ("pod", "uid-1")]
 
 
-def test_the_system_has_a_row_of_its_own_for_the_seconds_in_which_it_was_known() -> None:
+def test_system_row_covers_the_ticks_with_known_system_usage() -> None:
     window = Window(END, WINDOW, 1000)
     system = [None, *(usage(SYSTEM, float(i), 10 * i) for i in range(1, 10))]
     for i, rest in enumerate(system):
-        node = () if i == 9 else (usage(NODE),)  # the last is what was left a second before
+        node = (
+            () if i == 9 else (usage(NODE),)
+        )  # the last system usage comes without a reading of the node
         window.add(Collection(window.start_ms + 1000 * (i + 1), node, None, rest))
     row = row_of(window, SYSTEM)
     assert (row["kind"], row["id"], row["qos"]) == ("tier", "system", None)
     assert row["coverage"] == pytest.approx(0.8)
     assert [row[f"cpu_cores_{s}"] for s in STATISTICS] == [4.5, 7.0, 7.0, 8.0, 8.0]
     assert [row[f"memory_bytes_{s}"] for s in STATISTICS] == [45.0, 70.0, 70.0, 80.0, 80.0]
-    assert [r["id"] for r in window_of([usage(NODE)]).rows(2, 1024)] == [""]  # never known
+    assert [r["id"] for r in window_of([usage(NODE)]).rows(2, 1024)] == [""]  # no system usage
 
 
-def test_without_any_reading_the_node_row_is_there_and_knows_nothing() -> None:
+def test_window_without_readings_has_a_node_row_of_unknown_values() -> None:
     (row,) = window_of([], []).rows(None, None)
     assert row["coverage"] == 0.0
     assert row["cpu_cores_avg"] is None
@@ -153,7 +155,7 @@ def test_without_any_reading_the_node_row_is_there_and_knows_nothing() -> None:
     assert row["points_cpu_cores"] == []
 
 
-def test_unknown_stays_unknown() -> None:
+def test_unknown_values_stay_unknown() -> None:
     row = row_of(window_of([usage(memory=None)], [usage(memory=None)]))
     assert row["memory_bytes_avg"] is None
     assert row["memory_with_hot_page_cache_bytes_max"] is None
@@ -161,7 +163,7 @@ def test_unknown_stays_unknown() -> None:
     assert "pressure_cpu_some" not in row
 
 
-def test_throttling_and_pressure_are_shares_of_what_was_seen() -> None:
+def test_throttling_and_pressure_are_shares_of_observed_time() -> None:
     stall = Stall(5.0, 500_000, 0, None, 6_000_000, 0)
     window = window_of(
         [usage(throttling=Throttling(10, 5, 10**9))],
@@ -173,31 +175,31 @@ def test_throttling_and_pressure_are_shares_of_what_was_seen() -> None:
     assert row["cpu_throttled_seconds"] == 2.0
     assert row["pressure_cpu_some"] == pytest.approx(0.1)
     assert row["pressure_memory_some"] == 0.0
-    assert row["pressure_io_some"] == 1.0  # never more than all of the time
+    assert row["pressure_io_some"] == 1.0  # at most 1
     assert "pressure_memory_full" not in row
 
 
-def test_the_container_that_waits_most_is_what_its_pod_suffers_from() -> None:
+def test_throttled_ratio_of_a_pod_is_that_of_its_most_throttled_container() -> None:
     a, b = Throttling(10, 9, 10**9), Throttling(10, 1, 10**9)
     own = Throttling(20, 0, 0)
-    one = usage(throttling=own)._replace(containers={"a": a, "b": b})
-    row = row_of(window_of([usage(throttling=own)], [one], [one]))
+    reading = usage(throttling=own)._replace(containers={"a": a, "b": b})
+    row = row_of(window_of([usage(throttling=own)], [reading], [reading]))
     assert row["cpu_throttled_ratio"] == 0.9
     assert row["cpu_throttled_seconds"] == 4.0
     higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers={"b": b})
     row = row_of(window_of([higher]))
     assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (1.0, 2.0)
-    # Of a pod whose own counters are not known, those of its containers still are.
+    # The counters of containers are known even if those of their pod are not.
     row = row_of(window_of([usage()._replace(containers={"a": a})]))
     assert row["cpu_throttled_ratio"] == 0.9
 
 
-def test_no_period_throttled_is_a_known_zero() -> None:
+def test_no_throttled_period_is_a_known_zero() -> None:
     row = row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))
     assert row["cpu_throttled_ratio"] == 0.0
 
 
-def test_the_node_row_has_rates_and_points() -> None:
+def test_node_row_has_rates_and_points() -> None:
     rates = Rates(5.0, Traffic(50, 100), None)
     window = window_of([usage(NODE, 0.5, 7)], [usage(NODE, None, 8)], rates=rates)
     row = row_of(window, NODE)
@@ -210,11 +212,11 @@ def test_the_node_row_has_rates_and_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "usual", "length"),
+    ("interval", "default", "length"),
     [
         (None, 30, 30),
         (30.0, 30, 30),
-        (10.0, 30, 30),  # seldom enough is the settings' business
+        (10.0, 30, 30),  # the policy cannot shorten windows
         (float("nan"), 30, 30),
         (45.0, 30, 30),
         (61.0, 30, 60),
@@ -227,14 +229,14 @@ def test_the_node_row_has_rates_and_points() -> None:
         (7200.0, 3600, 3600),
     ],
 )
-def test_a_policy_makes_windows_longer_on_a_grid_of_the_day(
-    asked: float | None, usual: int, length: int
+def test_policy_lengthens_windows_on_a_grid_of_the_day(
+    interval: float | None, default: int, length: int
 ) -> None:
-    assert window_seconds_for(asked, usual) == length
+    assert window_seconds_for(interval, default) == length
     assert 86_400 % length == 0
 
 
-def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
+def test_end_is_emitted_once_despite_clock_steps() -> None:
     emitted = EmittedRanges()
 
     def claim(*ends: int, length: int = 30) -> list[bool]:
@@ -244,37 +246,39 @@ def test_an_end_is_given_out_once_however_the_clock_is_moved() -> None:
     assert claim(60, 90, 120) == [False, False, True]
     day = 86_400
     assert claim(day, day + 30) == [True, True]
-    # Set right again after a day ahead: silent for what was given out, not for the day.
+    # Set back after a day ahead: only emitted windows are suppressed, not the whole day.
     assert claim(120, 150, day, day + 60) == [False, True, False, True]
-    # Windows twice as long that begin within what was given out.
+    # Windows twice as long that begin within an emitted range.
     assert claim(120, 180, 240, length=60) == [False, False, True]
 
 
 @given(st.lists(st.integers(1, 60), max_size=60))
-def test_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
+def test_emitted_ends_are_distinct_in_any_order(numbers: list[int]) -> None:
     emitted = EmittedRanges()
-    given_out = [n for n in numbers if emitted.claim(n * 30 - 30, n * 30)]
-    assert len(given_out) == len(set(given_out)) == len(set(numbers))
+    emitted_numbers = [n for n in numbers if emitted.claim(n * 30 - 30, n * 30)]
+    assert len(emitted_numbers) == len(set(emitted_numbers)) == len(set(numbers))
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 4])), max_size=60))
-def test_nothing_is_told_of_twice_however_long_windows_are(windows: list[tuple[int, int]]) -> None:
-    emitted, told = EmittedRanges(), set[int]()
+def test_windows_of_mixed_lengths_never_overlap(windows: list[tuple[int, int]]) -> None:
+    emitted, emitted_seconds = EmittedRanges(), set[int]()
     for number, length in windows:
         span = set(range(number * length, number * length + length))
-        assert emitted.claim(min(span), max(span) + 1) == told.isdisjoint(span)
-        told |= span if told.isdisjoint(span) else set()
+        assert emitted.claim(min(span), max(span) + 1) == emitted_seconds.isdisjoint(span)
+        emitted_seconds |= span if emitted_seconds.isdisjoint(span) else set()
 
 
-def test_a_window_costs_no_more_bytes_than_we_say() -> None:
-    """The budget of docs/reference/exporter.md, with values that compress as badly as real ones."""
+def test_encoded_window_is_within_the_documented_size() -> None:
+    """The budget of docs/reference/exporter.md holds for values that hardly compress."""
     random = Random(3)
 
     def any_usage(entity: Entity) -> Usage:
         memory = random.randrange(10**10)
         stall = Stall(5.0, *(random.randrange(5 * 10**6) for _ in range(5)))
-        grown = Throttling(10, random.randrange(10), random.randrange(10**9))
-        return Usage(entity, random.randrange(10**9), 1.0, memory, memory, memory, grown, stall)
+        throttling = Throttling(10, random.randrange(10), random.randrange(10**9))
+        return Usage(
+            entity, random.randrange(10**9), 1.0, memory, memory, memory, throttling, stall
+        )
 
     def size(pods: int) -> int:
         window = Window(1_700_000_010_000, 30_000, 1000)
@@ -294,6 +298,6 @@ def test_a_window_costs_no_more_bytes_than_we_say() -> None:
         )  # fmt: skip
         return len(encode_samples(SampleBatch(header, window.rows(64, 1 << 40))))
 
-    alone, crowded = size(0), size(110)
-    assert alone < 8_000
-    assert (crowded - alone) / 110 < 400
+    without_pods, with_pods = size(0), size(110)
+    assert without_pods < 8_000
+    assert (with_pods - without_pods) / 110 < 400

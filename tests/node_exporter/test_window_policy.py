@@ -1,4 +1,4 @@
-"""What the exporter reads of its node's record, and nothing more."""
+"""The exporter reads the report interval from its node's record."""
 
 import pytest
 
@@ -16,14 +16,14 @@ from pipeline.topics.nodes import NodeRecord, NodeStrategy
         (NodeStrategy(report_interval_seconds=300.0), 300.0),
     ],
 )
-def test_the_report_interval_of_a_record(
+def test_report_interval_is_read_from_the_record(
     strategy: NodeStrategy | None, seconds: float | None
 ) -> None:
     record = NodeRecord(node="n1", strategy=strategy, labels={"a": "b"})
     assert report_interval_seconds(encode_json(record)) == seconds
 
 
-def test_a_node_that_is_gone_asks_for_nothing() -> None:
+def test_tombstone_has_no_report_interval() -> None:
     assert report_interval_seconds(None) is None
 
 
@@ -37,6 +37,6 @@ def test_a_node_that_is_gone_asks_for_nothing() -> None:
         b'{"version":1,"node":"n1","strategy":{"report_interval_seconds":"often"}}',
     ],
 )
-def test_a_record_that_cannot_be_read_says_so(value: bytes) -> None:
+def test_invalid_record_is_refused(value: bytes) -> None:
     with pytest.raises(RecordError):
         report_interval_seconds(value)

@@ -1,4 +1,4 @@
-"""Layouts, drivers, discovery, counters: on real v1 cgroups, and on fakes of what is not here."""
+"""Layouts, drivers, discovery and counters, on real v1 cgroups and on fake trees."""
 
 import os
 import time
@@ -41,15 +41,15 @@ def fake_pod(root: Path, path: str) -> Path:
 
 def mounts() -> dict[str, tuple[str, list[str]]]:
     """(type, options) of each mounted file system, by its directory."""
-    found = {}
+    file_systems = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        place, _, kind = line.partition(" - ")
-        found[place.split()[4]] = (kind.split()[0], kind.split()[2].split(","))
-    return found
+        mount, _, kind = line.partition(" - ")
+        file_systems[mount.split()[4]] = (kind.split()[0], kind.split()[2].split(","))
+    return file_systems
 
 
 @pytest.mark.cgroups
-def test_what_is_detected_is_what_is_mounted() -> None:
+def test_detected_layout_matches_the_mounts() -> None:
     layout, mounted = detect_layout("/sys/fs/cgroup"), mounts()
     if layout.version == 2:
         assert mounted["/sys/fs/cgroup"][0] == "cgroup2"
@@ -66,7 +66,7 @@ def test_what_is_detected_is_what_is_mounted() -> None:
 
 @pytest.mark.cgroups
 @pytest.mark.parametrize("driver", Driver)
-def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
+def test_pods_are_listed_and_read_until_they_are_removed(driver: Driver) -> None:
     layout = detect_layout("/sys/fs/cgroup")
     with cgroup_tree("kernel", ("cpu", "cpuacct", "memory", "unified")) as tree:
         assert discovery.detect_driver(layout, tree.name) is None
@@ -85,10 +85,10 @@ def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
         name = "ab" * 32
         container = f"cri-containerd-{name}.scope" if driver is Driver.SYSTEMD else name
         tree.make(f"{pod.path[below:]}/{container}")
-        (found,) = discovery.list_containers(layout, driver, pod)
-        assert (found.container.id, found.path) == (name, f"{pod.path}/{container}")
+        (listed,) = discovery.list_containers(layout, driver, pod)
+        assert (listed.container.id, listed.path) == (name, f"{pod.path}/{container}")
 
-        tree.python(found.path[below:], "x = b'x' * (8 << 20)\nwhile True: pass")
+        tree.python(listed.path[below:], "x = b'x' * (8 << 20)\nwhile True: pass")
         cgroup = open_cgroup(layout, pod.path)
         used, throttling = cgroup.cpu()
         assert used is not None
@@ -98,7 +98,7 @@ def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
             time.sleep(0.02)
         later, _ = cgroup.cpu()
         assert later is not None
-        assert later > used  # of the container, read at the pod
+        assert later > used  # used by the container, read from its pod
         assert throttling is not None
         assert cgroup.charged_bytes() is not None
         assert cgroup.cold_bytes() is None
@@ -106,7 +106,7 @@ def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
         assert pressure is not None
         assert pressure.full is not None
 
-        tree.remove(pod.path[below:])  # though its files are open
+        tree.remove(pod.path[below:])  # while its files are open
         with pytest.raises(CgroupGoneError):
             cgroup.cpu()
         with pytest.raises(CgroupGoneError):
@@ -119,8 +119,8 @@ def test_pods_are_found_and_read_and_seen_to_go(driver: Driver) -> None:
         assert len(discovery.list_pods(layout, driver, tree.name)) == 2
 
 
-def test_fake_v2_gives_the_same_answers(tmp_path: Path) -> None:
-    """K11-18: usage from cpu.stat, memory.current and memory.stat of cgroup v2."""
+def test_fake_v2_has_the_same_counters(tmp_path: Path) -> None:
+    """Usage comes from cpu.stat, memory.current and memory.stat of cgroup v2."""
     layout = detect_layout(str(fake_v2(tmp_path)))
     assert layout.version == 2
     for kube_qos in KubeQOS:
@@ -142,7 +142,7 @@ def test_fake_v2_gives_the_same_answers(tmp_path: Path) -> None:
     cgroup.close()
 
 
-def test_fake_v2_without_controllers_states_what_it_does_not_have(tmp_path: Path) -> None:
+def test_fake_v2_without_controllers_has_unknown_counters(tmp_path: Path) -> None:
     layout = detect_layout(str(fake_v2(tmp_path)))
     path = pod_dir(Driver.CGROUPFS, KubeQOS.BURSTABLE, UID)
     (tmp_path / path).mkdir(parents=True)
@@ -164,8 +164,10 @@ def test_fake_v2_without_controllers_states_what_it_does_not_have(tmp_path: Path
         ("{}", None),
     ],
 )
-def test_fake_containers_of_every_runtime(tmp_path: Path, scope: str, runtime: str | None) -> None:
-    """K15-21: CRI-O (crio-<id>.scope) as well as containerd, docker, pouch; both drivers."""
+def test_fake_containers_of_every_runtime_are_listed(
+    tmp_path: Path, scope: str, runtime: str | None
+) -> None:
+    """CRI-O (crio-<id>.scope), containerd, docker and pouch; both drivers."""
     layout = detect_layout(str(fake_v2(tmp_path)))
     driver = Driver.SYSTEMD if runtime else Driver.CGROUPFS
     path = pod_dir(driver, KubeQOS.BEST_EFFORT, STATIC)
@@ -178,10 +180,10 @@ def test_fake_containers_of_every_runtime(tmp_path: Path, scope: str, runtime: s
     assert container.container == (runtime, name)
 
 
-def test_fake_leftovers_of_another_driver_are_told_from_the_one_in_use(tmp_path: Path) -> None:
+def test_fake_driver_with_pods_wins_over_leftovers_of_another_driver(tmp_path: Path) -> None:
     layout = detect_layout(str(fake_v2(tmp_path)))
     assert discovery.detect_driver(layout) is None
-    for kube_qos in KubeQOS:  # what the systemd driver leaves until the next boot
+    for kube_qos in KubeQOS:  # the systemd driver leaves these until the next boot
         (tmp_path / qos_dir(Driver.SYSTEMD, kube_qos)).mkdir(parents=True)
     assert discovery.detect_driver(layout) is Driver.SYSTEMD
     (tmp_path / "kubepods").mkdir()
@@ -190,12 +192,12 @@ def test_fake_leftovers_of_another_driver_are_told_from_the_one_in_use(tmp_path:
     assert discovery.detect_driver(layout) is Driver.CGROUPFS
 
 
-def test_fake_v1_controllers_mounted_together(tmp_path: Path) -> None:
+def test_fake_v1_controllers_may_share_a_mount(tmp_path: Path) -> None:
     path = pod_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, UID)
-    together, memory = tmp_path / "cpu,cpuacct" / path, tmp_path / "memory" / path
-    together.mkdir(parents=True)
+    shared_mount, memory = tmp_path / "cpu,cpuacct" / path, tmp_path / "memory" / path
+    shared_mount.mkdir(parents=True)
     memory.mkdir(parents=True)
-    (together / "cpuacct.usage").write_text("123\n")
+    (shared_mount / "cpuacct.usage").write_text("123\n")
     (memory / "memory.idle_page_stats").write_text("nonsense")
     layout = detect_layout(str(tmp_path))
     cgroup = open_cgroup(layout, path)
@@ -205,13 +207,13 @@ def test_fake_v1_controllers_mounted_together(tmp_path: Path) -> None:
         cgroup.cold_bytes()
 
 
-def test_a_root_without_cgroups_says_what_to_do(tmp_path: Path) -> None:
+def test_error_of_a_root_without_cgroups_names_the_setting(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         with pytest.raises(KernelFileError, match=r"exporter\.cgroup_root"):
             detect_layout(str(root))
 
 
-def test_a_file_is_read_in_full_again_and_again(tmp_path: Path) -> None:
+def test_file_is_read_completely_each_time(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"a" * 4096)
     file = KernelFile(str(path))
@@ -224,7 +226,7 @@ def test_a_file_is_read_in_full_again_and_again(tmp_path: Path) -> None:
     assert read_table(str(path)) is None
 
 
-def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_error_of_an_unreadable_file_contains_its_path(tmp_path: Path) -> None:
     with pytest.raises(KernelFileError, match=str(tmp_path)):
         KernelFile(str(tmp_path)).read()  # a directory
     with pytest.raises(KernelFileError, match=str(tmp_path)):
@@ -232,7 +234,7 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) ->
 
 
 @pytest.mark.cgroups
-def test_this_node_is_read() -> None:
+def test_counters_of_this_node_are_read() -> None:
     node = NodeFiles()
     ticks, memory = node.ticks(), node.meminfo()
     assert 0 < ticks.busy < ticks.total
@@ -246,20 +248,20 @@ def test_this_node_is_read() -> None:
     node.close()
 
 
-def test_fake_machine_id_is_that_of_the_host_where_it_can_be_seen(tmp_path: Path) -> None:
+def test_fake_machine_id_is_read_from_the_host_if_possible(tmp_path: Path) -> None:
     image, host = tmp_path / "image/etc", tmp_path / "proc/1/root/etc"
     image.mkdir(parents=True)
     (image / "machine-id").write_text("of-the-image\n")
-    places = (str(tmp_path / "proc"), str(image))
-    assert machine_id(*places) == "of-the-image"
-    (host / "machine-id").mkdir(parents=True)  # there, and cannot be read
-    assert machine_id(*places) == "of-the-image"
+    roots = (str(tmp_path / "proc"), str(image))
+    assert machine_id(*roots) == "of-the-image"
+    (host / "machine-id").mkdir(parents=True)  # exists, but cannot be read
+    assert machine_id(*roots) == "of-the-image"
     (host / "machine-id").rmdir()
     (host / "machine-id").write_text("of-the-host\n")
-    assert machine_id(*places) == "of-the-host"
+    assert machine_id(*roots) == "of-the-host"
 
 
-def test_fake_node_without_features_states_it(tmp_path: Path) -> None:
+def test_fake_node_without_features_has_unknown_counters(tmp_path: Path) -> None:
     node = NodeFiles(str(tmp_path), str(tmp_path / "sys"))
     assert node.pressure("cpu") is None
     assert node.network() is None
@@ -272,20 +274,20 @@ def test_fake_node_without_features_states_it(tmp_path: Path) -> None:
     (tmp_path / "net/dev").write_text(
         "a\nb\n lo: 9 0 0 0 0 0 0 0 9\n veth0: 1 0 0 0 0 0 0 0 2\n eth0: 10 0 0 0 0 0 0 0 20\n"
     )
-    assert node.network() == (11, 22)  # no interface is known to be real: all but the loopback
+    assert node.network() == (11, 22)  # no physical interface: all except the loopback
     (tmp_path / "sys/class/net/eth0/device").mkdir(parents=True)
     assert node.network() == (10, 20)
-    # A virtual function below eth0 (Azure): what it moves is counted there already.
-    slave = tmp_path / "sys/class/net/enP1s1"
-    (slave / "device").mkdir(parents=True)
+    # A virtual function below eth0 (Azure): the bytes of eth0 include its bytes.
+    virtual_function = tmp_path / "sys/class/net/enP1s1"
+    (virtual_function / "device").mkdir(parents=True)
     with (tmp_path / "net/dev").open("a") as table:
         table.write(" enP1s1: 7 0 0 0 0 0 0 0 7\n")
     assert node.network() == (17, 27)
-    (slave / "master").symlink_to("../eth0")
+    (virtual_function / "master").symlink_to("../eth0")
     assert node.network() == (10, 20)
-    # Two cards of a bond, which has no device: each counts for itself.
+    # Two members of a bond, which has no device: each member counts.
     (tmp_path / "sys/class/net/bond0").mkdir()
-    (slave / "master").unlink()
-    (slave / "master").symlink_to("../bond0")
+    (virtual_function / "master").unlink()
+    (virtual_function / "master").symlink_to("../bond0")
     assert node.network() == (17, 27)
     assert qos_dir(Driver.SYSTEMD, KubeQOS.GUARANTEED) == "kubepods.slice"

@@ -18,7 +18,7 @@ HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)  # static pods
     kube_qos=st.sampled_from(KubeQOS),
     parent=st.sampled_from(["", "kubelet.slice", "springtide-test"]),
 )
-def test_a_pod_is_found_again_by_its_directory(
+def test_uid_of_a_pod_is_parsed_from_its_directory(
     uid: str, driver: Driver, kube_qos: KubeQOS, parent: str
 ) -> None:
     path = cgroup_paths.pod_dir(driver, kube_qos, uid, parent)
@@ -28,7 +28,7 @@ def test_a_pod_is_found_again_by_its_directory(
 
 
 @pytest.mark.parametrize("runtime", ["docker", "containerd", "pouch", "cri-o"])
-def test_a_directory_names_its_container(runtime: str) -> None:
+def test_container_is_parsed_from_its_directory(runtime: str) -> None:
     name = "0a" * 32
     prefix = {"containerd": "cri-containerd", "cri-o": "crio"}.get(runtime, runtime)
     systemd = f"{prefix}-{name}.scope"
@@ -40,16 +40,16 @@ def test_a_directory_names_its_container(runtime: str) -> None:
     "name",
     ["kubepods-besteffort.slice", "system.slice", "kubepods-pod.slice", "poduid1", "x.scope", ""],
 )
-def test_other_directories_are_no_pods_under_systemd(name: str) -> None:
+def test_other_directories_are_not_pods_under_systemd(name: str) -> None:
     assert cgroup_paths.parse_pod_dir(Driver.SYSTEMD, name) is None
 
 
 @pytest.mark.parametrize("name", ["burstable", "besteffort", "pod", "podman/x", "cgroup.procs"])
-def test_other_directories_are_no_pods_under_cgroupfs(name: str) -> None:
+def test_other_directories_are_not_pods_under_cgroupfs(name: str) -> None:
     assert cgroup_paths.parse_pod_dir(Driver.CGROUPFS, name) is None
 
 
-def test_names_as_the_kubelet_of_kind_has_them() -> None:
+def test_pod_directory_of_the_kubelet_of_kind() -> None:
     uid = "0f3a-7c"
     assert cgroup_paths.pod_dir(Driver.SYSTEMD, KubeQOS.BURSTABLE, uid, "kubelet.slice") == (
         "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
@@ -58,14 +58,14 @@ def test_names_as_the_kubelet_of_kind_has_them() -> None:
 
 
 @pytest.mark.parametrize(("qos", "top"), [("LSE", "host-latency-sensitive/"), ("", "")])
-def test_a_host_application_without_a_path_goes_by_its_class(qos: str, top: str) -> None:
+def test_host_application_without_a_path_is_placed_by_its_qos_class(qos: str, top: str) -> None:
     assert cgroup_paths.host_app_dir(Driver.SYSTEMD, "nginx", qos) == f"{top}nginx"
 
 
 @given(
     st.text("./ab", max_size=12), st.text("./ab", max_size=12), st.sampled_from([None, "Kubepods"])
 )
-def test_a_host_application_never_leaves_its_base(
+def test_host_application_never_leaves_its_base(
     parent_dir: str, relative: str, base: str | None
 ) -> None:
     try:
@@ -81,11 +81,11 @@ def test_a_host_application_never_leaves_its_base(
 
 
 @pytest.mark.parametrize("relative", ["..", "../x", "a/../../x", ".", "/"])
-def test_a_path_out_of_the_tree_is_refused(relative: str) -> None:
+def test_path_outside_of_the_tree_is_refused(relative: str) -> None:
     with pytest.raises(KernelError, match="not a directory below"):
         cgroup_paths.host_app_dir(Driver.SYSTEMD, "x", base="CgroupRoot", relative_path=relative)
 
 
-def test_an_unknown_base_is_refused() -> None:
+def test_unknown_base_is_refused() -> None:
     with pytest.raises(KernelError, match="KubepodsBesteffort"):
         cgroup_paths.host_app_dir(Driver.SYSTEMD, "x", base="System", relative_path="y")

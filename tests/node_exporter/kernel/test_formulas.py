@@ -1,4 +1,4 @@
-"""Usage formulas at their edges."""
+"""Edge cases of the usage formulas."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from node_exporter.kernel import formulas
 
 
-def test_more_cold_than_used_is_no_hot_memory() -> None:
+def test_results_are_never_negative() -> None:
     assert formulas.hot_bytes(5, 6) == 0
     assert formulas.system_usage(1.0, [2.0], [3.0]) == 0.0
 
@@ -20,7 +20,7 @@ def test_ranks_are_exact(n: int, percent: int) -> None:
     assert formulas.rank_percentile(values, Fraction(percent, 100)) == max(1, n * percent // 100)
 
 
-def test_no_values_have_no_statistics() -> None:
+def test_statistics_of_no_values_are_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
         formulas.rank_percentile([], Fraction(1, 2))
     with pytest.raises(ValueError, match="no values"):

@@ -1,4 +1,4 @@
-"""Every parser of kernel text: real text is read, anything else is refused and never crashes."""
+"""Parsers of kernel files parse real files and refuse anything else with one error class."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,20 +39,20 @@ WORDS = st.sampled_from(
         b"0",
         b"1",
         b"\xff",
-        b"\xb2",  # a digit for str.isdigit, not for us
-        b"9" * 5000,  # beyond what int() converts
+        b"\xb2",  # a digit for str.isdigit only
+        b"9" * 5000,  # more digits than int() converts
         b"",
     ]
 ).map(lambda word: bytes([word]) if isinstance(word, int) else word)
-NEARLY = st.lists(
+ALMOST_VALID = st.lists(
     st.tuples(WORDS, st.sampled_from([b" ", b"\n", b"  ", b"\t", b"\0", b"\r\n", b",", b"="])),
     max_size=60,
 ).map(lambda pairs: b"".join(word + gap for word, gap in pairs))
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-@given(data=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(str.encode), NEARLY))
-def test_any_bytes_give_a_value_or_a_kernel_file_error(
+@given(data=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(str.encode), ALMOST_VALID))
+def test_any_bytes_parse_or_raise_kernel_file_error(
     parser: Callable[[bytes], object], data: bytes
 ) -> None:
     with suppress(KernelFileError):
@@ -60,7 +60,7 @@ def test_any_bytes_give_a_value_or_a_kernel_file_error(
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_an_empty_file_is_refused_where_it_cannot_be_the_whole(
+def test_empty_file_is_refused_unless_it_is_valid(
     parser: Callable[[bytes], object],
 ) -> None:
     if parser in (parse_files.cpu_list, parse_files.diskstats):  # no CPUs and no disks are values
@@ -74,9 +74,7 @@ def test_an_empty_file_is_refused_where_it_cannot_be_the_whole(
     counters=st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5),
     order=st.permutations(range(5)),
 )
-def test_memory_is_found_in_any_order_among_other_fields(
-    counters: list[int], order: list[int]
-) -> None:
+def test_memory_fields_are_parsed_in_any_order(counters: list[int], order: list[int]) -> None:
     names = ["inactive_anon", "active_anon", "unevictable", "inactive_file", "active_file"]
     lines = [f"{names[i]} {counters[i]}" for i in order]
     v1 = "\n".join([f"{names[i]} 7" for i in order] + [f"total_{line}" for line in lines])
@@ -86,13 +84,13 @@ def test_memory_is_found_in_any_order_among_other_fields(
     assert parse_files.memory_stat_v2(v2.encode()) == expected
 
 
-@given(cpus=st.sets(st.integers(0, 500)).map(lambda found: tuple(sorted(found))))
-def test_cpu_lists_come_back_from_their_text(cpus: tuple[int, ...]) -> None:
+@given(cpus=st.sets(st.integers(0, 500)).map(lambda cpu_numbers: tuple(sorted(cpu_numbers))))
+def test_cpu_list_survives_a_round_trip(cpus: tuple[int, ...]) -> None:
     assert parse_files.cpu_list(",".join(map(str, cpus)).encode()) == cpus
 
 
 @pytest.mark.parametrize("text", [b"0-4294967295", b"3-1", b"1,,2", b"1-", b"-1", b"0x1", b"1_0"])
-def test_a_cpu_list_that_is_none_is_refused(text: bytes) -> None:
+def test_invalid_cpu_list_is_refused(text: bytes) -> None:
     with pytest.raises(KernelFileError):
         parse_files.cpu_list(text)
 
@@ -108,27 +106,27 @@ def test_a_cpu_list_that_is_none_is_refused(text: bytes) -> None:
         b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
     ],
 )
-def test_a_pressure_file_that_is_none_is_refused(text: bytes) -> None:
+def test_invalid_pressure_file_is_refused(text: bytes) -> None:
     with pytest.raises(KernelFileError):
         parse_files.pressure(text)
 
 
-def test_pressure_without_a_full_line_states_it() -> None:
+def test_pressure_without_a_full_line_is_parsed() -> None:
     assert parse_files.pressure(PRESSURE) == ((0.1, 1.5, 99.99, 17), None)
 
 
-def test_traffic_is_bytes_per_device() -> None:
+def test_traffic_is_parsed_per_device() -> None:
     header = b"Inter-| Receive | Transmit\n face |bytes\n"
     assert parse_files.net_dev(header + b"  eth0: 10 1 0 0 0 0 0 0 20 2 0 0 0 0 0 0\n") == {
         "eth0": (10, 20)
     }
-    # A number may stand right behind the colon, and a name may hold one (an alias).
+    # A number may follow the colon directly, and a name may contain a colon (an alias).
     assert parse_files.net_dev(header + b"eth0:1:10 1 0 0 0 0 0 0 20\n") == {"eth0:1": (10, 20)}
     disk = b" 254 0 vda 27261 5193 3 19764 7665 29734 4 14549 0 12240 34568\n"
     assert parse_files.diskstats(disk) == {"vda": (1536, 2048)}
 
 
-def test_cold_memory_is_read_among_comments_and_other_rows() -> None:
+def test_cold_memory_ignores_comments_and_other_rows() -> None:
     text = b"# version: 1.0\n# buckets: 1,2,5,15,30,60,120,240\n"
     for row in (b"csei", b"dsei", b"cfei", b"dfei", b"csui", b"dsui", b"cfui", b"dfui"):
         text += b"  " + row + b" 1 2 3 4 5 6 7 8\n"
@@ -153,7 +151,5 @@ def test_cold_memory_is_read_among_comments_and_other_rows() -> None:
         ("/sys/fs/cgroup/unified/cpu.stat", parse_files.usage_ns_v2),
     ],
 )
-def test_the_files_of_this_machine_are_understood(
-    path: str, parser: Callable[[bytes], object]
-) -> None:
+def test_files_of_this_machine_are_parsed(path: str, parser: Callable[[bytes], object]) -> None:
     assert parser(Path(path).read_bytes())

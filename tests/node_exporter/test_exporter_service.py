@@ -180,9 +180,8 @@ async def test_consecutive_processes_emit_no_end_twice(
     assert (old.ends, new.ends) == ([20], [30, 40])
     assert new.coverages() == [1.0, 1.0]
     assert [batch.header.sequence for batch in new.finished] == [0, 1]
-    short = MakerHarness(
-        tmp_path / "short", emit_first_window=False, start=41
-    )  # starts and stops in one window
+    # A process that starts and stops within one window.
+    short = MakerHarness(tmp_path / "short", emit_first_window=False, start=41)
     await short.tick(42, 43)
     short.finish()
     assert short.ends == []

@@ -18,19 +18,19 @@ pytestmark = pytest.mark.cgroups
 def tree() -> Iterator[CgroupTree]:
     with cgroup_tree("page") as tree:
         tree.write("cpu", "", "cpu.shares", 16384)
-        tree.make("beside")
+        tree.make("outside")
         yield tree
 
 
 def test_metrics_page_reports_cost_and_usage_of_host_applications(
     tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree.python("beside", f"x = b'x' * {64 << 20}\nwhile True: pass")
+    tree.python("outside", f"x = b'x' * {64 << 20}\nwhile True: pass")
     application = {
         "name": "nginx",
         "priority": "koord-prod",
         "qos": "LS",
-        "cgroupPath": {"parentDir": tree.name, "relativePath": "beside"},
+        "cgroupPath": {"parentDir": tree.name, "relativePath": "outside"},
     }
     monkeypatch.setenv("SPRINGTIDE_EXPORTER_HOST_APPLICATIONS", json.dumps([application]))
     flags = {

@@ -118,9 +118,8 @@ async def test_fake_pod_that_ends_during_a_reading_is_not_an_error(tmp_path: Pat
     node = FakeNode(tmp_path)
     reader = Reader(node)
     node.pod("a", 0)
-    shutil.rmtree(
-        node.cgroups / "memory" / node.path("a")
-    )  # listed in one hierarchy, missing in the next
+    # Listed in one hierarchy, missing in the next.
+    shutil.rmtree(node.cgroups / "memory" / node.path("a"))
     assert ids(await reader.read()) == [""]
     node.pod("a", 0)
     assert ids(await reader.read()) == ["", "a"]

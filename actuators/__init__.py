@@ -1,6 +1,6 @@
 """Actuators: consumers that make the world match the result topics.
 
-`actuators.cluster` (Kubernetes objects) and `actuators.eviction` (pods that leave) live here, and
-`actuators.node` (cgroups) will. An actuator compares wanted with actual and writes the difference;
-nothing acts unless its mode says `act`.
+`actuators.cluster` writes Kubernetes objects, `actuators.eviction` evicts pods; `actuators.node`
+will write cgroups. An actuator compares the desired state with the actual one and writes the
+difference. Nothing changes unless its mode is `act`.
 """

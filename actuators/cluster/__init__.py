@@ -1,7 +1,6 @@
-"""The cluster actuator: Mid, Batch, NodeMetric and NodeSLO on the API server, as the topics say.
+"""The cluster actuator: Mid, Batch, NodeMetric and NodeSLO on the API server, from the topics.
 
-`offers` keeps the extended resources of Nodes, `objects` and `metrics`
-the custom resources, `cooling` tells the scheduler of nodes that have cooled: each names what is
-due. `writing` lets them write, one at a time and no faster than the budget; `actuator` puts it
-together under a lease.
+`cluster_actuator` feeds topics and lists to features (`feature` has their protocol) and executes
+their writes in the order of `write_queue`. Features: `offer_writer` writes resources of Nodes,
+`node_metrics` and `node_slos` write `custom_resources`, `cooled_nodes` wakes pending pods.
 """

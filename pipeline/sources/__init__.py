@@ -1,6 +1,6 @@
-"""Sources: whatever tells the topics of the world outside.
+"""Sources: what brings the state of the outside world to topics.
 
-`publish` writes records where they belong and removes what vanished; `files` reads Node and Pod
-objects as kubectl prints them; `cluster` follows an API server; `providers` bring usage that others
-have measured; `fleet` simulates nodes for the demo and for load tests.
+`compacted_writer` writes records and tombstones; `object_files` reads Nodes and Pods as kubectl
+prints them; `cluster` follows an API server; `providers` import usage from other systems;
+`simulated_fleet` simulates nodes for the demo and for load tests.
 """

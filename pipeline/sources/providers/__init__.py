@@ -1,6 +1,7 @@
-"""Providers: usage of nodes and pods from elsewhere, for clusters without our exporter.
+"""Providers: usage of nodes and pods from other systems, for clusters without our exporter.
 
-`provider` is what each of them owes; `prometheus`, `metrics_server` and `stream`, our own samples,
-are those that there are. `known` follows what the topics say of nodes, pods and exporters, `rounds`
-brings window after window onto `springtide.samples`, `page` says how it goes.
+`protocol` declares what a source is, `registry` finds it by name. `prometheus_provider`,
+`metrics_server` and `samples_provider` (our own samples) are the built-in ones. `cluster_topics`
+follows nodes, pods and exporters, `window_rounds` publishes window after window, `status_page`
+serves health and metrics.
 """

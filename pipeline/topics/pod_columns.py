@@ -4,7 +4,9 @@ The facts of a node seldom change from window to window. The join and the models
 object, decoded once. Hence the time of creation and not the age, which changes with each window.
 """
 
-from functools import cached_property, lru_cache
+from collections import OrderedDict
+from functools import cached_property
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
@@ -24,8 +26,9 @@ LISTED: Final = ("Running", "Pending", "")
 _ENDED: Final = ("Succeeded", "Failed", GONE)
 _CODES: Final = {name: code for code, name in enumerate(CLASSES)}
 _UNKNOWN: Final = _CODES["unknown"]
-_CACHED_NODES: Final = 16_384
-_CACHED_BYTES: Final = 64 * 1024
+# Decoded columns take four to five times the bytes of their line: half a GiB of memory.
+_CACHED_BYTES: Final = 112 * 1024 * 1024
+_LARGEST_CACHED_BYTES: Final = 64 * 1024
 
 _Texts = tuple[str | None, ...]
 _Numbers = tuple[float | None, ...]
@@ -111,7 +114,12 @@ def read_pod_columns(line: bytes) -> PodColumns:
 
     Ignores unknown columns. Raises `UndecodableRecordError` or `InvalidRecordError`.
     """
-    return _cached(line) if len(line) <= _CACHED_BYTES else _read(line)
+    if len(line) > _LARGEST_CACHED_BYTES:
+        return _read(line)
+    columns = _cache.get(line)
+    if columns is None:
+        columns = _cache.put(line, _read(line))
+    return columns
 
 
 def _read(line: bytes) -> PodColumns:
@@ -125,4 +133,35 @@ def _read(line: bytes) -> PodColumns:
         raise UndecodableRecordError(f"pods of the window cannot be decoded: {error}") from error
 
 
-_cached = lru_cache(maxsize=_CACHED_NODES)(_read)
+class LineCache:
+    """Columns by line, up to `most_bytes` of lines; the least recently used go first.
+
+    Threads may share it.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.bytes = 0
+        self._most_bytes = most_bytes
+        self._columns: OrderedDict[bytes, PodColumns] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, line: bytes) -> PodColumns | None:
+        with self._lock:
+            columns = self._columns.get(line)
+            if columns is not None:
+                self._columns.move_to_end(line)
+            return columns
+
+    def put(self, line: bytes, columns: PodColumns) -> PodColumns:
+        """Add the columns of a line, unless it has some, and return those that it has."""
+        with self._lock:
+            if line not in self._columns:
+                self._columns[line] = columns
+                self.bytes += len(line)
+            while self.bytes > self._most_bytes:
+                oldest, _ = self._columns.popitem(last=False)
+                self.bytes -= len(oldest)
+            return self._columns.get(line, columns)
+
+
+_cache = LineCache(_CACHED_BYTES)

@@ -18,7 +18,7 @@ from pipeline.errors import (
 )
 from pipeline.processors.kubernetes.pod_classes import CLASSES as PROCESSOR_CLASSES
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.pod_columns import CLASSES, PodColumns, read_pod_columns
+from pipeline.topics.pod_columns import CLASSES, LineCache, PodColumns, read_pod_columns
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,
@@ -264,3 +264,21 @@ def test_pod_columns_are_decoded_once_unless_they_are_long() -> None:
     assert read_pod_columns(few.data) is read_pod_columns(few.data)
     assert read_pod_columns(many.data) is not read_pod_columns(many.data)
     assert read_pod_columns(many.data).name == many.name
+
+
+def test_decoded_pod_columns_are_cached_up_to_a_number_of_bytes() -> None:
+    cache = LineCache(100)
+    columns = PodColumns(pod_class=("prod",))
+    for first in b"abc":
+        cache.put(bytes([first]) * 40, columns)
+    assert cache.bytes == 80
+    assert cache.get(b"a" * 40) is None
+    assert cache.get(b"b" * 40) is columns
+    cache.put(b"d" * 40, columns)
+    assert cache.get(b"c" * 40) is None
+    assert cache.get(b"b" * 40) is columns
+
+
+def test_equal_lines_give_one_object() -> None:
+    line = PodColumns(pod_class=("prod", "mid")).data
+    assert read_pod_columns(bytes(bytearray(line))) is read_pod_columns(line)

@@ -59,8 +59,9 @@ def prose_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def is_wrappable(line: str) -> bool:
-    """Whether a long line could be broken: a table row, a heading or a lone link cannot."""
-    return not line.lstrip().startswith(("|", "#")) and len(line.split()) > 2
+    """Whether a long line could be broken: code, table rows, headings and lone links cannot."""
+    is_code = line.startswith("    ")
+    return not is_code and not line.lstrip().startswith(("|", "#")) and len(line.split()) > 2
 
 
 def findings(path: Path, text: str) -> Iterator[tuple[int, str]]:

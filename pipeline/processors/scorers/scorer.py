@@ -156,9 +156,9 @@ class Scorer(Generic[Args]):
     """A scoring plugin.
 
     `name` is its name in a KubeSchedulerConfiguration, `source` the project that it comes from and
-    `text` its row in docs/extender.md. `args` is the type of its arguments; `defaults` completes
-    what a user gave, `problems` names values that are refused, `notes` what a user should know
-    (from the arguments as written and as completed).
+    `text` its row in docs/reference/extender.md. `args` is the type of its arguments; `defaults`
+    completes what a user gave, `problems` names values that are refused, `notes` what a user should
+    know (from the arguments as written and as completed).
 
     `score` returns int64 scores (nodes,) from 0 to 100, 0 where it knows nothing. A scorer that
     goes by usage gives with `expiration_seconds` how old usage may be; where all nodes are older,

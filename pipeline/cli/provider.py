@@ -18,7 +18,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, window_before
 from pipeline.processors.provided.promql import queries
 from pipeline.settings import Settings
-from pipeline.sources.providers.prometheus_provider import grid_of
+from pipeline.sources.providers.prometheus_provider import query_grid
 from pipeline.sources.providers.registry import source_of
 from pipeline.sources.providers.status_page import Status, serve
 from pipeline.sources.providers.window_rounds import provide
@@ -71,7 +71,7 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
       springtide provider --show-queries --node-label node
     """
     if show_queries:
-        for query in queries(settings.provider.queries, grid_of(settings.provider)):
+        for query in queries(settings.provider.queries, query_grid(settings.provider)):
             click.echo(f"{query.key}\n  {query.text.replace(chr(10), '')}")
     elif once:
         fetched = asyncio.run(fetch_once(settings, SystemClock()))

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes machines which are none, and a real broker, for all tests here."""
+"""A real Prometheus that scrapes simulated machines, and a real broker."""
 
 import time
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ HASH = "a1b2c3d4e5f60718293a4b5c6d7e8f90"
 _SLICE = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice"
 
 PODS = {
-    # Two containers of one pod by systemd's names, and a static pod by its hash.
+    # Two containers of one pod with cgroup names of systemd, and a static pod with its hash.
     "n1": [
         Container("web", "shop-0", _SLICE.format(UID.replace("-", "_"))),
         Container("web", "shop-0", _SLICE.format(UID.replace("-", "_")), "sidecar", cores=0.5),
         Container("kube-system", "etcd-n1", f"/kubepods/burstable/pod{HASH}"),
     ],
-    # Of these pods cAdvisor tells the names alone.
+    # Pods without a cgroup path.
     "n2": [Container("web", "shop-1", ""), Container("web", "stranger", "")],
 }
 WINDOW_SECONDS = 10
-# load-watcher's, as the node mixin had them.
+# The recording rules of load-watcher, from the node mixin.
 RULES = {
     "instance:node_cpu:ratio": 'sum by (instance) (rate(node_cpu_seconds_total{mode!~"idle|iowait|'
     'steal"}[6s])) / count by (instance) (node_cpu_seconds_total{mode="idle"})',
@@ -40,14 +40,14 @@ RULES = {
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[LocalKafka]:
-    """A ready broker. Who stops it must start it again."""
+    """A ready broker. A test that stops it must start it again."""
     with local_kafka() as kafka:
         yield kafka
 
 
 @pytest.fixture(scope="session")
 def prometheus() -> Iterator[LocalPrometheus]:
-    """It knows more than a whole window of the machines."""
+    """A Prometheus with more than one complete window of the machines."""
     with (
         machines(PODS) as pages,
         local_prometheus(pages.jobs("ghost", "10.0.0.7"), rules=RULES) as running,
@@ -67,7 +67,7 @@ def provider(prometheus: LocalPrometheus) -> ProviderSettings:
 
 @pytest.fixture
 async def settings(broker: LocalKafka, provider: ProviderSettings) -> Settings:
-    """Topics of this test's own."""
+    """Settings with topics for a single test."""
     kafka = KafkaSettings(
         bootstrap_servers=broker.bootstrap_servers,
         topic_prefix=f"test-{uuid4().hex[:8]}",

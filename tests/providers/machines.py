@@ -1,5 +1,7 @@
-"""Machines that are none: metrics as node-exporter and cAdvisor write them, for a Prometheus to
-scrape. Counters grow with the clock, at rates that a test knows."""
+"""Simulated machines: pages of node-exporter and cAdvisor for a Prometheus to scrape.
+
+Counters grow with the clock at known rates.
+"""
 
 import threading
 import time
@@ -18,7 +20,7 @@ FREE_BYTES: Final = 4096 * MIB
 
 
 class Container(NamedTuple):
-    """A container as cAdvisor tells of it: `path` is its pod's cgroup, "" for none that is told."""
+    """A container of cAdvisor; `path` is the cgroup of its pod, "" if unknown."""
 
     namespace: str
     pod: str
@@ -30,7 +32,7 @@ class Container(NamedTuple):
 
 
 def node_page(now: float) -> str:
-    """node-exporter's page of a node that uses 1.5 of 4 cores and 2 of 8 GiB."""
+    """Return the node-exporter page of a node that uses 1.5 of 4 cores and 2 of 8 GiB."""
     lines = []
     for cpu in range(CPUS):
         modes = {
@@ -51,35 +53,36 @@ def node_page(now: float) -> str:
 
 
 def cadvisor_page(containers: Sequence[Container], now: float) -> str:
-    """cAdvisor's page: each container, its pod's cgroup and pause container, and the root."""
+    """Return the cAdvisor page: containers, cgroups of pods, pause containers, and the root."""
     lines = []
 
-    def tell(labels: str, cores: float, rss: int, working_set: int) -> None:
+    def add(labels: str, cores: float, rss: int, working_set: int) -> None:
         lines.append(f"container_cpu_usage_seconds_total{{{labels}}} {cores * now:.6f}")
         lines.append(f"container_memory_rss{{{labels}}} {rss}")
         lines.append(f"container_memory_working_set_bytes{{{labels}}} {working_set}")
 
-    tell('container="",pod="",namespace="",id="/"', BUSY_CORES, 1, 1)
-    for of in containers:
-        who = f'namespace="{of.namespace}",pod="{of.pod}"'
-        id = f"{of.path}/cri-containerd-{of.name}.scope" if of.path else ""
-        used = of.cores, of.rss_bytes, of.working_set_bytes
-        tell(f'container="{of.name}",{who},id="{id}"', *used)
-        if of.path and of.name == "main":
-            tell(f'container="",{who},id="{of.path}"', *used)
-            tell(f'container="POD",{who},id="{of.path}/pause"', *used)
+    add('container="",pod="",namespace="",id="/"', BUSY_CORES, 1, 1)
+    for container in containers:
+        pod = f'namespace="{container.namespace}",pod="{container.pod}"'
+        path = container.path
+        id = f"{path}/cri-containerd-{container.name}.scope" if path else ""
+        used = container.cores, container.rss_bytes, container.working_set_bytes
+        add(f'container="{container.name}",{pod},id="{id}"', *used)
+        if path and container.name == "main":
+            add(f'container="",{pod},id="{path}"', *used)
+            add(f'container="POD",{pod},id="{path}/pause"', *used)
     return "\n".join(lines) + "\n"
 
 
 class Machines:
-    """A running server of such pages: `pods` are the containers of each node."""
+    """A server of these pages; `pods` has the containers of each node."""
 
     def __init__(self, pods: dict[str, list[Container]]) -> None:
         self.pods = pods
         self.port = 0
 
     def jobs(self, *others: str) -> list[dict[str, Any]]:
-        """What Prometheus is to scrape; `others` are node-exporters on what is no node."""
+        """Return the scrape jobs; `others` are node-exporters on machines outside the cluster."""
         return [
             self._job("node-exporter", [*self.pods, *others], "/node"),
             self._job("cadvisor", list(self.pods), "/cadvisor"),
@@ -107,12 +110,12 @@ class Machines:
 
 @contextmanager
 def machines(pods: dict[str, list[Container]]) -> Iterator[Machines]:
-    """Machines with these pods, for as long as it lasts."""
-    found = Machines(pods)
+    """Serve the pages of machines with these pods."""
+    running = Machines(pods)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = found.page(self.path).encode()
+            body = running.page(self.path).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
@@ -123,11 +126,11 @@ def machines(pods: dict[str, list[Container]]) -> Iterator[Machines]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.port = server.server_port
+    running.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield found
+        yield running
     finally:
         server.shutdown()
         server.server_close()

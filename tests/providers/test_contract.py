@@ -1,5 +1,4 @@
-"""What every provider owes, asked of each: Prometheus and our own stream as they are, the API
-metrics.k8s.io as a fake gives it."""
+"""Every provider fulfils the contract: real Prometheus, real samples, and a fake metrics.k8s.io."""
 
 import json
 import math
@@ -20,12 +19,12 @@ from pipeline.processors.provided.fetched_usage import (
 from pipeline.processors.provided.usage_samples import PodPlace, Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write
-from pipeline.sources.providers.cluster_topics import Known
-from pipeline.sources.providers.metrics_server import MetricsServer
+from pipeline.sources.providers.cluster_topics import ClusterInventory
+from pipeline.sources.providers.metrics_server import MetricsServerProvider
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.protocol import Provider
-from pipeline.sources.providers.samples_provider import open_stream
-from pipeline.sources.providers.window_rounds import SOURCE, _entries
+from pipeline.sources.providers.samples_provider import open_samples
+from pipeline.sources.providers.window_rounds import SOURCE, encode_entries
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
 from tests.kube.fake_server import Answer, fake
@@ -34,8 +33,8 @@ from tests.providers.conftest import WINDOW_SECONDS
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-class Cluster(Known):
-    """In which every pod is known."""
+class Cluster(ClusterInventory):
+    """An inventory that knows every pod."""
 
     def place(self, namespace: str, name: str) -> PodPlace | None:
         return PodPlace("n1", f"{namespace}-{name}")
@@ -46,35 +45,35 @@ def last_window() -> TimeWindow:
 
 
 @asynccontextmanager
-async def opened(
+async def open_provider(
     kind: str, settings: Settings, window: TimeWindow, folder: Path
 ) -> AsyncIterator[Provider]:
     if kind == "metrics-server":
-        told = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(window.end_ms / 1000)),
-                "window": "5s"}  # fmt: skip
-        usage = {"cpu": "1500000001n", "memory": "2097152Ki"}
-        node = {"metadata": {"name": "n1"}, "usage": usage, **told}
+        end = time.gmtime(window.end_ms / 1000)
+        reading = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", end), "window": "5s"}
+        amounts = {"cpu": "1500000001n", "memory": "2097152Ki"}
+        node = {"metadata": {"name": "n1"}, "usage": amounts, **reading}
         pod = {
             "metadata": {"name": "p", "namespace": "s"},
-            "containers": [{"usage": usage}],
-            **told,
+            "containers": [{"usage": amounts}],
+            **reading,
         }
         bodies = (
-            json.dumps({"kind": f"{of}MetricsList", "items": [item]}).encode()
-            for of, item in (("Node", node), ("Pod", pod))
+            json.dumps({"kind": f"{item_kind}MetricsList", "items": [item]}).encode()
+            for item_kind, item in (("Node", node), ("Pod", pod))
         )
         async with fake(folder, *(Answer([body]) for body in bodies)) as server:
-            yield MetricsServer(server.api)
+            yield MetricsServerProvider(server.api)
         return
     async with open_prometheus(settings, SystemClock(), None) as prometheus:
         if kind == "prometheus":
             yield prometheus
             return
-        made = Sampler().samples(await prometheus.fetch(window), window, Cluster())
+        sampled = Sampler().samples(await prometheus.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
-        await write(producer, settings.kafka, SOURCE, _entries(made.batches))
-    async with open_stream(settings, SystemClock(), None) as stream:
-        yield stream
+        await write(producer, settings.kafka, SOURCE, encode_entries(sampled.batches))
+    async with open_samples(settings, SystemClock(), None) as samples:
+        yield samples
 
 
 @pytest.fixture(params=["prometheus", "metrics-server", "stream"])
@@ -82,28 +81,30 @@ async def fetched(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
 ) -> AsyncIterator[tuple[TimeWindow, FetchedUsage]]:
     window = last_window()
-    async with opened(request.param, settings, window, tmp_path) as provider:
+    async with open_provider(request.param, settings, window, tmp_path) as provider:
         yield window, await provider.fetch(window)
 
 
-async def test_every_provider_keeps_what_it_owes(fetched: tuple[TimeWindow, FetchedUsage]) -> None:
-    window, found = fetched
-    assert found.knows_pods
-    assert not found.failed
-    assert "n1" in found.nodes
-    assert found.pods
-    for columns in (*found.nodes.values(), *found.pods.values()):
+async def test_every_provider_fulfils_the_contract(
+    fetched: tuple[TimeWindow, FetchedUsage],
+) -> None:
+    window, usage = fetched
+    assert usage.knows_pods
+    assert not usage.failed
+    assert "n1" in usage.nodes
+    assert usage.pods
+    for columns in (*usage.nodes.values(), *usage.pods.values()):
         check(columns, window)
-    node = found.nodes["n1"]
+    node = usage.nodes["n1"]
     assert node["cpu_cores_avg"] == pytest.approx(1.5, rel=0.1)
     assert node["memory_bytes_avg"] == 2 * 2**30
     assert all(0 < offset <= window.seconds for offset in node["points_offset_seconds"])
     assert node["points_offset_seconds"] == sorted(node["points_offset_seconds"])
     assert len({len(node[name]) for name in LIST_COLUMNS}) == 1
 
-    # And what it gives is a sample.
-    made = Sampler().samples(found, window, Cluster())
-    batch = next(batch for batch in made.batches if batch.header.node == "n1")
+    # The usage can be encoded as a sample.
+    sampled = Sampler().samples(usage, window, Cluster())
+    batch = next(batch for batch in sampled.batches if batch.header.node == "n1")
     read = read_samples(encode_samples(batch))
     assert (read.header.window_start_ms, read.header.window_end_ms) == window
     assert read.rows[0]["cpu_cores_avg"] == node["cpu_cores_avg"]
@@ -116,6 +117,8 @@ def check(columns: SampleColumns, window: TimeWindow) -> None:
         numbers = value if name in LIST_COLUMNS else [value]
         assert all(n is None or (math.isfinite(n) and n >= 0) for n in numbers)
     if "cpu_cores_max" in columns:
-        low, p90, p95, high = (columns[f"cpu_cores_{of}"] for of in ("avg", "p90", "p95", "max"))
+        low, p90, p95, high = (
+            columns[f"cpu_cores_{statistic}"] for statistic in ("avg", "p90", "p95", "max")
+        )
         assert low <= high * (1 + 1e-12)
         assert p90 <= p95 <= high

@@ -1,4 +1,4 @@
-"""The queries at a real Prometheus: what they give is what the machines use."""
+"""Queries to a real Prometheus return the usage of the simulated machines."""
 
 import time
 
@@ -20,10 +20,10 @@ from tests.providers import machines
 from tests.providers.conftest import HASH, UID, WINDOW_SECONDS
 from tests.providers.machines import MIB
 
-# It may have to be built first.
+# Prometheus may have to be built first.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-CLOSE = 0.1  # counters are read some milliseconds after the time that Prometheus gives them
+TOLERANCE = 0.1  # counters are read some milliseconds after their timestamp
 
 
 def last_window() -> TimeWindow:
@@ -35,13 +35,13 @@ async def fetch(provider: ProviderSettings) -> FetchedUsage:
         return await prometheus.fetch(last_window())
 
 
-async def test_the_default_queries_give_what_is_used(provider: ProviderSettings) -> None:
-    found = await fetch(provider)
-    assert found.failed == {}
-    assert found.nodes.keys() == {"n1", "n2", "ghost", "10.0.0.7"}
-    node = found.nodes["n1"]
+async def test_default_queries_return_the_usage(provider: ProviderSettings) -> None:
+    usage = await fetch(provider)
+    assert usage.failed == {}
+    assert usage.nodes.keys() == {"n1", "n2", "ghost", "10.0.0.7"}
+    node = usage.nodes["n1"]
     for statistic in ("avg", "p90", "p95", "max", "last"):
-        assert node[f"cpu_cores_{statistic}"] == pytest.approx(machines.BUSY_CORES, rel=CLOSE)
+        assert node[f"cpu_cores_{statistic}"] == pytest.approx(machines.BUSY_CORES, rel=TOLERANCE)
         used = machines.TOTAL_BYTES - machines.AVAILABLE_BYTES
         assert node[f"memory_bytes_{statistic}"] == used
     with_cache = machines.TOTAL_BYTES - machines.FREE_BYTES
@@ -52,23 +52,23 @@ async def test_the_default_queries_give_what_is_used(provider: ProviderSettings)
     assert node["points_offset_seconds"] == [2, 4, 6, 8, 10]
 
 
-async def test_pods_are_summed_over_their_containers_and_nothing_else(
+async def test_usage_of_pod_is_the_sum_of_its_containers(
     provider: ProviderSettings,
 ) -> None:
-    found = await fetch(provider)
-    assert found.pods.keys() == {
+    usage = await fetch(provider)
+    assert usage.pods.keys() == {
         PodName("web", "shop-0", UID, "n1"),
         PodName("kube-system", "etcd-n1", HASH, "n1"),
         PodName("web", "shop-1", "", "n2"),
         PodName("web", "stranger", "", "n2"),
     }
-    pod = found.pods[PodName("web", "shop-0", UID, "n1")]
-    assert pod["cpu_cores_avg"] == pytest.approx(0.75, rel=CLOSE)
+    pod = usage.pods[PodName("web", "shop-0", UID, "n1")]
+    assert pod["cpu_cores_avg"] == pytest.approx(0.75, rel=TOLERANCE)
     assert pod["memory_bytes_max"] == 200 * MIB
     assert pod["memory_with_hot_page_cache_bytes_avg"] == 300 * MIB
 
 
-async def test_the_recording_rules_of_load_watcher_serve(provider: ProviderSettings) -> None:
+async def test_recording_rules_of_load_watcher_work(provider: ProviderSettings) -> None:
     """The queries of docs/reference/provider.md: shares of a node, times its capacity."""
     queries = {
         "node.cpu_cores": "instance:node_cpu:ratio * "
@@ -76,41 +76,41 @@ async def test_the_recording_rules_of_load_watcher_serve(provider: ProviderSetti
         "node.memory_bytes": "instance:node_memory_utilisation:ratio * "
         "on ($node) max by ($node) (node_memory_MemTotal_bytes)",
     }
-    own = replace(provider, queries=queries)
-    node = (await fetch(own)).nodes["n1"]
-    assert node["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=CLOSE)
+    settings = replace(provider, queries=queries)
+    node = (await fetch(settings)).nodes["n1"]
+    assert node["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=TOLERANCE)
     used = machines.TOTAL_BYTES - machines.AVAILABLE_BYTES
     assert node["memory_bytes_avg"] == pytest.approx(used)
 
 
-async def test_a_query_that_prometheus_refuses_costs_its_column(
+async def test_refused_query_omits_its_column(
     provider: ProviderSettings,
 ) -> None:
     queries = {"node.memory_bytes": "sum by (", "pod.memory_bytes": "nothing_of_this_name"}
-    found = await fetch(replace(provider, queries=queries))
-    assert found.failed.keys() == {"node.memory_bytes"}
-    assert "parse error" in found.failed["node.memory_bytes"]
-    assert "memory_bytes_avg" not in found.nodes["n1"]
-    assert found.nodes["n1"]["cpu_cores_avg"] > 1
-    assert all("memory_bytes_avg" not in columns for columns in found.pods.values())
+    usage = await fetch(replace(provider, queries=queries))
+    assert usage.failed.keys() == {"node.memory_bytes"}
+    assert "parse error" in usage.failed["node.memory_bytes"]
+    assert "memory_bytes_avg" not in usage.nodes["n1"]
+    assert usage.nodes["n1"]["cpu_cores_avg"] > 1
+    assert all("memory_bytes_avg" not in columns for columns in usage.pods.values())
 
 
-async def test_values_that_are_none_are_null(provider: ProviderSettings) -> None:
+async def test_invalid_values_are_null(provider: ProviderSettings) -> None:
     queries = {
         "node.cpu_cores": "node_memory_MemTotal_bytes / 0",
         "node.memory_bytes": "-node_memory_MemTotal_bytes",
         "node.capacity_memory_bytes": "node_memory_MemTotal_bytes * NaN",
     }
-    found = await fetch(replace(provider, queries=queries))
-    assert found.bad_values == dict.fromkeys(queries, 4 * 5)
-    assert "cpu_cores_avg" not in found.nodes["n1"]
-    assert "capacity_memory_bytes" not in found.nodes["n1"]
+    usage = await fetch(replace(provider, queries=queries))
+    assert usage.bad_values == dict.fromkeys(queries, 4 * 5)
+    assert "cpu_cores_avg" not in usage.nodes["n1"]
+    assert "capacity_memory_bytes" not in usage.nodes["n1"]
 
 
-async def test_a_prometheus_that_is_gone_is_an_error(
+async def test_unreachable_prometheus_is_an_error(
     provider: ProviderSettings, prometheus: LocalPrometheus
 ) -> None:
-    nobody = replace(provider, url="http://127.0.0.1:1")
+    unreachable = replace(provider, url="http://127.0.0.1:1")
     with pytest.raises(ProviderError):
-        await fetch(nobody)
+        await fetch(unreachable)
     assert prometheus.is_ready()

@@ -1,4 +1,4 @@
-"""`springtide provider` from a real Prometheus to a real broker, and what a worker makes of it."""
+"""`springtide provider` from a real Prometheus to a real broker and a worker."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.sources.providers.prometheus_provider import open_prometheus
-from pipeline.sources.providers.samples_provider import open_stream
+from pipeline.sources.providers.samples_provider import open_samples
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
@@ -43,7 +43,7 @@ ROLE = [sys.executable, "-m", "pipeline.cli.main", "provider"]
 
 
 def environment(settings: Settings, **more: object) -> dict[str, str]:
-    told: dict[str, object] = {
+    values: dict[str, object] = {
         f"{section}.{key}": getattr(getattr(settings, section), key)
         for section, keys in (
             ("kafka", ("bootstrap_servers", "topic_prefix", "partitions")),
@@ -51,20 +51,20 @@ def environment(settings: Settings, **more: object) -> dict[str, str]:
         )
         for key in keys
     }
-    told |= {key.replace("__", "."): value for key, value in more.items()}
+    values |= {key.replace("__", "."): value for key, value in more.items()}
     texts = {
         key: ""
         if value is None
         else json.dumps(value)
         if isinstance(value, dict | bool)
         else str(value)
-        for key, value in told.items()
+        for key, value in values.items()
     }
     return os.environ | {variable_name(key): text for key, text in texts.items()}
 
 
 class Process:
-    """A running provider and what it says of itself."""
+    """A running provider and its status."""
 
     def __init__(self, settings: Settings, log: Path) -> None:
         self._port = free_port()
@@ -76,8 +76,8 @@ class Process:
 
     def ready(self) -> tuple[int, dict[str, Any]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as said:
-                return said.status, json.load(said)
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as page:
+                return page.status, json.load(page)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
         except OSError:
@@ -102,19 +102,19 @@ def running(settings: Settings, log: Path) -> Iterator[Process]:
 
 
 async def samples(kafka: KafkaSettings) -> dict[str, list[SampleHeader]]:
-    """The headers of all samples, by node."""
-    found: dict[str, list[SampleHeader]] = {}
+    """Return the headers of all samples by node."""
+    headers: dict[str, list[SampleHeader]] = {}
     for message in await messages(kafka, SAMPLES):
         header = read_samples(message.value).header
         assert header.node == message.key.decode()
         assert message.timestamp >= header.window_end_ms
-        found.setdefault(header.node, []).append(header)
-    return found
+        headers.setdefault(header.node, []).append(header)
+    return headers
 
 
-async def inventory(kafka: KafkaSettings) -> None:
-    """Nodes and pods, as a watcher would have written them."""
-    asked = Resources(cpu_millicores=1000, memory_bytes=2**30)
+async def write_inventory(kafka: KafkaSettings) -> None:
+    """Write nodes and pods as a watcher does."""
+    requests = Resources(cpu_millicores=1000, memory_bytes=2**30)
     capacity = Resources(cpu_millicores=4000, memory_bytes=8 * 2**30)
     pods = [("n1", UID, UID, "web", "shop-0"), ("n1", "mirror", HASH, "kube-system", "etcd-n1"),
             ("n2", OTHER_UID, OTHER_UID, "web", "shop-1")]  # fmt: skip
@@ -125,7 +125,7 @@ async def inventory(kafka: KafkaSettings) -> None:
     entries += [
         pod_entry(PodRecord(
             node=node, uid=uid, cgroup_uid=cgroup, namespace=namespace, name=name,
-            pod_class="prod", requests=asked, phase="Running",
+            pod_class="prod", requests=requests, phase="Running",
         ))
         for node, uid, cgroup, namespace, name in pods
     ]  # fmt: skip
@@ -133,11 +133,11 @@ async def inventory(kafka: KafkaSettings) -> None:
         await write(producer, kafka, "test", entries)
 
 
-async def test_usage_of_prometheus_is_on_the_samples_topic_as_it_was_fetched(
+async def test_usage_of_prometheus_is_published_unchanged(
     settings: Settings, tmp_path: Path
 ) -> None:
     kafka = settings.kafka
-    await inventory(kafka)
+    await write_inventory(kafka)
     log = tmp_path / "log"
 
     async def windows(count: int) -> bool:
@@ -146,43 +146,43 @@ async def test_usage_of_prometheus_is_on_the_samples_topic_as_it_was_fetched(
 
     with running(settings, log) as provider:
         await until(lambda: windows(3), 60)
-        status, said = provider.ready()
-        assert status == 200, said
-        assert said["nodes"] == 2
+        status, document = provider.ready()
+        assert status == 200, document
+        assert document["nodes"] == 2
         assert provider.stop() == 0
     headers = await samples(kafka)
-    # What is no node is told once.
+    # Unknown nodes are logged once.
     assert headers.keys() == {"n1", "n2"}
-    assert log.read_text().count("no such node") == 1
+    assert log.read_text().count("unknown nodes") == 1
     for of_node in headers.values():
         assert {(h.machine_id, h.epoch) for h in of_node} == {("", 0)}
         first = of_node[0].sequence
         assert [h.sequence for h in of_node] == list(range(first, first + len(of_node)))
         assert all(h.window_end_ms == (h.sequence + 1) * 1000 * WINDOW_SECONDS for h in of_node)
 
-    # Prometheus says of the past what it said; our own samples say the same.
+    # A later query and the samples both return the published usage.
     last = headers["n1"][-1]
     window = TimeWindow(last.window_start_ms, last.window_end_ms)
     async with open_prometheus(settings, SystemClock(), None) as prometheus:
-        asked = await prometheus.fetch(window)
-    async with open_stream(settings, SystemClock(), None) as stream:
-        lies = await stream.fetch(window)
-    assert lies.nodes == {node: asked.nodes[node] for node in ("n1", "n2")}
-    by_uid = {(pod.node, pod.uid): columns for pod, columns in lies.pods.items()}
-    by_name = {(pod.node, pod.name): columns for pod, columns in asked.pods.items()}
+        queried = await prometheus.fetch(window)
+    async with open_samples(settings, SystemClock(), None) as provided:
+        published = await provided.fetch(window)
+    assert published.nodes == {node: queried.nodes[node] for node in ("n1", "n2")}
+    by_uid = {(pod.node, pod.uid): columns for pod, columns in published.pods.items()}
+    by_name = {(pod.node, pod.name): columns for pod, columns in queried.pods.items()}
     assert by_uid == {
         ("n1", UID): by_name["n1", "shop-0"],
         ("n1", HASH): by_name["n1", "etcd-n1"],
         ("n2", OTHER_UID): by_name["n2", "shop-1"],
     }
-    assert lies.nodes["n1"]["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=0.1)
+    assert published.nodes["n1"]["cpu_cores_avg"] == pytest.approx(machines.BUSY_CORES, rel=0.1)
 
 
-async def test_a_worker_takes_all_providers_for_one_exporter(
+async def test_worker_treats_all_providers_as_one_exporter(
     settings: Settings, tmp_path: Path
 ) -> None:
     kafka = settings.kafka
-    await inventory(kafka)
+    await write_inventory(kafka)
 
     async def state() -> NodeStateRecord | None:
         found = (await latest(kafka, NODE_STATE)).get("n1")
@@ -195,7 +195,7 @@ async def test_a_worker_takes_all_providers_for_one_exporter(
     with worker(settings):
         with running(settings, tmp_path / "one"):
             await until(lambda: applied(2), 90)
-        # Killed; another begins with the window that may have been its last.
+        # The next provider starts with the window that may have been the last of the killed one.
         with running(settings, tmp_path / "two"), running(settings, tmp_path / "three"):
             await until(lambda: applied(5), 90)
         found = await state()
@@ -208,11 +208,11 @@ async def test_a_worker_takes_all_providers_for_one_exporter(
     assert found.usage.cpu_cores == pytest.approx(machines.BUSY_CORES, rel=0.1)
 
 
-async def test_a_node_with_an_exporter_is_left_alone(
+async def test_node_with_an_exporter_is_skipped(
     settings: Settings, tmp_path: Path, prometheus: LocalPrometheus
 ) -> None:
     kafka = settings.kafka
-    await inventory(kafka)
+    await write_inventory(kafka)
     now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
     header = SampleHeader(
         node="n2", machine_id="real", boot_id="b", epoch=1, sequence=0,
@@ -226,7 +226,7 @@ async def test_a_node_with_an_exporter_is_left_alone(
         return len((await samples(kafka))["n2"]) > 1
 
     with running(settings, tmp_path / "log"):
-        # It is silent for three windows more, and has gone then.
+        # After three silent windows the exporter counts as stopped.
         await until(served_again, 90)
     found = await samples(kafka)
     first = found["n2"][1]
@@ -235,17 +235,17 @@ async def test_a_node_with_an_exporter_is_left_alone(
     assert len(found["n1"]) >= 3
 
 
-def test_once_prints_a_window_and_needs_no_kafka(settings: Settings) -> None:
-    nowhere = environment(settings, kafka__bootstrap_servers="127.0.0.1:1")
-    shown = subprocess.run([*ROLE, "--once"], env=nowhere, capture_output=True, timeout=60)
-    assert shown.returncode == 0, shown.stderr
-    lines = [msgspec.json.decode(line) for line in shown.stdout.splitlines()]
+def test_once_prints_a_window_without_kafka(settings: Settings) -> None:
+    no_broker = environment(settings, kafka__bootstrap_servers="127.0.0.1:1")
+    completed = subprocess.run([*ROLE, "--once"], env=no_broker, capture_output=True, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    lines = [msgspec.json.decode(line) for line in completed.stdout.splitlines()]
     nodes = [line["node"] for line in lines if line["kind"] == "node"]
     assert nodes == ["10.0.0.7", "ghost", "n1", "n2"]
     assert {line["uid"] for line in lines if line["kind"] == "pod"} == {"", UID, HASH}
 
 
-def test_without_topics_it_says_what_to_do(settings: Settings, tmp_path: Path) -> None:
+def test_missing_topics_are_reported_with_a_hint(settings: Settings, tmp_path: Path) -> None:
     other = environment(settings, kafka__topic_prefix="none-of-these")
     ended = subprocess.run(ROLE, env=other, capture_output=True, timeout=60, text=True)
     assert ended.returncode == 3

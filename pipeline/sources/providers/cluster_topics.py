@@ -1,7 +1,7 @@
-"""The nodes, the place of each pod, and the nodes with an exporter, as the topics have them.
+"""Follow the topics for the nodes, the node of each pod, and the nodes with an exporter.
 
-A provider needs them to name nodes, to assign usage to pods, and to leave out nodes whose exporter
-reports. Samples are read from a few windows back, and only their headers are decoded.
+A provider uses them to name nodes, to assign usage to pods, and to skip nodes whose exporter
+publishes. Samples are read from a few windows back, and only their headers are decoded.
 """
 
 import asyncio
@@ -22,8 +22,7 @@ from pipeline.topics.sample_rows import read_header
 log = get_logger(__name__)
 
 WINDOWS_SERVED: Final = 3
-"""An exporter that was silent for so many windows (the longer of both lengths) counts as
-stopped."""
+"""Windows of silence (of the longer length) after which an exporter counts as stopped."""
 
 
 class _Pod(Record, frozen=True, kw_only=True):
@@ -34,45 +33,48 @@ class _Pod(Record, frozen=True, kw_only=True):
     name: str
 
 
-class _Placed(NamedTuple):
-    """The place of a pod, and the key of its record."""
+class _PlacedPod(NamedTuple):
+    """The place of a pod and the key of its record."""
 
     key: bytes
     place: PodPlace
 
 
-class Known:
-    """Nodes, pods and exporters, as a `KnownFollower` reads them. `nodes` are the names in
-    `springtide.nodes`, `nodes_with_pods` counts the pods of each node that has some."""
+class ClusterInventory:
+    """Nodes, pods and exporters, as an `InventoryFollower` reads them.
+
+    `nodes` has the names in `springtide.nodes`. `nodes_with_pods` has the number of pods of each
+    node that has any.
+    """
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
         self.nodes_with_pods: dict[str, int] = {}
-        self._places: dict[tuple[str, str], _Placed] = {}
+        self._places: dict[tuple[str, str], _PlacedPod] = {}
         self._names: dict[bytes, tuple[str, str]] = {}
         self._exported: dict[str, TimeWindow] = {}
 
     @property
     def pods(self) -> int:
-        """The number of pods with a name."""
+        """Number of pods with a distinct name."""
         return len(self._places)
 
     def place(self, namespace: str, name: str) -> PodPlace | None:
-        """The place of the pod of this name; None if unknown."""
-        found = self._places.get((namespace, name))
-        return None if found is None else found.place
+        """Return the place of a pod; None if it is unknown."""
+        placed = self._places.get((namespace, name))
+        return None if placed is None else placed.place
 
     def served(self, window: TimeWindow) -> set[str]:
-        """The nodes whose exporter has published recently, as seen from `window`."""
-        own_ms = window.end_ms - window.start_ms
+        """Return the nodes whose exporter has published recently, as of `window`."""
+        length_ms = window.end_ms - window.start_ms
         return {
             node
             for node, last in self._exported.items()
             if window.end_ms - last.end_ms
-            <= WINDOWS_SERVED * max(own_ms, last.end_ms - last.start_ms)
+            <= WINDOWS_SERVED * max(length_ms, last.end_ms - last.start_ms)
         }
 
-    # -- one record each
+    # -- records
 
     def put_node(self, key: bytes, value: bytes | None) -> None:
         """Apply a record of `springtide.nodes`."""
@@ -89,13 +91,13 @@ class Known:
         name = self._names.pop(key, None)
         if name is not None:
             self._count(node, -1)
-            # A namesake may have come before this one's tombstone.
+            # A pod of the same name may have been added before this tombstone.
             if (placed := self._places.get(name)) is not None and placed.key == key:
                 del self._places[name]
         if pod is not None:
             self._count(node, 1)
             self._names[key] = name = (pod.namespace, pod.name)
-            self._places[name] = _Placed(key, PodPlace(node, pod.cgroup_uid))
+            self._places[name] = _PlacedPod(key, PodPlace(node, pod.cgroup_uid))
 
     def _count(self, node: str, pods: int) -> None:
         self.nodes_with_pods[node] = self.nodes_with_pods.get(node, 0) + pods
@@ -114,23 +116,23 @@ class Known:
                 self._exported[header.node] = window
 
 
-class KnownFollower:
-    """Reads the topics into a `Known`; made again for each turn."""
+class InventoryFollower:
+    """Reads the topics into a `ClusterInventory`; recreated after each failure."""
 
-    def __init__(self, kafka: KafkaSettings, known: Known, since_ms: int) -> None:
-        """Samples are read from the append time `since_ms` on, milliseconds since 1970."""
+    def __init__(self, kafka: KafkaSettings, inventory: ClusterInventory, since_ms: int) -> None:
+        """Read samples appended at `since_ms` (milliseconds since 1970) or later."""
         self._kafka = kafka
-        self._known = known
+        self._inventory = inventory
         self._since_ms = since_ms
         self._topics = {t.full_name(kafka.topic_prefix): t for t in (NODES, PODS, SAMPLES)}
         self._caught_up = asyncio.Event()
 
     async def caught_up(self) -> None:
-        """Return when everything that was on the topics at the start is known."""
+        """Return when the records that were on the topics at the start have been read."""
         await self._caught_up.wait()
 
     async def run(self) -> None:
-        """Follow for ever. Raises `KafkaError` if the topics cannot be read."""
+        """Follow until cancelled. Raises `KafkaError` if the topics cannot be read."""
         partitions = topic_partitions(self._kafka, *self._topics.values())
         async with open_follower(client_options(self._kafka), partitions) as follower:
             await follower.begin({SAMPLES.full_name(self._kafka.topic_prefix): self._since_ms})
@@ -139,16 +141,18 @@ class KnownFollower:
                     self._apply(record)
                 if follower.is_caught_up and not self._caught_up.is_set():
                     self._caught_up.set()
-                    log.info("caught up", nodes=len(self._known.nodes), pods=self._known.pods)
+                    log.info(
+                        "caught up", nodes=len(self._inventory.nodes), pods=self._inventory.pods
+                    )
 
     def _apply(self, record: ConsumerRecord) -> None:
         topic, key, value = self._topics[record.topic], record.key or b"", record.value
         try:
             if topic is SAMPLES:
-                self._known.put_sample(value)
+                self._inventory.put_sample(value)
             elif topic is PODS:
-                self._known.put_pod(key, value)
+                self._inventory.put_pod(key, value)
             else:
-                self._known.put_node(key, value)
+                self._inventory.put_node(key, value)
         except RecordError:
-            return  # for the join to refuse
+            return  # the join agent refuses and reports it

@@ -1,7 +1,7 @@
-"""The API `metrics.k8s.io` as a provider, mostly metrics-server's.
+"""Usage from the API `metrics.k8s.io`, usually served by metrics-server.
 
-It tells the last reading of each node and pod and forgets the one before. So it is asked more than
-once a window, and a window is what was read in it.
+The API returns only the last reading of each node and pod. The provider polls it several times per
+window and aggregates the readings of a window.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _PATH: Final = "/apis/metrics.k8s.io/v1beta1"
 _KINDS: Final = ("nodes", "pods")
 
 
-class MetricsServer:
-    """The readings that were told lately; made by `open_metrics_server`, which keeps asking."""
+class MetricsServerProvider:
+    """The recent readings; created by `open_metrics_server`, which polls in the background."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -38,34 +38,36 @@ class MetricsServer:
         self._bad_values: Counter[str] = Counter()
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
-        """What was read in `window`. Raises `ProviderError` if the list of nodes cannot be had and
-        nothing was read before."""
-        await self.ask()
-        found = await asyncio.to_thread(gather, self._nodes, self._pods, window)
-        found.knows_pods = bool(found.pods) or "pods" not in self._failures
+        """Poll once more and return the usage in `window`.
+
+        Raises `ProviderError` if there are no readings and the list of nodes is unavailable.
+        """
+        await self.poll()
+        usage = await asyncio.to_thread(gather, self._nodes, self._pods, window)
+        usage.knows_pods = bool(usage.pods) or "pods" not in self._failures
         for readings in (self._nodes, self._pods):
             readings.forget(window.start_ms)
-        found.left_out += self._left_out
-        found.bad_values += self._bad_values
+        usage.left_out += self._left_out
+        usage.bad_values += self._bad_values
         self._left_out.clear()
         self._bad_values.clear()
-        found.failed = dict(self._failures)
-        if not found.nodes and "nodes" in self._failures:
+        usage.failed = dict(self._failures)
+        if not usage.nodes and "nodes" in self._failures:
             raise ProviderError(
                 self._failures["nodes"],
                 may_pass=True,
-                hint="`kubectl top nodes` asks the same: does it work?",
+                hint="`kubectl top nodes` sends the same request: check that it works",
             )
-        return found
+        return usage
 
-    async def keep_asking(self, every_seconds: float) -> None:
-        """Ask for ever."""
+    async def poll_forever(self, interval_seconds: float) -> None:
+        """Poll until cancelled."""
         while True:
-            await self.ask()
-            await self._api.clock.sleep(every_seconds)
+            await self.poll()
+            await self._api.clock.sleep(interval_seconds)
 
-    async def ask(self) -> None:
-        """Take the readings that are told now. What fails is told by the next `fetch`."""
+    async def poll(self) -> None:
+        """Store the present readings. The next `fetch` reports failures."""
         for kind in _KINDS:
             path = f"{_PATH}/{kind}"
             try:
@@ -73,7 +75,7 @@ class MetricsServer:
                 listed = await asyncio.to_thread(read_list, body)
             except (KubernetesError, ProviderError) as error:
                 if kind not in self._failures:
-                    log.warning("metrics-server", asked=path, why=error.message)
+                    log.warning("metrics-server request failed", path=path, why=error.message)
                 self._failures[kind] = error.message
                 continue
             self._failures.pop(kind, None)
@@ -86,15 +88,15 @@ class MetricsServer:
 @asynccontextmanager
 async def open_metrics_server(
     settings: Settings, clock: Clock, api: Api | None
-) -> AsyncIterator[MetricsServer]:
-    """Poll metrics-server in the background; without `api`, by an API session of its own."""
+) -> AsyncIterator[MetricsServerProvider]:
+    """Poll metrics-server in the background; open an API session if `api` is None."""
     async with AsyncExitStack() as stack:
         if api is None:
             api = await stack.enter_async_context(open_api(settings.kubernetes, clock))
-        server = MetricsServer(api)
-        polling = asyncio.create_task(server.keep_asking(settings.provider.poll_seconds))
+        provider = MetricsServerProvider(api)
+        polling = asyncio.create_task(provider.poll_forever(settings.provider.poll_seconds))
         try:
-            yield server
+            yield provider
         finally:
             await cancel_tasks(polling)
 

@@ -1,6 +1,6 @@
-"""Prometheus as a provider: a query a column, at the end of the window.
+"""Usage from Prometheus: one query per column, evaluated at the end of the window.
 
-Owes the rest: a query that fails is asked again while that may help, and then costs its column.
+A failed query is retried if the error is transient. If it still fails, its column is missing.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ log = get_logger(__name__)
 
 _ATTEMPTS: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.5
-_AT_ONCE: Final = 4
-_MOST_BYTES: Final = 512 << 20
-_PIECE_BYTES: Final = 1 << 18
-# What a server says that may be able to answer later.
-_LATER: Final = (408, 429, 500, 502, 503, 504)
+_MAX_CONCURRENT: Final = 4
+_MAX_BYTES: Final = 512 << 20
+_CHUNK_BYTES: Final = 1 << 18
+# Status codes of transient errors.
+_TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
 _SKEW_SECONDS: Final = 5.0
 
 
-def grid_of(settings: ProviderSettings) -> QueryGrid:
-    """How windows are asked for."""
+def query_grid(settings: ProviderSettings) -> QueryGrid:
+    """Return the window, step and labels of the queries."""
     return QueryGrid(
         settings.window_seconds,
         settings.step_seconds,
@@ -47,28 +47,30 @@ def grid_of(settings: ProviderSettings) -> QueryGrid:
     )
 
 
-class Prometheus:
-    """A session with Prometheus; made by `open_prometheus`."""
+class PrometheusProvider:
+    """A session with Prometheus; created by `open_prometheus`."""
 
     def __init__(
         self, session: aiohttp.ClientSession, settings: ProviderSettings, clock: Clock
     ) -> None:
-        """Raises `SettingsError` for a query that cannot be."""
+        """Raises `SettingsError` for an invalid query."""
         self._session = session
         self._settings = settings
         self._clock = clock
-        self._grid = grid_of(settings)
+        self._grid = query_grid(settings)
         self._queries = queries(settings.queries, self._grid)
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._concurrency = asyncio.Semaphore(_MAX_CONCURRENT)
         self._warned: set[str] = set()
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
-        """Usage in `window`, which has the length of the settings. Raises `ProviderError` if no
-        query is answered."""
-        asked = [self._ask(query, window) for query in self._queries]
+        """Return the usage in `window`, whose length must be that of the settings.
+
+        Raises `ProviderError` if all queries fail.
+        """
+        attempts = [self._answer(query, window) for query in self._queries]
         answers: dict[Query, Matrix] = {}
         failed: dict[str, ProviderError] = {}
-        for query, answer in zip(self._queries, await asyncio.gather(*asked), strict=True):
+        for query, answer in zip(self._queries, await asyncio.gather(*attempts), strict=True):
             if isinstance(answer, ProviderError):
                 failed[query.key] = answer
             else:
@@ -76,17 +78,17 @@ class Prometheus:
                 self._warn(answer.warnings)
         if failed and not answers:
             raise next(iter(failed.values()))
-        # Large answers take longer than a lease may wait for its renewal.
-        found = await asyncio.to_thread(gather, answers, window, self._grid)
-        found.failed = {key: error.message for key, error in failed.items()}
-        return found
+        # In a thread, because a large answer would delay the renewal of the lease.
+        usage = await asyncio.to_thread(gather, answers, window, self._grid)
+        usage.failed = {key: error.message for key, error in failed.items()}
+        return usage
 
-    async def _ask(self, query: Query, window: TimeWindow) -> Matrix | ProviderError:
-        async with self._turn:
+    async def _answer(self, query: Query, window: TimeWindow) -> Matrix | ProviderError:
+        async with self._concurrency:
             pause = _FIRST_PAUSE_SECONDS
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    return await asyncio.to_thread(read_matrix, await self._once(query, window))
+                    return await asyncio.to_thread(read_matrix, await self._request(query, window))
                 except ProviderError as error:
                     if not error.may_pass or attempt == _ATTEMPTS:
                         return error
@@ -94,7 +96,7 @@ class Prometheus:
                 pause *= 2
         raise AssertionError("the last attempt returns")
 
-    async def _once(self, query: Query, window: TimeWindow) -> bytes:
+    async def _request(self, query: Query, window: TimeWindow) -> bytes:
         params = {"query": query.text, "time": f"{window.end_ms / 1000:.3f}"}
         url = f"{self._settings.url.rstrip('/')}/api/v1/query"
         timeout = aiohttp.ClientTimeout(total=self._settings.query_timeout_seconds)
@@ -116,7 +118,7 @@ class Prometheus:
             raise ProviderError(f"{self._settings.url}: {text}", may_pass=True) from error
         if status != 200:
             raise ProviderError(
-                f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _LATER
+                f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _TRANSIENT
             )
         return body
 
@@ -127,7 +129,7 @@ class Prometheus:
         try:
             return {"Authorization": f"Bearer {file.read_text('ascii').strip()}"}
         except (OSError, UnicodeError) as error:
-            raise ProviderError(f"provider.token_file: {file} cannot be read: {error}") from error
+            raise ProviderError(f"provider.token_file: cannot read {file}: {error}") from error
 
     def _note_clock(self, date: str) -> None:
         try:
@@ -142,27 +144,29 @@ class Prometheus:
         for text in texts:
             if text not in self._warned and len(self._warned) < 100:
                 self._warned.add(text)
-                log.warning("prometheus", warning=text[:300])
+                log.warning("warning of Prometheus", warning=text[:300])
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    found = bytearray()
-    async for piece in response.content.iter_chunked(_PIECE_BYTES):
-        found += piece
-        if len(found) > _MOST_BYTES:
-            raise ProviderError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
-    return bytes(found)
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            raise ProviderError(f"an answer of more than {_MAX_BYTES >> 20} MiB")
+    return bytes(body)
 
 
 @asynccontextmanager
 async def open_prometheus(
     settings: Settings, clock: Clock, api: Api | None
-) -> AsyncIterator[Prometheus]:
-    """Open a session with Prometheus, without a request. Raises `SettingsError` for invalid queries
-    and files."""
+) -> AsyncIterator[PrometheusProvider]:
+    """Open a session without sending a request.
+
+    Raises `SettingsError` for an invalid query or CA file.
+    """
     connector = aiohttp.TCPConnector(ssl=_tls(settings.provider))
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield Prometheus(session, settings.provider, clock)
+        yield PrometheusProvider(session, settings.provider, clock)
 
 
 SOURCE: Final = SampleSource(
@@ -177,9 +181,9 @@ SOURCE: Final = SampleSource(
 def _tls(settings: ProviderSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise SettingsError(
-            f"provider.ca_file: {settings.ca_file} cannot be used: {error.strerror or error}",
+            f"provider.ca_file: cannot use {settings.ca_file}: {error.strerror or error}",
             key="provider.ca_file",
             hint="a readable file in PEM format",
         ) from error

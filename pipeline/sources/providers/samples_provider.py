@@ -1,4 +1,4 @@
-"""A provider that reads Springtide's own samples, as exporters and other providers publish them."""
+"""Usage from Springtide's own samples, as exporters and other providers publish them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -18,33 +18,36 @@ from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import Row
 
 
-class Stream:
-    """The topic `samples`, read again for each window; made by `open_stream`."""
+class SamplesProvider:
+    """Reads the topic `samples` once per window; created by `open_samples`."""
 
     def __init__(self, kafka: KafkaSettings, follower: Follower) -> None:
         self._kafka = kafka
         self._follower = follower
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
-        """The newest sample of each node that ended in `window`. Raises `ProviderError` if the
-        topic cannot be read to its end, `KafkaError` if no broker answers."""
-        found = FetchedUsage()
+        """Return the newest sample of each node that ended in `window`.
+
+        Raises `ProviderError` if the topic cannot be read to its end, `KafkaError` if no broker
+        answers.
+        """
+        usage = FetchedUsage()
         ends: dict[str, int] = {}
-        async for value in self._since(window.start_ms):
+        async for value in self._samples_since(window.start_ms):
             try:
                 sample = await asyncio.to_thread(read_samples, value)
             except RecordError:
-                found.left_out["unreadable"] += 1
+                usage.left_out["unreadable"] += 1
                 continue
             header = sample.header
             newest = ends.get(header.node, 0)
             if window.has(header.window_end_ms) and header.window_end_ms > newest:
                 ends[header.node] = header.window_end_ms
-                _put(found, header.node, sample.rows)
-        return found
+                _put_sample(usage, header.node, sample.rows)
+        return usage
 
-    async def _since(self, since_ms: int) -> AsyncIterator[bytes]:
-        """Samples that were appended at this time or later, up to the present end."""
+    async def _samples_since(self, since_ms: int) -> AsyncIterator[bytes]:
+        """Yield the samples appended at this time or later, up to the present end."""
         topic = SAMPLES.full_name(self._kafka.topic_prefix)
         await self._follower.begin({topic: since_ms})
         try:
@@ -55,30 +58,32 @@ class Stream:
             raise ProviderError(error.message, may_pass=True) from error
 
 
-def _put(found: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
-    for pod in [pod for pod in found.pods if pod.node == node]:
-        del found.pods[pod]
+def _put_sample(usage: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
+    for pod in [pod for pod in usage.pods if pod.node == node]:
+        del usage.pods[pod]
     for row in rows:
-        stated = dict(row)
-        kind, uid = stated.pop("kind"), stated.pop("id")
+        columns = dict(row)
+        kind, uid = columns.pop("kind"), columns.pop("id")
         if kind == "node":
-            found.nodes[node] = stated
+            usage.nodes[node] = columns
         elif kind == "pod":
-            found.pods[PodName("", "", uid, node)] = stated
+            usage.pods[PodName("", "", uid, node)] = columns
 
 
 @asynccontextmanager
-async def open_stream(settings: Settings, clock: Clock, api: Api | None) -> AsyncIterator[Stream]:
-    """Connect to the samples. Raises `BrokerUnavailableError` if no broker answers."""
+async def open_samples(
+    settings: Settings, clock: Clock, api: Api | None
+) -> AsyncIterator[SamplesProvider]:
+    """Open a consumer of the samples. Raises `BrokerUnavailableError` if no broker answers."""
     partitions = topic_partitions(settings.kafka, SAMPLES)
     async with open_follower(client_options(settings.kafka), partitions) as follower:
-        yield Stream(settings.kafka, follower)
+        yield SamplesProvider(settings.kafka, follower)
 
 
 SOURCE: Final = SampleSource(
     name="stream",
     text="Springtide's exporters, which publish without a provider",
-    open=open_stream,
+    open=open_samples,
     hint="check the exporters with `springtide doctor`",
     publishes=True,
 )

@@ -1,4 +1,4 @@
-"""Health and metrics of a provider, by HTTP: `/healthz`, `/readyz`, `/metrics`."""
+"""Serve health and metrics of a provider over HTTP: `/healthz`, `/readyz`, `/metrics`."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,14 +13,14 @@ from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import ProviderSettings
 from pipeline.times import format_time
 
-_WINDOWS_LATE: Final = 3
+_MAX_WINDOWS: Final = 3
 
 
 class Status:
-    """How it goes. Ready is who stands by, and who has published a window lately."""
+    """The state of a provider. It is ready if it stands by or has recently published a window."""
 
     def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
-        self._patience_seconds = settings.delay_seconds + _WINDOWS_LATE * settings.window_seconds
+        self._max_age_seconds = settings.delay_seconds + _MAX_WINDOWS * settings.window_seconds
         self._clock = clock
         self.leads = False
         self.message = "starting"
@@ -29,23 +29,23 @@ class Status:
         self._left_out: Mapping[str, int] = {}
 
     def published(self, window: TimeWindow, nodes: int, left_out: Mapping[str, int]) -> None:
-        """A window is done, with so many nodes."""
+        """Record a finished window and its number of nodes."""
         self.message = "publishing" if nodes else "no node has usage"
         self._nodes, self._left_out = nodes, left_out
-        # Who has left all nodes to their exporters has done all that is to be done.
+        # A window is complete, too, if exporters serve all nodes.
         if nodes or set(left_out) == {"served by an exporter"}:
             self._end_ms = window.end_ms
 
     @property
     def is_ready(self) -> bool:
-        """Whether all is well."""
+        """Whether the provider stands by or has published one of the last three windows."""
         if not self.leads:
             return True
-        late_ms = self._clock.now() * 1000 - self._patience_seconds * 1000
-        return self._end_ms is not None and self._end_ms >= late_ms
+        oldest_ms = self._clock.now() * 1000 - self._max_age_seconds * 1000
+        return self._end_ms is not None and self._end_ms >= oldest_ms
 
     def document(self) -> dict[str, Any]:
-        """What `/readyz` says."""
+        """Return the body of `/readyz`."""
         last = None if self._end_ms is None else format_time(self._end_ms / 1000)
         return {
             "status": "ready" if self.is_ready else "not ready",
@@ -58,7 +58,10 @@ class Status:
 
 @asynccontextmanager
 async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int | None]:
-    """Serve the page; gives its port, None for none. Raises `SettingsError` if it cannot be."""
+    """Serve the page; yield its port, None if no port is set.
+
+    Raises `SettingsError` if the port is unavailable.
+    """
     declare_role("provider")
     if settings.port is None:
         yield None
@@ -74,8 +77,8 @@ async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int
         return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
-    for path, answer in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
-        app.router.add_get(path, answer)
+    for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
+        app.router.add_get(path, handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

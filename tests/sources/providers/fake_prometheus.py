@@ -1,5 +1,5 @@
-"""A server named a fake, where the real Prometheus cannot be made to fail as is asked: it answers
-each query by a script of its own."""
+"""A fake Prometheus that answers each query from a script, for errors that a real one does not
+produce on request."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from aiohttp import web
 
 
 class Answer(NamedTuple):
-    """One answer; `hangs` is none."""
+    """One answer; with `hangs`, none is sent."""
 
     body: bytes = b""
     status: int = 200
@@ -22,38 +22,41 @@ class Answer(NamedTuple):
 
 
 def matrix(*series: tuple[Mapping[str, str], Sequence[tuple[float, str]]]) -> Answer:
-    """A good answer."""
+    """A successful answer."""
     result = [{"metric": metric, "values": values} for metric, values in series]
     data = {"resultType": "matrix", "result": result}
     return Answer(json.dumps({"status": "success", "data": data}).encode())
 
 
 def refusal(status: int, error: str = "because") -> Answer:
-    """An error as Prometheus tells it."""
-    said = {"status": "error", "errorType": "some", "error": error}
-    return Answer(json.dumps(said).encode(), status)
+    """An error in the format of Prometheus."""
+    document = {"status": "error", "errorType": "some", "error": error}
+    return Answer(json.dumps(document).encode(), status)
 
 
 class FakePrometheus:
-    """`scripts` are answers by a part of the query, the last one for ever; `asked` counts these
-    parts, `seen` are the headers and parameters of the last request."""
+    """A scripted server.
+
+    `scripts` has the answers by a substring of the query; the last one repeats. `requests` counts
+    requests by substring. `last_request` has the headers and parameters of the last request.
+    """
 
     def __init__(self, scripts: Mapping[str, Sequence[Answer]]) -> None:
         self.scripts = {part: list(answers) for part, answers in scripts.items()}
-        self.asked: Counter[str] = Counter()
-        self.seen: dict[str, str] = {}
-        self.over = asyncio.Event()
+        self.requests: Counter[str] = Counter()
+        self.last_request: dict[str, str] = {}
+        self.closing = asyncio.Event()
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         query = request.query["query"]
-        self.seen = {**request.headers, **request.query, "path": request.path}
+        self.last_request = {**request.headers, **request.query, "path": request.path}
         part = next((part for part in self.scripts if part in query), "")
-        self.asked[part] += 1
+        self.requests[part] += 1
         script = self.scripts.get(part, [matrix()])
         answer = script.pop(0) if len(script) > 1 else script[0]
         if answer.hangs:
-            await self.over.wait()
+            await self.closing.wait()
         return web.Response(body=answer.body, status=answer.status, headers=dict(answer.headers))
 
 
@@ -61,17 +64,16 @@ class FakePrometheus:
 async def fake_prometheus(
     scripts: Mapping[str, Sequence[Answer]], path: str = "", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[FakePrometheus]:
-    """A fake that answers queries in which a part of `scripts` is by its script, and others with
-    nothing; it is at `path` of its server."""
-    found = FakePrometheus(scripts)
+    """Run a fake at `path` of its server; queries without a script get an empty matrix."""
+    fake = FakePrometheus(scripts)
     app = web.Application()
-    app.router.add_get(f"{path}/api/v1/query", found.handle)
+    app.router.add_get(f"{path}/api/v1/query", fake.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        found.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}{path}"
-        yield found
+        fake.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}{path}"
+        yield fake
     finally:
-        found.over.set()
+        fake.closing.set()
         await runner.cleanup()

@@ -1,5 +1,7 @@
-"""Asking Prometheus: what may pass is asked again, what fails costs its column. A fake answers;
-the real one is in tests/integration."""
+"""The Prometheus provider retries transient errors and omits failed columns.
+
+These tests use a fake; tests/providers uses a real Prometheus.
+"""
 
 import socket
 import ssl
@@ -33,37 +35,41 @@ ALL = ("node.", "pod.")
 
 
 async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
-    of = ProviderSettings(url=fake.url, query_timeout_seconds=0.3, **settings)  # type: ignore[arg-type]
-    async with open_prometheus(Settings(provider=of), Patient(), None) as prometheus:
+    provider = ProviderSettings(
+        url=fake.url,
+        query_timeout_seconds=0.3,
+        **settings,  # type: ignore[arg-type]
+    )
+    async with open_prometheus(Settings(provider=provider), Patient(), None) as prometheus:
         return await prometheus.fetch(WINDOW)
 
 
-async def test_a_window_is_asked_for_at_its_end(tmp_path: Path) -> None:
+async def test_queries_are_evaluated_at_the_end_of_the_window(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
     async with fake_prometheus({CPU: [GOOD]}, "/prom") as fake:
-        found = await fetch(fake, token_file=token)
-        assert found.nodes["n1"]["cpu_cores_avg"] == 1
-        assert fake.seen["time"] == "660.000"
-        assert fake.seen["query"].endswith("[60s:15s]")
-        assert fake.seen["path"] == "/prom/api/v1/query"
-        assert fake.seen["Authorization"] == "Bearer abc"
-        # It changes now and then.
+        usage = await fetch(fake, token_file=token)
+        assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+        assert fake.last_request["time"] == "660.000"
+        assert fake.last_request["query"].endswith("[60s:15s]")
+        assert fake.last_request["path"] == "/prom/api/v1/query"
+        assert fake.last_request["Authorization"] == "Bearer abc"
+        # The token is rotated.
         token.write_text("def")
         await fetch(fake, token_file=token)
-        assert fake.seen["Authorization"] == "Bearer def"
-    assert found.failed == {}
+        assert fake.last_request["Authorization"] == "Bearer def"
+    assert usage.failed == {}
 
 
-async def test_an_answer_to_nothing_is_no_usage() -> None:
+async def test_empty_answers_are_no_usage() -> None:
     async with fake_prometheus({}) as fake:
-        found = await fetch(fake)
-    assert found.nodes == {}
-    assert found.knows_pods
+        usage = await fetch(fake)
+    assert usage.nodes == {}
+    assert usage.knows_pods
 
 
 @pytest.mark.parametrize(
-    ("answer", "asked"),
+    ("answer", "requests"),
     [
         (refusal(500), 3),
         (refusal(503), 3),
@@ -78,22 +84,22 @@ async def test_an_answer_to_nothing_is_no_usage() -> None:
     ],
     ids=["500", "503", "429", "time-out", "400", "401", "422", "302", "truncated", "html"],
 )
-async def test_a_query_that_fails_costs_its_column(answer: Answer, asked: int) -> None:
+async def test_failed_query_omits_its_column(answer: Answer, requests: int) -> None:
     async with fake_prometheus({CPU: [GOOD], MEMORY: [answer]}) as fake:
-        found = await fetch(fake)
-    assert found.failed.keys() == {"node.memory_bytes"}
-    assert found.nodes["n1"]["cpu_cores_avg"] == 1
-    assert fake.asked[MEMORY] == asked
+        usage = await fetch(fake)
+    assert usage.failed.keys() == {"node.memory_bytes"}
+    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+    assert fake.requests[MEMORY] == requests
 
 
-async def test_what_passes_costs_nothing() -> None:
+async def test_transient_errors_are_retried() -> None:
     async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
-        found = await fetch(fake)
-    assert found.failed == {}
-    assert found.nodes["n1"]["cpu_cores_avg"] == 1
+        usage = await fetch(fake)
+    assert usage.failed == {}
+    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
 
 
-async def test_without_any_answer_it_is_an_error_that_says_why() -> None:
+async def test_failure_of_all_queries_is_a_provider_error() -> None:
     async with fake_prometheus({"": [refusal(401, "who are you")]}) as fake:
         with pytest.raises(ProviderError, match="401 some: who are you") as caught:
             await fetch(fake)
@@ -106,7 +112,7 @@ async def test_without_any_answer_it_is_an_error_that_says_why() -> None:
     assert caught.value.may_pass
 
 
-async def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_missing_files_are_errors(tmp_path: Path) -> None:
     async with fake_prometheus({}) as fake:
         with pytest.raises(ProviderError, match=r"provider\.token_file"):
             await fetch(fake, token_file=tmp_path / "none")
@@ -116,7 +122,7 @@ async def test_files_that_cannot_be_used(tmp_path: Path) -> None:
             await fetch(fake, queries={"node.x": "up"})
 
 
-async def test_a_clock_that_is_ahead_is_measured() -> None:
+async def test_clock_difference_is_measured() -> None:
     behind = format_datetime(datetime.fromtimestamp(time.time() - 100, UTC), usegmt=True)
     async with fake_prometheus({"": [GOOD._replace(headers={"Date": behind})]}) as fake:
         await fetch(fake)
@@ -125,7 +131,7 @@ async def test_a_clock_that_is_ahead_is_measured() -> None:
         assert (await fetch(fake)).nodes
 
 
-async def test_its_certificate_is_checked_by_the_ca_file(tmp_path: Path) -> None:
+async def test_certificate_is_verified_with_the_ca_file(tmp_path: Path) -> None:
     authority = Authority(tmp_path, SystemClock())
     pair = authority.server("prometheus", ["127.0.0.1"], [])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

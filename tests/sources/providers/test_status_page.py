@@ -1,4 +1,4 @@
-"""What a provider says of itself."""
+"""The status page of a provider."""
 
 import aiohttp
 import pytest
@@ -15,31 +15,31 @@ def window_at(clock: ManualClock) -> TimeWindow:
     return TimeWindow(end_ms - 60_000, end_ms)
 
 
-async def test_ready_is_who_stands_by_and_who_publishes() -> None:
+async def test_provider_is_ready_if_it_stands_by_or_publishes() -> None:
     clock = ManualClock()
     settings = ProviderSettings(host="127.0.0.1", port=0)
     status = Status(settings, clock)
     async with serve(settings, status) as port, aiohttp.ClientSession() as session:
 
-        async def ask(path: str) -> tuple[int, str]:
-            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
-                return answer.status, await answer.text()
+        async def get(path: str) -> tuple[int, str]:
+            async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                return response.status, await response.text()
 
-        assert (await ask("/readyz"))[0] == 200
-        assert "standing by" in (await ask("/readyz"))[1]
+        assert (await get("/readyz"))[0] == 200
+        assert "standing by" in (await get("/readyz"))[1]
         status.leads = True
-        assert (await ask("/readyz"))[0] == 503
+        assert (await get("/readyz"))[0] == 503
         status.published(window_at(clock), 3, {})
-        assert (await ask("/readyz"))[0] == 200
+        assert (await get("/readyz"))[0] == 200
         clock.jump(186)
-        assert (await ask("/readyz"))[0] == 503
-        assert (await ask("/healthz"))[0] == 200
-        status_code, text = await ask("/metrics")
+        assert (await get("/readyz"))[0] == 503
+        assert (await get("/healthz"))[0] == 200
+        status_code, text = await get("/metrics")
         assert status_code == 200
         assert "springtide_provider_windows_total" in text
 
 
-def test_a_window_without_nodes_is_none_unless_exporters_have_them_all() -> None:
+def test_window_without_nodes_counts_only_if_exporters_serve_all() -> None:
     clock = ManualClock()
     status = Status(ProviderSettings(), clock)
     status.leads = True
@@ -49,7 +49,7 @@ def test_a_window_without_nodes_is_none_unless_exporters_have_them_all() -> None
     assert status.is_ready
 
 
-async def test_a_port_that_is_taken_is_a_settings_error() -> None:
+async def test_port_in_use_is_a_settings_error() -> None:
     settings = ProviderSettings(host="127.0.0.1", port=0)
     status = Status(settings, ManualClock())
     async with serve(settings, status) as port:
@@ -57,5 +57,5 @@ async def test_a_port_that_is_taken_is_a_settings_error() -> None:
         with pytest.raises(SettingsError, match="cannot listen"):
             async with serve(taken, status):
                 pass
-    async with serve(ProviderSettings(port=None), status) as none:
-        assert none is None
+    async with serve(ProviderSettings(port=None), status) as no_port:
+        assert no_port is None

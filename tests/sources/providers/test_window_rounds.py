@@ -1,4 +1,4 @@
-"""Window after window: on the grid, after the delay, none twice, and none in a hurry."""
+"""Windows are published once, on the grid and after the delay."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.compacted_writer import Entry
 from pipeline.sources.providers import window_rounds
 from pipeline.sources.providers.status_page import Status
-from pipeline.sources.providers.window_rounds import Rounds
+from pipeline.sources.providers.window_rounds import WindowPublisher
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.sample_rows import read_samples
 
@@ -21,16 +21,16 @@ START = 1_699_999_980.0  # on the grid of minutes
 
 
 class FakeProvider:
-    """Gives one node, or fails; takes its time."""
+    """Returns one node or fails, after `seconds`."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.asked: list[tuple[float, TimeWindow]] = []
+        self.requests: list[tuple[float, TimeWindow]] = []
         self.fails = False
         self.seconds = 0.0
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
-        self.asked.append((self.clock.now(), window))
+        self.requests.append((self.clock.now(), window))
         await self.clock.sleep(self.seconds)
         if self.fails:
             raise ProviderError("no")
@@ -43,7 +43,7 @@ class CaughtUp:
 
 
 class Running:
-    """Rounds of a fake provider, and what they wrote."""
+    """A publisher with a fake provider, and the written entries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
         self.clock = ManualClock(now)
@@ -56,19 +56,21 @@ class Running:
             assert source == "provider"
             self.written += entries
 
-        async def encoded(batches: Any) -> list[Entry]:
-            return window_rounds._entries(batches)  # threads know nothing of a clock that is moved
+        async def encode(batches: Any) -> list[Entry]:
+            return window_rounds.encode_entries(
+                batches
+            )  # the manual clock does not wait for threads
 
         monkeypatch.setattr(window_rounds, "write_batches", write)
-        monkeypatch.setattr(window_rounds, "_encoded", encoded)
+        monkeypatch.setattr(window_rounds, "encode_in_threads", encode)
         producer: Any = None
-        self.rounds = Rounds(self.provider, SETTINGS, self.clock, self.status, producer)
+        self.publisher = WindowPublisher(self.provider, SETTINGS, self.clock, self.status, producer)
         follower: Any = CaughtUp()
-        self.task = asyncio.create_task(self.rounds._rounds(follower))
+        self.task = asyncio.create_task(self.publisher.publish_windows(follower))
 
     @property
     def ends(self) -> list[float]:
-        """The ends of the windows that were written, as seconds after START."""
+        """The ends of the written windows in seconds after START."""
         headers = [read_samples(entry.value or b"").header for entry in self.written]
         return [header.window_end_ms / 1000 - START for header in headers]
 
@@ -76,7 +78,7 @@ class Running:
 async def test_windows_follow_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(monkeypatch, START + 30)
     await running.clock.advance(0)
-    # The one before may not have been published by whoever led then.
+    # The previous leader may not have published the last window.
     assert running.ends == [0]
     await running.clock.advance(34)
     assert running.ends == [0]
@@ -84,12 +86,12 @@ async def test_windows_follow_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert running.ends == [0, 60]
     await running.clock.advance(180)
     assert running.ends == [0, 60, 120, 180, 240]
-    assert [at - START for at, _ in running.provider.asked] == [30, 65, 125, 185, 245]
+    assert [time - START for time, _ in running.provider.requests] == [30, 65, 125, 185, 245]
     assert running.status.is_ready
     await cancel_tasks(running.task)
 
 
-async def test_a_window_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_window_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(monkeypatch, START + 10)
     await running.clock.advance(0)
     running.provider.fails = True
@@ -105,7 +107,7 @@ async def test_a_window_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     await cancel_tasks(running.task)
 
 
-async def test_a_slow_source_costs_windows_and_not_the_grid(
+async def test_slow_source_skips_windows_and_stays_on_the_grid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = Running(monkeypatch, START + 10)
@@ -115,7 +117,7 @@ async def test_a_slow_source_costs_windows_and_not_the_grid(
     await cancel_tasks(running.task)
 
 
-async def test_a_clock_that_is_set_back_silences_us_for_a_window(
+async def test_publishing_resumes_after_the_clock_is_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = Running(monkeypatch, START + 10)

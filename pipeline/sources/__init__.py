@@ -1,4 +1,4 @@
-"""Sources: what brings the state of the outside world to topics.
+"""Sources: publish nodes, pods and usage from other systems to the topics.
 
 `compacted_writer` writes records and tombstones; `object_files` reads Nodes and Pods as kubectl
 prints them; `cluster` follows an API server; `providers` import usage from other systems;

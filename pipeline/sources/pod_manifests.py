@@ -1,8 +1,4 @@
-"""The pod that somebody asks about: in a manifest that need not be in a cluster, or on the topic.
-
-Owes the rest: the body of `POST /v1/explain` about it; for what has no pod, or several, an error
-that says so.
-"""
+"""Build the body of `POST /v1/explain` for a pod in a manifest or on the topic `pods`."""
 
 import difflib
 from collections.abc import Iterator
@@ -19,13 +15,15 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import PODS
 
-_NAMES_NEAR: Final = 1000
-"""So many other names at most are looked through for one that may have been meant."""
+_MAX_NAMES: Final = 1000
+"""Names in memory, among which a misspelt name is looked up."""
 
 
 def pod_in_file(file: Path, text: str) -> bytes:
-    """The question about the one pod in `text`, YAML or JSON: a Pod, a List with one, or the pod
-    that a Deployment, Job, CronJob or the like makes. Raises `UsageError`; `file` is named in it.
+    """Return the request body for the pod in `text`, which is YAML or JSON.
+
+    `text` has a Pod, a List with a Pod, or a workload with a pod template such as a Deployment, Job
+    or CronJob. Raises `UsageError` with the name of `file` unless it has exactly one pod.
     """
     try:
         trees = list(yaml.safe_load_all(text))
@@ -50,66 +48,73 @@ def _pods(tree: Any) -> Iterator[dict[str, Any]]:
     elif tree.get("kind") == "Pod":
         yield tree
     elif (template := _template(tree)) is not None:
-        yield _made_by(tree, template)
+        yield _pod_of_template(tree, template)
 
 
 def _template(tree: dict[str, Any]) -> dict[str, Any] | None:
-    """The pod template of what makes pods, None for what makes none."""
+    """Return the pod template of a workload, None if there is none."""
     if tree.get("kind") == "PodTemplate":
         tree = {"spec": tree}
-    found: Any = tree
+    template: Any = tree
     for path in (("spec", "template"), ("spec", "jobTemplate", "spec", "template")):
-        found = tree
+        template = tree
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            return found
+            template = template.get(key) if isinstance(template, dict) else None
+        if isinstance(template, dict):
+            return template
     return None
 
 
-def _made_by(owner: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
-    """The pod that the owner would make: a DaemonSet's passes everywhere."""
-    of_owner, metadata = (
-        found if isinstance(found := tree.get("metadata"), dict) else {}
+def _pod_of_template(owner: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod that the owner would create, with its owner reference."""
+    owner_metadata, metadata = (
+        value if isinstance(value := tree.get("metadata"), dict) else {}
         for tree in (owner, template)
     )
-    reference = {"kind": owner.get("kind"), "name": of_owner.get("name", ""), "controller": True}
-    named = {key: of_owner[key] for key in ("namespace", "name") if key in of_owner}
-    return {"metadata": {**named, **metadata, "ownerReferences": [reference]}} | {
+    reference = {
+        "kind": owner.get("kind"),
+        "name": owner_metadata.get("name", ""),
+        "controller": True,
+    }
+    identity = {key: owner_metadata[key] for key in ("namespace", "name") if key in owner_metadata}
+    return {"metadata": {**identity, **metadata, "ownerReferences": [reference]}} | {
         "spec": template.get("spec") or {}
     }
 
 
 async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
-    """The question about the pod `namespace/name`, or `name` in the namespace `default`, as the
-    topic `pods` has it last. Raises `UsageError` if there is none."""
+    """Return the request body for the newest record of a pod on the topic `pods`.
+
+    `title` is `namespace/name`, or `name` in the namespace `default`. Raises `UsageError` if there
+    is no such pod.
+    """
     namespace, _, name = title.rpartition("/")
     namespace = namespace or "default"
-    # Most records are others: they are not decoded.
-    said = msgspec.json.encode(name)
-    found: dict[bytes, tuple[str, bytes]] = {}
-    near: set[str] = set()
+    # Decode only records that contain the name.
+    encoded_name = msgspec.json.encode(name)
+    matches: dict[bytes, tuple[str, bytes]] = {}
+    names: set[str] = set()
     async for message in all_records(kafka, PODS):
-        found.pop(message.key, None)
+        matches.pop(message.key, None)
         value = message.value
-        if value is None or (said not in value and len(near) >= _NAMES_NEAR):
+        if value is None or (encoded_name not in value and len(names) >= _MAX_NAMES):
             continue
         try:
             pod = decode_json(PodFacts, value)
         except RecordError:
             continue
         if (pod.namespace, pod.name) == (namespace, name):
-            found[message.key] = pod.created_at or "", value
-        elif pod.name.isprintable() and (pod.name == name or len(near) < _NAMES_NEAR):
-            near.add(f"{pod.namespace}/{pod.name}")
-    if found:
-        # One of that name may have gone unseen: the younger is meant.
-        return b'{"podRecord": %s}' % max(found.values())[1]
-    elsewhere = sorted(one for one in near if one.endswith(f"/{name}"))[:3]
-    meant = elsewhere or difflib.get_close_matches(f"{namespace}/{name}", sorted(near), n=3)
+            matches[message.key] = pod.created_at or "", value
+        elif pod.name.isprintable() and (pod.name == name or len(names) < _MAX_NAMES):
+            names.add(f"{pod.namespace}/{pod.name}")
+    if matches:
+        # The tombstone of an earlier pod of this name may be missing: take the newest.
+        return b'{"podRecord": %s}' % max(matches.values())[1]
+    elsewhere = sorted(other for other in names if other.endswith(f"/{name}"))[:3]
+    suggestions = elsewhere or difflib.get_close_matches(f"{namespace}/{name}", sorted(names), n=3)
     raise UsageError(
         f"there is no pod {namespace}/{name}"[:300],
-        hint=f"did you mean {', '.join(meant)}?"
-        if meant
+        hint=f"did you mean {', '.join(suggestions)}?"
+        if suggestions
         else "pods come from `springtide watcher` or worker.pods_file; or give a file: -f pod.yaml",
     )

@@ -1,9 +1,8 @@
-"""A fleet of simulated nodes on the real topics, for the demo and for load tests.
+"""Publish a fleet of simulated nodes to the topics, for the demo and for load tests.
 
-Their event time starts hours back, runs as fast as the broker takes it up to now, in coarser
-windows, and then goes on at the pace of the clock. No window is published before it has ended.
-Everything is marked as simulated; nodes and pods carry the source `fleet`, so that they never mix
-with those of another source.
+Event time starts hours back and catches up with the clock in longer windows, as fast as the broker
+accepts records. Then it follows the clock. No window is published before it has ended. Samples are
+marked as simulated. Nodes and pods have the source `fleet`, separate from other sources.
 """
 
 import asyncio
@@ -38,13 +37,13 @@ MAX_NODES: Final = 100_000
 
 _DAY_SECONDS = 86_400
 _HISTORY_WINDOW_SECONDS = 300
-# Simulating and encoding takes a millisecond or two each: the loop must breathe in between.
-_NODES_AT_ONCE = 25
-_SAY_EVERY_SECONDS = 5.0
-_LONGEST_SLEEP_SECONDS = 1.0
-_REMOVE_SECONDS = 15.0
+# Simulating and encoding a node takes 1-2 ms; other tasks must run in between.
+_NODES_PER_BATCH = 25
+_LOG_INTERVAL_SECONDS = 5.0
+_MAX_SLEEP_SECONDS = 1.0
+_REMOVE_TIMEOUT_SECONDS = 15.0
 
-BEHIND = gauge("fleet_behind_seconds", "How far the event time of the simulated nodes is behind.")
+BEHIND = gauge("fleet_behind_seconds", "Time that the event time of the simulated nodes is behind.")
 
 log = get_logger(__name__)
 
@@ -66,11 +65,11 @@ async def run_fleet(
 ) -> None:
     """Publish samples, nodes and pods of `nodes` simulated nodes until cancelled.
 
-    Windows are `window_seconds` long (by default the exporter's setting), those of the time before
-    the start `history_window_seconds` (by default 300 s, or the window's length if that is longer).
-    `remove_at_end` leaves tombstones for all nodes and pods. The same seed gives the same fleet.
-    Raises `UsageError` for windows that do not fit, `TopicDriftError` if a topic is missing,
-    `KafkaError` if the broker does not take what is written within the request timeout.
+    `window_seconds` is the length of windows, by default the exporter's setting. Windows before the
+    start have `history_window_seconds`, by default 300 s or the window length if that is longer.
+    `remove_at_end` writes tombstones for all nodes and pods. The same seed gives the same fleet.
+    Raises `UsageError` for invalid numbers or lengths, `TopicDriftError` if a topic is missing,
+    `KafkaError` if records cannot be delivered within the request timeout.
     """
     window = window_seconds or settings.exporter.window_seconds
     history = history_window_seconds or max(window, _HISTORY_WINDOW_SECONDS)
@@ -89,16 +88,16 @@ async def run_fleet(
 
 
 async def _remove(simulation: "_Fleet") -> None:
-    # At the end of a task that is being cancelled: it must neither hang nor hide why it ends.
+    # In a task that is being cancelled: must neither hang nor replace its exception.
     try:
-        async with asyncio.timeout(_REMOVE_SECONDS):
+        async with asyncio.timeout(_REMOVE_TIMEOUT_SECONDS):
             await simulation.remove()
     except (TimeoutError, KafkaError) as error:
         log.warning("simulated nodes stay on the topics", why=str(error))
 
 
 def next_window(start: int, now: float, window: int, history: int) -> tuple[int, int]:
-    """The window that follows after `start`: a long one where all of it is past, else a short one.
+    """Return the window that begins at `start`: a history window if it has ended, else a short one.
 
     >>> next_window(600, now=1000.0, window=30, history=300)
     (600, 900)
@@ -112,29 +111,29 @@ def next_window(start: int, now: float, window: int, history: int) -> tuple[int,
 async def _run(fleet: "_Fleet", clock: Clock, hours_back: float, window: int, history: int) -> None:
     begun = clock.now()
     end = int((begun - hours_back * 3600) // history) * history
-    said = clock.monotonic()
+    logged = clock.monotonic()
     log.info("simulation starts", nodes=len(fleet.nodes), event_time=format_time(end))
     caught_up = False
     while True:
-        # Decided anew after each sleep, because the wall clock may have been set meanwhile.
+        # Computed again after each sleep, because the wall clock may have been set.
         start, next_end = next_window(end, clock.now(), window, history)
         if (early := next_end - clock.now()) > 0:
             if not caught_up:
                 caught_up = True
                 log.info("simulation has caught up with the clock", windows=fleet.sequence)
-            await clock.sleep(min(early, _LONGEST_SLEEP_SECONDS))
+            await clock.sleep(min(early, _MAX_SLEEP_SECONDS))
             continue
         end = next_end
         await fleet.publish(start, end)
         BEHIND.set(clock.now() - end)
-        if not caught_up and clock.monotonic() - said >= _SAY_EVERY_SECONDS:
-            said = clock.monotonic()
+        if not caught_up and clock.monotonic() - logged >= _LOG_INTERVAL_SECONDS:
+            logged = clock.monotonic()
             share = 1 - (begun - end) / max(1.0, hours_back * 3600)
             log.info("simulating the past", event_time=format_time(end), done=f"{share:.0%}")
 
 
 class _Fleet:
-    """What has been published of the nodes so far."""
+    """The published state of the simulated nodes."""
 
     def __init__(
         self,
@@ -153,32 +152,32 @@ class _Fleet:
         self._pods: dict[str, set[str]] = {}
 
     async def publish(self, start: int, end: int) -> None:
-        """The window from `start` to `end` of every node, after what changed about its pods."""
+        """Publish the window from `start` to `end` of every node, after changes of its pods."""
         if self.sequence == 0:
             await write(self._producer, self._kafka, SOURCE, self._first_inventory(start, end))
-        for first in range(0, len(self.nodes), _NODES_AT_ONCE):
-            nodes = self.nodes[first : first + _NODES_AT_ONCE]
+        for first in range(0, len(self.nodes), _NODES_PER_BATCH):
+            nodes = self.nodes[first : first + _NODES_PER_BATCH]
             entries = [entry for node in nodes for entry in self._entries(node, start, end)]
             await write(self._producer, self._kafka, SOURCE, entries)
         self.sequence += 1
 
     async def remove(self) -> None:
-        """Tombstones for all pods and nodes."""
-        gone = [
+        """Write tombstones for all pods and nodes."""
+        tombstones = [
             Entry(PODS, node, pod_key(node, uid), None)
             for node, uids in self._pods.items()
             for uid in uids
         ]
-        gone += [Entry(NODES, node.name, node.name.encode(), None) for node in self.nodes]
-        await write(self._producer, self._kafka, SOURCE, gone)
+        tombstones += [Entry(NODES, node.name, node.name.encode(), None) for node in self.nodes]
+        await write(self._producer, self._kafka, SOURCE, tombstones)
 
     def _first_inventory(self, start: int, end: int) -> list[Entry]:
         nodes = [node_entry(node.record) for node in self.nodes]
         pods = []
         for node in self.nodes:
-            found = node.pods(start, end)
-            self._pods[node.name] = set(found)
-            pods += [pod_entry(record) for record in found.values()]
+            records = node.pods(start, end)
+            self._pods[node.name] = set(records)
+            pods += [pod_entry(record) for record in records.values()]
         return [
             *difference(NODES, {e.key: e for e in nodes}, self._on_topic[NODES.name]),
             *difference(PODS, {e.key: e for e in pods}, self._on_topic[PODS.name]),
@@ -186,10 +185,10 @@ class _Fleet:
 
     def _entries(self, node: SimulatedNode, start: int, end: int) -> Iterator[Entry]:
         pods = node.pods(start, end)
-        was, self._pods[node.name] = self._pods[node.name], set(pods)
-        for uid in sorted(was - pods.keys()):
+        before, self._pods[node.name] = self._pods[node.name], set(pods)
+        for uid in sorted(before - pods.keys()):
             yield Entry(PODS, node.name, pod_key(node.name, uid), None)
-        for uid in sorted(pods.keys() - was):
+        for uid in sorted(pods.keys() - before):
             yield pod_entry(pods[uid])
         sample = node.sample(start, end, epoch=self._epoch, sequence=self.sequence)
         yield Entry(SAMPLES, node.name, node.name.encode(), encode_samples(sample))
@@ -210,5 +209,6 @@ def _check(nodes: int, pods: int, hours_back: float, window: int, history: int) 
             )
     if history % window:
         raise UsageError(
-            f"the history window of a fleet ({history} s) is no multiple of its window ({window} s)"
+            f"the history window of a fleet ({history} s) is not a multiple of its window "
+            f"({window} s)"
         )

@@ -1,9 +1,9 @@
-"""Simulated nodes for the demo and for load tests: what they are, and what they use at any time.
+"""Simulate nodes, their pods and their usage, for the demo and for load tests.
 
-Pure and stateless: seed, number of the node and time decide everything, so that a window is the
-same whoever asks for it, in whatever order, today or after a restart. The load is made to look like
-that of a cluster: days and nights, bursts, memory that grows until a restart, idlers, pods that use
-more than they asked for, and nodes with too many or too few of them; pods come and go.
+Seed, node index and time determine all values, so that a window is the same in any order and after
+a restart. The load resembles that of a cluster: daily cycles, bursts, memory that grows until a
+restart, idle pods, pods above their requests, nodes with too many or too few pods, and short-lived
+pods.
 """
 
 import uuid
@@ -24,7 +24,7 @@ from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import STATISTICS, USAGES, Row, SampleBatch, SampleHeader
 
 POINTS: Final = 10
-"""Collections inside a window; their statistics are the window's."""
+"""Measurements in a window, from which its statistics are computed."""
 
 MAX_WINDOW_SECONDS: Final = 600
 LABEL_SIMULATED: Final = "springtide/simulated"
@@ -32,7 +32,7 @@ LABEL_SIMULATED: Final = "springtide/simulated"
 _DAY: Final = 86_400.0
 _GIB: Final = 2.0**30
 _BURST_SECONDS: Final = 300.0
-# A pod's successor comes later than the longest window is long, so that none of them has both.
+# Longer than any window, so that no window has both a pod and its successor.
 _GAP_SECONDS: Final = MAX_WINDOW_SECONDS
 _SIZES: Final = ((4, 16), (8, 32), (16, 64), (32, 128), (64, 256))  # cores, GiB
 _PROFILES: Final = ("steady", "daily", "bursty", "growing", "idle", "heavy")
@@ -45,11 +45,11 @@ _USAGE_NAMES: Final = tuple(f"{usage}_{statistic}" for usage in USAGES for stati
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """The places of a node that pods take one after the other; an entry of each array a slot."""
+    """The pod slots of a node; each slot has one pod at a time. Arrays have an element per slot."""
 
     profile: npt.NDArray[np.int64]
     pod_class: npt.NDArray[np.int64]
-    cpu_cores: FloatArray  # what a prod pod asks for; usage is in proportion to it
+    cpu_cores: FloatArray  # request of a prod pod; usage is proportional to it
     memory_bytes: FloatArray
     cpu_use: FloatArray
     memory_use: FloatArray
@@ -59,7 +59,7 @@ class _Slots:
 
 
 class SimulatedNode:
-    """Node number `index` of the fleet with this `seed`, with `pods` places for pods."""
+    """Node number `index` of the fleet with this `seed`; it has `pods` slots for pods."""
 
     def __init__(self, seed: int, index: int, pods: int) -> None:
         self.name = f"sim-{index:05d}"
@@ -74,7 +74,7 @@ class SimulatedNode:
 
     @cached_property
     def record(self) -> NodeRecord:
-        """What the topic `nodes` says of it: a share is reserved, as a kubelet does."""
+        """The node record; as with a kubelet, a share of the capacity is reserved."""
         capacity = Resources(
             cpu_millicores=self.cpu_cores * 1000, memory_bytes=int(self.memory_bytes)
         )
@@ -91,21 +91,21 @@ class SimulatedNode:
         )
 
     def pods(self, start: float, end: float) -> dict[str, PodRecord]:
-        """The pods that live at some moment of [start, end), at most 600 s, by uid."""
+        """Return by uid the pods that exist during [start, end), at most 600 s."""
         lives = self._lives(start, end)
-        found = {}
+        records = {}
         for slot in np.flatnonzero(lives.coverage > 0):
             uid = self._uuid(f"{slot}/{lives.number[slot]}")
             record = self._records.get(uid)
             if record is None:
                 record = self._pod_record(int(slot), uid, float(lives.begin[slot]))
-            found[uid] = record
-        self._records = found
-        return found
+            records[uid] = record
+        self._records = records
+        return records
 
     def sample(self, start: int, end: int, *, epoch: int, sequence: int) -> SampleBatch:
-        """What was used in the window from `start` to `end` (seconds since 1970), the node's row
-        first; at most 600 s. `epoch` and `sequence` are those of the header.
+        """Return the sample of the window from `start` to `end`, at most 600 s; the node's row is
+        the first. Times are seconds since 1970. `epoch` and `sequence` are for the header.
         """
         header = SampleHeader(
             node=self.name,
@@ -121,7 +121,7 @@ class SimulatedNode:
 
     def _rows(self, start: float, end: float) -> list[Row]:
         lives = self._lives(start, end)
-        living = np.flatnonzero(lives.coverage > 0)
+        alive_slots = np.flatnonzero(lives.coverage > 0)
         cpu, memory, demand = self._usage(start, end, lives)
         system_cpu, system_memory = self._system(start, end)
         node_cpu = cpu.sum(axis=0) + system_cpu
@@ -148,7 +148,7 @@ class SimulatedNode:
             "points_cpu_cores": node_cpu.tolist(),
             "points_memory_bytes": node_memory.tolist(),
         }
-        statistics = _statistics(cpu[living], memory[living])
+        statistics = _statistics(cpu[alive_slots], memory[alive_slots])
         pods = [
             {
                 "kind": "pod",
@@ -157,14 +157,14 @@ class SimulatedNode:
                 "coverage": float(lives.coverage[slot]),
                 **numbers,
             }
-            for slot, numbers in zip(living, statistics, strict=True)
+            for slot, numbers in zip(alive_slots, statistics, strict=True)
         ]
         return [node, *pods]
 
     def _usage(
         self, start: float, end: float, lives: "_Lives"
     ) -> tuple[FloatArray, FloatArray, float]:
-        """CPU and memory of each slot at each point, and the CPU that was asked of the node."""
+        """Return CPU and memory of each slot at each point, and the CPU demand of the node."""
         slots = self._slots
         noise = np.random.default_rng([*self._key, 1, int(start)])
         bursting = np.random.default_rng([*self._key, 2, int(start // _BURST_SECONDS)])
@@ -179,9 +179,11 @@ class SimulatedNode:
         memory = (slots.memory_bytes * slots.memory_use * growth)[:, None]
         memory = np.where(alive, memory * noise.normal(1.0, 0.01, size), 0.0)
         demand = float(cpu.sum(axis=0).mean() + self._system_cores)
-        # Nobody gets more than there is: the kernel shares what is left.
-        cpu *= np.minimum(1.0, _left(0.97 * self.cpu_cores - 2 * self._system_cores, cpu))
-        memory *= np.minimum(1.0, _left(0.95 * self.memory_bytes - self._system_bytes, memory))
+        # Pods cannot use more than the node has: the kernel scales them down.
+        cpu *= np.minimum(1.0, _scale_factor(0.97 * self.cpu_cores - 2 * self._system_cores, cpu))
+        memory *= np.minimum(
+            1.0, _scale_factor(0.95 * self.memory_bytes - self._system_bytes, memory)
+        )
         return cpu, memory, demand
 
     def _system(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
@@ -190,7 +192,7 @@ class SimulatedNode:
         return cpu, np.full(POINTS, self._system_bytes)
 
     def _lives(self, start: float, end: float) -> "_Lives":
-        """Which incarnation each slot has in the window: the one begun last before its end."""
+        """Return the pod of each slot in the window: the last one started before its end."""
         slots = self._slots
         number = np.floor((end - 1e-3 + slots.shift) / slots.lifetime)
         begin = number * slots.lifetime - slots.shift
@@ -207,15 +209,15 @@ class SimulatedNode:
         slots = self._slots
         name = _CLASSES[slots.pod_class[slot]]
         workload = f"{_PROFILES[slots.profile[slot]]}-{slot}"
-        stated = Resources(
+        slot_resources = Resources(
             cpu_millicores=max(1, round(slots.cpu_cores[slot] * 1000)),
             memory_bytes=int(slots.memory_bytes[slot]),
         )
-        # Mid, batch and free pods ask for extended resources, and for no CPU or memory.
-        requests = stated if name == "prod" else Resources()
+        # Mid, batch and free pods request extended resources instead of CPU and memory.
+        requests = slot_resources if name == "prod" else Resources()
         labels = {LABEL_PRIORITY_CLASS: class_label(name), LABEL_SIMULATED: "true"}
-        found = pod_class(labels, None, _KUBE_QOS[name])
-        began = format_time(round(begin))
+        classes = pod_class(labels, None, _KUBE_QOS[name])
+        started = format_time(round(begin))
         return PodRecord(
             node=self.name,
             uid=uid,
@@ -224,18 +226,18 @@ class SimulatedNode:
             name=f"{workload}-{uid[:5]}",
             owner=Owner(kind="ReplicaSet", name=workload),
             labels=labels,
-            pod_class=found.priority_class,
-            qos=found.qos,
+            pod_class=classes.priority_class,
+            qos=classes.qos,
             requests=requests,
             containers=(Container(name="main", requests=requests),),
             phase="Running",
-            created_at=began,
-            started_at=began,
+            created_at=started,
+            started_at=started,
         )
 
-    def _uuid(self, what: str) -> str:
+    def _uuid(self, name: str) -> str:
         seed, index = self._key
-        return str(uuid.uuid5(_NAMESPACE, f"{seed}/{index}/{what}"))
+        return str(uuid.uuid5(_NAMESPACE, f"{seed}/{index}/{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,7 @@ class _Lives:
     number: npt.NDArray[np.int64]
     begin: FloatArray
     coverage: FloatArray
-    age: FloatArray  # as a share of the pod's life
+    age: FloatArray  # as a share of the pod's lifetime
 
 
 _KUBE_QOS: Final[Mapping[str, str]] = {
@@ -276,20 +278,20 @@ def _make_slots(random: np.random.Generator, pods: int, cores: int, memory: floa
     )
 
 
-def _left(available: float, wanted: FloatArray) -> FloatArray:
+def _scale_factor(available: float, wanted: FloatArray) -> FloatArray:
     total: FloatArray = wanted.sum(axis=0)
     return available / np.maximum(total, 1e-9)
 
 
 def _statistics(cpu: FloatArray, memory: FloatArray) -> list[dict[str, float]]:
-    """The usage columns of each row, from its points (rows by points)."""
+    """Return the usage columns of each row from its points (rows by points)."""
     usages = (cpu, memory, memory * 1.3, memory * 1.1)
     table = np.concatenate([_summarise(usage) for usage in usages], axis=1)
     return [dict(zip(_USAGE_NAMES, row, strict=True)) for row in table.tolist()]
 
 
 def _summarise(points: FloatArray) -> FloatArray:
-    """avg, p90, p95, max and last along the points; percentiles by rank floor(n*p)-1."""
+    """Return avg, p90, p95, max and last of the points; percentiles have rank floor(n*p)-1."""
     ranked = np.sort(points, axis=1)
     count = points.shape[1]
     columns = (

@@ -1,4 +1,4 @@
-"""A trace from a file, CSV or Parquet: a row per window and entity, its columns by their names."""
+"""Read a trace from a CSV or Parquet file with a row per window and entity."""
 
 from pathlib import Path
 
@@ -14,8 +14,11 @@ _SCALARS = {name: kind for name, kind in TYPES.items() if not pa.types.is_nested
 
 
 def read_table(path: Path) -> pa.Table:
-    """The whole file. Raises UsageError for one that cannot be read, InvalidRecordError for one
-    that is neither CSV nor Parquet, or not what its columns say."""
+    """Read the whole file.
+
+    Raises `UsageError` if it is unreadable, `InvalidRecordError` if it is neither CSV nor Parquet
+    or a value does not have the type of its column.
+    """
     try:
         with path.open("rb") as file:
             is_parquet = file.read(len(_PARQUET)) == _PARQUET
@@ -30,5 +33,5 @@ def read_table(path: Path) -> pa.Table:
         ) from error
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror or error}", hint="name the file of a trace"
+            f"cannot read {path}: {error.strerror or error}", hint="give the path of a trace"
         ) from error

@@ -141,8 +141,8 @@ async def test_usage_of_prometheus_is_published_unchanged(
     log = tmp_path / "log"
 
     async def windows(count: int) -> bool:
-        found = await samples(kafka)
-        return all(len(found.get(node, ())) >= count for node in ("n1", "n2"))
+        headers = await samples(kafka)
+        return all(len(headers.get(node, ())) >= count for node in ("n1", "n2"))
 
     with running(settings, log) as provider:
         await until(lambda: windows(3), 60)
@@ -185,12 +185,12 @@ async def test_worker_treats_all_providers_as_one_exporter(
     await write_inventory(kafka)
 
     async def state() -> NodeStateRecord | None:
-        found = (await latest(kafka, NODE_STATE)).get("n1")
-        return None if found is None else decode_json(NodeStateRecord, found)
+        value = (await latest(kafka, NODE_STATE)).get("n1")
+        return None if value is None else decode_json(NodeStateRecord, value)
 
     async def applied(count: int) -> bool:
-        found = await state()
-        return found is not None and found.counters.applied >= count
+        record = await state()
+        return record is not None and record.counters.applied >= count
 
     with worker(settings):
         with running(settings, tmp_path / "one"):
@@ -198,14 +198,14 @@ async def test_worker_treats_all_providers_as_one_exporter(
         # The next provider starts with the window that may have been the last of the killed one.
         with running(settings, tmp_path / "two"), running(settings, tmp_path / "three"):
             await until(lambda: applied(5), 90)
-        found = await state()
-    assert found is not None
-    assert found.counters.second_exporter == 0
-    assert found.counters.late == 0
-    assert found.counters.duplicate >= 2
-    assert found.pods == 2
-    assert found.class_usage["prod"].cpu_cores == pytest.approx(1.0, rel=0.1)
-    assert found.usage.cpu_cores == pytest.approx(machines.BUSY_CORES, rel=0.1)
+        record = await state()
+    assert record is not None
+    assert record.counters.second_exporter == 0
+    assert record.counters.late == 0
+    assert record.counters.duplicate >= 2
+    assert record.pods == 2
+    assert record.class_usage["prod"].cpu_cores == pytest.approx(1.0, rel=0.1)
+    assert record.usage.cpu_cores == pytest.approx(machines.BUSY_CORES, rel=0.1)
 
 
 async def test_node_with_an_exporter_is_skipped(
@@ -228,11 +228,11 @@ async def test_node_with_an_exporter_is_skipped(
     with running(settings, tmp_path / "log"):
         # After three silent windows the exporter counts as stopped.
         await until(served_again, 90)
-    found = await samples(kafka)
-    first = found["n2"][1]
+    headers = await samples(kafka)
+    first = headers["n2"][1]
     assert first.machine_id == ""
     assert first.window_end_ms == (now + 4 * WINDOW_SECONDS) * 1000
-    assert len(found["n1"]) >= 3
+    assert len(headers["n1"]) >= 3
 
 
 def test_once_prints_a_window_without_kafka(settings: Settings) -> None:

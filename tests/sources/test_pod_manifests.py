@@ -1,4 +1,4 @@
-"""The pod that a manifest has, or would make."""
+"""The pod in a manifest, or the pod of its template."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC}
 
 
-def of(kind: str, spec: Any) -> dict[str, Any]:
+def workload(kind: str, spec: Any) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, "spec": spec}
 
 
@@ -27,7 +27,7 @@ def pod(*trees: Any) -> Any:
     return json.loads(pod_in_file(FILE, yaml.safe_dump_all(trees)))["pod"]
 
 
-def test_a_pod_is_taken_as_it_is() -> None:
+def test_pod_is_unchanged() -> None:
     assert pod(POD) == POD
     assert pod({"kind": "Service"}, POD, None) == POD
     assert pod({"kind": "List", "items": [POD]}) == POD
@@ -37,28 +37,28 @@ def test_a_pod_is_taken_as_it_is() -> None:
     "tree",
     [
         *(
-            of(kind, {"replicas": 3, "template": TEMPLATE})
+            workload(kind, {"replicas": 3, "template": TEMPLATE})
             for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
         ),
-        of("CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}),
-        {**of("PodTemplate", None), "template": TEMPLATE},
+        workload("CronJob", {"jobTemplate": {"spec": {"template": TEMPLATE}}}),
+        {**workload("PodTemplate", None), "template": TEMPLATE},
     ],
     ids=lambda tree: tree["kind"],
 )
-def test_what_makes_pods_has_the_pod_that_it_would_make(tree: dict[str, Any]) -> None:
-    found = pod(tree)
-    assert found["spec"] == SPEC
-    assert found["metadata"] == {
+def test_workload_has_the_pod_of_its_template(tree: dict[str, Any]) -> None:
+    created = pod(tree)
+    assert created["spec"] == SPEC
+    assert created["metadata"] == {
         "name": "web", "namespace": "shop", "labels": {"app": "web"},
         "ownerReferences": [{"kind": tree["kind"], "name": "web", "controller": True}],
     }  # fmt: skip
-    subject = read_subject(json.dumps({"pod": found}).encode())
+    subject = read_subject(json.dumps({"pod": created}).encode())
     assert subject.record.requests.cpu_millicores == 250
     assert subject.is_exempt == (tree["kind"] == "DaemonSet")
 
 
 @pytest.mark.parametrize(
-    ("trees", "says"),
+    ("trees", "message"),
     [
         ([], "has no pod"),
         ([{"kind": "Service", "spec": {"type": "x"}}], "has no pod"),
@@ -67,23 +67,23 @@ def test_what_makes_pods_has_the_pod_that_it_would_make(tree: dict[str, Any]) ->
         ([{"kind": "Job", "spec": {"template": "x"}}], "has no pod"),
     ],
 )
-def test_a_file_must_have_one(trees: list[Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_file_must_have_exactly_one_pod(trees: list[Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         pod(*trees)
 
 
 @pytest.mark.parametrize("text", ["{", "a: b: c", "\x00", "- &a [*a]\n- kind: Pod\n  x: *b"])
-def test_what_is_no_yaml_is_told_so(text: str) -> None:
+def test_invalid_yaml_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match=r"neither YAML nor JSON|has no pod"):
         pod_in_file(FILE, text)
 
 
-def test_an_object_within_itself_is_told_so() -> None:
+def test_recursive_yaml_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="neither YAML nor JSON"):
         pod_in_file(FILE, "kind: Pod\nspec: &a {x: *a}")
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_a_question_or_an_error_of_ours(text: str) -> None:
+def test_arbitrary_text_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         pod_in_file(FILE, text)

@@ -1,4 +1,4 @@
-"""The fleet's event time: fast up to now, then at the pace of the clock, and never ahead of it."""
+"""Event time of the fleet catches up with the clock, follows it, and is never ahead."""
 
 import asyncio
 from collections import Counter
@@ -23,10 +23,10 @@ NOON = 1_700_049_600
 
 
 class FakeProducer:
-    """Keeps what is written; `delay` is how long a delivery takes on the test's clock."""
+    """Stores the written records and counts deliveries in flight."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.clock, self.in_flight, self.most_in_flight = clock, 0, 0
+        self.clock, self.in_flight, self.max_in_flight = clock, 0, 0
         self.windows: list[tuple[str, int, int, float]] = []
         self.values: dict[tuple[str, bytes], bytes] = {}
         self.tombstones: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class FakeProducer:
             self.values[topic, key] = value
         self.sends += 1
         self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         return asyncio.create_task(self._delivered())
 
     async def _delivered(self) -> None:
@@ -97,12 +97,12 @@ class Run:
                 await task
 
     async def settle(self, task: asyncio.Task[None]) -> None:
-        # Until it sleeps on the clock: nothing more is written however often it may run.
+        # Wait until the fleet sleeps: it writes nothing for 50 turns of the event loop.
         quiet = 0
         while quiet < 50 and not task.done():
-            was = self.producer.sends
+            before = self.producer.sends
             await asyncio.sleep(0)
-            is_quiet = self.producer.sends == was and not self.producer.in_flight
+            is_quiet = self.producer.sends == before and not self.producer.in_flight
             quiet = quiet + 1 if is_quiet else 0
 
     def spans(self, node: str = "sim-00000") -> list[tuple[int, int]]:
@@ -118,7 +118,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(monkeypatch)
 
 
-async def test_history_comes_in_long_windows_without_a_hole(run: Run) -> None:
+async def test_history_has_long_windows_without_gaps(run: Run) -> None:
     async with run.running():
         spans = run.spans()
     assert spans[0] == (-3600, -3300)
@@ -128,7 +128,7 @@ async def test_history_comes_in_long_windows_without_a_hole(run: Run) -> None:
     assert len(run.producer.windows) == 3 * 12
 
 
-async def test_then_it_goes_on_at_the_pace_of_the_clock(run: Run) -> None:
+async def test_windows_follow_the_clock_after_catching_up(run: Run) -> None:
     async with run.running() as task:
         history = len(run.spans())
         await run.clock.advance(29.4)
@@ -144,7 +144,7 @@ async def test_then_it_goes_on_at_the_pace_of_the_clock(run: Run) -> None:
     assert all(end / 1000 <= now for _, _, end, now in run.producer.windows)
 
 
-async def test_a_clock_set_back_brings_no_window_of_the_future(run: Run) -> None:
+async def test_no_future_window_if_the_clock_is_set_back(run: Run) -> None:
     async with run.running() as task:
         history = len(run.spans())
         run.clock.jump(-1000)
@@ -157,7 +157,7 @@ async def test_a_clock_set_back_brings_no_window_of_the_future(run: Run) -> None
         assert run.spans()[history:] == [(0, 30)]
 
 
-async def test_after_a_sleep_the_gap_is_filled(run: Run) -> None:
+async def test_gap_is_filled_if_the_clock_jumps_ahead(run: Run) -> None:
     async with run.running() as task:
         history = len(run.spans())
         run.clock.jump(900)
@@ -166,13 +166,13 @@ async def test_after_a_sleep_the_gap_is_filled(run: Run) -> None:
         assert run.spans()[history:] == [(0, 300), (300, 600), (600, 900)]
 
 
-async def test_the_start_between_two_long_windows(run: Run) -> None:
+async def test_short_windows_fill_the_last_history_window(run: Run) -> None:
     run.clock.jump(100)
     async with run.running():
         assert run.spans()[-4:] == [(-300, 0), (0, 30), (30, 60), (60, 90)]
 
 
-async def test_nodes_and_pods_are_published_and_follow_their_lives(run: Run) -> None:
+async def test_nodes_and_pods_are_published_and_removed(run: Run) -> None:
     async with run.running(hours_back=12.0):
         nodes = {key for topic, key in run.producer.values if topic == "springtide.nodes"}
         pods = [key for topic, key in run.producer.values if topic == "springtide.pods"]
@@ -191,7 +191,7 @@ async def test_nodes_of_an_earlier_larger_fleet_are_removed(run: Run) -> None:
 
 
 @pytest.mark.parametrize("remove", [True, False])
-async def test_the_end(run: Run, remove: bool) -> None:
+async def test_records_are_removed_at_the_end_if_requested(run: Run, remove: bool) -> None:
     async with run.running(remove_at_end=remove) as task:
         assert run.producer.values
     assert task.cancelled()
@@ -201,10 +201,10 @@ async def test_the_end(run: Run, remove: bool) -> None:
 async def test_deliveries_are_awaited(run: Run) -> None:
     async with run.running(nodes=120, hours_back=0.5, pods_per_node=1):
         assert len(run.producer.windows) == 120 * 6
-    assert run.producer.most_in_flight < 300
+    assert run.producer.max_in_flight < 300
 
 
-async def test_a_broker_that_takes_nothing_more_ends_it(run: Run) -> None:
+async def test_unavailable_broker_ends_the_fleet(run: Run) -> None:
     run.producer.fail_after = 5
     async with run.running(remove_at_end=True) as task:
         assert task.done()
@@ -212,7 +212,7 @@ async def test_a_broker_that_takes_nothing_more_ends_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"nodes": 0}, "nodes"),
         ({"nodes": 10**6}, "nodes"),
@@ -222,12 +222,12 @@ async def test_a_broker_that_takes_nothing_more_ends_it(run: Run) -> None:
         ({"window_seconds": 7}, "window of a fleet is 7 s"),
         ({"window_seconds": 3600}, "window"),
         ({"history_window_seconds": 900}, "history window"),
-        ({"window_seconds": 20, "history_window_seconds": 30}, "no multiple"),
+        ({"window_seconds": 20, "history_window_seconds": 30}, "not a multiple"),
     ],
 )
-async def test_what_cannot_be_simulated(run: Run, options: dict[str, Any], says: str) -> None:
+async def test_invalid_options_are_refused(run: Run, options: dict[str, Any], message: str) -> None:
     given = {"nodes": 1, "clock": run.clock, "producers": run.producers, **options}
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         await run_fleet(Settings(), **given)
 
 
@@ -235,7 +235,7 @@ _grid = st.sampled_from([(5, 300), (30, 300), (30, 30), (1, 60), (60, 600)])
 
 
 @given(_grid, st.integers(0, 10**6), st.floats(0, 10**7))
-def test_windows_lie_on_the_grid_and_long_ones_are_past(
+def test_windows_are_on_the_grid_and_long_ones_have_ended(
     lengths: tuple[int, int], position: int, now: float
 ) -> None:
     window, history = lengths

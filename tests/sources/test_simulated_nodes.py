@@ -1,4 +1,4 @@
-"""Simulated nodes: the same for the same seed, consistent, and like those of a real cluster."""
+"""Simulated nodes are reproducible, consistent, and resemble those of a real cluster."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def sample_bytes(seed: int, index: int, start: int = NOON, pods: int = 8) -> byt
     return encode_samples(node.sample(start, start + 30, epoch=1, sequence=2))
 
 
-def test_the_same_seed_gives_the_same_bytes_in_any_order() -> None:
+def test_same_seed_gives_same_bytes_in_any_order() -> None:
     starts = [NOON, NOON + 30, NOON + 86_400]
     node = SimulatedNode(7, 3, 8)
     forth = [node.sample(s, s + 30, epoch=1, sequence=2) for s in starts]
@@ -34,9 +34,9 @@ def test_the_same_seed_gives_the_same_bytes_in_any_order() -> None:
 
 
 def test_other_seeds_nodes_and_times_differ() -> None:
-    made = {sample_bytes(seed, index, start) for seed, index, start in
+    samples = {sample_bytes(seed, index, start) for seed, index, start in
             itertools.product((1, 2), (0, 1), (NOON, NOON + 30))}  # fmt: skip
-    assert len(made) == 8
+    assert len(samples) == 8
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,7 +44,7 @@ def test_other_seeds_nodes_and_times_differ() -> None:
     st.integers(0, 2**31), st.integers(0, 99_999), st.integers(0, 2_000_000_000),
     st.integers(0, 12), st.sampled_from([1, 5, 30, 300, 600]),
 )  # fmt: skip
-def test_what_is_simulated_is_valid_and_adds_up(
+def test_samples_are_valid_and_add_up(
     seed: int, index: int, start: int, pods: int, window: int
 ) -> None:
     node = SimulatedNode(seed, index, pods)
@@ -56,12 +56,12 @@ def test_what_is_simulated_is_valid_and_adds_up(
         node.name,
         window * 1000,
     )
-    of_node, *of_pods = batch.rows
-    assert {row["id"] for row in of_pods} == set(node.pods(start, start + window))
-    assert len(read.rows) == 1 + len(of_pods)
+    node_row, *pod_rows = batch.rows
+    assert {row["id"] for row in pod_rows} == set(node.pods(start, start + window))
+    assert len(read.rows) == 1 + len(pod_rows)
     for usage, capacity in (("cpu_cores", node.cpu_cores), ("memory_bytes", node.memory_bytes)):
-        parts = sum(row[f"{usage}_avg"] for row in of_pods)
-        assert 0 <= parts <= of_node[f"{usage}_avg"] <= capacity
+        parts = sum(row[f"{usage}_avg"] for row in pod_rows)
+        assert 0 <= parts <= node_row[f"{usage}_avg"] <= capacity
     for row in batch.rows:
         for name in (f"{u}_{s}" for u in USAGES for s in STATISTICS):
             assert np.isfinite(row[name])
@@ -71,7 +71,7 @@ def test_what_is_simulated_is_valid_and_adds_up(
         assert 0 < row["coverage"] <= 1
 
 
-def test_statistics_are_those_of_the_points() -> None:
+def test_statistics_are_computed_from_the_points() -> None:
     node = SimulatedNode(1, 1, 10).sample(NOON, NOON + 30, epoch=1, sequence=0).rows[0]
     points = node["points_cpu_cores"]
     assert len(points) == POINTS == len(node["points_offset_seconds"])
@@ -82,7 +82,7 @@ def test_statistics_are_those_of_the_points() -> None:
     assert node["cpu_cores_last"] == points[-1]
 
 
-def test_pods_come_and_go_and_are_never_twice() -> None:
+def test_pods_are_created_and_deleted_and_have_distinct_names() -> None:
     node = SimulatedNode(1, 5, 20)
     seen: dict[str, PodRecord] = {}
     changes = 0
@@ -102,7 +102,7 @@ def test_pods_come_and_go_and_are_never_twice() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_pod_that_appears_in_a_window_covers_its_share_of_it() -> None:
+def test_coverage_of_new_pod_is_its_share_of_the_window() -> None:
     node = SimulatedNode(1, 5, 20)
     for start in range(NOON, NOON + 86_400, 300):
         for row in node.sample(start, start + 300, epoch=1, sequence=0).rows[1:]:
@@ -110,14 +110,14 @@ def test_a_pod_that_appears_in_a_window_covers_its_share_of_it() -> None:
                 continue
             record = node.pods(start, start + 300)[row["id"]]
             assert record.created_at is not None
-            begun = parse_time(record.created_at)
-            if begun > start:
-                assert row["coverage"] == pytest.approx((start + 300 - begun) / 300, abs=0.01)
+            created = parse_time(record.created_at)
+            if created > start:
+                assert row["coverage"] == pytest.approx((start + 300 - created) / 300, abs=0.01)
                 return
     pytest.fail("no pod appeared in a day")
 
 
-def test_records_are_written_and_read() -> None:
+def test_records_can_be_encoded_and_decoded() -> None:
     node = SimulatedNode(1, 5, 40)
     record = node.record
     assert record.allocatable.cpu_millicores is not None
@@ -131,8 +131,8 @@ def test_records_are_written_and_read() -> None:
         assert pod.node == node.name
 
 
-def test_the_load_is_like_that_of_a_cluster() -> None:
-    """A day and a night, some nodes nearly idle, some beyond the extender's 65 %."""
+def test_load_resembles_that_of_a_cluster() -> None:
+    """There is a daily cycle; some nodes are nearly idle, some above the threshold of 65 %."""
     fleet = [SimulatedNode(1, index, 30) for index in range(60)]
 
     def shares(hour: int) -> list[float]:
@@ -143,13 +143,13 @@ def test_the_load_is_like_that_of_a_cluster() -> None:
     by_hour = [shares(hour) for hour in range(0, 24, 3)]
     means = [sum(hour) / len(hour) for hour in by_hour]
     assert max(means) > 1.25 * min(means)
-    everything = list(itertools.chain.from_iterable(by_hour))
-    assert 0.03 < sum(share > 0.65 for share in everything) / len(everything) < 0.35
-    assert sum(share < 0.25 for share in everything) / len(everything) > 0.05
+    all_shares = list(itertools.chain.from_iterable(by_hour))
+    assert 0.03 < sum(share > 0.65 for share in all_shares) / len(all_shares) < 0.35
+    assert sum(share < 0.25 for share in all_shares) / len(all_shares) > 0.05
 
 
 def test_memory_of_some_pods_grows_until_they_are_restarted() -> None:
-    grown = []
+    ratios = []
     for index in range(20):
         node = SimulatedNode(1, index, 20)
         now, later = (
@@ -161,12 +161,12 @@ def test_memory_of_some_pods_grows_until_they_are_restarted() -> None:
         )
         for uid, pod in node.pods(NOON, NOON + 30).items():
             if pod.name.startswith("growing") and uid in later:
-                grown.append(later[uid] / now[uid])
-    assert len(grown) > 10
-    assert sum(ratio > 1.01 for ratio in grown) > 0.8 * len(grown)
+                ratios.append(later[uid] / now[uid])
+    assert len(ratios) > 10
+    assert sum(ratio > 1.01 for ratio in ratios) > 0.8 * len(ratios)
 
 
-def test_the_longest_window_has_no_pod_and_its_successor() -> None:
+def test_longest_window_never_has_a_pod_and_its_successor() -> None:
     node = SimulatedNode(3, 1, 30)
     for start in range(NOON, NOON + 86_400, MAX_WINDOW_SECONDS):
         owners = [p.owner for p in node.pods(start, start + MAX_WINDOW_SECONDS).values()]

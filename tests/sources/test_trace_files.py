@@ -1,4 +1,4 @@
-"""Traces from files: CSV and Parquet say the same, and what is neither is refused."""
+"""Traces in CSV and Parquet give equal windows; other files are refused."""
 
 from pathlib import Path
 
@@ -24,24 +24,24 @@ def windows(path: Path) -> list[bytes]:
     return [encode_window(window) for window in read_trace(read_table(path), "n", Strategy())]
 
 
-def test_csv_and_parquet_are_the_same_windows(tmp_path: Path) -> None:
+def test_csv_and_parquet_give_the_same_windows(tmp_path: Path) -> None:
     text, binary = tmp_path / "trace.csv", tmp_path / "trace"
     text.write_text(CSV)
     table = read_table(text)
     assert table.column("id").to_pylist() == ["", "7", "", "7"]
-    # As other writers have it: whole numbers, dictionaries, times as such.
+    # Types of other writers: timestamps, dictionaries, 32-bit numbers.
     table = table.set_column(0, "window_end", table.column(0).cast(pa.timestamp("us", tz="UTC")))
     table = table.set_column(1, "kind", table.column(1).dictionary_encode())
     table = table.set_column(5, "coverage", table.column(5).cast(pa.float32()))
     pyarrow.parquet.write_table(table, binary)
-    one, other = windows(text), windows(binary)
-    assert len(one) == 2
-    assert one[1] == other[1]
-    assert one[0] != other[0]  # 0.9 in 32 bits
+    from_csv, from_parquet = windows(text), windows(binary)
+    assert len(from_csv) == 2
+    assert from_csv[1] == from_parquet[1]
+    assert from_csv[0] != from_parquet[0]  # 0.9 in 32 bits
 
 
 @pytest.mark.parametrize(
-    ("content", "error", "says"),
+    ("content", "error", "message"),
     [
         (b"", InvalidRecordError, "neither CSV nor Parquet"),
         (b"window_end,coverage\na,b\n", InvalidRecordError, "neither CSV nor Parquet: .*'b'"),
@@ -51,17 +51,17 @@ def test_csv_and_parquet_are_the_same_windows(tmp_path: Path) -> None:
         (None, UsageError, "cannot read"),
     ],
 )
-def test_what_is_neither_is_refused(
-    content: bytes | None, error: type[Exception], says: str, tmp_path: Path
+def test_other_files_are_refused(
+    content: bytes | None, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         read_table(path)
 
 
-def test_points_are_not_for_csv(tmp_path: Path) -> None:
+def test_csv_cannot_contain_points(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(
         "window_end,points_cpu_cores\n2026-11-01T00:00:00Z,1 2\n2026-11-01T00:05:00Z,3\n"

@@ -3,7 +3,7 @@
 Owes the benchmark of the watcher: lists in pages, compressed as the real one compresses them,
 watches with changes and bookmarks, and leases. Pods are 4.5 KB of JSON each with what a cluster
 writes (managedFields, several containers, environment, conditions), made when they are asked for.
-Nothing is checked: whoever asks is right.
+It authenticates and authorizes no client.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def pod_uid(number: int) -> str:
 
 
 class FakeApiServer:
-    """Nodes and pods, of which `changes` a second are changed for whoever watches."""
+    """Nodes and pods, of which `changes` a second are changed, for watches."""
 
     def __init__(self, nodes: int, pods: int, changes: float) -> None:
         self._nodes = nodes

@@ -5,7 +5,7 @@
 Makes real cgroups (v1, root) with a sleeping process each and a few busy ones, runs the exporter as
 users run it, against a real broker, and beside it, in the same minute, a naive reader that opens
 every file anew and parses it whole. Goal: 1 % of a core and 80 MiB; over 1.5 % or 100 MiB is a
-defect, and the exit code says so (NP-30). What a window weighs is tested with the windows.
+defect, and the exit code says so. What a window weighs is tested with the windows.
 """
 
 import argparse

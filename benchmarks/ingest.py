@@ -67,7 +67,7 @@ def pod_uids(number: int, pods: int) -> list[str]:
 
 
 def samples(nodes: int, pods: int, windows: int, end_ms: int) -> Iterator[tuple[str, bytes]]:
-    """Node and encoded batch, window by window, seeded; usage begins anew after `DISTINCT`."""
+    """Node and encoded batch, window by window, seeded; usage repeats after `DISTINCT`."""
     before: dict[tuple[int, int], bytes] = {}
     random = np.random.default_rng(7)
     first = end_ms - windows * WINDOW_MS
@@ -206,7 +206,7 @@ class _Moment(NamedTuple):
 
 
 class _Position(msgspec.Struct):
-    """What a node state says of the window that it follows from."""
+    """The fields of a node state that identify its window."""
 
     offset: int
 

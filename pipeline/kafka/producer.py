@@ -75,7 +75,7 @@ LOG: Final = Batching(linger_ms=2, batch_bytes=1024 * 1024, compression="snappy"
 class Producer:
     """A connection for writing; `client` is what `client_options` returns.
 
-    The `sole_writer` of a name writes in transactions: the broker refuses whoever was it before.
+    The `sole_writer` of a name writes in transactions: the broker refuses the former writer.
     `lost` counts the records that `offer` could not deliver.
     """
 

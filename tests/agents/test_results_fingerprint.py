@@ -8,7 +8,7 @@ numpy's logarithm may differ in the last bit between CPUs. A relative change of 
 Between batchings of one run results must be equal to the last bit.
 
 The model state is hashed field by field. Two hashes of texts are left out because names are in
-them: the bank's fingerprint, and the one that says whether settings changed (`told_terms`).
+them: the bank's fingerprint, and the column that marks changed settings (`told_terms`).
 
 To accept new results on purpose: `python -m tests.agents.test_results_fingerprint`.
 """

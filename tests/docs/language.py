@@ -23,7 +23,7 @@ PHRASES = {
     r"of no use": "invalid, unusable",
     r"(?:is|are|was|were|be|being) told (?:of|by|to|in|as|when|where)": "reported, logged",
     r"says? of": "reports about",
-    r"what is none|for none\b|is none of": "invalid, missing",
+    r"what is none\b": "invalid, missing",
     r"takes? (?:\w+ )?for none": "ignores",
     r"owes? the rest": "state what the module does",
     r"that of which|those of which|those that are none": "name the thing",

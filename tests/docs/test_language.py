@@ -17,7 +17,7 @@ def problems(name: str, text: str) -> list[str]:
     "text",
     [
         "whoever reads this", "an annotation of no use", "The operator is told of it",
-        "Owes the rest: nothing", "Raises for none", "row NP-37", "see colocation 17.2",
+        "Owes the rest: nothing", "Raises for what is none", "row NP-37", "see colocation 17.2",
         "the topic is made anew", " ".join(["word"] * 30),
     ],
 )  # fmt: skip

@@ -51,7 +51,7 @@ class World(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`refused` by usage, whoever else might leave; `curable` where that would help."""
+    """`refused` by usage, also if other pods left; `curable` if that would help."""
 
     refused: bool
     score: int

@@ -225,7 +225,7 @@ def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
 def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """LI-11, K17-24: what pods ask for is summed as they come, not when somebody asks."""
+    """What pods ask for is summed as they come, not when somebody asks."""
     names = [f"n{i}" for i in range(20)]
     table = table_of(*(node_state(name) for name in names), counting=RULES.counting)
     there = any_pod(phase="Running", scheduled_at=format_time(NOW - 9000))

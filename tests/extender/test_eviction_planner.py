@@ -229,7 +229,7 @@ def test_plans_respect_the_reservation_of_a_node() -> None:
 
 
 def test_protected_pods_keep_their_share_of_usage() -> None:
-    """Two use 20 cores together; the one that could leave has a tenth of them."""
+    """Two use 20 cores together; the evictable pod uses a tenth of them."""
     stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
     leaves = pod("leaves", "mid", 2.0, "a")
     _, decisions, pushing_out = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})

@@ -79,7 +79,7 @@ def test_thresholds_of_a_node_apply_to_it_alone() -> None:
 
 
 def test_prod_is_judged_by_what_prod_uses() -> None:
-    """K11-01: full of Batch takes a Prod pod, full of Prod refuses it; and with the system's."""
+    """Full of Batch takes a Prod pod, full of Prod refuses it; and with the system's."""
     busy = {"cpu": 3.8, "memory": 1 * GIB}
     of_batch = {"batch": Usage(cpu_cores=3.6, memory_bytes=0.0)}
     of_prod = {"prod": Usage(cpu_cores=3.6, memory_bytes=0.0)}
@@ -153,7 +153,6 @@ def test_nodes_with_expired_windows_pass_or_are_refused_as_configured(
 
 
 def test_amplified_nodes_are_judged_by_raw_allocatable() -> None:
-    """K18-54."""
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu": "2"}'}
     world = World().node("real").node("amplified", annotations=raw)
     assert world.refused() == ["amplified"]
@@ -161,7 +160,6 @@ def test_amplified_nodes_are_judged_by_raw_allocatable() -> None:
 
 
 def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
-    """K15-30."""
     for in_flight, refused in (("all", ["a"]), ("score", []), ("none", [])):
         world = World(in_flight=in_flight).node("a")
         world.table.place(pod("other", 2000), "a", NOW)
@@ -177,7 +175,6 @@ def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
 
 
 def test_pods_may_extend_the_time_of_their_estimate() -> None:
-    """K17-28 to K17-30."""
     annotations = {
         "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled": "600",
         "scheduling.koordinator.sh/load-estimated-scaling-factors": '{"cpu": 100}',
@@ -259,7 +256,7 @@ def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
 
 
 def test_thresholds_change_with_the_time_of_day() -> None:
-    """LA-15: in the valley more may go onto a node."""
+    """In the valley more may go onto a node."""
     enabled = [{"name": "LoadAwareScheduling"}, {"name": "TimeSharedThresholds"}]
     window = {"from": "22:00", "to": "23:00", "usageThresholds": {"cpu": 95}}
     placement = read_config(

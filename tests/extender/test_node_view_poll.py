@@ -127,7 +127,7 @@ async def test_the_number_of_waiting_clients_is_limited(
     response = await get(client, '"5"', wait=30)
     assert (response.status, response.headers["Retry-After"]) == (503, "1")
     assert "3 clients are waiting" in (await response.json())["Error"]
-    # Whoever need not wait is answered.
+    # A request that need not wait is answered.
     assert (await get(client)).status == 200
     assert (await get(client, '"5"')).status == 304
     views.put("a", 6, b"{}")

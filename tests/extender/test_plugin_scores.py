@@ -234,11 +234,11 @@ def test_load_aware_scores_by_the_configured_usage() -> None:
     world = World("LoadAwareScheduling", scoreAccordingProdUsage=True)
     prod = {"prod": Usage(cpu_cores=0.4, memory_bytes=GIB)}
     world.node("batch", used("batch", 3.0, class_usage=prod)).node("prod", used("prod", 1.0))
-    # LA-34: pods of Batch are judged by all that is used.
+    # Pods of Batch are judged by all that is used.
     assert world.scores(pod(cpu=1))["batch"] > 80
     batch = world.scores(pod(cpu=1, pod_class="batch"))
     assert batch["batch"] < batch["prod"]
-    # LA-21: the worst resource weighs.
+    # The worst resource weighs.
     lopsided = node_state("lopsided", cpu=0.4, memory=15 * GIB)
     for weight, score in ((0, 44), (8, 12)):
         weights = {"cpu": 1, "memory": 1}

@@ -30,7 +30,7 @@ def node(name: str, **has: Any) -> Entry:
 
 
 def stated(name: str, request: Any = None, limit: Any = None) -> dict[str, Any]:
-    """The resources of a container; what is None is not stated."""
+    """The resources of a container; None is unstated."""
     kinds = {"requests": request, "limits": limit}
     return {kind: {name: amount} for kind, amount in kinds.items() if amount is not None}
 

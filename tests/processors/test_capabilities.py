@@ -39,7 +39,7 @@ def _peaks(bank: Bank) -> NodePeaks:
     return bank.peaks(["node-a"])[0]
 
 
-# -- NP-01: a peak for each node, from its log
+# -- A peak for each node, from its log
 
 
 def _usage(i: int) -> dict[str, tuple[float, float]]:
@@ -97,7 +97,7 @@ def _recomputed(windows: int, which: str, r: int) -> float:
 
 @pytest.mark.parametrize("windows", [1, 60])
 def test_a_node_has_a_peak_that_can_be_recomputed_from_its_log(windows: int) -> None:
-    """NP-01: the published record against the same mathematics done slowly, offline."""
+    """The published record against the same mathematics done slowly, offline."""
     record = _record(windows)
     for r, name in enumerate(("cpu_cores", "memory_bytes")):
         unit = (1000, 1)[r]
@@ -120,11 +120,11 @@ def test_a_node_has_a_peak_that_can_be_recomputed_from_its_log(windows: int) -> 
         )
 
 
-# -- NP-04, NP-05: which models there are
+# -- Which models there are
 
 
 def test_from_an_empty_table_come_the_models_of_node_system_and_classes() -> None:
-    """NP-04: exactly these, and none of a class `unknown` that no pod is of."""
+    """Exactly these, and none of a class `unknown` that no pod is of."""
     bank = Bank()
     bank.apply([window(1, [A_POD])])
     begun = _peaks(bank).samples.all(axis=1)
@@ -135,7 +135,7 @@ def test_from_an_empty_table_come_the_models_of_node_system_and_classes() -> Non
 
 
 def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_last() -> None:
-    """NP-05: created on sight, dropped by the node's own time, gone from the checkpoint, too."""
+    """Created on sight, dropped by the node's own time, gone from the checkpoint, too."""
     bank = Bank()
     last = 3
     bank.apply([window(i, [A_POD]) for i in range(1, last + 1)])
@@ -153,11 +153,11 @@ def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_la
     assert bank.num_rows == 0
 
 
-# -- NP-06: what a window adds
+# -- What a window adds
 
 
 def test_a_sample_counts_half_after_its_half_life_and_every_window_once() -> None:
-    """NP-06: 1 core, then 4 cores one half-life later: weights 1 and 2, whatever comes late, twice
+    """1 core, then 4 cores one half-life later: weights 1 and 2, whatever comes late, twice
     or between."""
     config = ModelConfig(
         profile=Profile(half_life_seconds=(LENGTH_MS / 1000, 2 * LENGTH_MS / 1000))
@@ -179,11 +179,11 @@ def test_a_sample_counts_half_after_its_half_life_and_every_window_once() -> Non
     assert peaks.samples[0].tolist() == [2, 2]
 
 
-# -- NP-08: state
+# -- State
 
 
 def test_state_is_restored_to_the_bit_and_pods_that_are_gone_are_dropped() -> None:
-    """NP-08: a pod of the checkpoint that is not on the node any more is dropped when it would
+    """A pod of the checkpoint that is not on the node any more is dropped when it would
     have been without the restart; times are those of its samples, not of the checkpoint."""
     whole, before, after = Bank(), Bank(), Bank()
     pods = [A_POD, Pod("b", (1.0, GIB))]
@@ -198,11 +198,11 @@ def test_state_is_restored_to_the_bit_and_pods_that_are_gone_are_dropped() -> No
     assert after.state_of("node-a") == whole.state_of("node-a")
 
 
-# -- NP-14: cold start
+# -- Cold start
 
 
 def test_a_pod_gives_nothing_before_its_cold_start_is_over() -> None:
-    """NP-14: on both sides of the limit, and the same by the strategy of a window."""
+    """On both sides of the limit, and the same by the strategy of a window."""
     bank = Bank(ModelConfig(cold_start_seconds=2 * LENGTH_MS / 1000, cold_start_samples=0))
     amounts = []
     for i in range(1, 5):
@@ -218,12 +218,12 @@ def test_a_pod_gives_nothing_before_its_cold_start_is_over() -> None:
     assert (prod.amount[0], prod.unpredicted[0]) == (0.0, 4000.0)
 
 
-# -- K13-25: how long a peak of Prod is remembered
+# -- How long a peak of Prod is remembered
 
 
 @pytest.mark.parametrize(("half_life_hours", "remembers"), [(1, False), (12, True)])
 def test_the_peak_of_prod_is_that_of_a_horizon(half_life_hours: int, remembers: bool) -> None:
-    """K13-25: an hour at 4 cores, and twelve quiet ones. Half of what a half-life of twelve hours
+    """An hour at 4 cores, and twelve quiet ones. Half of what a half-life of twelve hours
     holds is older than that; of one hour, next to nothing."""
     profile = Profile(half_life_seconds=(half_life_hours * 3600.0,) * 2)
     bank = Bank(ModelConfig(**WARM, class_profiles={"prod": profile}))

@@ -43,7 +43,7 @@ def _row(samples: list[tuple[float, int]]) -> tuple[Rows, np.ndarray]:
 def test_merging_is_adding_one_after_the_other(
     first: list[tuple[float, int]], second: list[tuple[float, int]]
 ) -> None:
-    """NP-07. The weights are such that no sum rounds, so the bits agree."""
+    """The weights are such that no sum rounds, so the bits agree."""
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         merged, other, both = (
             rows.buckets[r].dense(at) for rows, at in map(_row, (first, second, first + second))
@@ -62,7 +62,7 @@ def test_merging_is_adding_one_after_the_other(
 def test_percentiles_rise_with_their_fraction(
     samples: list[tuple[float, int]], fractions: list[float]
 ) -> None:
-    """NP-07. And lie between the lowest sample and the end of the highest one's bucket."""
+    """Lie between the lowest sample and the end of the highest one's bucket."""
     rows, at = _row(samples)
     asked = np.repeat(sorted(fractions), 2).reshape(-1, 2)
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
@@ -85,7 +85,7 @@ STEPS = st.lists(
 def test_what_is_learned_is_that_of_fifty_digits(
     steps: list[tuple[int, float, int]], half_lives: tuple[float, float]
 ) -> None:
-    """NP-06, NP-07: hand-computed weights. Half-lives are any, windows lie anywhere within a
+    """Hand-computed weights. Half-lives are any, windows lie anywhere within a
     hundred of them (beyond, what is lighter than epsilon vanishes). Each share of the weight agrees
     to 1e-13, the mean to 1e-12 and the deviation to 1e-6 of the highest value, and a quantile is
     that of its fraction to 1e-12."""
@@ -158,7 +158,7 @@ def _of_fixed_class(windows: list[NodeWindow]) -> list[NodeWindow]:
 
 
 def _rows_of(peaks: NodePeaks, name: str, classes: set[str]) -> list[bytes]:
-    """The bits of what a predictor says of these entities and of pods of these classes."""
+    """The bits of a predictor's answer for these entities and for pods of these classes."""
     answer = peaks.predictors[name]
     codes = [CLASS_CODES[c] for c in classes if c in CLASS_CODES]
     pods = np.isin(peaks.pod_classes, codes)

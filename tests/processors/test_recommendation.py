@@ -1,4 +1,4 @@
-"""What is recommended is one histogram of all samples, however pods lie on nodes (NP-36)."""
+"""What is recommended is one histogram of all samples, however pods lie on nodes."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -172,7 +172,7 @@ def test_an_agent_without_history_trusts_one_sample_of_memory(
 def test_a_pod_restarted_in_place_keeps_old_history() -> None:
     """That is right, if it is said: a container that restarts runs the same spec under the same
     UID, so what it did before is what it may do again, and it fades with the half-life. What
-    begins anew is a new UID, whatever its name; a changed request counts from its window on."""
+    starts empty is a new UID, whatever its name; a changed request counts from its window on."""
     bank = _bank(cold_start_samples=2)
     for i in range(1, 30):
         bank.apply([window(i, [Pod("a", (2.0, GIB), requests=(4000.0, GIB))])])
@@ -324,7 +324,7 @@ def test_prediction_ignores_the_memory_collect_policy(policy: str, size: float) 
 
 
 def test_metric_and_pod_are_matched_by_name() -> None:
-    """Upstream gives a pod that was made anew under the same name the usage of its predecessor;
+    """Upstream gives a pod that was recreated under the same name the usage of its predecessor;
     ours knows pods by UID alone."""
     asked = Resources(cpu_millicores=2000, memory_bytes=1 << 30)
     same: dict[str, Any] = {

@@ -93,7 +93,7 @@ def test_the_metrics_page_shows_the_cost_of_pods() -> None:
 
 
 def test_anomalies_are_judged_at_the_end_of_the_last_window() -> None:
-    """So it is a fact of the log, whoever asks when."""
+    """So it depends on the log alone, not on the time of the question."""
     end = format_time(NOW - 100)
     table = table_of(node_state("a", age=100.0, counters=Counters(last_gap_at=end)))
     for later in (0.0, 70.0):

@@ -96,7 +96,7 @@ def test_placed_pods_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_of_one_moment_while_the_table_changes(tmp_path: Path) -> None:
-    """Else a place that is used again would be saved with the name of whoever was there before."""
+    """Else a place that is used again would be saved with the name of its former pod."""
     table = filled(np.random.default_rng(4))
     table.bring_up_to_date(NOW)
     copy, then = copied(table, POSITIONS, NOW), answers(table)
@@ -175,7 +175,7 @@ def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
     said = set()
     for at in range(whole.index(b"PK\x01\x02"), len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-        # A place before the file's beginning is an OSError: the feed says of it what it is.
+        # A position before the file's beginning is an OSError, which the feed reports.
         with suppress(OSError):
             try:
                 load(path, Table(counting=RULES.counting))

@@ -267,7 +267,7 @@ def load_checkpoint(layout: Layout, stored: Mapping[str, Any] | None) -> FloatAr
 
 
 def _number(value: object) -> float:
-    """Raises TypeError for what is none, as JSON's `true`."""
+    """Return a number. Raises TypeError for other values, such as JSON's `true`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.100} is not a number")
     return float(value)

@@ -183,7 +183,7 @@ class Learner:
                 references[r] = new
 
     def learn(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
-        """Store what these windows, at least one, say of their distinct nodes and pods, and train
+        """Store the facts of these windows (at least one) about distinct nodes and pods, and train
         the models with those that cover enough. `prepare` has seen each window and its node."""
         training_samples.observe_points(self._slots, batch, nodes)
         training_samples.remember_pods(batch, nodes)

@@ -1,6 +1,6 @@
 """Result records as JSON: what a node's models and its last window say, as the topics carry it.
 
-The same window and peaks give the same bytes, whoever writes them and when; only `epoch` names the
+The same window and peaks give the same bytes, from any writer at any time; only `epoch` names the
 writer. Units change here: models hold cores and bytes, Kubernetes amounts are millicores. Most of
 a record are numbers between texts that never change, so the texts of numbers are made by column
 (`json_pieces`), and the record types say what stands between them.

@@ -33,7 +33,7 @@ from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatc
 
 
 def remember_pods(batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
-    """Store in each node what its window says of allocatable and the age of its pods."""
+    """Store in each node the allocatable and the ages of pods of its window."""
     allocatable = valid(batch.allocatable)
     ages = np.where(np.isnan(batch.pod_ages), np.nan, batch.pod_ages)
     ends = accumulate((len(head.pods.uids) for head in batch.heads), initial=0)

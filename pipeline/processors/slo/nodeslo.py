@@ -160,7 +160,7 @@ class MemoryQos(Document, frozen=True, kw_only=True):
         Quantity | None, Meta(description="Page cache in bytes, before the percentage.")
     ] = None
     page_cache_reclaim_sync: Annotated[
-        bool | None, Meta(description="Whether whoever exceeds it has to wait.")
+        bool | None, Meta(description="Whether groups that exceed it have to wait.")
     ] = None
 
 

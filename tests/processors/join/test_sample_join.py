@@ -50,7 +50,7 @@ LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max
 
 
 def pod_facts(pod: PodRecord | None) -> dict[str, object]:
-    """What the window says of the pod `a`."""
+    """The facts about pod `a` in the window."""
     window = joined(NODE_ROW, pod_row("a"), view=view_of(*([pod] if pod else [])))
     return {name: column(window, name)[1] for name in POD_COLUMNS}
 

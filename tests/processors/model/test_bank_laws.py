@@ -226,7 +226,7 @@ def test_peaks_are_known_exactly_where_there_are_samples(windows: list[NodeWindo
 def test_times_and_half_lives_by_one_factor_change_no_bit(
     windows: list[NodeWindow], factor: int
 ) -> None:
-    """NP-07: only the ratio of times matters. All times are counted from the year one, as the
+    """Only the ratio of times matters. All times are counted from the year one, as the
     decay's references are."""
     stretched = [
         dataclasses.replace(

@@ -84,7 +84,7 @@ def test_growing_claims_no_memory_for_items_that_no_row_has_filled(
 
 
 def test_columns_use_no_huge_pages() -> None:
-    """Where the system gives them to whoever does not refuse, each item of a few hundred rows would
+    """Where the system gives them unless refused, each item of a few hundred rows would
     take 2 MiB."""
     columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
     columns.grow(1000)

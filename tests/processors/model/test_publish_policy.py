@@ -1,6 +1,6 @@
 """When peaks are published: on both sides of each threshold, without flapping, from the log alone.
 
-NP-10: early where a value has moved by more than the threshold, else after the force interval.
+Early where a value has moved by more than the threshold, else after the force interval.
 """
 
 import dataclasses
@@ -191,7 +191,7 @@ def test_swinging_value_is_due_little_more_often_than_by_force(
     node, high = begun(), usual("node_peak", 0, 1.2)
     turns = [high if (at // windows_a_turn) % 2 else USUAL for at in range(2880)]
     told = sum(node.told(values)[0] for values in turns)
-    # A day has 144 force intervals; a turn may be told by itself where it lasts as long as one.
+    # A day has 144 force intervals; a turn that lasts as long as one may cause a record of its own.
     assert told <= 2 * 144 + 10
 
 

@@ -94,7 +94,7 @@ def bucket_end(value: float, first: float) -> float:
 
 
 def bucket_terms(value: float, first: float) -> dict[str, Any]:
-    """What is told of the bucket of `value`; no bucket decides where none was ever used."""
+    """The terms of the bucket of `value`; no bucket decides if none was ever used."""
     i, end = 0, bucket_end(value, first)
     while value and first * (1.05**i - 1) / (1.05 - 1) < end:
         i += 1

@@ -48,6 +48,7 @@ lint: setup ## ruff, mypy --strict, import contracts, language of documents
 	@echo "lint: ruff format";       $(BIN)/ruff format --quiet --check .
 	@echo "lint: mypy --strict";     $(BIN)/mypy
 	@echo "lint: import contracts";  PYTHONPATH=.:node-exporter $(BIN)/lint-imports | tail -n 3
+	@echo "lint: language";          $(BIN)/python -m tests.docs.language
 
 .PHONY: jars
 jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)

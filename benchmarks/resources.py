@@ -99,7 +99,7 @@ def windows(nodes: int, pods: int) -> Iterator[Window]:
 
 
 def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
-    """The nodes, so many at once, with what seeded predictors contain about their Prod."""
+    """The nodes, `at_once` per part, with the Prod peaks of seeded predictors."""
     random = np.random.default_rng(7)
     found = []
     for start in range(0, len(fleet), at_once):

@@ -174,7 +174,7 @@ async def test_a_node_that_is_not_heard_of_any_more_is_avoided(cluster: Cluster)
     )
     said = await cluster.refused(pod("to-unheard", among=["unheard"], **SMALL))
     assert "usage is not known: its last window ended" in said
-    assert "and counts for 180 s" in said
+    assert "the limit is 180 s" in said
     both = ("heard", "unheard")
     assert await cluster.lands(pod("to-either", among=both, **SMALL)) == "heard"
 
@@ -225,7 +225,7 @@ async def test_where_the_exporter_was_killed_nothing_is_placed_until_it_is_back(
         await until(lambda: age() > 10, 60)
         said = await cluster.refused(pod("waits", among=["silent"], **SMALL))
         assert "silent: usage is not known: its last window ended" in said
-        assert "and counts for 10 s" in said
+        assert "the limit is 10 s" in said
         with exporter():
             await until(lambda: bound("waits"), 60)
 

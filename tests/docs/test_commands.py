@@ -131,6 +131,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "exporter.sock"),
             "SPRINGTIDE_WORKER_METRICS_PORT": "0",
             "SPRINGTIDE_EXTENDER_PORT": "0",
+            # The window before the present one contains samples soon.
+            "SPRINGTIDE_PROVIDER_WINDOW_SECONDS": "10",
+            "SPRINGTIDE_PROVIDER_STEP_SECONDS": "5",
         }
         found = Place(folder, environment, {"kafka-0:9092": kafka.bootstrap_servers})
         first = found._replace(

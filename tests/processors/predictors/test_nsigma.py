@@ -1,11 +1,14 @@
 """N-sigma, versions 1 and 2."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow, Profile
+from pipeline.processors.model.training_batch import training_batch
 from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 
@@ -164,6 +167,7 @@ def test_the_sum_is_the_peak_where_the_node_is_unknown() -> None:
     bank = learned([before], "nsigma-v2", cold_start_samples=0)
     assert bank.peaks(["node-a"])[0].predictors["nsigma-v2"].raw[NODE, 0] == 4.0
     blind = window(1, [Pod("a", (3.0, GIB))], usage=(np.nan, np.nan))
-    blind.system_usage = np.array([2.0, GIB])
-    own = answer([blind], "nsigma-v2", cold_start_samples=0).predictors["nsigma-v2"]
+    bank = learned([], "nsigma-v2", cold_start_samples=0)
+    bank.apply(replace(training_batch([blind]), system=np.array([[2.0, GIB]])))
+    own = bank.peaks(["node-a"])[0].predictors["nsigma-v2"]
     assert own.raw[NODE].tolist() == [5.0, 2 * GIB]

@@ -45,7 +45,7 @@ from pipeline.settings import Settings, load_settings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODE_STATE, RESOURCES, SAMPLES, WINDOWS, Topic
 from pipeline.topics.sample_rows import SampleRows, read_rows
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples

@@ -10,7 +10,7 @@ from typing import Final
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 

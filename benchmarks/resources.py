@@ -42,7 +42,7 @@ from pipeline.processors.overcommit.resource_columns import (
 from pipeline.processors.overcommit.window_columns import Prod, is_known, nodes_of, pods_of
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import Window, as_decoded, encode_window
 

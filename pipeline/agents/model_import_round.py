@@ -29,7 +29,7 @@ from pipeline.processors.exchange.import_models import Learned, Taken, taken_ove
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
-from pipeline.processors.model.state_codec import NodeState
+from pipeline.processors.model.state_codec import ModelState
 from pipeline.times import format_time
 from pipeline.topics.checkpoints import (
     IMPORT,
@@ -125,13 +125,13 @@ def add_models(node: str, learned: Mapping[str, Learned], config: ModelConfig) -
 
 def replace_models(
     node: str, data: bytes, config: ModelConfig, clock: Clock
-) -> Change[NodeState | None]:
+) -> Change[ModelState | None]:
     """Return a change that replaces the models of `node` with the exported state `data`.
 
     Its result is the replaced state. Raises CheckpointError like `put_back`.
     """
 
-    def change(state: bytes) -> tuple[bytes | None, NodeState | None]:
+    def change(state: bytes) -> tuple[bytes | None, ModelState | None]:
         return put_back(node, state, data, config, now_ms=round(clock.now() * 1000))
 
     return change

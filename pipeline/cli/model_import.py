@@ -38,7 +38,7 @@ from pipeline.processors.exchange.import_models import (
 from pipeline.processors.explain.model_state_text import brief
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
-from pipeline.processors.model.state_codec import NodeState
+from pipeline.processors.model.state_codec import ModelState
 from pipeline.settings import Settings
 from pipeline.topics.registry import CHECKPOINTS
 
@@ -151,7 +151,7 @@ def _put_back(
     return True
 
 
-def _replaced(state: NodeState, replaced: NodeState | None) -> str:
+def _replaced(state: ModelState, replaced: ModelState | None) -> str:
     if replaced is None:
         return "unreadable models"
     return "the same models" if replaced == state else brief(replaced)

@@ -25,7 +25,7 @@ from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.node_documents import (
-    NodeState,
+    NodeStateDocument,
     NodeStateList,
     node_facts,
     node_list,
@@ -133,7 +133,7 @@ class QueryHandler:
             ),
             Route(
                 "GET", "/v1/nodes/{node}", self.node, "The state of a node.",
-                NodeState, parameters=(NODE,), errors=(404, 503),
+                NodeStateDocument, parameters=(NODE,), errors=(404, 503),
             ),
             Route(
                 "POST", "/v1/explain", self.explain,

@@ -53,7 +53,7 @@ class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
     ] = None
 
 
-class NodeState(NodeItem, frozen=True, kw_only=True):
+class NodeStateDocument(NodeItem, frozen=True, kw_only=True):
     """The state of one node as a document of its own."""
 
     apiVersion: str = API_VERSION  # noqa: N815
@@ -108,9 +108,9 @@ def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
 
 def node_state_document(
     table: Table, name: str, now: float, stale_after_seconds: float, facts: NodeFacts
-) -> NodeState | None:
+) -> NodeStateDocument | None:
     """The document of one node; None if it has no state."""
-    return next(_items(NodeState, table, [name], now, stale_after_seconds, facts), None)
+    return next(_items(NodeStateDocument, table, [name], now, stale_after_seconds, facts), None)
 
 
 def node_list(

@@ -8,7 +8,7 @@ millicores and bytes. Readers offer nothing from a record whose `as_of` is older
 
 import msgspec
 
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.result_header import Result
 

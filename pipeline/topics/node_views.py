@@ -12,7 +12,7 @@ import msgspec
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import UNSTATED
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import Container
 from pipeline.topics.resource_amounts import Resources
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics.codec import Record
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources, Scalars
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.nodes import Strategy, check_node_name
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
 from pipeline.topics.pod_columns import PodColumns, read_pod_columns
 from pipeline.topics.resource_amounts import Resources

@@ -24,7 +24,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
 from pipeline.topics.resource_amounts import Resources, Usage
 from pipeline.topics.windows import Window, encode_window

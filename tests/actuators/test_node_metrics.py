@@ -12,7 +12,7 @@ from pipeline.errors import ApiRefusedError
 from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.windows import Window

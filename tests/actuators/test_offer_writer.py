@@ -18,7 +18,7 @@ from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODES, RESOURCES
 from pipeline.topics.resource_amounts import Resources
 from tests.actuators.contexts import make_context

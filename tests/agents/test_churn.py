@@ -16,7 +16,7 @@ from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER, SampleBatch, SampleHeader, encode_samples

@@ -166,7 +166,7 @@ async def test_a_dry_run_returns_the_same_and_writes_nothing() -> None:
     assert list(broker.records("t.checkpoints")) == before
 
 
-async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.NodeState | None:
+async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.ModelState | None:
     async def find_running(claimed: Collection[str]) -> tuple[str, ...]:
         return ()
 

@@ -10,7 +10,7 @@ from pipeline.settings import Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import RESOURCES
 from pipeline.topics.resource_amounts import Resources
 

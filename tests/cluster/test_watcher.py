@@ -13,7 +13,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODES, PODS
 from tests.cluster.objects import (
     apply,

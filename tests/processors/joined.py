@@ -14,7 +14,7 @@ from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERV
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import SampleRows, read_rows

@@ -24,7 +24,7 @@ from pipeline.sources.providers.metrics_server import MetricsServerProvider
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.protocol import Provider
 from pipeline.sources.providers.samples_provider import open_samples
-from pipeline.sources.providers.window_rounds import SOURCE, encode_entries
+from pipeline.sources.providers.window_rounds import WRITER, encode_entries
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
 from tests.kube.fake_server import Answer, fake
@@ -71,7 +71,7 @@ async def open_provider(
             return
         sampled = Sampler().samples(await prometheus.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
-        await write(producer, settings.kafka, SOURCE, encode_entries(sampled.batches))
+        await write(producer, settings.kafka, WRITER, encode_entries(sampled.batches))
     async with open_samples(settings, SystemClock(), None) as samples:
         yield samples
 

@@ -28,7 +28,7 @@ from pipeline.sources.object_files import (
 )
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord
 
 KAFKA = KafkaSettings(partitions=8)

@@ -31,7 +31,7 @@ from pipeline.topics.node_state import (
 )
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import PodColumns
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (

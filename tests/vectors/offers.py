@@ -20,11 +20,11 @@ from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.processors.policy.policy_in_force import overcommit_of
-from pipeline.processors.policy.springtide_config import Own
+from pipeline.processors.policy.springtide_config import SpringtideConfig
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord, Strategy
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, whole_bytes
 from pipeline.topics.samples import SYSTEM_TIER
@@ -104,7 +104,7 @@ def _row(kind: str, id: str, amounts: Case | None) -> Row:
 
 def _strategy(tree: Case) -> Overcommit:
     """A strategy by upstream's rules, where the product's own settings would differ."""
-    ours = Own(promise_once=False, mid_formula="source", buffer_percent=0)
+    ours = SpringtideConfig(promise_once=False, mid_formula="source", buffer_percent=0)
     return overcommit_of(merged(DEFAULTS, COLOCATION.convert(tree)), ours)
 
 

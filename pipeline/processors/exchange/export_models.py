@@ -21,7 +21,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.histogram import save_checkpoint
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, ModelConfig, Profile
-from pipeline.processors.model.state_codec import NodeState, dense_weights, unpack
+from pipeline.processors.model.state_codec import ModelState, dense_weights, unpack
 from pipeline.times import format_time
 
 _EARLY_MS: Final = 3_600_000
@@ -32,7 +32,7 @@ _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 
 def put_back(
     node: str, mine: bytes, theirs: bytes, config: ModelConfig, *, now_ms: int
-) -> tuple[bytes, NodeState | None]:
+) -> tuple[bytes, ModelState | None]:
     """Replace the state `mine` by `theirs`. Returns the new state, and the replaced one, None if
     that is damaged.
 
@@ -71,7 +71,7 @@ def put_back(
 
 
 def to_koordinator(
-    state: NodeState, profiles: tuple[Profile, ...]
+    state: ModelState, profiles: tuple[Profile, ...]
 ) -> Mapping[str, Mapping[str, Any]]:
     """Koordinator's prediction checkpoints by UID, as `from_koordinator` reads them. Entities
     without samples and the class `unknown`, which Koordinator does not have, are left out.

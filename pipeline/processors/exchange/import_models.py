@@ -25,7 +25,7 @@ from pipeline.processors.model.histogram import (
     nearest_reference_ms,
 )
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
-from pipeline.processors.model.state_codec import NodeState, dense_weights, pack, unpack
+from pipeline.processors.model.state_codec import ModelState, dense_weights, pack, unpack
 from pipeline.times import format_time, parse_time
 
 KOORDINATOR_IDS: Final[Mapping[str, str]] = {
@@ -154,8 +154,8 @@ def converted(histogram: Histogram, layout: Layout) -> FloatArray:
 
 
 def taken_over(
-    state: NodeState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
-) -> tuple[NodeState, Taken]:
+    state: ModelState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
+) -> tuple[ModelState, Taken]:
     """Add imported models, by name of entity or pod, to a state. Returns the new state, and the
     import of each name.
 
@@ -186,7 +186,7 @@ def taken_over(
 class _Rows:
     """The decoded columns of a state, to add to."""
 
-    def __init__(self, state: NodeState, profiles: tuple[Profile, ...]) -> None:
+    def __init__(self, state: ModelState, profiles: tuple[Profile, ...]) -> None:
         count = len(ENTITIES) + len(state.uids)
         self._state = state
         self._profiles = profiles
@@ -256,7 +256,7 @@ class _Rows:
                 raise CheckpointError("with the import the weights of a model are too large")
             column[row, resource] = value
 
-    def state(self) -> NodeState:
+    def state(self) -> ModelState:
         """The state with what was added."""
         cpu, memory = (_sparse(weights) for weights in self._weights)
         weight, mean, squares = (pack(column, "<f8") for column in self._moments)

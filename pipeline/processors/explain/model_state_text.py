@@ -15,7 +15,7 @@ from pipeline.processors.model import moments
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.peaks import NodePeaks
-from pipeline.processors.model.state_codec import NodeState, unpack
+from pipeline.processors.model.state_codec import ModelState, unpack
 from pipeline.times import format_time
 
 _TITLES: Final = (
@@ -37,7 +37,7 @@ class _Models(NamedTuple):
     stdev: npt.NDArray[Any]
 
 
-def head(state: NodeState) -> Iterator[str]:
+def head(state: ModelState) -> Iterator[str]:
     """Node, model and covered windows of a state, in lines."""
     yield f"node {state.node}, machine {state.machine_id}, exporter epoch {state.epoch}"
     yield f"model {state.fingerprint}"
@@ -55,7 +55,7 @@ def head(state: NodeState) -> Iterator[str]:
     yield f"columns: {_sizes(state.columns)}; of the node: {_sizes(state.node_columns)}"
 
 
-def brief(state: NodeState) -> str:
+def brief(state: ModelState) -> str:
     """How much a state has learned, until when, and on which machine, in one line."""
     machine = f"of machine {state.machine_id}" if state.machine_id else "of no machine"
     return (
@@ -64,7 +64,7 @@ def brief(state: NodeState) -> str:
     )
 
 
-def table(state: NodeState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
+def table(state: ModelState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
     """Two lines per entity, cpu and memory: of `names`, or of all entities, with `pods` also of
     pods.
 
@@ -107,12 +107,12 @@ def _aligned(grid: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def names_of(state: NodeState) -> tuple[str, ...]:
+def names_of(state: ModelState) -> tuple[str, ...]:
     """The names of rows: entities, then pods by UID."""
     return (*ENTITIES, *state.uids)
 
 
-def _models(state: NodeState) -> _Models:
+def _models(state: ModelState) -> _Models:
     names = names_of(state)
     count = len(names)
     weight = unpack(state.weight, "<f8", count, 2)

@@ -19,7 +19,7 @@ from pipeline.processors.explain.derivation import (
 from pipeline.processors.policy.colocation_config import STATIC
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
 
 TIERS: Final = ("mid", "batch")

@@ -36,7 +36,7 @@ _COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
 
 
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """The models of a node. Columns are little-endian array bytes: first the entities of every
     node, then the pods in the order of `uids`, which is ascending.
 
@@ -97,14 +97,14 @@ def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[
     return column.reshape(rows, columns) if columns else column
 
 
-def encode(state: NodeState) -> bytes:
+def encode(state: ModelState) -> bytes:
     """The state as bytes; equal states give equal bytes."""
     plain = msgspec.msgpack.encode(state)
     body: bytes = _SIZE.pack(len(plain)) + _COMPRESSION.compress(plain, asbytes=True)
     return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
 
-def decode(data: bytes) -> NodeState:
+def decode(data: bytes) -> ModelState:
     """The state in `data`. Raises CheckpointError if it is not one of this version, or damaged."""
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise CheckpointError(f"not a node state: {len(data)} bytes that begin {data[:8]!r}")
@@ -121,7 +121,7 @@ def decode(data: bytes) -> NodeState:
             hint="rebuild the node from the windows log",
         )
     try:
-        return msgspec.msgpack.decode(_unpacked(body), type=NodeState)
+        return msgspec.msgpack.decode(_unpacked(body), type=ModelState)
     except (struct.error, OSError, ValueError, msgspec.DecodeError) as error:
         raise CheckpointError(f"node state cannot be read: {error}") from error
 
@@ -133,7 +133,7 @@ def _unpacked(body: bytes) -> pa.Buffer:
     return _COMPRESSION.decompress(body[_SIZE.size :], decompressed_size=size)
 
 
-def dense_weights(state: NodeState, resource: int, profiles: Sequence[Profile]) -> FloatArray:
+def dense_weights(state: ModelState, resource: int, profiles: Sequence[Profile]) -> FloatArray:
     """The histograms of one resource, a row per entity and pod, as wide as the widest layout of
     `profiles`, which are those of the model that the state is of."""
     most = max(profile.layouts[resource].num_buckets for profile in profiles)
@@ -150,7 +150,7 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
     position = {uid: i for i, uid in enumerate(uids)}
     of_cpu, of_memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
     return encode(
-        NodeState(
+        ModelState(
             fingerprint=fingerprint,
             node=name,
             machine_id=node.machine_id,
@@ -192,7 +192,7 @@ class Checked:
     """A state that fits the learner, and its arrays: `columns` of `Rows`, `facts` and `ages` of the
     pods of the last window, `listed` their positions in `state.uids`."""
 
-    state: NodeState
+    state: ModelState
     profiles: npt.NDArray[np.int8]
     columns: dict[str, npt.NDArray[Any]]
     histograms: list[tuple[IntArray, IntArray, FloatArray]]
@@ -236,7 +236,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
 
 
 def _check_profiles(
-    state: NodeState,
+    state: ModelState,
     profiles: npt.NDArray[np.int8],
     histograms: list[tuple[IntArray, IntArray, FloatArray]],
     rows: Rows,
@@ -289,7 +289,7 @@ def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeMode
     )
 
 
-def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
+def _columns(state: ModelState) -> dict[str, npt.NDArray[Any]]:
     """The columns of `Rows` that are stored unchanged."""
     count = len(ENTITIES) + len(state.uids)
     return {
@@ -303,7 +303,7 @@ def _columns(state: NodeState) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
+def _facts(state: ModelState, pods: int) -> dict[str, npt.NDArray[Any]]:
     """The facts of the pods of the last window."""
     return {
         "classes": unpack(state.classes, "<i1", pods),
@@ -313,7 +313,7 @@ def _facts(state: NodeState, pods: int) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _sparse(state: NodeState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+def _sparse(state: ModelState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
     counts = unpack(state.bucket_counts[resource], "<u2", len(ENTITIES) + len(state.uids))
     filled = int(counts.sum())
     return (

@@ -31,7 +31,7 @@ from pipeline.processors.overcommit.window_columns import (
 )
 from pipeline.times import format_time
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
 
 _USUAL_FORMULA = "v1.6"

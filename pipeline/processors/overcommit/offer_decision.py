@@ -21,7 +21,7 @@ from pipeline.processors.overcommit.third_party import origin_on, origin_text, t
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, Resources
 
 _NOTHING: Final = (0, 0)

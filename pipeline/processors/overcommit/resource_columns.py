@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.policy.colocation_config import STATIC
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 
 RESOURCES: Final = ("cpu_millicores", "memory_bytes")
 

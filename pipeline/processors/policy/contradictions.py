@@ -13,7 +13,7 @@ from pipeline.processors.policy.config_sections import Said, merged
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import THRESHOLD
 from pipeline.processors.policy.selectors import Selector
-from pipeline.processors.policy.springtide_config import SPRINGTIDE, Own
+from pipeline.processors.policy.springtide_config import SPRINGTIDE, SpringtideConfig
 from pipeline.processors.slo.nodeslo import ThresholdStrategy
 
 
@@ -28,13 +28,13 @@ class _Together(NamedTuple):
     """The settings of the same nodes."""
 
     strategy: Colocation
-    own: Own
+    own: SpringtideConfig
     rules: ThresholdStrategy
 
 
 def contradictions(
     colocation: Policy[Colocation],
-    own: Policy[Own],
+    own: Policy[SpringtideConfig],
     rules: Policy[ThresholdStrategy],
     limits: FilterLimits | None = None,
 ) -> Iterator[PolicyProblem]:
@@ -51,7 +51,9 @@ def contradictions(
 
 
 def own_contradictions(
-    usual: tuple[Colocation, Own], found: tuple[Colocation, Own], rules: ThresholdStrategy
+    usual: tuple[Colocation, SpringtideConfig],
+    found: tuple[Colocation, SpringtideConfig],
+    rules: ThresholdStrategy,
 ) -> Iterator[PolicyProblem]:
     """Contradictions by a node's own annotations and labels, which the `usual` policy of the node
     does not have."""
@@ -94,7 +96,7 @@ def _within(of: _Together, limits: FilterLimits | None) -> Iterator[tuple[str, s
                 yield THRESHOLD.key, text
 
 
-def _promised_twice(strategy: Colocation, own: Own) -> Iterator[str]:
+def _promised_twice(strategy: Colocation, own: SpringtideConfig) -> Iterator[str]:
     if strategy.mid_reclaim_mode == STATIC:
         mid = strategy.mid_static_cpu_reserved_percent, strategy.mid_static_memory_reserved_percent
     else:

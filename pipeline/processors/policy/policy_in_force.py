@@ -49,10 +49,10 @@ from pipeline.processors.policy.normalization import (
     is_on,
 )
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
-from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, Own
+from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, SpringtideConfig
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import UNSTATED, NodeRecord, NodeStrategy, shared
-from pipeline.topics.overcommit_terms import MOST_LETTERS, Overcommit
+from pipeline.topics.overcommit_policy import MOST_LETTERS, Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
 _YEAR_SECONDS: Final = 31_536_000
@@ -68,7 +68,7 @@ class Policies(NamedTuple):
     """The policy of each section of the ConfigMap; None before the first valid one."""
 
     colocation: Policy[Colocation] | None = None
-    springtide: Policy[Own] | None = None
+    springtide: Policy[SpringtideConfig] | None = None
     normalization: Policy[Normalization] | None = None
     amplification: Policy[Amplification] | None = None
     slo: SloPolicy = NO_RULES
@@ -230,7 +230,7 @@ def _of_node(
     return merged(policy.of_labels(record.labels), own), problems
 
 
-def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
+def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy | None:
     """The settings of prediction that the policy sets for a node; None if there are none. For an
     interval that is Koordinator's default the worker's setting holds."""
     taken = bounded(strategy)
@@ -252,7 +252,7 @@ def node_strategy(strategy: Colocation, own: Own) -> NodeStrategy | None:
     return None if found == NodeStrategy() else found
 
 
-def overcommit_of(strategy: Colocation, own: Own) -> Overcommit:
+def overcommit_of(strategy: Colocation, own: SpringtideConfig) -> Overcommit:
     """The settings of Mid and Batch from both strategies."""
     settings: dict[str, Any] = {}
     for part in (strategy, own):

@@ -11,13 +11,15 @@ import msgspec
 
 from pipeline.processors.policy.config_sections import Section, out_of_range, strange_texts
 from pipeline.processors.predictors.registry import available
-from pipeline.topics.overcommit_terms import MID_FORMULAS
+from pipeline.topics.overcommit_policy import MID_FORMULAS
 
 ANNOTATION: Final = "springtide/strategy"
 KEY: Final = "springtide-config"
 
 
-class Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SpringtideConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
+):
     """The settings of the cluster, of an entry of `nodeConfigs`, or of a node's annotation. The
     worker's settings hold for predictor and margins that are not set."""
 
@@ -31,7 +33,7 @@ class Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     buffer_percent: int | None = None
 
 
-DEFAULTS: Final = Own(
+DEFAULTS: Final = SpringtideConfig(
     mid_formula="v1.6", mid_reclaim_percent=100, promise_once=True, buffer_percent=0
 )
 
@@ -45,7 +47,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 
-def problems_of(of: Own) -> Iterator[tuple[str, str]]:
+def problems_of(of: SpringtideConfig) -> Iterator[tuple[str, str]]:
     """Every value that is out of range: the name of its field, and the problem."""
     yield from out_of_range(of, _RANGES)
     yield from strange_texts(of, {"mid_formula": MID_FORMULAS})
@@ -53,7 +55,7 @@ def problems_of(of: Own) -> Iterator[tuple[str, str]]:
         yield "predictor", "predictor is not a name of 1 to 100 characters"
 
 
-def oddities_of(of: Own) -> Iterator[str]:
+def oddities_of(of: SpringtideConfig) -> Iterator[str]:
     """Warn of a predictor that is not installed here; the workers' settings decide which run."""
     if of.predictor is not None and of.predictor not in available():
         yield (

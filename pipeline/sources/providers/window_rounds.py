@@ -33,7 +33,7 @@ from pipeline.topics.samples import SampleBatch, encode_samples
 
 log = get_logger(__name__)
 
-SOURCE: Final = "provider"
+WRITER: Final = "provider"
 
 _PAUSE_SECONDS: Final = 5.0
 # Encoding a sample takes milliseconds, and the lease must be renewed in between.
@@ -127,7 +127,7 @@ class WindowPublisher:
             return
         sampled = self._sampler.samples(fetched, window, self._inventory)
         for entries in _chunks(await encode_in_threads(sampled.batches)):
-            await write_batches(self._producer, self._kafka, SOURCE, entries)
+            await write_batches(self._producer, self._kafka, WRITER, entries)
         provider_metrics.count(fetched, sampled)
         provider_metrics.WINDOWS.labels("published" if sampled.batches else "empty").inc()
         self._log_problems(fetched)

@@ -75,7 +75,7 @@ def bank_of(config: ModelConfig, windows: int = 1) -> Bank:
 
 def after(
     learned: dict[str, Learned], config: ModelConfig | None = None, windows: int = 1
-) -> tuple[Bank, state_codec.NodeState]:
+) -> tuple[Bank, state_codec.ModelState]:
     """A bank that has taken the import over, and its state."""
     config = config or ModelConfig()
     state = state_codec.decode(bank_of(config, windows).state_of("node-a"))

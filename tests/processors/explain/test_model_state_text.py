@@ -10,7 +10,7 @@ from tests.processors.windows import GIB, Pod, window
 
 
 @pytest.fixture
-def state() -> state_codec.NodeState:
+def state() -> state_codec.ModelState:
     bank = Bank()
     bank.apply([window(i, [Pod("a", (1.0, float("nan")))], usage=(i, 2 * GIB)) for i in (1, 3)])
     return state_codec.decode(bank.state_of("node-a"))
@@ -23,7 +23,7 @@ def rows(lines: list[str]) -> dict[tuple[str, str], dict[str, str]]:
     return {(line[0], line[4]): dict(zip(titles, line, strict=False)) for line in cells}
 
 
-def test_entities_have_samples_times_buckets_and_moments(state: state_codec.NodeState) -> None:
+def test_entities_have_samples_times_buckets_and_moments(state: state_codec.ModelState) -> None:
     found = rows(table(state))
     assert [name for name, resource in found if resource == "cpu"] == list(ENTITIES)
     cpu = found["node", "cpu"]
@@ -33,7 +33,7 @@ def test_entities_have_samples_times_buckets_and_moments(state: state_codec.Node
     assert found["node", "memory"]["MEAN"] == "2.14748e+09"
 
 
-def test_without_samples_nothing_is_zero(state: state_codec.NodeState) -> None:
+def test_without_samples_nothing_is_zero(state: state_codec.ModelState) -> None:
     found = rows(table(state, pods=True))
     for key in (("unknown", "cpu"), ("a", "memory")):
         assert (found[key]["SAMPLES"], found[key]["BUCKETS"], found[key]["MEAN"]) == (
@@ -43,7 +43,7 @@ def test_without_samples_nothing_is_zero(state: state_codec.NodeState) -> None:
     assert found["a", "cpu"]["SAMPLES"] == "2"
 
 
-def test_pods_and_rows_are_shown_when_asked_for(state: state_codec.NodeState) -> None:
+def test_pods_and_rows_are_shown_when_asked_for(state: state_codec.ModelState) -> None:
     assert names_of(state) == (*ENTITIES, "a")
     assert {name for name, _ in rows(table(state, pods=True))} == {*ENTITIES, "a"}
     assert {name for name, _ in rows(table(state, ["a", "prod"]))} == {"a", "prod"}
@@ -51,7 +51,7 @@ def test_pods_and_rows_are_shown_when_asked_for(state: state_codec.NodeState) ->
         table(state, ["z"])
 
 
-def test_the_head_says_what_it_is_of(state: state_codec.NodeState) -> None:
+def test_the_head_says_what_it_is_of(state: state_codec.ModelState) -> None:
     text = "\n".join(head(state))
     assert f"model {state.fingerprint}" in text
     assert "windows: 2 applied, 1 missing" in text

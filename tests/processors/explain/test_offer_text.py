@@ -12,7 +12,7 @@ from pipeline.processors.explain.offer_text import explain_offers
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.derivations import Checked, check, numbers
 from tests.processors.joined import NODE_ROW, joined, logged, view_of

@@ -22,7 +22,7 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import Container
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import known_pod

@@ -15,7 +15,7 @@ from pipeline.processors.overcommit.resource_columns import (
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of
-from pipeline.processors.policy.springtide_config import Own
+from pipeline.processors.policy.springtide_config import SpringtideConfig
 
 AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
 PERCENT = st.integers(0, 1000)
@@ -107,5 +107,7 @@ def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Strategies]:
             request=amounts([pod.request for _, pod in pods]),
             usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
         ),
-        strategies([overcommit_of(merged(DEFAULTS, node.own), Own()) for node in nodes]),
+        strategies(
+            [overcommit_of(merged(DEFAULTS, node.own), SpringtideConfig()) for node in nodes]
+        ),
     )

@@ -12,7 +12,7 @@ from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocate
 from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
-from pipeline.topics.overcommit_terms import MID_FORMULAS, Overcommit
+from pipeline.topics.overcommit_policy import MID_FORMULAS, Overcommit
 from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
 
 MARGIN, RECLAIM = 10, 60

@@ -17,7 +17,7 @@ from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SYSTEM_TIER

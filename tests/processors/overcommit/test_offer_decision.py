@@ -15,7 +15,7 @@ from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, Resources
 
 AS_OF = 1_700_000_010.0

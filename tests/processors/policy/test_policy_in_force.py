@@ -17,7 +17,7 @@ from pipeline.processors.policy.springtide_config import ANNOTATION
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import KnownNode, NodeRecord, NodeStrategy, detached
-from pipeline.topics.overcommit_terms import Overcommit
+from pipeline.topics.overcommit_policy import Overcommit
 
 ON = {"enable": True}
 GOLD = {"pool": "gold"}

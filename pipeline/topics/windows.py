@@ -23,12 +23,17 @@ from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
-from pipeline.topics.pod_columns import PodColumns, read_pod_columns
+from pipeline.topics.pod_columns import (
+    DecodedPods,
+    PodColumns,
+    encode_pod_columns,
+    read_pod_columns,
+)
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import FloatArray, Listing, SampleRows, read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
-POD_COLUMNS: Final = PodColumns.__struct_fields__
+POD_COLUMNS: Final = DecodedPods.__struct_fields__
 
 _CACHED_NODES: Final = 16_384
 _CACHED_BYTES: Final = 4_096
@@ -73,7 +78,7 @@ class WindowRows:
     def ages(self) -> FloatArray:
         """Seconds from each pod's creation to the window's end, (pods,); NaN is unknown."""
         end = self.sample.header.window_end_ms / 1000
-        return np.maximum(end - self.pods.number("created_seconds"), 0.0)
+        return np.maximum(end - self.pods.created, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,7 @@ def departure(node: str, appended_ms: int) -> Window:
     return Window(
         type="departure",
         header=header,
-        rows=WindowRows(read_rows(sample), PodColumns(pod_class=())),
+        rows=WindowRows(read_rows(sample), encode_pod_columns(DecodedPods(pod_class=()))),
         node=NodeFacts(),
         sample_offset=-1,
         appended_ms=appended_ms,

@@ -32,7 +32,7 @@ from pipeline.topics.node_state import (
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy, Taint
 from pipeline.topics.overcommit_policy import Overcommit
-from pipeline.topics.pod_columns import PodColumns
+from pipeline.topics.pod_columns import DecodedPods, encode_pod_columns
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.predictions import (
     CountColumns,
@@ -104,7 +104,7 @@ def window_record() -> windows.Window:
     """The sample above as the join writes it."""
     rows = sample_rows()
     rows[4]["cpu_cores_avg"] = None
-    pods = PodColumns(
+    pods = DecodedPods(
         pod_class=("prod", "unknown"),
         namespace=("shop", None),
         name=("cart-0", None),
@@ -121,7 +121,9 @@ def window_record() -> windows.Window:
     return windows.Window(
         type="window",
         header=HEADER,
-        rows=windows.WindowRows(read_rows(encode_samples(SampleBatch(HEADER, rows))), pods),
+        rows=windows.WindowRows(
+            read_rows(encode_samples(SampleBatch(HEADER, rows))), encode_pod_columns(pods)
+        ),
         node=windows.NodeFacts(
             known=True,
             allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),

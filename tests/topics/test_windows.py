@@ -18,7 +18,13 @@ from pipeline.errors import (
 )
 from pipeline.processors.kubernetes.pod_classes import CLASSES as PROCESSOR_CLASSES
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.pod_columns import CLASSES, LineCache, PodColumns, read_pod_columns
+from pipeline.topics.pod_columns import (
+    CLASSES,
+    DecodedPods,
+    LineCache,
+    encode_pod_columns,
+    read_pod_columns,
+)
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,
@@ -134,8 +140,8 @@ def test_unknown_facts_are_ignored_and_missing_ones_are_unknown() -> None:
     facts = {0: head(more=[]), 1: b'{"known":true,"zone":"b"}'}
     facts[2] = pods(gpu=[1, 2], request_cpu_millicores=[500, None])
     window = decode_window(with_lines(facts))
-    assert window.rows.pods.column("request_cpu_millicores") == (500.0, None)
-    assert window.rows.pods.column("deleting") == (None, None)
+    assert window.rows.pods.decode().column("request_cpu_millicores") == (500.0, None)
+    assert window.rows.pods.decode().column("deleting") == (None, None)
     assert (window.node, window.sample_offset, window.bad_values) == (NodeFacts(known=True), 1, {})
 
 
@@ -240,12 +246,15 @@ def test_changed_lines_are_read_or_refused(number: int, text: str) -> None:
 
 
 def test_pod_columns_give_arrays_in_order_of_the_pods() -> None:
-    columns = PodColumns(
-        pod_class=("prod", None, "of tomorrow", "batch"),
-        phase=("Running", "Gone", None, "Succeeded"),
-        koordinator_qos=("LSE", "LS", None, "LSE"),
-        deleting=(True, False, None, False),
-        created_seconds=(1.0, None, 2.5, 0.0),
+    columns = encode_pod_columns(
+        DecodedPods(
+            pod_class=("prod", None, "of tomorrow", "batch"),
+            phase=("Running", "Gone", None, "Succeeded"),
+            koordinator_qos=("LSE", "LS", None, "LSE"),
+            deleting=(True, False, None, False),
+            created_seconds=(1.0, None, 2.5, 0.0),
+            request_memory_bytes=(None, 1.0, 2.0, 3.0),
+        )
     )
     unknown = CLASSES.index("unknown")
     assert columns.classes.tolist() == [0, unknown, unknown, CLASSES.index("batch")]
@@ -253,22 +262,22 @@ def test_pod_columns_give_arrays_in_order_of_the_pods() -> None:
     assert columns.listed.tolist() == [True, False, False, False]
     assert columns.exclusive.tolist() == [True, False, False, True]
     assert columns.terminating.tolist() == [True, False, False, False]
-    created = columns.number("created_seconds")
-    assert np.array_equal(created, [1.0, np.nan, 2.5, 0.0], equal_nan=True)
-    assert np.isnan(columns.number("limit_memory_bytes")).all()
-    assert columns.column("name") == (None,) * 4
+    assert np.array_equal(columns.created, [1.0, np.nan, 2.5, 0.0], equal_nan=True)
+    requests = [[np.nan] * 4, [np.nan, 1.0, 2.0, 3.0]]
+    assert np.array_equal(columns.requests.T, requests, equal_nan=True)
+    assert columns.decode().column("name") == (None,) * 4
 
 
 def test_pod_columns_are_decoded_once_unless_they_are_long() -> None:
-    few, many = (PodColumns(pod_class=("prod",), name=("x" * size,)) for size in (1, 100_000))
-    assert read_pod_columns(few.data) is read_pod_columns(few.data)
-    assert read_pod_columns(many.data) is not read_pod_columns(many.data)
-    assert read_pod_columns(many.data).name == many.name
+    few, many = (DecodedPods(pod_class=("prod",), name=("x" * size,)) for size in (1, 100_000))
+    assert encode_pod_columns(few) is encode_pod_columns(few)
+    assert encode_pod_columns(many) is not encode_pod_columns(many)
+    assert encode_pod_columns(many).decode().name == many.name
 
 
 def test_decoded_pod_columns_are_cached_up_to_a_number_of_bytes() -> None:
     cache = LineCache(100)
-    columns = PodColumns(pod_class=("prod",))
+    columns = encode_pod_columns(DecodedPods(pod_class=("prod",)))
     for first in b"abc":
         cache.put(bytes([first]) * 40, columns)
     assert cache.bytes == 80
@@ -280,5 +289,5 @@ def test_decoded_pod_columns_are_cached_up_to_a_number_of_bytes() -> None:
 
 
 def test_equal_lines_give_one_object() -> None:
-    line = PodColumns(pod_class=("prod", "mid")).data
+    line = encode_pod_columns(DecodedPods(pod_class=("prod", "mid"))).data
     assert read_pod_columns(bytes(bytearray(line))) is read_pod_columns(line)

@@ -12,7 +12,7 @@ def column(window: Window, name: str) -> list[Any]:
     if name not in POD_COLUMNS:
         return [row.get(name) for row in read_samples(window.rows.sample.data).rows]
     values: list[Any] = [None] * len(window.rows)
-    pods = window.rows.pods.column(name)
+    pods = window.rows.pods.decode().column(name)
     for row, value in zip(window.rows.listing.pods.tolist(), pods, strict=True):
         values[row] = value
     return values

@@ -136,7 +136,7 @@ def pod_names(window: Window) -> set[str]:
 
 def _names(window: Window) -> list[tuple[str | None, str | None]]:
     """Namespace and name of each pod in order of the UIDs."""
-    pods = window.rows.pods
+    pods = window.rows.pods.decode()
     return list(zip(pods.column("namespace"), pods.column("name"), strict=True))
 
 

@@ -19,7 +19,7 @@ from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.pod_columns import CLASSES, PodColumns, read_pod_columns
+from pipeline.topics.pod_columns import CLASSES, DecodedPods, PodColumns, encode_pod_columns
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import POD_COLUMNS, NodeFacts, Window, WindowRows
@@ -132,7 +132,7 @@ def listing_facts(
         return last
     columns, bad_values = pod_columns(listed)
     # The models decode these columns from the log and then share this object.
-    return ListingFacts(listing, listed, read_pod_columns(columns.data), bad_values)
+    return ListingFacts(listing, listed, encode_pod_columns(columns), bad_values)
 
 
 def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
@@ -175,7 +175,7 @@ def _is_bad(values: FloatArray, largest: FloatArray) -> BoolArray:
     return ~((values >= 0.0) & (values <= largest))
 
 
-def pod_columns(pods: Sequence[PodRow | None]) -> tuple[PodColumns, dict[str, int]]:
+def pod_columns(pods: Sequence[PodRow | None]) -> tuple[DecodedPods, dict[str, int]]:
     """The facts about `pods` as columns, and the number of invalid amounts per column, which become
     null. None is a pod without a record."""
     rows = [pod or _UNKNOWN_POD for pod in pods]
@@ -200,4 +200,4 @@ def pod_columns(pods: Sequence[PodRow | None]) -> tuple[PodColumns, dict[str, in
         for name, values in columns.items()
         if name == "pod_class" or any(value is not None for value in values)
     }
-    return PodColumns(**known), bad_values
+    return DecodedPods(**known), bad_values

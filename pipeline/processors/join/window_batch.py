@@ -94,19 +94,19 @@ def _read_facts(listing: Listing, pods: PodColumns) -> EntityFacts:
     tiers = np.flatnonzero(listing.kinds == _TIER).tolist()
     return EntityFacts(
         listing=listing,
-        rows=listing.pods.astype(np.int64),
+        rows=listing.pods.astype(np.int64, copy=False),
         hosts=np.flatnonzero(listing.kinds == _HOST_APP),
         system=np.array([row for row in tiers if listing.ids[row] == SYSTEM_TIER], np.int64),
         pods=listed_pods(
             listing.uids,
             pods.classes,
-            paired(pods.number("request_cpu_millicores"), pods.number("request_memory_bytes")),
+            pods.requests,
             ~(pods.ended | pods.terminating),
             pods.ended,
         ),
         running=pods.listed,
         exclusive=pods.exclusive,
-        created=pods.number("created_seconds"),
+        created=pods.created,
     )
 
 

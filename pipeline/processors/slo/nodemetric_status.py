@@ -95,7 +95,8 @@ def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetricReport, ...]:
     """The pods of `window` with a known name, and their `usage` (n, 2) in order of their UIDs.
     Deleted pods are left out: another pod of the same name may exist."""
     pods = window.rows.pods
-    columns = (pods.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
+    decoded = pods.decode()
+    columns = (decoded.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
     return tuple(
         PodMetricReport(
             namespace=namespace,

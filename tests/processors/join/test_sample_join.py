@@ -171,7 +171,7 @@ def test_facts_are_computed_again_only_after_a_change() -> None:
     assert listing_facts(listing, again, first) is first
     del pods["b"]
     second = listing_facts(listing, pods, first)
-    assert second.columns.column("namespace") == ("shop", None)
+    assert second.columns.decode().column("namespace") == ("shop", None)
     assert listing_facts(listing, again, second).columns is first.columns
     other = read(NODE_ROW, pod_row("b"), pod_row("a")).listing
     swapped = listing_facts(other, again, first)

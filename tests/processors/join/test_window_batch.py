@@ -21,7 +21,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.pod_columns import CLASSES, PodColumns
+from pipeline.topics.pod_columns import CLASSES, DecodedPods, encode_pod_columns
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window, WindowRows, encode_window
 from tests.processors.joined import (
@@ -278,7 +278,7 @@ PODS = [pod_row(uid) for uid in "abcd"]
 def test_missing_or_unsupported_class_counts_as_unknown(through_the_log: bool) -> None:
     window = joined(NODE_ROW, *PODS)
     names = ("prod", "free", "of tomorrow", None)
-    rows = WindowRows(window.rows.sample, PodColumns(pod_class=names))
+    rows = WindowRows(window.rows.sample, encode_pod_columns(DecodedPods(pod_class=names)))
     window = dataclasses.replace(window, rows=rows)
     if through_the_log:
         window = logged(window)

@@ -16,11 +16,11 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.view_documents import (
     generation_of,
-    needs_view,
     node_view,
     shortened,
     with_generation,
 )
+from pipeline.processors.overcommit.status_patch import needs_view
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord

@@ -8,15 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
-import numpy as np
 
-from pipeline.processors.overcommit.status_patch import is_due
-from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodFacts, PodRecord
-from pipeline.topics.resource_amounts import Resources
 
 GENERATIONS: Final = 1 << 24
 """How many views one claim of a partition may write."""
@@ -109,31 +105,6 @@ def generation_of(epoch: int, number: int) -> int:
     """The generation of the n-th view written under the claim `epoch`, above all those of earlier
     claims."""
     return epoch * GENERATIONS + number
-
-
-def needs_view(old: NodeResourcesRecord | None, new: NodeResourcesRecord | None) -> bool:
-    """Whether resources changed so much that a Node's status would be written: smaller changes
-    alone make no new view."""
-    if old is None or new is None:
-        return old is not new
-    strategy = new.strategy
-    due = is_due(
-        np.array([_amounts(old)]),
-        np.array([_amounts(new)]),
-        np.array([strategy.resource_diff_threshold]),
-        np.array([parse_time(new.as_of) - parse_time(old.as_of)]),
-        np.array([float(strategy.update_time_threshold_seconds)]),
-    )
-    return bool(due[0])
-
-
-def _amounts(record: NodeResourcesRecord) -> list[int]:
-    amounts: list[int] = []
-    for resources in (record.batch, record.mid, record.mid_lower_bound):
-        known = resources or Resources()
-        both = (known.cpu_millicores, known.memory_bytes)
-        amounts += [-1 if amount is None else amount for amount in both]
-    return amounts
 
 
 def _of_koordinator(texts: Mapping[str, str]) -> dict[str, str]:

@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.join.system_usage import remainder
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import PLAUSIBLE
 from pipeline.processors.model.pairs import paired, pairs
 from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by
+from pipeline.processors.model.system_usage import remainder
 from pipeline.processors.model.training_batch import (
     ListedPods,
     TrainingBatch,
@@ -151,19 +151,28 @@ class WindowBatch:
         lengths = [len(sample) for sample in self._samples]
         self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
         self._window_of_row = np.arange(len(lengths)).repeat(lengths)
-        self._nodes = self._starts + [facts.listing.node for facts in self.facts]
-        self._pods = self._placed([facts.rows for facts in self.facts])
+        self.node_rows = self._starts + [facts.listing.node for facts in self.facts]
+        self.pod_rows = self._placed([facts.rows for facts in self.facts])
         self._hosts = self._placed([facts.hosts for facts in self.facts])
-        self.window_of = self._window_of_row.take(self._pods)
+        self.window_of = self._window_of_row.take(self.pod_rows)
         self.pod_slices = _slices([len(facts.rows) for facts in self.facts])
         self.host_slices = _slices([len(facts.hosts) for facts in self.facts])
-        self._seen = self._number("coverage")
-        own = self._seen[self._nodes]
+        self._seen = self.number("coverage")
+        own = self._seen[self.node_rows]
         self.coverage = np.where(np.isnan(own), 0.0, own)
         of_node = self.coverage.take(self._window_of_row)
         # As long as the node where it is not known.
         seen = np.fmin(self._seen, of_node)
         self._shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
+
+    def number(self, name: str) -> FloatArray:
+        """One of `NUMBER_COLUMNS`, (rows,), NaN unknown: take its `node_rows` or `pod_rows`."""
+        if not self._alike:
+            return np.concatenate([sample.number(name) for sample in self._samples])
+        place = self._places.get(name)
+        if place is None:
+            return np.full(len(self._window_of_row), np.nan)
+        return np.concatenate([sample.numbers[place] for sample in self._samples])
 
     def __len__(self) -> int:
         """Windows."""
@@ -189,12 +198,12 @@ class WindowBatch:
                 for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
             ],
             allocatable=amounts([window.node.allocatable for window in self.windows]),
-            node_usage=usage[self._nodes],
+            node_usage=usage[self.node_rows],
             host_apps=self._sums(usage, self._hosts),
             system=self._system(usage),
             window_of=self.window_of,
-            pods=usage.take(self._pods, axis=0),
-            pod_coverage=self._seen.take(self._pods),
+            pods=usage.take(self.pod_rows, axis=0),
+            pod_coverage=self._seen.take(self.pod_rows),
             pod_ages=np.concatenate(
                 [
                     facts.ages(window.header.window_end_ms)
@@ -207,17 +216,17 @@ class WindowBatch:
     def average(self) -> AverageUsage:
         """Average usage of the node, its pods and everything else."""
         usage, whole = self._average_rows, self._whole_rows
-        pods = whole.take(self._pods, axis=0)
+        pods = whole.take(self.pod_rows, axis=0)
         classes, class_pods = self._by_class(pods)
         return AverageUsage(
-            node=usage[self._nodes],
+            node=usage[self.node_rows],
             system=self._system(usage),
             host_apps=self._sums(whole, self._hosts),
-            rates=np.stack([self._number(name)[self._nodes] for name in RATES.values()], axis=1),
+            rates=np.stack([self.number(name)[self.node_rows] for name in RATES.values()], axis=1),
             classes=classes,
             class_pods=class_pods,
             pods=pods,
-            pods_alive=usage.take(self._pods, axis=0),
+            pods_alive=usage.take(self.pod_rows, axis=0),
             hosts=whole.take(self._hosts, axis=0),
         )
 
@@ -239,15 +248,6 @@ class WindowBatch:
         """Row numbers within each window as row numbers within all."""
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
-    def _number(self, name: str) -> FloatArray:
-        """A column of the samples' numbers, (rows,)."""
-        if not self._alike:
-            return np.concatenate([sample.number(name) for sample in self._samples])
-        place = self._places.get(name)
-        if place is None:
-            return np.full(len(self._window_of_row), np.nan)
-        return np.concatenate([sample.numbers[place] for sample in self._samples])
-
     def _usage(self, statistic: str) -> FloatArray:
         """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
         memory = self._stated("memory_bytes", statistic)
@@ -257,12 +257,12 @@ class WindowBatch:
         return paired(self._stated("cpu_cores", statistic), memory)
 
     def _stated(self, usage: str, statistic: str) -> FloatArray:
-        values = self._number(f"{usage}_{statistic}")
+        values = self.number(f"{usage}_{statistic}")
         for other in INSTEAD[statistic]:
             missing = np.isnan(values)
             if not missing.any():
                 break
-            values = np.where(missing, self._number(f"{usage}_{other}"), values)
+            values = np.where(missing, self.number(f"{usage}_{other}"), values)
         return values
 
     def _sums(self, usage: FloatArray, rows: IntArray) -> FloatArray:
@@ -295,8 +295,8 @@ class WindowBatch:
         if len(measured) == len(self):
             return usage[measured]
         whole = self._whole_rows
-        pods, hosts = self._sums(whole, self._pods), self._sums(whole, self._hosts)
-        system = remainder(self._average_rows[self._nodes], pods, hosts)
+        pods, hosts = self._sums(whole, self.pod_rows), self._sums(whole, self._hosts)
+        system = remainder(self._average_rows[self.node_rows], pods, hosts)
         system[self._window_of_row[measured]] = usage[measured]
         return system
 

@@ -12,7 +12,6 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray
-from pipeline.processors.join import system_usage
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model import drift, reclaimable, usage_points
 from pipeline.processors.model.column_store import Columns
@@ -29,6 +28,7 @@ from pipeline.processors.model.model_config import (
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.pairs import stacked
+from pipeline.processors.model.system_usage import remainder
 from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatch, valid
 
 
@@ -84,7 +84,7 @@ def entity_values(
 
 
 def _remainder(batch: TrainingBatch, usage: FloatArray) -> FloatArray:
-    return system_usage.remainder(
+    return remainder(
         valid(batch.node_usage, PLAUSIBLE),
         reclaimable.sum_by(batch.window_of, usage, len(batch.heads)),
         valid(batch.host_apps, PLAUSIBLE),

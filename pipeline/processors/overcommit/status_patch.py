@@ -11,7 +11,9 @@ import numpy as np
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.policy.normalization import LARGEST_RATIO
-from pipeline.topics.resource_amounts import BATCH, MID, whole_bytes
+from pipeline.times import parse_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.resource_amounts import BATCH, MID, Resources, whole_bytes
 
 WRITTEN: Final = (*BATCH, *MID)
 """The extended resources: cpu in millicores and memory in bytes of Batch and of Mid."""
@@ -87,6 +89,31 @@ def is_due(
     late = ~(ages_seconds <= longest_seconds)
     due: BoolArray = differs.any(axis=1) | late
     return due
+
+
+def needs_view(old: NodeResourcesRecord | None, new: NodeResourcesRecord | None) -> bool:
+    """Whether resources changed so much that a Node's status would be written: smaller changes
+    alone make no new view."""
+    if old is None or new is None:
+        return old is not new
+    strategy = new.strategy
+    due = is_due(
+        np.array([_amounts(old)]),
+        np.array([_amounts(new)]),
+        np.array([strategy.resource_diff_threshold]),
+        np.array([parse_time(new.as_of) - parse_time(old.as_of)]),
+        np.array([float(strategy.update_time_threshold_seconds)]),
+    )
+    return bool(due[0])
+
+
+def _amounts(record: NodeResourcesRecord) -> list[int]:
+    amounts: list[int] = []
+    for resources in (record.batch, record.mid, record.mid_lower_bound):
+        known = resources or Resources()
+        both = (known.cpu_millicores, known.memory_bytes)
+        amounts += [-1 if amount is None else amount for amount in both]
+    return amounts
 
 
 def _part(old: IntArray, thresholds: FloatArray) -> IntArray:

@@ -1,9 +1,6 @@
-"""A node's view: what is in it, when it is new, and generations that only grow."""
-
-from typing import Any
+"""A node's view: its content, and generations that only grow."""
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,15 +8,12 @@ from pipeline.processors.join.view_documents import (
     GENERATIONS,
     LONGEST_ANNOTATION,
     generation_of,
-    needs_view,
     node_view,
     pod_view,
     shortened,
     with_generation,
 )
-from pipeline.times import format_time
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
@@ -27,16 +21,6 @@ from pipeline.topics.pods import Container
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import known_pod
 from tests.topics import golden
-
-
-def resources(cpu: int, at: float = 0.0, **values: Any) -> NodeResourcesRecord:
-    amount = Resources(cpu_millicores=cpu, memory_bytes=1)
-    fields: dict[str, Any] = {
-        "node": "n", "as_of": format_time(1_700_000_000 + at), "generation": 1, "offset": 1,
-        "epoch": 1, "strategy": Overcommit(), "predictor": "max", "mid": amount,
-        "mid_lower_bound": amount, "batch": amount,
-    }  # fmt: skip
-    return NodeResourcesRecord(**(fields | values))
 
 
 def test_a_view_has_all_of_its_node_and_pods() -> None:
@@ -55,12 +39,12 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
         overcommit=Overcommit(),
         strategy_hash='"generation":0',
     )
-    data = with_generation(node_view(record, [pod_view(pod)], resources(5)), 77)
+    data = with_generation(node_view(record, [pod_view(pod)], golden.NODE_RESOURCES), 77)
     view = decode_json(NodeViewRecord, data)
     assert view.generation == 77
     assert view.strategy_hash == record.strategy_hash
     assert view.annotations == {"node.koordinator.sh/reservation": "{}"}
-    assert view.resources == resources(5)
+    assert view.resources == golden.NODE_RESOURCES
     (found,) = view.pods
     assert (found.uid, found.pod_class, found.priority, found.deleting) == (
         "a",
@@ -134,23 +118,3 @@ def test_generations_of_a_later_claim_are_higher(
         epoch, later = sorted((epoch, later))
         assert generation_of(epoch, number) < generation_of(later, other)
     assert generation_of(later, other) < 2**53
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "tells"),
-    [
-        (None, None, False),
-        (None, resources(5), True),
-        (resources(5), None, True),
-        (resources(1000), resources(1100, 30), False),
-        (resources(1000), resources(1101, 30), True),
-        (resources(1000), resources(899, 30), True),
-        (resources(1000), resources(1001, 301), True),
-        (resources(1000), resources(1000, 30, mid=None), True),
-        (resources(1000), resources(1000, 30, mid_lower_bound=Resources()), True),
-    ],
-)
-def test_resources_need_a_view_when_a_status_would_be_written(
-    old: NodeResourcesRecord | None, new: NodeResourcesRecord | None, tells: bool
-) -> None:
-    assert needs_view(old, new) is tells

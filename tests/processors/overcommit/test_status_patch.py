@@ -18,16 +18,31 @@ from pipeline.processors.overcommit.status_patch import (
     KnownTiers,
     amounts_on,
     is_due,
+    needs_view,
     normalized,
     status_patch,
     written,
 )
+from pipeline.times import format_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.resource_amounts import Resources
 
 AMOUNT = st.integers(0, 2**53)
 THERE = st.just(ABSENT) | AMOUNT
 # Of a threshold and of a ratio the digits count, of which users write a few.
 THRESHOLD = st.integers(1, 10**9).map(lambda millionths: millionths / 10**6)
 RATIO = st.integers(100, 500).map(lambda hundredths: hundredths / 100)
+
+
+def resources(cpu: int, at: float = 0.0, **values: Any) -> NodeResourcesRecord:
+    amount = Resources(cpu_millicores=cpu, memory_bytes=1)
+    fields: dict[str, Any] = {
+        "node": "n", "as_of": format_time(1_700_000_000 + at), "generation": 1, "offset": 1,
+        "epoch": 1, "strategy": Overcommit(), "predictor": "max", "mid": amount,
+        "mid_lower_bound": amount, "batch": amount,
+    }  # fmt: skip
+    return NodeResourcesRecord(**(fields | values))
 
 
 def due(old: list[int], new: list[int], threshold: float, age: float, longest: float) -> bool:
@@ -184,3 +199,23 @@ def test_a_patch_has_the_given_resource_names() -> None:
     assert patch == {"status": {"capacity": said, "allocatable": said}}
     with pytest.raises(ValueError, match="zip"):
         status_patch([1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tells"),
+    [
+        (None, None, False),
+        (None, resources(5), True),
+        (resources(5), None, True),
+        (resources(1000), resources(1100, 30), False),
+        (resources(1000), resources(1101, 30), True),
+        (resources(1000), resources(899, 30), True),
+        (resources(1000), resources(1001, 301), True),
+        (resources(1000), resources(1000, 30, mid=None), True),
+        (resources(1000), resources(1000, 30, mid_lower_bound=Resources()), True),
+    ],
+)
+def test_resources_need_a_view_when_a_status_would_be_written(
+    old: NodeResourcesRecord | None, new: NodeResourcesRecord | None, tells: bool
+) -> None:
+    assert needs_view(old, new) is tells

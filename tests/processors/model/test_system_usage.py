@@ -1,6 +1,6 @@
 import numpy as np
 
-from pipeline.processors.join.system_usage import remainder
+from pipeline.processors.model.system_usage import remainder
 
 NAN = np.nan
 

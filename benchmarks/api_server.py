@@ -201,7 +201,7 @@ def _pod_template(cpu: str, memory: str) -> bytes:
         }
         for name in ("main", "proxy")
     ]
-    managed = [
+    managed: list[dict[str, Any]] = [
         {
             "manager": manager,
             "operation": "Update",

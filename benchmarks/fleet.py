@@ -32,7 +32,7 @@ import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks import inventory
-from benchmarks.exporter import cost
+from benchmarks.exporter import Cost, cost
 from benchmarks.roles import ROOT, springtide
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
@@ -209,7 +209,9 @@ async def measure(settings: Settings, seconds: float, pids: Mapping[str, int]) -
     report(np.array(delays), before, after, took)
 
 
-def report(delays: np.ndarray, before: Mapping, after: Mapping, took: float) -> None:
+def report(
+    delays: np.ndarray, before: Mapping[str, Cost], after: Mapping[str, Cost], took: float
+) -> None:
     """The tables."""
     p50, p99 = np.percentile(delays, [50, 99])
     print(f"\n{len(delays):,} node states in {took:.0f} s, {len(delays) / took:,.0f} a second")
@@ -253,6 +255,7 @@ def main() -> None:
         print("writing what the nodes and pods are", file=sys.stderr, flush=True)
         asyncio.run(inventory.publish(settings, fleet))
         broker = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", PREFIX)
+        assert kafka.pid
         pids = {"broker": kafka.pid}
         for number in range(given.workers):
             role = ("worker", "--no-supervise", "--metrics-port", "0")

@@ -30,5 +30,5 @@ def make_context(
         clock=clock,
         settings=Settings(actuator=ActuatorSettings(**{"mode": "act", **actuator})),
         placement=placement,
-        report=[].append if reports is None else reports.append,
+        report=(reports if reports is not None else []).append,
     )

@@ -59,7 +59,7 @@ GOOD: Final[dict[str, tuple[Topic, Record]]] = {
     "nodes": (NODES, NODE), "resources": (RESOURCES, OFFERED), "state": (NODE_STATE, STATE),
     "plans": (EVICTION_PLANS, PLAN),
 }  # fmt: skip
-ODD: Final = (
+ODD: Final[tuple[Any, ...]] = (
         None, True, "", "yesterday", "2024-02-30T00:00:00Z", "0000-01-01T00:00:00Z", "NaN", "5m",
         -1, 0, 1, 2**53, 2**63 - 1, 2**63, 2**70, -(2**70), 10**400, 0.5, -1e308, 1e308, [], [""],
         {}, {"": ""}, {"enable": True}, {"durations": ["5m", "x"]}, [[[]]],

@@ -79,9 +79,9 @@ class World:
         return annotations
 
     def outcomes(self) -> list[tuple[str, str]]:
-        outcomes = [(report.action, report.outcome) for report in self.reports]
+        reports = [*self.reports]
         self.reports.clear()
-        return outcomes
+        return [(report.action, report.outcome) for report in reports]
 
 
 def methods(asked: list[Asked]) -> list[str]:

@@ -1,6 +1,7 @@
 """Small windows for tests, each with different usage."""
 
 import random
+from typing import Any
 
 from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.model.model_config import ModelConfig
@@ -14,7 +15,7 @@ CONFIG = ModelConfig(expiration_seconds=60)
 
 
 def window(
-    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1, **usage: float
+    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1, **usage: Any
 ) -> bytes:
     """Return the encoded window number `step` (5 s each) of `node`, with this `usage`."""
     rng = random.Random(f"{node}/{step}/{epoch}")
@@ -47,7 +48,7 @@ class LogWriter:
         self._steps: dict[str, int] = {}
         self.samples = 0
 
-    def window(self, node: str, skip: int = 0, epoch: int = 1, **usage: float) -> int:
+    def window(self, node: str, skip: int = 0, epoch: int = 1, **usage: Any) -> int:
         """Append the next window of `node`; `skip` > 0 leaves a gap, < 0 repeats an old window."""
         step = self._steps[node] = self._steps.get(node, 0) + 1 + skip
         self._broker.put("t.samples", self._place[1], node.encode(), b"a sample")

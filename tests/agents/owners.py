@@ -127,7 +127,9 @@ def content(model: ModelCursor) -> dict[str, Any]:
         node: (
             model.bank.state_of(node),
             model.counters[node],
-            canonical(report.prediction) if (report := model.reports[node]) else None,
+            canonical(report.prediction)
+            if (report := model.reports[node]) and report.prediction
+            else None,
             canonical(report.node_state) if report else None,
         )
         for node in model.bank.nodes

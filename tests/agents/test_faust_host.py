@@ -145,7 +145,7 @@ async def test_a_failed_delivery_raises(consumer: UnpausedConsumer, must_wait: b
 
 async def test_waiting_for_an_event_works_as_in_faust(consumer: UnpausedConsumer) -> None:
     """Faust waits for the end of a rebalance in this way."""
-    resumed = asyncio.Event()
+    resumed: Any = asyncio.Event()
     waiting = asyncio.create_task(consumer.wait(resumed))
     await asyncio.sleep(0.01)
     assert not waiting.done()
@@ -159,7 +159,8 @@ async def test_a_fetch_waits_a_tenth_of_a_second_in_the_broker(
 ) -> None:
     ours = consumer._new_consumer_thread()
     theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
-    clients = [each._create_worker_consumer(consumer.transport) for each in (ours, theirs)]
+    transport: Any = consumer.transport
+    clients = [each._create_worker_consumer(transport) for each in (ours, theirs)]
     try:
         assert [client._fetch_max_wait_ms for client in clients] == [100, 1500]
     finally:
@@ -303,7 +304,8 @@ class FakeMember:
 async def test_signals_of_the_app_are_awaited_calls_of_the_member(app: App) -> None:
     member, group = FakeMember(), FaustGroup(app, PARTITION.topic)
     others = {TP("springtide.others", 7), TP(PARTITION.topic, 1)}
-    app._consumer = SimpleNamespace(assignment=lambda: {PARTITION, *others})
+    assigned: Any = SimpleNamespace(assignment=lambda: {PARTITION, *others})
+    app._consumer = assigned
     group.connect(member)
     await app.on_rebalance_complete.send()
     await app.on_partitions_revoked.send({PARTITION})

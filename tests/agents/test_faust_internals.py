@@ -165,12 +165,12 @@ def test_a_default_is_as_the_decision_record_says(setting: str) -> None:
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> faust.App:
+def app(tmp_path: Path) -> Any:
     return create_app(Settings(), tmp_path)
 
 
 @pytest.fixture
-async def client(app: faust.App) -> Any:
+async def client(app: Any) -> Any:
     """The aiokafka consumer of a worker, not started."""
     consumer = app.transport.create_consumer(
         _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
@@ -198,13 +198,13 @@ async def test_aiokafka_reads_the_fetch_wait_when_it_starts(client: Any) -> None
     )
 
 
-async def test_standby_replicas_select_the_assignor_of_faust(app: faust.App, client: Any) -> None:
+async def test_standby_replicas_select_the_assignor_of_faust(app: Any, client: Any) -> None:
     assert client.thread._assignor is app.assignor, (
         "table_standby_replicas=1 selects Faust's assignor, which moves few partitions"
     )
 
 
-async def test_a_nearly_full_queue_calls_the_consumer(app: faust.App) -> None:
+async def test_a_nearly_full_queue_calls_the_consumer(app: Any) -> None:
     """So `UnpausedConsumer` can leave out the pause."""
     queue: Any = ThrowableQueue(5, flow_control=FlowControlEvent(initially_suspended=False))
     calls: list[str] = []
@@ -220,7 +220,7 @@ async def test_a_nearly_full_queue_calls_the_consumer(app: faust.App) -> None:
     assert calls == ["full", "drop"]
 
 
-async def test_the_delivery_to_a_full_queue_waits_for_room(app: faust.App) -> None:
+async def test_the_delivery_to_a_full_queue_waits_for_room(app: Any) -> None:
     """Without pauses this limits the buffered messages."""
     app._consumer = app.transport.create_consumer(
         _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
@@ -237,7 +237,7 @@ async def test_the_delivery_to_a_full_queue_waits_for_room(app: faust.App) -> No
     await asyncio.wait_for(waiting, 5)
 
 
-async def test_each_delivery_is_awaited_by_wait_first(app: faust.App) -> None:
+async def test_each_delivery_is_awaited_by_wait_first(app: Any) -> None:
     consumer = app.transport.create_consumer(
         _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
     )
@@ -271,7 +271,8 @@ def _message(offset: int, kind: type[Message] = Message) -> Message:
 async def test_a_stopped_agent_throws_stop_async_iteration_into_the_queue() -> None:
     queue: Any = ThrowableQueue(flow_control=FlowControlEvent(initially_suspended=False))
     channel = SimpleNamespace(_throw=queue._throw)
-    Actor.cancel(SimpleNamespace(stream=SimpleNamespace(channel=channel)))
+    actor: Any = SimpleNamespace(stream=SimpleNamespace(channel=channel))
+    Actor.cancel(actor)
     with pytest.raises(StopAsyncIteration):
         await queue.get()
 
@@ -281,7 +282,7 @@ async def test_a_message_timestamp_is_in_seconds() -> None:
     assert "timestamp / 1000.0" in source, "StreamDelivery multiplies timestamps by 1000"
 
 
-async def test_the_monitor_notes_the_time_of_a_processed_event(app: faust.App) -> None:
+async def test_the_monitor_notes_the_time_of_a_processed_event(app: Any) -> None:
     app.sensors.add(app.monitor)
     stream: Any = asyncio.Event()
     stream.task_owner = asyncio.Event()
@@ -292,7 +293,7 @@ async def test_the_monitor_notes_the_time_of_a_processed_event(app: faust.App) -
     )
 
 
-async def test_acknowledged_records_are_committed_up_to_the_first_gap(app: faust.App) -> None:
+async def test_acknowledged_records_are_committed_up_to_the_first_gap(app: Any) -> None:
     consumer = app.transport.create_consumer(
         _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
     )
@@ -309,7 +310,7 @@ async def test_acknowledged_records_are_committed_up_to_the_first_gap(app: faust
 # -- behaviour: the group
 
 
-async def test_a_signal_awaits_a_handler_that_nothing_else_references(app: faust.App) -> None:
+async def test_a_signal_awaits_a_handler_that_nothing_else_references(app: Any) -> None:
     calls: list[Any] = []
 
     def connect() -> None:
@@ -368,13 +369,13 @@ async def test_an_exception_of_the_agent_is_not_handled_by_a_supervisor() -> Non
     )
 
 
-async def test_a_worker_has_the_state_that_its_exit_code_needs(app: faust.App) -> None:
+async def test_a_worker_has_the_state_that_its_exit_code_needs(app: Any) -> None:
     worker = faust.Worker(app, loop=asyncio.get_running_loop(), override_logging=False)
     assert (worker.app, worker.crash_reason, app.crash_reason) == (app, None, None)
     assert hasattr(worker, "spinner")
 
 
-async def test_streams_that_stop_do_not_wait_for_unacknowledged_messages(app: faust.App) -> None:
+async def test_streams_that_stop_do_not_wait_for_unacknowledged_messages(app: Any) -> None:
     async def wait_empty() -> None:
         raise AssertionError("stream_wait_empty=False must not wait")
 

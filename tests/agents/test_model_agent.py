@@ -140,8 +140,9 @@ async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> No
     broker = MemoryBroker()
     log, (model, _) = LogWriter(broker), cursor_over(broker)
     observed = []
-    for skip, usage in ((0, {}), (2, {}), (0, {"cpu_cores_avg": -1.0}), (0, {})):
-        log.window("a", skip=skip, **usage)
+    invalid: dict[str, Any] = {"cpu_cores_avg": -1.0}
+    for usage in ({}, {"skip": 2}, invalid, {}):
+        log.window("a", **usage)
         await model.process(broker.records("t.windows")[-1:])
         state = published(broker, "t.node-state")["a"]
         times = ("last_gap_at", "last_bad_value_at")

@@ -107,6 +107,7 @@ async def test_a_worker_with_kept_models_loads_the_import() -> None:
     assert samples(first, "a") == 4 + 2 + 1000
     assert first.recovery.bank.num_rows == first.model.bank.num_rows
     shard = first.shard
+    assert shard
     shard.ownership.owned = False
     await first.load(shard)
     assert first.model.bank is shard.model.bank

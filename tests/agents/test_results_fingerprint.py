@@ -300,8 +300,10 @@ def _first_difference(values: list[bytes | None], now: Any, then: Any) -> Iterat
     if first < counts[0]:
         yield f"  it is now {json.dumps(canonical(values[first]), sort_keys=True)}"
     if now["last"] != then["last"]:
-        texts = [json.dumps(r["last"], indent=1, sort_keys=True).split("\n") for r in (then, now)]
-        yield from difflib.unified_diff(*texts, "last, expected", "last, now", n=2, lineterm="")
+        old, new = (
+            json.dumps(r["last"], indent=1, sort_keys=True).split("\n") for r in (then, now)
+        )
+        yield from difflib.unified_diff(old, new, "last, expected", "last, now", n=2, lineterm="")
 
 
 @pytest.fixture(scope="module")

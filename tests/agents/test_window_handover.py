@@ -52,7 +52,7 @@ class Feeding:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for _ in range(50):
+        for _turn in range(50):
             await settle()
         failed = self._task.exception() if self._task.done() else None
         await cancel_tasks(self._task)

@@ -62,7 +62,7 @@ async def test_a_client_gets_every_pod_in_pages_and_then_changes(tmp_path: Path)
                     changed.append(event)
             if len(changed) == 3:
                 break
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
     assert pages == 3
     told = [read_pod(of) for of, _ in changed]
     assert len({pod.uid for pod in told}) == 3

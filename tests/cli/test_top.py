@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -29,7 +30,6 @@ from pipeline.table.node_documents import (
 )
 from pipeline.times import format_time
 from pipeline.topics.node_state import Counters
-from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
@@ -47,7 +47,7 @@ def some_nodes() -> Table:
         node_state("blind", cpu=None, memory=None, node_known=True),
         node_state("old", cpu=2.0, memory=15 * GIB, age=400.0, node_known=True, unknown_pods=2),
     )
-    table.put_node(NodeRecord(node="silent"))
+    table.put_node(TableNode(node="silent"))
     return table
 
 
@@ -172,7 +172,7 @@ def test_json_is_the_document_of_the_extender() -> None:
     out = io.StringIO()
     view = top.View("cpu", 180.0, json=True, headers=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(top.click, "echo", lambda data: out.write(data.decode()))
+        patch.setattr(click, "echo", lambda data: out.write(data.decode()))
         view.show(top.TableReading(some_nodes()), NOW, Console())
     document = json.loads(out.getvalue())
     assert document["kind"] == "NodeStateList"
@@ -227,7 +227,7 @@ def received(document: dict[str, Any]) -> top.TableReading:
 def test_limits_come_from_the_extender_if_it_reports_them() -> None:
     table = nodes_with_limits()
     document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
-    reading = received(document)
+    reading = received(msgspec.to_builtins(document))
     assert reading.facts.limits["calm"] == LimitsRatio(cpu=1.5, memory=0.25)
     assert list(reading.table) == list(table)
     without_limits = [
@@ -247,7 +247,7 @@ def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
     )
     table.put_node(TableNode(node="own", annotations={USAGE_THRESHOLDS: "{"}))
     document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
-    from_extender = received(document)
+    from_extender = received(msgspec.to_builtins(document))
     from_kafka = top.TableReading(table, node_facts(table, tuple(table), has_pods=False))
     for reading in (from_extender, from_kafka):
         lines = node_lines(reading.table, NOW, sort="name", facts=reading.facts)

@@ -29,7 +29,7 @@ PORT: Final = free_port()
 GIB: Final = 2.0**30
 CORES, MEMORY_GIB = 64.0, 256.0
 """What each node has."""
-ROOM: Final = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+ROOM: Final[dict[str, Any]] = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 
 UNSCORED: Final = {"plugins": {"score": {"disabled": [{"name": "*"}]}}}
 """A profile whose own plugins score nothing: the extender alone says which node is best."""

@@ -45,7 +45,7 @@ POLICY = "usageWithoutPageCache"
 def deployment(number: int) -> dict[str, Any]:
     """Replicas that use what a recorded machine used, and ask for twice its peak."""
     of, name = SERIES[number], f"s{number}"
-    asked = {
+    asked: dict[str, Any] = {
         "cpu": f"{2 * max(of['cpu_millicores'])}m",
         "memory": f"{2 * max(of['memory_mebibytes'])}Mi",
     }
@@ -161,7 +161,7 @@ def wanted(record: NodeResourcesRecord) -> Any:
 async def mid_pods(plane: ControlPlane, expected: dict[str, list[int]]) -> None:
     """One Mid pod is bound because of what the node offers, one too many stays Pending."""
     on, amounts = max(expected.items(), key=lambda item: item[1][2])
-    half = {"kubernetes.io/mid-cpu": str(amounts[2] * 6 // 10)}
+    half: dict[str, Any] = {"kubernetes.io/mid-cpu": str(amounts[2] * 6 // 10)}
     for of in ("fits", "one-too-many"):
         made = pod(of, **half)
         made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": on}

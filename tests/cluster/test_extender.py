@@ -232,7 +232,7 @@ async def test_prod_pushes_out_mid_where_only_our_filter_refused(
             plane.kubectl("patch", "pod", name, *running)
         # A window that began when they were there: they are in flight no more.
         await asyncio.sleep(3.0)
-        used = {"prod": 25.0, "mid": 20.0, "batch": 1.0}
+        used: dict[str, Any] = {"prod": 25.0, "mid": 20.0, "batch": 1.0}
         await cluster.uses({on: 46.0}, offset=3, window_seconds=1.0, **used)
         await cluster.uses({off: 46.0}, offset=3, window_seconds=1.0, prod=44.0, mid=2.0)
         await asyncio.sleep(1.0)

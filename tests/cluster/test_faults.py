@@ -124,8 +124,8 @@ async def test_whatever_fails_or_dies_the_world_ends_up_as_it_should(
                 if rng.random() < 0.05:
                     at = rng.randrange(len(roles))
                     roles[at].kill()
-                    role = "watcher" if at < 2 else "actuator"
-                    roles[at] = Role(role, through, *(() if at < 2 else flags))
+                    name = "watcher" if at < 2 else "actuator"
+                    roles[at] = Role(name, through, *(() if at < 2 else flags))
                 if passed > SECONDS / 2 and not restarted:
                     restarted = True
                     plane.api.kill()

@@ -147,7 +147,7 @@ def allocated(plane: ControlPlane, name: str) -> dict[str, tuple[int, int]]:
 
 def test_requests_and_limits_of_any_resource_are_those_of_kubernetes(asking: ControlPlane) -> None:
     """Sidecars, overhead, limits above requests and without, and amounts of a pod as a whole."""
-    has = {DISK: "100Gi", PAGES: "1Gi", GPU: "8", BATCH_CPU: "8k"}
+    has: dict[str, Any] = {DISK: "100Gi", PAGES: "1Gi", GPU: "8", BATCH_CPU: "8k"}
     overhead = {"podFixed": {"cpu": "10m", "memory": "64Mi", DISK: "1Gi"}}
     runtime = {
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "vm"},

@@ -30,7 +30,7 @@ from tests.processes import eventually
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SMALL = {"cpu": "1m", "memory": "1Mi"}
+SMALL: dict[str, Any] = {"cpu": "1m", "memory": "1Mi"}
 PROD, BATCH = ({"koordinator.sh/priority-class": f"koord-{of}"} for of in ("prod", "batch"))
 LOWER = {ANNOTATION: json.dumps({"usageThresholds": {"cpu": 45}})}
 # Each node is of one test, so that nothing that is known of it is of another.
@@ -184,7 +184,8 @@ async def test_batch_that_is_on_its_way_counts(cluster: Cluster) -> None:
     """It asks for nothing that a scheduler counts as CPU."""
     await cluster.counts(pods=0)
     await cluster.heard(state("taken", 30.0), state("free", 32.0))
-    asked_for = {"kubernetes.io/batch-cpu": "4000", "kubernetes.io/batch-memory": "1Gi"}
+    asked_for: dict[str, Any] = {"kubernetes.io/batch-cpu": "4000"}
+    asked_for["kubernetes.io/batch-memory"] = "1Gi"
     apply(cluster.plane, pod("batch", on="taken", labels=BATCH, **asked_for))
     await cluster.counts(pods=1)
     # Of 4 cores 3.4 are expected to be used.

@@ -29,7 +29,7 @@ def pod(uid: str, pod_class: str, cores: float, node: str = "", **more: Any) -> 
     native = Resources() if pod_class in by_class else Resources(cpu_millicores=millicores)
     scalars = {by_class[pod_class]: millicores} if pod_class in by_class else None
     priority = {"prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}[pod_class]
-    fields = {"priority": priority, "phase": "Running"} | more
+    fields: dict[str, Any] = {"priority": priority, "phase": "Running"} | more
     return PodRecord(
         node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class=pod_class,
         requests=native, limits=native, scalars=scalars, scheduled_at=format_time(NOW - 9000),

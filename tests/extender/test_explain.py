@@ -54,7 +54,12 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     }  # fmt: skip
     assert f"hot: {items['hot']['reason']}" == HOT
     assert f"full: {items['full']['reason']}" == FULL
-    refused = {"score": None, "extender_score": None, "plugins": {}, "curable": False}
+    refused: dict[str, Any] = {
+        "score": None,
+        "extender_score": None,
+        "plugins": {},
+        "curable": False,
+    }
     assert items["hot"].items() >= refused.items()
     verdicts = {name: item["verdict"] for name, item in items.items()}
     assert verdicts == {

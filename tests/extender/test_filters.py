@@ -80,7 +80,7 @@ def test_thresholds_of_a_node_apply_to_it_alone() -> None:
 
 def test_prod_is_judged_by_what_prod_uses() -> None:
     """Full of Batch takes a Prod pod, full of Prod refuses it; and with the system's."""
-    busy = {"cpu": 3.8, "memory": 1 * GIB}
+    busy: dict[str, Any] = {"cpu": 3.8, "memory": 1 * GIB}
     of_batch = {"batch": Usage(cpu_cores=3.6, memory_bytes=0.0)}
     of_prod = {"prod": Usage(cpu_cores=3.6, memory_bytes=0.0)}
     for include_system, refused in ((False, ["prod"]), (True, ["batch", "prod"])):

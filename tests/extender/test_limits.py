@@ -1,6 +1,7 @@
 """How the time-outs of the extender relate to each other and to those of its clients."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,8 +18,8 @@ GRACE_PERIOD_SECONDS = 30.0
 """`terminationGracePeriodSeconds` of a pod, unless it says otherwise."""
 
 
-def http_timeout(configuration: dict[str, object]) -> float:
-    (extender,) = configuration["extenders"]  # type: ignore[misc]
+def http_timeout(configuration: dict[str, Any]) -> float:
+    (extender,) = configuration["extenders"]
     return float(extender["httpTimeout"].removesuffix("s"))
 
 

@@ -129,7 +129,10 @@ def test_the_schema_checker_finds_violations() -> None:
                        "b": {"type": "array", "items": {"enum": [1, 2]}}},
     }  # fmt: skip
     assert [*wrong({"a": 1, "b": [1, 2], "c": "x"}, schema, {})] == []
-    for value in ({}, {"a": "1"}, {"a": True}, {"a": 1, "b": [3]}, {"a": 1, "c": 1}, [], None):
+    invalid: tuple[Any, ...] = (
+        {}, {"a": "1"}, {"a": True}, {"a": 1, "b": [3]}, {"a": 1, "c": 1}, [], None,
+    )  # fmt: skip
+    for value in invalid:
         assert [*wrong(value, schema, {})], value
     assert [*wrong(1, {"pattern": "x"}, {})]
 

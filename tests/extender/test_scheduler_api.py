@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from pipeline.extender import limits, scheduler_api, stage_timing
+from pipeline.extender.decisions import Decisions
 from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start, cluster
 from tests.extender.scheduler import read_filter
@@ -371,7 +372,7 @@ async def test_an_internal_error_is_answered_and_counted(
         raise ZeroDivisionError("a mistake of ours")
 
     client = await start()
-    monkeypatch.setattr(scheduler_api.Decisions, "prioritize", fail)
+    monkeypatch.setattr(Decisions, "prioritize", fail)
     before = scheduler_api.REQUESTS.labels("prioritize", "500")._value.get()
     reply = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]}, 500)
     assert reply["Error"] == "internal error of the extender"

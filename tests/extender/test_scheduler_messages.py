@@ -32,7 +32,7 @@ def test_scores_are_whole_numbers_by_host(scores: list[tuple[str, int]]) -> None
 def test_names_are_read_once_each_whatever_surrounds_them(
     names: list[str], key: str, others: dict[str, Any], pod_last: bool, spaces: tuple[str, str]
 ) -> None:
-    pod = {"metadata": {"name": '"NodeNames":["p"]}'}, "NodeNames": ["of the pod"]}
+    pod: dict[str, Any] = {"metadata": {"name": '"NodeNames":["p"]}'}, "NodeNames": ["of the pod"]}
     parts = [("pod" if pod_last else "Pod", pod), *others.items(), (key, names)]
     body = json.dumps(dict(reversed(parts) if pod_last else parts), separators=spaces)
     question = read_question(body.encode())

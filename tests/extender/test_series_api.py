@@ -60,11 +60,13 @@ async def test_without_a_range_all_windows_are_answered(client: Client) -> None:
 
 
 async def test_a_range_may_be_times_or_the_last_seconds(client: Client) -> None:
-    found = await get(client, **{"from": format_time(NOW - 90), "to": format_time(NOW - 30)})
+    times: dict[str, Any] = {"from": format_time(NOW - 90), "to": format_time(NOW - 30)}
+    found = await get(client, **times)
     assert found["usage"]["cpu_cores"] == [7.0, 8.0, 9.0]
     assert found["held_from"] == format_time(ENDS[0])
     # A zone is read as such.
-    other = await get(client, **{"from": "2023-11-15T00:11:50+02:00", "to": "2023-11-14T22:12:50Z"})
+    times = {"from": "2023-11-15T00:11:50+02:00", "to": "2023-11-14T22:12:50Z"}
+    other = await get(client, **times)
     assert other["usage"] == found["usage"]
     found = await get(client, last=60, resource="cpu")
     assert found["usage"] == {"cpu_cores": [8.0, 9.0, 10.0]}

@@ -193,6 +193,6 @@ def test_invalid_files_are_named(tmp_path: Path, given: dict[str, Any], says: st
     sign(tmp_path, "ca")
     sign(tmp_path, "other")
     (tmp_path / "text").write_text("text")
-    files = {name: str(tmp_path / file) for name, file in given.items()}
+    files: dict[str, Any] = {name: str(tmp_path / file) for name, file in given.items()}
     with pytest.raises(SettingsError, match=says):
         Tls.of(ExtenderSettings(**files))

@@ -7,7 +7,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from click.testing import CliRunner
 
-from pipeline.cli.doctor import Check, broker, workers
+from pipeline.cli.doctor import broker, workers
+from pipeline.cli.doctor_check import Check
 from pipeline.cli.main import cli
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings

@@ -241,7 +241,7 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         await comes(1000)
         await send(kafka, NODE, b"not a record")
         assert await asyncio.to_thread(
-            eventually, lambda: exporter.events("cannot decode the record of this node")
+            eventually, lambda: bool(exporter.events("cannot decode the record of this node"))
         )
         assert exporter.stop() == 0
     assert (await lengths())[:4] == [1000] * 4

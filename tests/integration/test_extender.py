@@ -221,7 +221,7 @@ async def test_an_invalid_record_becomes_a_dead_letter(cluster: Cluster) -> None
     partition = TopicPartition(cluster.name(DEAD_LETTERS), 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
-    got = []
+    got: list[Any] = []
     while len(got) < len(bad):
         got += (await consumer.getmany(timeout_ms=1000)).get(partition, [])
     await consumer.stop()

@@ -120,5 +120,6 @@ async def test_a_range_is_read_from_where_retention_left_records(client: dict[st
         await admin.delete_records({tp: RecordsToDelete(before_offset=12)})
     async with open_reader(client, [tp]) as reader:
         assert await reader.bounds(*tp) == (12, 20)
-        read = [each.offset async for records in reader.read(*tp, 5, 20) for each in records]
+        batches = reader.read(tp.topic, tp.partition, 5, 20)
+        read = [each.offset async for records in batches for each in records]
     assert read == [*range(12, 20)]

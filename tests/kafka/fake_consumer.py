@@ -20,7 +20,9 @@ class FakeLog:
     """A partition: records by offset, of which compaction may have removed some."""
 
     def __init__(self, offsets: Iterable[int] = (), end: int = 0, first: int = 0) -> None:
-        self.records = {offset: (b"k", b"%d" % offset) for offset in offsets}
+        self.records: dict[int, tuple[bytes, bytes | None]] = {
+            offset: (b"k", b"%d" % offset) for offset in offsets
+        }
         self.first, self.end = first, end or max(self.records, default=-1) + 1
 
     def append(self, value: bytes | None) -> None:

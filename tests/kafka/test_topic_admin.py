@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pipeline.errors import TopicDriftError
 from pipeline.kafka import topic_admin
 from pipeline.kafka.topic_admin import (
+    ConsumerGroup,
     Drift,
     TopicState,
     find_drift,
@@ -40,7 +41,7 @@ def declared() -> dict[str, TopicState]:
 def changed(name: str, **changes: object) -> dict[str, TopicState]:
     found = declared()
     was = {n: getattr(found[name], n) for n in ("partitions", "replication", "config")}
-    return found | {name: TopicState(**{**was, **changes})}  # type: ignore[arg-type]
+    return found | {name: TopicState(**{**was, **changes})}
 
 
 def test_declared_topics_have_no_drift() -> None:
@@ -158,7 +159,7 @@ async def test_another_number_of_partitions_is_not_corrected_by_apply() -> None:
 
 
 GROUP = ("Stable", "consumer", "faust", [("member-1", "client"), ("member-2", "client")])
-UNKNOWN = ("", "", "", [])
+UNKNOWN: tuple[Any, ...] = ("", "", "", [])
 
 
 def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
@@ -183,7 +184,8 @@ async def test_a_group_is_described_once_its_coordinator_is_ready(
 ) -> None:
     loading, moved = GroupLoadInProgressError.errno, NotCoordinatorForGroupError.errno
     _answers(monkeypatch, loading, moved, 0)
-    assert await find_group(KAFKA, "g") == ("Stable", {"member-1", "member-2"})
+    members = frozenset({"member-1", "member-2"})
+    assert await find_group(KAFKA, "g") == ConsumerGroup("Stable", members)
 
 
 async def test_a_group_that_must_not_be_described_is_an_error(

@@ -61,9 +61,9 @@ def test_programs_are_built_once(sources: Path) -> None:
 
 
 def test_changed_sources_are_built_again(sources: Path) -> None:
-    built = ensure_programs(sources, environ={}, report=str)
+    built = ensure_programs(sources, environ={}, report=print)
     (sources / "main.go").write_text(MAIN.replace("Println(", 'Println("newer", '))
-    newer = ensure_programs(sources, environ={}, report=str)
+    newer = ensure_programs(sources, environ={}, report=print)
     assert newer["etcd"] != built["etcd"]
     shown = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
     assert shown.stdout == "newer etcd\n"
@@ -72,10 +72,10 @@ def test_changed_sources_are_built_again(sources: Path) -> None:
 def test_compile_error_has_the_compilers_output(sources: Path) -> None:
     (sources / "main.go").write_text("package main\n\nfunc main() { nothing() }\n")
     with pytest.raises(ControlPlaneBuildError, match="undefined: nothing") as caught:
-        ensure_programs(sources, environ={}, report=str)
+        ensure_programs(sources, environ={}, report=print)
     assert "GOPROXY" in (caught.value.hint or "")
     (sources / "main.go").write_text(MAIN)
-    assert ensure_programs(sources, environ={}, report=str)["etcd"].exists()
+    assert ensure_programs(sources, environ={}, report=print)["etcd"].exists()
 
 
 def test_programs_in_kubebuilder_assets_are_used(sources: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_programs_in_kubebuilder_assets_are_used(sources: Path, tmp_path: Path) 
     assets.mkdir()
     (assets / "etcd").write_text("#!/bin/sh\n")
     environ = {"KUBEBUILDER_ASSETS": str(assets)}
-    found = ensure_programs(sources, environ=environ, report=str)
+    found = ensure_programs(sources, environ=environ, report=print)
     assert found["etcd"] == assets / "etcd"
     assert found["kwok"].parent.name != "assets"
     for name in PROGRAMS:
@@ -95,7 +95,7 @@ def test_programs_in_kubebuilder_assets_are_used(sources: Path, tmp_path: Path) 
 
 def test_missing_sources_are_an_error_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(ControlPlaneBuildError, match="cannot read") as caught:
-        ensure_programs(tmp_path / "none", environ={}, report=str)
+        ensure_programs(tmp_path / "none", environ={}, report=print)
     assert "KUBEBUILDER_ASSETS" in (caught.value.hint or "")
 
 
@@ -105,7 +105,7 @@ def test_unwritable_program_cache_is_an_error(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ControlPlaneBuildError, match="cannot write to") as caught:
-        ensure_programs(sources, environ={}, report=str)
+        ensure_programs(sources, environ={}, report=print)
     assert "XDG_CACHE_HOME" in (caught.value.hint or "")
 
 
@@ -131,4 +131,4 @@ def test_prometheus_is_built_once(sources: Path) -> None:
     assert shown.stdout == "prometheus\n"
     assert ensure_prometheus(folder, report=pytest.fail) == built
     with pytest.raises(ControlPlaneBuildError, match="cannot read"):
-        ensure_prometheus(folder / "none", report=str)
+        ensure_prometheus(folder / "none", report=print)

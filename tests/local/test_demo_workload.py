@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from node_exporter.kernel.cgroup import detect_layout
 from node_exporter.kernel.cgroup_paths import Driver
 from node_exporter.kernel.discovery import list_pods
 from pipeline.errors import KernelError
-from pipeline.local import demo_workload
 from pipeline.local.demo_workload import (
     CGROUP_ROOT,
     PODS,
@@ -95,7 +95,7 @@ def test_ended_names_the_pod_whose_process_ended(tree: Workload) -> None:
 def test_only_leftovers_of_dead_demos_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_workload.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     sleeper = subprocess.Popen(["sleep", "60"])
     alive = Workload(demo_name(living.pid))

@@ -128,7 +128,8 @@ def test_jars_with_the_same_file_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
-    source, said = FakeSource(), []
+    said: list[str] = []
+    source = FakeSource()
     assert not is_cached(lock_file)
     paths = ensure_jars(lock_file, fetch=source, report=said.append)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())

@@ -127,7 +127,7 @@ def test_from_an_empty_table_come_the_models_of_node_system_and_classes() -> Non
     """Exactly these, and none of a class `unknown` that no pod is of."""
     bank = Bank()
     bank.apply([window(1, [A_POD])])
-    begun = _peaks(bank).samples.all(axis=1)
+    begun: Any = _peaks(bank).samples.all(axis=1)
     assert [name for name, some in zip(ENTITIES, begun, strict=True) if some] == [
         "node", "system", "prod", "mid", "batch", "free", "none",
     ]  # fmt: skip

@@ -227,10 +227,12 @@ def test_a_pod_with_failed_metrics_leaves_the_report() -> None:
 def test_a_deleting_pod_leaves_the_peak_while_it_still_runs() -> None:
     """It counts its own peak until it has ended, gives nothing, and asks for nothing any more."""
     bank = _bank()
+    states: dict[str, dict[str, Any]] = {
+        "before": {}, "deleting": {"active": False}, "ended": {"ended": True},
+    }  # fmt: skip
     pods = {
         when: [Pod("a", (0.5, GIB)), Pod("b", (0.25, GIB), requests=(3000.0, GIB), **state)]
-        for when, state in
-        {"before": {}, "deleting": {"active": False}, "ended": {"ended": True}}.items()
+        for when, state in states.items()
     }  # fmt: skip
     found = {}
     for i, (when, listed) in enumerate(pods.items(), 1):

@@ -1,6 +1,7 @@
 """Views never get older, and waiting clients are woken."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,8 @@ async def test_a_waiting_client_is_woken_by_its_own_node_alone() -> None:
         views.put("a", 1, b"")
         assert change.done()
         assert other.done()
-    for wake in (lambda: views.drop("a"), views.wake_all, lambda: views.adopt(NodeViewStore())):
+    drop, adopt = partial(views.drop, "a"), partial(views.adopt, NodeViewStore())
+    for wake in (drop, views.wake_all, adopt):
         with views.waiting("a") as change:
             wake()
             assert change.done()

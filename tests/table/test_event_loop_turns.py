@@ -59,4 +59,4 @@ async def test_trickling_records_come_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("trickling", [False, True])
 async def test_an_empty_fetch_yields_no_record(trickling: bool) -> None:
-    assert [record async for record in by_turns([], trickling=trickling)] == []
+    assert [record async for record in by_turns(list[int](), trickling=trickling)] == []

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
 from pipeline.table import COLUMNS, UNKNOWN_ROW, NodeRecords, Table
+from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
-from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, node_state, table_of
@@ -61,7 +61,7 @@ def test_rows_of_departed_nodes_are_reused_and_start_empty() -> None:
     table = table_of(node_state("a", cpu=3.0, simulated=True), node_state("b"))
     row = table.lookup(["a"])[0]
     table.drop_state("a")
-    table.put_node(NodeRecord(node="c"))
+    table.put_node(TableNode(node="c"))
     assert table.lookup(["c"])[0] == row
     assert np.isnan(value(table, "c", "usage_cpu_cores"))
     assert not value(table, "c", "simulated")
@@ -69,7 +69,7 @@ def test_rows_of_departed_nodes_are_reused_and_start_empty() -> None:
 
 def test_a_row_lives_while_any_topic_has_the_node() -> None:
     table = table_of(node_state("a"))
-    table.put_node(NodeRecord(node="a"))
+    table.put_node(TableNode(node="a"))
     table.drop_state("a")
     assert np.isnan(value(table, "a", "as_of_seconds"))
     table.drop_node("a")
@@ -83,7 +83,7 @@ def test_allocatable_comes_from_the_node_then_the_window_then_capacity() -> None
     table = table_of(node_state("a", cores=None, room=16 * GIB, capacity=capacity))
     assert value(table, "a", "allocatable_cpu_cores") == 8.0
     assert value(table, "a", "allocatable_memory_bytes") == 16 * GIB
-    table.put_node(NodeRecord(node="a", allocatable=Resources(cpu_millicores=3500)))
+    table.put_node(TableNode(node="a", allocatable=Resources(cpu_millicores=3500)))
     assert value(table, "a", "allocatable_cpu_cores") == 3.5
     assert value(table, "a", "allocatable_memory_bytes") == 16 * GIB
     table.drop_node("a")
@@ -204,7 +204,7 @@ def test_the_table_equals_a_plain_dictionary(changes: list[Change]) -> None:
             if name in states:
                 buried[name] = states.pop(name)
         elif what == "node":
-            table.put_node(NodeRecord(node=name))
+            table.put_node(TableNode(node=name))
             nodes.add(name)
         else:
             table.drop_node(name)

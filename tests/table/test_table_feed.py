@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
 from pipeline.table import Table
-from pipeline.table.table_feed import NODE_TOPICS, apply
+from pipeline.table.apply_records import apply
+from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODE_STATE, NODES, Topic

@@ -57,7 +57,7 @@ def records(kind: type[Record]) -> st.SearchStrategy[Any]:
     return _built(kind, left_out={"version"})
 
 
-def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> Any:
+def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, include_extras=True)
     values = {name: _values(hint) for name, hint in hints.items() if name not in left_out}
     if issubclass(kind, Result):

@@ -136,9 +136,10 @@ def broken(target: str) -> Iterator[None]:
     module = importlib.import_module(module_name)
     owner_name, _, name = path.rpartition(".")
     owner = getattr(module, owner_name) if owner_name else module
-    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    original: Any = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
     if isinstance(original, property):
-        replacement: Any = property(lambda self: changed(original.fget(self)))
+        getter: Any = original.fget
+        replacement: Any = property(lambda self: changed(getter(self)))
     else:
         replacement = _replacement(original, is_skipped=target in SKIPPED)
     with ExitStack() as stack:

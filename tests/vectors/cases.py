@@ -1,6 +1,6 @@
 """Inputs of cases that record which of their keys an adapter reads."""
 
-from collections.abc import ItemsView, Iterator, ValuesView
+from collections.abc import Iterator
 from typing import Any
 
 Case = dict[str, Any]
@@ -25,11 +25,11 @@ class Recorded(dict[str, Any]):
         self.read.add(key)
         return super().get(key, default)
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         self.read.update(self)
         return super().items()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         self.read.update(self)
         return super().values()
 

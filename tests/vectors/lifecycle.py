@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -59,7 +59,8 @@ def _window(at_seconds: float, pods: Sequence[str], *, coverage: float = 1.0) ->
 
 def _models(peaks: NodePeaks) -> set[str]:
     """Ids of the models of a node and its classes that hold something."""
-    begun = zip(ENTITIES, peaks.samples.any(axis=1), strict=True)
+    has_samples: Any = peaks.samples.any(axis=1)
+    begun = zip(ENTITIES, has_samples, strict=True)
     return {MODEL_IDS[entity] for entity, some in begun if some and entity in MODEL_IDS}
 
 

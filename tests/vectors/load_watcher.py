@@ -83,7 +83,7 @@ def _usages(metrics: list[Case], duration: str) -> Case:
     for metric in metrics:
         name = {"CPU": "cpu", "Memory": "memory"}[metric["type"]]
         by_operator.setdefault(metric["operator"], {})[name] = metric["value"]
-    spread = {
+    spread: dict[str, Any] = {
         field: _percent(**by_operator[operator])
         for operator, field in _FIELDS.items()
         if operator in by_operator

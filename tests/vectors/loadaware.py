@@ -116,7 +116,7 @@ def loadaware_estimator_node(case: Case) -> object:
 
 def loadaware_estimate_deadline(case: Case) -> object:
     args: Case = {"allowCustomizeEstimation": case["allow_customize"]}
-    annotations = {}
+    annotations: dict[str, str] = {}
     for after, key, name in (
         ("scheduled", "estimatedSecondsAfterPodScheduled", SECONDS_AFTER_SCHEDULED),
         ("initialized", "estimatedSecondsAfterInitialized", SECONDS_AFTER_INITIALIZED),

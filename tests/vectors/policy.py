@@ -61,7 +61,7 @@ def configmap_sync(case: Case) -> object:
 def _read(policy: Policy[Colocation]) -> Case:
     usual, cluster = document(DEFAULTS), document(policy.cluster)
     changed = {name: value for name, value in cluster.items() if usual.get(name) != value}
-    return {"effective": changed, "node_configs": [document(own) for _, _, own in policy.entries]}
+    return {"effective": changed, "node_configs": [document(entry.own) for entry in policy.entries]}
 
 
 GROUPS: dict[str, Group | str] = {

@@ -468,7 +468,7 @@ def noderesourcesfitplus(case: Case) -> object:
 
 def _exactly(amounts: Mapping[str, int], resources: Mapping[str, Any]) -> Mapping[str, int]:
     """Amounts with an explicit 0 where a container without a request would count a default."""
-    return dict.fromkeys(resources, 0) | amounts
+    return {**dict.fromkeys(resources, 0), **amounts}
 
 
 def noderesourcesfitplus_pod_request(case: Case) -> object:
@@ -574,7 +574,7 @@ def node_metadata_group(case: Case) -> object:
     kind = "labels" if case["source"] == "Label" else "annotations"
     nodes = {name: plain(texts) or {} for name, texts in case["nodes"].items()}
     for name, texts in nodes.items():
-        world.node(name, {"cpu": 1000}, **{kind: texts})  # type: ignore[arg-type]
+        world.node(name, {"cpu": 1000}, **{kind: texts})
     raw = node_metadata.values_of(world.candidates(), world.rules.placement.args[_METADATA])
     scores = world.scores(pod("asking", []), _METADATA)
     values = dict(zip(world.candidates().names, raw.tolist(), strict=True))

@@ -10,7 +10,7 @@ import pytest
 from pipeline.processors.scorers import load_aware
 from pipeline.times import parse_time
 from tests.vectors.__main__ import COPIES, main
-from tests.vectors.cases import Recorded, plain, recorded, unread
+from tests.vectors.cases import Case, Recorded, plain, recorded, unread
 from tests.vectors.runner import (
     Difference,
     Group,
@@ -79,7 +79,7 @@ def test_a_wrong_expectation_is_printed_in_full_and_ends_with_1(
 def test_groups_are_reported_by_what_holds_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str, text: str
 ) -> None:
-    given = {"managed_resources": [], "containers": []}
+    given: Case = {"managed_resources": [], "containers": []}
     assert main([_file(tmp_path, group, given, {"called": True})]) == 0
     assert text in capsys.readouterr().out
 
@@ -148,7 +148,7 @@ def raises_outside(case: Any) -> Any:
         (lambda case: load_aware.SCORER.read({"unknown": 1}), True),  # a SpringtideError
         (lambda case: parse_time("soon"), True),  # a ValueError in a file of the product
         (raises_outside, False),
-        (lambda case: {}["missing"], False),
+        (lambda case: dict[str, Any]()["missing"], False),
         (lambda case: {"error": True}, True),
     ],
 )

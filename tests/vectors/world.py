@@ -23,7 +23,7 @@ from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Usage
 
 Case = dict[str, Any]
-Amounts = Mapping[str, int]
+Amounts = Mapping[str, int | None]
 LONG_AGO = -2.0e10
 """A Unix time long before any other in a case."""
 
@@ -116,7 +116,7 @@ class World:
         *,
         capacity: Amounts | None = None,
         labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
     ) -> None:
         """A Node as the watcher publishes it."""
         metadata = {"name": name, "labels": dict(labels or {}), "uid": name}

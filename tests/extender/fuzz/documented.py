@@ -94,14 +94,14 @@ def _of_type(kind: str, schema: Mapping[str, Any], document: Any, depth: int) ->
 
 def requests(document: Any) -> st.SearchStrategy[Request]:
     """Any operation of the document with all of its parameters, known ones and unknown."""
-    operations = [
+    operations: list[tuple[str, str, Any]] = [
         (path, method, one) for path, of in document["paths"].items() for method, one in of.items()
     ]
-    return st.sampled_from(operations).flatmap(lambda one: _requests(*one, document))
+    return st.sampled_from(operations).flatmap(lambda one: _requests(document, *one))
 
 
 def _requests(
-    path: str, method: str, operation: Mapping[str, Any], document: Any
+    document: Any, path: str, method: str, operation: Mapping[str, Any]
 ) -> st.SearchStrategy[Request]:
     given = {
         (one["in"], one["name"]): of_schema(one["schema"], document) | words

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.table.node_columns import OfferedResources, TableNode
@@ -215,7 +216,9 @@ class Fleet:
 
     # -- asking
 
-    async def ask(self, method: str, path: str, body: bytes | None = None, **more: Any) -> Answer:
+    async def ask(
+        self, method: str, path: str | URL, body: bytes | None = None, **more: Any
+    ) -> Answer:
         """A request as a client of HTTP sends it."""
         self.asked += 1
         async with self.session.request(method, path, data=body, **more) as response:

@@ -13,6 +13,7 @@ from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
+from pipeline.times import parse_time
 from pipeline.topics.codec import encode_json
 from tests.extender import oracle
 from tests.extender.fuzz import broken, documented, questions
@@ -295,7 +296,7 @@ class Documented(NamedTuple):
         must_be_documented(asked, answer)
         if answer.status == 500:
             # load-watcher's answer where no node has a fresh window.
-            ages = [fleet.now - oracle.parse_time(one.as_of) for one in fleet.states.values()]
+            ages = [fleet.now - parse_time(one.as_of) for one in fleet.states.values()]
             assert asked.path.startswith("/watcher")
             assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
             assert all(abs(age) >= STALE for age in ages)
@@ -354,11 +355,11 @@ class Unready(NamedTuple):
 class Large(NamedTuple):
     """More large bodies at once than slots: answered, or refused for now."""
 
-    count: int
+    bodies: int
 
     async def run(self, fleet: Fleet) -> None:
         body = msgspec.json.encode({"Pod": {}, "NodeNames": ["a"]}) + b" " * LARGE_BODY_BYTES
-        for answer in await fleet.together([], [("filter", body)] * self.count):
+        for answer in await fleet.together([], [("filter", body)] * self.bodies):
             if answer.status == 503:
                 assert "bodies over" in check(answer, 503, "ErrorReply")["Error"]
                 assert answer.headers["Retry-After"]

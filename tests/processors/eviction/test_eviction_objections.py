@@ -14,7 +14,7 @@ FOR = WaitingPod(namespace="shop", name="web", uid="w", priority=9500)
 
 
 def pod(uid: str, **more: Any) -> PodRecord:
-    fields = {"pod_class": "mid", "priority": 7500, "phase": "Running"} | more
+    fields: dict[str, Any] = {"pod_class": "mid", "priority": 7500, "phase": "Running"} | more
     return PodRecord(node="n", uid=uid, cgroup_uid=uid, namespace="d", name=uid, **fields)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,7 +48,7 @@ MEMBERS = {
         ]
     }
 }  # fmt: skip
-PLACE = {"generation": 3, "offset": 77, "epoch": 9}
+PLACE: dict[str, Any] = {"generation": 3, "offset": 77, "epoch": 9}
 
 
 def records(windows: list[Window]) -> tuple[PredictionRecord, NodeStateRecord]:
@@ -87,7 +88,7 @@ def of_seed(seed: int) -> tuple[PredictionRecord, NodeStateRecord]:
             ),
             created_at=str(chance.choice(["2023-11-01T00:00:00Z", "2023-11-15T20:00:00Z"])),
             phase=str(chance.choice(["Running", "Running", "Running", "Succeeded"])),
-            deleted_at=chance.choice([None, None, None, "2023-11-15T00:00:00Z"]),
+            deleted_at="2023-11-15T00:00:00Z" if chance.integers(4) == 3 else None,
         )
         for i in range(12)
     ]

@@ -1,6 +1,7 @@
 """What a bank does with windows, one behaviour at a time."""
 
 import dataclasses
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,8 +25,8 @@ from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 NAN = np.nan
 
 
-def _bank(**settings: float) -> Bank:
-    warm = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
+def _bank(**settings: Any) -> Bank:
+    warm: dict[str, Any] = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
     return Bank(ModelConfig(**(warm | settings)))
 
 

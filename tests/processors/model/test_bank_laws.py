@@ -166,7 +166,7 @@ def test_arrays_that_windows_share_change_no_bit(windows: list[NodeWindow]) -> N
     sharing = [
         dataclasses.replace(
             w,
-            **{
+            **{  # type: ignore[arg-type]
                 name: kept.setdefault((name, getattr(w, name).tobytes()), getattr(w, name))
                 for name in names
             },

@@ -145,7 +145,7 @@ def _resident_bytes() -> int:
 
 
 def test_where_items_lie_in_memory_does_not_change_the_fingerprint() -> None:
-    by_item, by_row = (Columns({"a": Column((2,), "<u2", by_row=by_row)}) for by_row in (0, 1))
+    by_item, by_row = (Columns({"a": Column((2,), "<u2", by_row=each)}) for each in (False, True))
     assert by_item.fingerprint == by_row.fingerprint
     assert by_item.fingerprint != Columns({"a": Column((3,), "<u2")}).fingerprint
 

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import histogram
 from pipeline.processors.model.bucket_weights import Buckets
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
@@ -35,7 +36,7 @@ def _filled(layout: Layout, samples: Iterable[tuple[float, float]]) -> Buckets:
     return buckets
 
 
-def _weights(layout: Layout, samples: Iterable[tuple[float, float]]) -> histogram.FloatArray:
+def _weights(layout: Layout, samples: Iterable[tuple[float, float]]) -> FloatArray:
     return _filled(layout, samples).dense(ROW)
 
 

@@ -18,10 +18,10 @@ SAMPLES = st.lists(
 
 
 def _feed(samples: list[tuple[float, float]]) -> tuple[float, float, float]:
-    state = (np.zeros(1), np.zeros(1), np.zeros(1))
-    for value, weight in samples:
-        state = moments.add(*state, np.array([value]), np.array([weight]))
-    weight, mean, squares = state
+    weight, mean, squares = (np.zeros(1), np.zeros(1), np.zeros(1))
+    for sample in samples:
+        value, own_weight = (np.array([each]) for each in sample)
+        weight, mean, squares = moments.add(weight, mean, squares, value, own_weight)
     return float(weight[0]), float(mean[0]), float(moments.stdev(weight, squares)[0])
 
 

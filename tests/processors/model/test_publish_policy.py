@@ -323,16 +323,15 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
     usual = CONFIG.strategy
     assert due(0, usual)
     assert not due(1, usual)
-    for number, change in enumerate(
-        (
-            {"safety_margin_percent": 11.0},
-            {"predictor": "nsigma-v1"},
-            {"cold_start_seconds": 1.0},
-            {"resource_diff_threshold_percent": 6.0},
-            {"report_interval_seconds": 61.0},
-            {"force_update_seconds": 601.0},
-        )
-    ):
+    changes: tuple[dict[str, Any], ...] = (
+        {"safety_margin_percent": 11.0},
+        {"predictor": "nsigma-v1"},
+        {"cold_start_seconds": 1.0},
+        {"resource_diff_threshold_percent": 6.0},
+        {"report_interval_seconds": 61.0},
+        {"force_update_seconds": 601.0},
+    )
+    for number, change in enumerate(changes):
         changed = warm(**change)
         assert due(2 + 3 * number, changed)
         assert not due(3 + 3 * number, changed)

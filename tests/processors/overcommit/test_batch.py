@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -93,7 +94,8 @@ def test_other_nodes_change_nothing(fleet: Fleet) -> None:
 
 @given(FLEET, st.sampled_from(["system", "kubelet", "annotated", "prod_apps"]))
 def test_it_is_never_negative_and_never_more_where_more_is_taken(fleet: Fleet, field: str) -> None:
-    less = [(node._replace(**{field: (0, 0)}), pods) for node, pods in fleet]
+    zero: dict[str, Any] = {field: (0, 0)}
+    less = [(node._replace(**zero), pods) for node, pods in fleet]
     amount = work_out(fleet).amount
     assert (amount >= 0).all()
     assert (amount <= work_out(less).amount).all()
@@ -108,7 +110,7 @@ def test_a_fresh_pod_opened_a_gap_under_max_usage_request() -> None:
         cpu_calculate_policy="maxUsageRequest",
         memory_calculate_policy="maxUsageRequest",
     )
-    node = Node((1000, 1000), *[zero] * 7, None, None, own)
+    node = Node((1000, 1000), zero, zero, zero, zero, zero, zero, zero, None, None, own)
     fresh = Pod("prod", False, True, (400, 300), None)
     assert work_out([(node, [fresh])]).amount.tolist() == [[600, 700]]
 
@@ -129,7 +131,7 @@ def test_in_which_order_pods_stand_changes_nothing(fleet: Fleet, random: Random)
     order = list(range(len(pods.node)))
     random.shuffle(order)
     at = np.array(order, np.int64)
-    shuffled = PodColumns(*(column[at] for column in pods))
+    shuffled = PodColumns._make(column[at] for column in pods)
     for one, other in zip(batch(nodes, pods, of), batch(nodes, shuffled, of), strict=True):
         assert one.tolist() == other.tolist()
 

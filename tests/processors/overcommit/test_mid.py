@@ -96,7 +96,7 @@ def test_of_what_prod_leaves_no_more_than_the_node_does_not_use(fleet: Fleet) ->
 def test_an_empty_node_has_mid_where_the_unallocated_is_handed_on() -> None:
     zero = (0, 0)
     own = Colocation(mid_unallocated_percent=50)
-    node = Node((4000, 800), *[zero] * 5, (3000, 600), zero, zero, None, own)
+    node = Node((4000, 800), zero, zero, zero, zero, zero, (3000, 600), zero, zero, None, own)
     amounts = {name: work_out([(node, [])], name).amount.tolist()[0] for name in NAMES}
     assert amounts == {
         "proposal": [0, 0],

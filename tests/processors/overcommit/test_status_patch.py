@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
-    BATCH,
-    MID,
     UNREADABLE,
     WRITTEN,
     KnownTiers,
@@ -167,7 +165,7 @@ TIERS = ("batch", "mid")
 def test_what_was_written_is_read_again_and_is_not_due(amounts: list[int]) -> None:
     status = status_patch(amounts)["status"]
     assert status["capacity"] == status["allocatable"]
-    assert set(status["capacity"]) == {*BATCH, *MID}
+    assert set(status["capacity"]) == {*WRITTEN}
     merged = {name: value for name, value in status["allocatable"].items() if value is not None}
     assert amounts_on(merged) == amounts
     assert not due(amounts_on(merged), amounts, 0.1, 0, 300)

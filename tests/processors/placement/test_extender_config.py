@@ -151,7 +151,7 @@ def test_an_extender_named_twice_is_reported() -> None:
 
 
 def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"apiVersion": "kubescheduler.config.k8s.io/v1beta3"}, {"zzz": 1},
         {"parallelism": 0}, {"parallelism": "x"}, {"profiles": [{"plugins": {"zzz": {}}}]},
         {"percentageOfNodesToScore": 300}, {"percentageOfNodesToScore": float("nan")},
@@ -159,7 +159,8 @@ def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
         {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]},
         {"profiles": [{}, {}]},
         {"profiles": [{"plugins": {"reserve": [{"enabled": []}]}}]},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for change in changes:
         found = list(findings(generated(HTTP) | change, "observe"))
         assert [one.is_refused for one in found] == [True], change
 
@@ -205,10 +206,11 @@ def test_plugins_that_score_by_requests_are_found(
 
 
 def test_required_plugins_must_stay_enabled() -> None:
-    for off in (
+    offs: tuple[dict[str, Any], ...] = (
         {"multiPoint": {"disabled": [{"name": one} for one in BY_REQUESTS]}},
         {"filter": {"disabled": [{"name": "*"}]}, "score": {"disabled": [{"name": "*"}]}},
-    ):
+    )
+    for off in offs:
         (found,) = scored(**off)
         assert "does not run at filter" in found.problem
     (found,) = scored(multiPoint={"disabled": [{"name": "*"}]})

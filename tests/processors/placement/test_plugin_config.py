@@ -319,6 +319,7 @@ def test_hours_hidden_by_other_thresholds_are_noted() -> None:
     found = read_config(both)
     assert found.notes == ()
     night = in_force(found.args[TIME_SHARED], found.load_aware, 0.0)
+    assert night.aggregated
     assert night.aggregated.usage_thresholds == {"cpu": 80}
     assert night.aggregated.usage_aggregation_type == "p95"
 

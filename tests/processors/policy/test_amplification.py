@@ -39,7 +39,7 @@ def text_of(normalization: str | None = None, *, enable: bool = True, **said: fl
     ],
 )
 def test_of_the_cpu_both_ratios_count_and_it_is_said_if_it_is_more_than_one(
-    normalization: str | None, said: dict[str, float], text: str | None
+    normalization: str | None, said: dict[str, Any], text: str | None
 ) -> None:
     assert text_of(normalization, **said) == text
 
@@ -61,7 +61,7 @@ def test_switched_off_the_normalization_is_left() -> None:
     ],
 )
 def test_a_node_is_never_told_to_have_less_than_it_has(
-    normalization: str | None, said: dict[str, float]
+    normalization: str | None, said: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidPolicyError, match="allowed is 1 to 1000"):
         text_of(normalization, **said)

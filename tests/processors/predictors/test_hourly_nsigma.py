@@ -73,10 +73,10 @@ def test_each_hour_has_the_mean_and_deviation_of_fading_days(
     end_ms = MIDNIGHT_MS
     slow = SlowHours()
     windows = []
-    for half_hours, *usage in steps:
+    for half_hours, cpu, memory in steps:
         end_ms += half_hours * HALF_HOUR_MS
-        windows.append(at(end_ms, *usage))
-        slow.learn(end_ms, (usage[0], usage[1]))
+        windows.append(at(end_ms, cpu, memory))
+        slow.learn(end_ms, (cpu, memory))
     options = {"hourly-nsigma": {"history_seconds": 0}}
     found = answer(
         windows, "hourly-nsigma", options=options, horizon_seconds=1.0, nsigma_multiplier=2.0

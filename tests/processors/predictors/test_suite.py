@@ -42,7 +42,7 @@ class OneEntityShort(Broken):
 
 class InSinglePrecision(Broken):
     def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, answer.pods.astype(np.float32))  # type: ignore[arg-type]
+        return Peaks(answer.entities, answer.pods.astype(np.float32))
 
 
 class Negative(Broken):
@@ -212,7 +212,7 @@ class AnsweringNothing(Broken):
 
 class AnsweringLists(Broken):
     def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities.tolist(), answer.pods)  # type: ignore[arg-type]
+        return Peaks(answer.entities.tolist(), answer.pods)
 
 
 class WithoutTerms(Broken):

@@ -42,7 +42,11 @@ def percentiles(*pairs: tuple[float, int]) -> AggregatedUsage:
 
 
 def report(**values: Any) -> NodeMetricReport:
-    usual = {"updated_seconds": 1_700_000_000.9, "usage": Usage(), "system_usage": Usage()}
+    usual: dict[str, Any] = {
+        "updated_seconds": 1_700_000_000.9,
+        "usage": Usage(),
+        "system_usage": Usage(),
+    }
     return NodeMetricReport(**(usual | values))
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pipeline.cli.text_table import aligned
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
-from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.table import Table
 from pipeline.table.node_anomalies import anomalies_by_row
 from pipeline.table.node_documents import NO_FACTS, LimitsRatio, NodeFacts

@@ -16,7 +16,7 @@ from pipeline.cli.safe_output import print_lines
 from pipeline.cli.text_table import aligned
 from pipeline.errors import NotReadyError
 from pipeline.extender.explain_documents import NodeExplanation
-from pipeline.processors.loadaware.usage_thresholds import age_text
+from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 
 _BEFORE_PLUGINS: Final = ("NODE", "SCORE")

@@ -18,7 +18,7 @@ from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
 from pipeline.extender.explain_documents import Explanation, NodeExplanation
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.processors.loadaware.usage_thresholds import age_text
+from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 from pipeline.sources.pod_manifests import pod_on_topic
 from pipeline.topics.registry import PODS

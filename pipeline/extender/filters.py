@@ -16,7 +16,7 @@ from pipeline.processors.loadaware.filter_score import Nodes, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.node_usage import compared, nodes_of
-from pipeline.processors.loadaware.usage_thresholds import age_text
+from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.processors.placement.reservation_bounds import (
     Bounded,
     beyond_certain,

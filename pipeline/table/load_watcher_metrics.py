@@ -25,7 +25,7 @@ from pipeline.processors.exchange.load_watcher_document import (
     metric,
     served_window,
 )
-from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.table.state_table import RowArray, Table
 from pipeline.topics.node_state import AGGREGATED
 

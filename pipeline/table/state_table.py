@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
-from pipeline.processors.loadaware.usage_thresholds import is_fresh
+from pipeline.processors.loadaware.usage_readings import is_fresh
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.name_index import UNKNOWN_ROW, NameIndex
 from pipeline.table.node_columns import (

@@ -77,6 +77,15 @@ def compared_prod(in_flight: Sums) -> IntArray:
     return in_flight.prod_usage + in_flight.prod_delta
 
 
+def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
+    """Whether usage, rounded half up to a whole percent, is above a threshold; 0 switches it off.
+
+    As in Koordinator, with a threshold of 65, 65.4 % passes and 65.5 % does not. NaN passes.
+    """
+    # A rounded percentage exceeds n from n + 0.5 on.
+    return (thresholds > 0) & (percent >= np.floor(thresholds) + 0.5)
+
+
 def judge(
     nodes: Nodes,
     asked: IntArray,
@@ -93,9 +102,7 @@ def judge(
     """
     with np.errstate(all="ignore"):
         percent = (nodes.compared + asked) / nodes.capacity * 100
-    # A percentage that rounds half away from zero exceeds n from n + 0.5 on.
-    limits = np.where(thresholds > 0, np.floor(thresholds) + 0.5, np.inf)
-    over = (percent >= limits) & (nodes.capacity > 0)
+    over = over_thresholds(percent, thresholds) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
     is_judged = thresholds.any(axis=1) & nodes.is_reported
     too_much = is_judged & nodes.has_usage & is_over & ~(expired & passes_expired)

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.loadaware.filter_score import aggregated_usage
+from pipeline.processors.loadaware.filter_score import aggregated_usage, over_thresholds
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, limits_of
-from pipeline.processors.loadaware.usage_thresholds import RESOURCES, filter_by_usage
+from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.topics import node_state
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
@@ -40,14 +40,9 @@ def hot_for(state: NodeStateRecord, args: LoadAwareArgs, annotation: str | None)
 
 
 def _is_over(state: NodeStateRecord, args: LoadAwareArgs, limits: Limits) -> bool:
-    used, room = _usage(state, args, limits), _row(state.allocatable)
-    verdict = filter_by_usage(
-        {name: used[:, i] for i, name in enumerate(RESOURCES)},
-        {name: room[:, i] for i, name in enumerate(RESOURCES)},
-        np.ones(1, np.bool_),
-        thresholds_percent={name: limits.thresholds.get(name, 0) for name in RESOURCES},
-    )
-    return bool(verdict.refused[0])
+    percent = usage_percent(_usage(state, args, limits), _row(state.allocatable))
+    thresholds = np.array([limits.thresholds.get(name, 0) for name in ("cpu", "memory")])
+    return bool(over_thresholds(percent, thresholds).any())
 
 
 def _usage(state: NodeStateRecord, args: LoadAwareArgs, limits: Limits) -> FloatArray:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.loadaware.usage_thresholds import usage_percent
+from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.processors.scorers.rounding import clamp
 from pipeline.processors.scorers.scorer import USAGE_EXPIRES_SECONDS, NodesView
 

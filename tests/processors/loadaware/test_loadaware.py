@@ -20,7 +20,7 @@ from pipeline.processors.loadaware.pod_estimate import (
     own_factors,
     own_seconds,
 )
-from pipeline.processors.loadaware.usage_thresholds import is_fresh
+from pipeline.processors.loadaware.usage_readings import is_fresh
 from pipeline.processors.scorers import load_aware
 
 

@@ -91,7 +91,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "loadaware_score": (f"{_S}.load_aware:SCORER.score", f"{_L}.filter_score:score"),
     "noderesourcesfitplus": (f"{_S}.node_resources_fit_plus:SCORER.score",),
-    "noderesourcesfitplus_pod_request": (f"{_S}.node_resources_fit_plus:pod_request",),
+    "noderesourcesfitplus_pod_request": (f"{_S}.node_resources_fit_plus:fitted",),
     "scarce_resource_avoidance": (f"{_S}.scarce_resource_avoidance:SCORER.score",),
     "scheduling_hint_preferred": (f"{_S}.scheduling_hint:preferred_nodes",),
     "target_load_packing": (f"{_S}.target_load_packing:SCORER.score",),

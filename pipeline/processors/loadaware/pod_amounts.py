@@ -19,7 +19,7 @@ from pipeline.processors.loadaware.pod_estimate import (
     own_seconds,
 )
 from pipeline.processors.scorers.scorer import Packing, PodAmount
-from pipeline.processors.scorers.target_load_packing import Container, pod_millicores
+from pipeline.processors.scorers.target_load_packing import container_millicores
 from pipeline.times import parse_time
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -106,12 +106,12 @@ def pod_limits(pod: Pod) -> dict[str, int]:
 
 
 def packed(pod: Pod, packing: Packing) -> int:
-    """The cpu that TargetLoadPacking predicts for a pod, millicores."""
-    containers = (
-        Container(each.requests.cpu_millicores, each.limits.cpu_millicores)
+    """The cpu that TargetLoadPacking predicts for a pod in millicores: its containers and its
+    overhead, without init containers."""
+    return (pod.overhead.cpu_millicores or 0) + sum(
+        container_millicores(each.requests.cpu_millicores, each.limits.cpu_millicores, packing)
         for each in pod.containers
     )
-    return pod_millicores(containers, pod.overhead.cpu_millicores or 0, packing)
 
 
 def seconds_of(time: str | None) -> float | None:

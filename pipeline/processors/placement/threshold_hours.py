@@ -15,6 +15,7 @@ from msgspec import Meta
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs
+from pipeline.processors.scorers.scorer import ScorerArgs
 
 TIME_SHARED: Final = "TimeSharedThresholds"
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -23,13 +24,9 @@ Time = Annotated[str, Meta(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 Percents = dict[str, Annotated[int, Meta(ge=0, le=100)]]
 
 
-class _Args(
+class Hours(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):  # fmt: skip
-    """Arguments whose unknown keys are refused."""
-
-
-class Hours(_Args, frozen=True, kw_only=True):
     """From a time of day to another, on some days; the whole day if both are equal. Each of the
     three thresholds that is set replaces that of LoadAware as a whole."""
 
@@ -48,11 +45,9 @@ class Hours(_Args, frozen=True, kw_only=True):
         yield from self.aggregated_usage_thresholds or ()
 
 
-class TimeSharedThresholdsArgs(_Args, frozen=True, kw_only=True):
-    """The first window that is now counts."""
+class TimeSharedThresholdsArgs(ScorerArgs, frozen=True, kw_only=True):
+    """The first window that contains the present time counts."""
 
-    api_version: str | None = None
-    kind: str | None = None
     time_zone: str = "UTC"
     windows: tuple[Hours, ...] = ()
 

@@ -4,7 +4,7 @@ risk = (mean + margin * deviation ** (1 / sensitivity)) / 2, both as shares of c
 term within 0 and 1. Source: the plugin's code, which halves the sum.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import numpy as np
@@ -14,20 +14,12 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers import trimaran
 from pipeline.processors.scorers.load_statistics import Load, load, shares, unit
 from pipeline.processors.scorers.rounding import clamp, half_away
-from pipeline.processors.scorers.scorer import (
-    Counts,
-    NodesView,
-    PodDemand,
-    Scorer,
-    usage_expires,
-)
+from pipeline.processors.scorers.scorer import Counts, NodesView, PodDemand, Scorer, usage_expires
 from pipeline.topics.resource_amounts import MEASURED
 
 
-class LoadVariationRiskBalancingArgs(
-    trimaran.TrimaranArgs, frozen=True, kw_only=True, omit_defaults=True
-):  # fmt: skip
-    """`resources` (ours) are those that count: any whose usage is measured."""
+class LoadVariationRiskBalancingArgs(trimaran.TrimaranArgs, frozen=True, kw_only=True):
+    """`resources` (ours) names the resources that count; their usage must be measured."""
 
     safe_variance_margin: float | None = None
     safe_variance_sensitivity: float | None = None
@@ -58,26 +50,20 @@ def risk_score(
     return np.where(np.isfinite(load.average), score, np.nan)
 
 
-def load_variation(scores: Sequence[FloatArray]) -> IntArray:
-    """The lowest score of the resources that were measured, each (nodes,), rounded; 0 where none
-    was."""
-    return half_away(np.fmin.reduce(np.array(scores)))
-
-
 def score(nodes: NodesView, demand: PodDemand, args: LoadVariationRiskBalancingArgs) -> IntArray:
+    """The lowest score of the measured resources, (nodes,), rounded; 0 without any."""
     scores = []
     for resource in args.resources:
         capacity = nodes.allocatable(resource) / unit(resource)
+        used = load(nodes, resource, capacity)
+        requested = demand.counted[f"request:{resource}"] / unit(resource)
+        margin, sensitivity = args.safe_variance_margin, args.safe_variance_sensitivity
         scores.append(
             risk_score(
-                capacity,
-                load(nodes, resource, capacity),
-                demand.counted[f"request:{resource}"] / unit(resource),
-                margin=args.safe_variance_margin or 0.0,
-                sensitivity=args.safe_variance_sensitivity or 0.0,
+                capacity, used, requested, margin=margin or 0.0, sensitivity=sensitivity or 0.0
             )
         )
-    return load_variation(scores)
+    return half_away(np.fmin.reduce(np.array(scores)))
 
 
 def _problems(args: LoadVariationRiskBalancingArgs) -> Iterator[str]:
@@ -97,7 +83,7 @@ def _defaults(args: LoadVariationRiskBalancingArgs) -> LoadVariationRiskBalancin
     )
 
 
-SCORER: Final[Scorer[LoadVariationRiskBalancingArgs]] = Scorer(
+SCORER: Final = Scorer(
     name="LoadVariationRiskBalancing",
     source="Trimaran",
     text="prefers nodes whose load is low and steady",
@@ -105,7 +91,7 @@ SCORER: Final[Scorer[LoadVariationRiskBalancingArgs]] = Scorer(
     score=score,
     problems=_problems,
     defaults=_defaults,
-    notes=trimaran.notes(lambda: SCORER),
+    notes=trimaran.notes,
     counts=lambda args: Counts(resources=args.resources),
     expiration_seconds=usage_expires,
 )

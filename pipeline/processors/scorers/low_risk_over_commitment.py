@@ -5,7 +5,6 @@ risk = weight * limits + (1 - weight) * load, per resource; the worst resource d
 plugin's code.
 """
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,9 +25,7 @@ _MOST_SPREAD: Final = 0.99
 """Of the largest variance that a distribution of that mean can have."""
 
 
-class LowRiskOverCommitmentArgs(
-    trimaran.TrimaranArgs, frozen=True, kw_only=True, omit_defaults=True
-):  # fmt: skip
+class LowRiskOverCommitmentArgs(trimaran.TrimaranArgs, frozen=True, kw_only=True):
     smoothing_window_size: int | None = None
     risk_limit_weights: dict[str, float] | None = None
 
@@ -103,12 +100,6 @@ def total_risk(
     return clamp(limit_weight * limit_risk(capacity, asked) + (1 - limit_weight) * by_load)
 
 
-def low_risk(risks: Sequence[FloatArray]) -> IntArray:
-    """The score of nodes by the risks of their resources, each (nodes,)."""
-    worst = np.maximum.reduce(np.array(risks))
-    return half_away((1 - worst) * 100)
-
-
 def asked_of(nodes: NodesView, demand: PodDemand, resource: str) -> Asked:
     """What the pods of nodes and the pod ask for, in the unit of the resource."""
     scale = unit(resource)
@@ -137,7 +128,8 @@ def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) 
         )
     known = np.isfinite(average_percent(nodes, "cpu"))
     known |= np.isfinite(average_percent(nodes, "memory"))
-    return np.where(known, low_risk(risks), 0)
+    worst = np.maximum.reduce(np.array(risks))
+    return np.where(known, half_away((1 - worst) * 100), 0)
 
 
 def _defaults(args: LowRiskOverCommitmentArgs) -> LowRiskOverCommitmentArgs:
@@ -154,13 +146,13 @@ def _defaults(args: LowRiskOverCommitmentArgs) -> LowRiskOverCommitmentArgs:
     )
 
 
-SCORER: Final[Scorer[LowRiskOverCommitmentArgs]] = Scorer(
+SCORER: Final = Scorer(
     name="LowRiskOverCommitment",
     source="Trimaran",
     text="avoids nodes whose limits exceed what they have, or whose load exceeds their requests",
     args=LowRiskOverCommitmentArgs,
     score=score,
     defaults=_defaults,
-    notes=trimaran.notes(lambda: SCORER),
+    notes=trimaran.notes,
     expiration_seconds=usage_expires,
 )

@@ -1,13 +1,14 @@
 """NodeResourcesFitPlus of Koordinator: pack some resources, spread others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
+from pipeline.processors.kubernetes.pod_resources import effective_requests
 from pipeline.processors.loadaware.pod_amounts import by_name
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import (
@@ -19,7 +20,7 @@ from pipeline.processors.scorers.scorer import (
     Weight,
     unknown_resources,
 )
-from pipeline.topics.pods import CountedPod, PodRecord
+from pipeline.topics.pods import Container, CountedPod, PodRecord
 
 Strategy = Literal["MostAllocated", "LeastAllocated"]
 _DEFAULT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 100, "memory": 200 << 20}
@@ -35,42 +36,21 @@ class NodeResourcesFitPlusArgs(ScorerArgs, frozen=True, kw_only=True):
     resources: dict[str, FitResource] = msgspec.field(default_factory=dict)
 
 
-class InitContainer(NamedTuple):
-    request: int | None
-    is_sidecar: bool = False
-
-
-def pod_request(
-    resource: str, containers: Sequence[int | None], init_containers: Sequence[InitContainer]
-) -> int:
-    """What a pod requests of `resource`, with defaults for containers without a request.
-
-    Sidecars run beside the containers, and beside the init containers that start after them; init
-    containers before them have ended (upstream adds their maximum to a sidecar).
-    """
-
-    def counted(request: int | None) -> int:
-        return _DEFAULT_REQUESTS.get(resource, 0) if request is None else request
-
-    sidecars = highest = 0
-    for container in init_containers:
-        if container.is_sidecar:
-            sidecars += counted(container.request)
-            highest = max(highest, sidecars)
-        else:
-            highest = max(highest, sidecars + counted(container.request))
-    return max(sum(map(counted, containers)) + sidecars, highest)
-
-
 def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
-    """What a pod's record requests of `resource`, overhead included."""
-    containers = [by_name(one.requests, one.scalars).get(resource) for one in pod.containers]
-    init_containers = [
-        InitContainer(by_name(one.requests, one.scalars).get(resource), one.restartable)
-        for one in pod.init_containers
-    ]
-    overhead = by_name(pod.overhead, pod.scalar_overhead or None)
-    return pod_request(resource, containers, init_containers) + overhead.get(resource, 0)
+    """What a pod's record requests of `resource`, overhead included, with defaults for containers
+    without a request. Init containers before a sidecar have ended (upstream adds their maximum)."""
+    default = _DEFAULT_REQUESTS.get(resource, 0)
+
+    def counted(container: Container) -> dict[str, int]:
+        return {resource: by_name(container.requests, container.scalars).get(resource, default)}
+
+    requests = effective_requests(
+        map(counted, pod.containers),
+        ((counted(container), container.restartable) for container in pod.init_containers),
+        {},
+        by_name(pod.overhead, pod.scalar_overhead or None),
+    )
+    return requests.get(resource, 0)
 
 
 def fit_plus(

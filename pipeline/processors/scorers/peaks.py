@@ -14,7 +14,14 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.scorers.load_statistics import average_percent
 from pipeline.processors.scorers.rounding import MAX_SCORE
-from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, Tree, usage_expires
+from pipeline.processors.scorers.scorer import (
+    NodesView,
+    PodDemand,
+    Scorer,
+    ScorerArgs,
+    Tree,
+    usage_expires,
+)
 
 _COST_UNITS: Final = 1e15
 _LARGEST_COST: Final = 9.2e18
@@ -26,13 +33,9 @@ class _PowerConstants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     k2: float
 
 
-class PeaksArgs(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
-):  # fmt: skip
-    api_version: str | None = None
-    kind: str | None = None
+class PeaksArgs(ScorerArgs, frozen=True, kw_only=True):
     watcher_address: str | None = None
-    node_power_model: dict[str, _PowerConstants] = {}
+    node_power_model: dict[str, _PowerConstants] = msgspec.field(default_factory=dict)
 
 
 class PowerModel(NamedTuple):
@@ -79,12 +82,10 @@ def cheapest_first(cost: IntArray, known: BoolArray) -> IntArray:
 
 def rise_of(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
     """How much more power nodes take with the pod, (nodes,); NaN is unknown."""
-    models = [args.node_power_model.get(name) for name in nodes.names]
-    constants = [
-        (np.nan, np.nan, np.nan) if model is None else (model.k0, model.k1, model.k2)
-        for model in models
-    ]
-    model = PowerModel(*np.array(constants, np.float64).reshape(-1, 3).T)
+    unknown = _PowerConstants(k0=np.nan, k1=np.nan, k2=np.nan)
+    models = (args.node_power_model.get(name, unknown) for name in nodes.names)
+    constants = np.array([msgspec.structs.astuple(model) for model in models], np.float64)
+    model = PowerModel(*constants.reshape(-1, 3).T)
     capacity = nodes.allocatable("cpu", "capacity").astype(np.float64)
     return power_rise(model, average_percent(nodes, "cpu"), capacity, demand.counted["request:cpu"])
 

@@ -69,11 +69,6 @@ def limit_room(
     return summed / total
 
 
-def limit_aware(room: FloatArray) -> IntArray:
-    """The score of nodes whose limits leave so much room; 0 for all if they are equal."""
-    return between_extremes(room)
-
-
 def room_of(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> FloatArray:
     """What limits leave on nodes with the pod, (nodes,) in percent of allocatable."""
     weights = {resource.name: float(resource.weight) for resource in args.resources}
@@ -88,7 +83,7 @@ def room_of(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> Fl
 
 
 def score(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> IntArray:
-    return limit_aware(room_of(nodes, demand, args))
+    return between_extremes(room_of(nodes, demand, args))
 
 
 def _problems(args: ResourceLimitsArgs) -> Iterator[str]:

@@ -129,9 +129,7 @@ class ScorerArgs(
     kind: str | None = None
 
 
-class WeightedResource(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
-):  # fmt: skip
+class WeightedResource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     weight: Weight = 1
 
@@ -141,14 +139,6 @@ CPU_AND_MEMORY: Final = (WeightedResource(name="cpu"), WeightedResource(name="me
 
 Args = TypeVar("Args", bound=msgspec.Struct)
 Tree = Mapping[str, Any]
-
-
-def _counts_nothing(args: Any) -> Counts:
-    return Counts()
-
-
-def _no_messages(*args: Any) -> Iterator[str]:
-    return iter(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +161,10 @@ class Scorer(Generic[Args]):
     args: type[Args]
     score: Callable[[NodesView, PodDemand, Args], IntArray]
     defaults: Callable[[Args], Args] = lambda args: args
-    problems: Callable[[Args], Iterator[str]] = _no_messages
-    notes: Callable[[Tree, Args], Iterator[str]] = _no_messages
-    counts: Callable[[Args], Counts] = _counts_nothing
-    expiration_seconds: Callable[[Args], float | None] = lambda _: None
+    problems: Callable[[Args], Iterator[str]] = lambda args: iter(())
+    notes: Callable[[Tree, Args], Iterator[str]] = lambda tree, args: iter(())
+    counts: Callable[[Args], Counts] = lambda args: Counts()
+    expiration_seconds: Callable[[Args], float | None] = lambda args: None
     keys: Callable[[Tree], Tree] = lambda tree: tree
     """Renames the keys of arguments to those of `args`."""
 

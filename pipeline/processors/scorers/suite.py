@@ -6,11 +6,12 @@ law that is broken. It needs no test framework.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from zlib import crc32
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
@@ -19,6 +20,8 @@ from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import Array, Scorer
 from pipeline.topics.pods import Container, PodRecord
 from pipeline.topics.resource_amounts import MID, Resources
+
+_Item = TypeVar("_Item", bound=np.generic)
 
 _NODES: Final = 24
 _QUESTIONS: Final = 8
@@ -103,8 +106,8 @@ class Nodes:
     def _random(self, name: str) -> FloatArray:
         return np.random.default_rng([self.seed, crc32(name.encode())]).random(_NODES)
 
-    def _chosen(self, values: Array) -> Array:
-        selected: Array = values[self.places]  # type: ignore[assignment]
+    def _chosen(self, values: npt.NDArray[_Item]) -> npt.NDArray[_Item]:
+        selected = values[self.places]
         selected.flags.writeable = False
         return selected
 

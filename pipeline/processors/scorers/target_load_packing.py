@@ -6,8 +6,8 @@ that get a pod a minute end far over the target: here the last window counts whe
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -35,9 +35,7 @@ _HIGHEST_TARGET: Final = 100
 _DEFAULT_MULTIPLIER: Final = "1.5"
 
 
-class TargetLoadPackingArgs(
-    trimaran.TrimaranArgs, frozen=True, kw_only=True, omit_defaults=True
-):  # fmt: skip
+class TargetLoadPackingArgs(trimaran.TrimaranArgs, frozen=True, kw_only=True):
     """With `use_limits` off (ours) a container is predicted to use its request times the
     multiplier, whatever its limit; with it, as upstream, its limit if it has one."""
 
@@ -54,32 +52,18 @@ class TargetLoadPackingArgs(
         return Packing(multiplier, default, self.use_limits)
 
 
-class Container(NamedTuple):
-    """Request and limit of a container; None is not set, which is not 0."""
+def container_millicores(request: int | None, limit: int | None, packing: Packing) -> int:
+    """The predicted cpu of a container by its request and limit in millicores, None is not set: the
+    limit, if that counts, else the request times the multiplier, else the default.
 
-    request_millicores: int | None = None
-    limit_millicores: int | None = None
-
-
-def container_millicores(container: Container, packing: Packing) -> int:
-    """The predicted cpu of a container: its limit, if that counts, else its request times the
-    multiplier, else the default.
-
-    >>> container_millicores(Container(request_millicores=5), Packing(multiplier=1.5))
+    >>> container_millicores(5, None, Packing(multiplier=1.5))
     8
     """
-    if packing.use_limits and container.limit_millicores is not None:
-        return container.limit_millicores
-    if container.request_millicores is None:
+    if packing.use_limits and limit is not None:
+        return limit
+    if request is None:
         return packing.default_millicores
-    return int(half_away(np.array([container.request_millicores * packing.multiplier]))[0])
-
-
-def pod_millicores(
-    containers: Iterable[Container], overhead_millicores: int, packing: Packing
-) -> int:
-    """The predicted cpu of a pod: its containers and its overhead, without init containers."""
-    return overhead_millicores + sum(container_millicores(each, packing) for each in containers)
+    return int(half_away(np.array([request * packing.multiplier]))[0])
 
 
 def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> np.ndarray:
@@ -156,7 +140,7 @@ def _defaults(args: TargetLoadPackingArgs) -> TargetLoadPackingArgs:
     )
 
 
-SCORER: Final[Scorer[TargetLoadPackingArgs]] = Scorer(
+SCORER: Final = Scorer(
     name="TargetLoadPacking",
     source="Trimaran",
     text="packs nodes up to `targetUtilization` percent of cpu usage",
@@ -164,7 +148,7 @@ SCORER: Final[Scorer[TargetLoadPackingArgs]] = Scorer(
     score=score,
     problems=_problems,
     defaults=_defaults,
-    notes=trimaran.notes(lambda: SCORER),
+    notes=trimaran.notes,
     counts=lambda args: Counts(packing=args.packing),
     expiration_seconds=usage_expires,
 )

@@ -1,15 +1,15 @@
-"""What the arguments of scheduler-plugins' Trimaran plugins have in common.
+"""Arguments that the plugins of scheduler-plugins' Trimaran share.
 
 Keys and defaults are upstream's. Upstream silently replaces an invalid value by its default; here
 `notes` also says so.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from pipeline.processors.scorers.scorer import Scorer, ScorerArgs, Tree
+from pipeline.processors.scorers.scorer import ScorerArgs, Tree
 
 _SOURCES: Final = ("watcherAddress", "metricProvider")
 
@@ -43,24 +43,19 @@ def with_defaults(args: Args, **values: Any) -> Args:
     return msgspec.structs.replace(args, **values)
 
 
-def notes(scorer: Callable[[], Scorer[Any]]) -> Callable[[Tree, Any], Iterator[str]]:
-    """`notes` of a Trimaran plugin: values that are replaced by defaults, and sources of metrics
-    that are not used."""
-
-    def found(tree: Tree, args: Any) -> Iterator[str]:
-        effective = msgspec.to_builtins(args)
-        for key, value in msgspec.to_builtins(scorer().stated(tree)).items():
-            if key not in _SOURCES and key in effective and effective[key] != value:
-                yield f"{key}: {value!r:.80} is invalid, {effective[key]!r:.80} is used"
-        if any(key in tree for key in _SOURCES):
-            yield "usage comes from the state table, not from a watcher or provider"
-
-    return found
+def notes(tree: Tree, args: TrimaranArgs) -> Iterator[str]:
+    """`notes` of a Trimaran plugin: values that defaults replace, and unused sources of metrics."""
+    effective = msgspec.to_builtins(args)
+    for key, value in msgspec.to_builtins(msgspec.convert(tree, type(args))).items():
+        if key not in _SOURCES and key in effective and effective[key] != value:
+            yield f"{key}: {value!r:.80} is invalid, {effective[key]!r:.80} is used"
+    if any(key in tree for key in _SOURCES):
+        yield "usage comes from the state table, not from a watcher or provider"
 
 
-def _provider(given: MetricProvider) -> MetricProvider:
-    if given.type is None:
-        return msgspec.structs.replace(given, type="KubernetesMetricsServer")
-    if given.type == "Prometheus" and given.insecure_skip_verify is None:
-        return msgspec.structs.replace(given, insecure_skip_verify=True)
-    return given
+def _provider(stated: MetricProvider) -> MetricProvider:
+    if stated.type is None:
+        return msgspec.structs.replace(stated, type="KubernetesMetricsServer")
+    if stated.type == "Prometheus" and stated.insecure_skip_verify is None:
+        return msgspec.structs.replace(stated, insecure_skip_verify=True)
+    return stated

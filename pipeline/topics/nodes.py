@@ -31,11 +31,11 @@ PredictorName = Annotated[str, Meta(min_length=1, max_length=100)]
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """The prediction policy of a node. It takes effect with the window that carries it.
 
-    Peaks are raised by `safety_margin_percent`. A pod counts its request until it is older than
-    `cold_start_seconds` and has `cold_start_samples`. N-sigma adds `nsigma_multiplier` standard
-    deviations to the mean. `predictor` names the predictor that decides what is reclaimable. The
-    worker publishes peaks when they rose by more than `resource_diff_threshold_percent`, when they
-    fell by as much for `report_interval_seconds`, and every `force_update_seconds`.
+    Peaks are raised by `safety_margin_percent`. `cold_start_seconds` and `cold_start_samples`
+    decide how long a pod counts its request. N-sigma adds `nsigma_multiplier` standard deviations
+    to the mean. `predictor` names the predictor that decides what is reclaimable. The worker
+    publishes peaks when they rose by more than `resource_diff_threshold_percent`, when they fell by
+    as much for `report_interval_seconds`, and every `force_update_seconds`.
     """
 
     safety_margin_percent: Percent = 10.0

@@ -66,10 +66,10 @@ class CountColumns(msgspec.Struct, frozen=True, kw_only=True):
 class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks of the node's pods as columns, in order of uid.
 
-    `raw` has the peaks by predictor without the safety margin. A pod that is `cold` (younger than
-    the cold start, or with too few samples of a resource) or unknown counts its `request`, although
-    its peak is listed. `age_seconds` is None if the pod is unknown. A pod that is not `active` is
-    being deleted and counts its peak; a pod that has `ended` counts nothing.
+    `raw` has the peaks by predictor without the safety margin. A pod that is `cold` (has too little
+    history) or unknown counts its `request`, although its peak is listed. `age_seconds` is None if
+    the pod is unknown. A pod that is not `active` is being deleted and counts its peak; a pod that
+    has `ended` counts nothing.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pipeline.processors.model import cold_start
 from pipeline.topics.predictions import CountColumns, Counts, PodPeaks, UsageColumns
 from pipeline.topics.resource_amounts import ByResource, Usage
 
@@ -85,12 +86,16 @@ class PodValues(NamedTuple):
     raw: float | None
 
     @property
+    def counts_request(self) -> bool:
+        """Whether its request stands in for its peak."""
+        return cold_start.counts_request(self.request is not None, self.cold, self.raw is None)
+
+    @property
     def why_by_request(self) -> str:
         """Why its request stands in for its peak."""
-        if not self.cold:
-            return f"of which there is {self.why_unknown}"
-        age = "of unknown age" if self.age_seconds is None else f"{self.age_seconds!r} s old"
-        return f"cold, {age}, {self.samples} samples ({self.other_samples})"
+        if self.cold:
+            return cold_start.reason(self.age_seconds, self.samples, self.other_samples)
+        return f"of which there is {self.why_unknown}"
 
     @property
     def why_unknown(self) -> str:

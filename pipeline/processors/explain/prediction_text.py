@@ -29,6 +29,7 @@ from pipeline.processors.explain.unknown_reasons import (
     known_declaration,
     why_unknown,
 )
+from pipeline.processors.model import cold_start
 from pipeline.processors.predictors.declaration import Formula, Term
 from pipeline.times import parse_time
 from pipeline.topics.node_state import NodeStateRecord
@@ -85,11 +86,8 @@ def _head(
     percent = record.safety_margin_percent
     yield step("margin", f"(100 + {percent!r}) / 100", margin_of(record), "")
     yield given("N, standard deviations", record.nsigma_multiplier, "")
-    cold = ", ".join(record.cold_pods) or "none"
-    yield (
-        f"cold, at most {record.cold_start_seconds!r} s old or with fewer than "
-        f"{record.cold_start_samples} samples: {cold}"
-    )
+    criteria = cold_start.criteria(record.cold_start_seconds, record.cold_start_samples)
+    yield f"cold, {criteria}: {', '.join(record.cold_pods) or 'none'}"
 
 
 def _entity(
@@ -234,9 +232,7 @@ def _addends(case: PeakCase, term: Term) -> Iterator[str]:
     for pod in case.pods:
         if pod.ended:
             continue
-        by_request = pod.active and pod.request is not None
-        if term.adds != "requests":
-            by_request = by_request and (pod.cold or pod.raw is None)
+        by_request = pod.active and (pod.counts_request or term.adds == "requests")
         if term.adds == "peaks":
             if pod.raw is not None and not by_request:
                 yield given(f"peak of {pod.uid}", pod.raw, unit)

@@ -58,15 +58,9 @@ class _View:
             for pod in pods_of(record.pods, resource, predictor)
             if pod.pod_class in COUNTED and not pod.ended
         ]
+        self.waiting = [pod for pod in self.pods if pod.counts_request]
         self.predicted = [
-            pod
-            for pod in self.pods
-            if pod.raw is not None and (not pod.cold or pod.request is None)
-        ]
-        self.waiting = [
-            pod
-            for pod in self.pods
-            if pod.request is not None and (pod.cold or pod.raw is None)
+            pod for pod in self.pods if pod.raw is not None and not pod.counts_request
         ]  # fmt: skip
 
     def published(self, name: str) -> int | None:
@@ -183,8 +177,7 @@ class _View:
         return [
             pod
             for pod in self.predicted
-            if pod.active and not pod.cold
-            if pod.pod_class != "unknown" and pod.request is not None
+            if pod.active and pod.pod_class != "unknown" and pod.request is not None
         ]
 
     def _peak_line(self, pod: PodValues) -> str:

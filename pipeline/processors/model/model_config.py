@@ -85,8 +85,7 @@ class ModelConfig:
     the columns of predictors shape what is learned; the rest only what is done with it.
     `memory_collect_policy` names the memory statistic of the windows. `predictors` run, with
     `options` by name. Margin, cold start, multiplier, deciding predictor, threshold and report
-    intervals apply to windows without a strategy. A pod is cold until it is older than the cold
-    start and has `cold_start_samples`. A peak covers the next `horizon_seconds`.
+    intervals apply to windows without a strategy. A peak covers the next `horizon_seconds`.
     """
 
     profile: Profile = KOORDINATOR

@@ -17,13 +17,13 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import reclaimable
+from pipeline.processors.model.cold_start import cold
 from pipeline.processors.model.entity_columns import NEVER, Rows
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.pairs import pairs, stacked
+from pipeline.processors.model.pairs import stacked
 from pipeline.processors.model.predictor import (
     Peaks,
-    PeakSettings,
     Predictor,
     View,
     believed,
@@ -367,35 +367,11 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
         requests=requests,
         active=np.concatenate([node.listed.active for node in known]),
         ended=np.concatenate([node.listed.ended for node in known]),
-        cold=_cold(rows, pods, ages, end_ms[node_of], node_of, settings),
+        cold=cold(rows, pods, ages, end_ms[node_of], node_of, settings),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
         settings=settings,
     )
-
-
-def _cold(
-    rows: Rows,
-    pods: IntArray,
-    ages: FloatArray,
-    end_ms: IntArray,
-    node_of: IntArray,
-    settings: PeakSettings,
-) -> BoolArray:
-    """Whether each pod is cold: not older than the cold start, or with too few samples of a
-    resource.
-
-    A pod of unknown age is as old as its first sample. A resource without samples counts only if
-    the other one has none either: it has no model to trust.
-    """
-    first = rows.first_ms.take(pods)
-    seen = np.where(first == NEVER, 0.0, (end_ms - first) / 1000.0)
-    young = np.where(np.isnan(ages), seen, ages) <= settings.cold_start_seconds[node_of]
-    samples = rows.samples.take(pods, axis=0)
-    few = samples < pairs(settings.cold_start_samples[node_of])
-    begun = samples > 0
-    cpu, memory = (few & (begun | ~begun[:, ::-1])).T
-    return np.asarray(young | cpu | memory)
 
 
 def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:

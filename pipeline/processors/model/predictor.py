@@ -31,8 +31,7 @@ class PeakSettings:
     """Settings of the strategies of k nodes, columns (k,).
 
     A peak is multiplied by `margin` (1.1 for 10 percent). `nsigma_multiplier` is a number of
-    deviations above the mean. A pod is cold until its age exceeds `cold_start_seconds` and it has
-    `cold_start_samples`.
+    deviations above the mean. The other two are for `cold_start`.
     """
 
     margin: FloatArray
@@ -48,8 +47,8 @@ class View:
 
     `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) says which of the k
     nodes a pod is on, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
-    bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have not been seen for
-    long enough: where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
+    bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
+    (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
     is how long a peak is to hold; `end_ms` (k,) the end of each node's last window.
     """
 

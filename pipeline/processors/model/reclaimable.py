@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.model.cold_start import counts_request
 from pipeline.processors.model.pairs import pairs
 
 TO_KUBERNETES: Final = np.array([1000.0, 1.0])
@@ -29,8 +30,8 @@ _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknow
 class Pods:
     """n pods of k nodes as of their last windows; `node_of` (n,) is the node of each, 0..k-1.
 
-    `requests` are (n, 2). The own peak of a `cold` pod is not trusted yet. A pod that is not
-    `active` is being deleted, or has `ended`. The cached masks (n, 2) depend on no predictor.
+    `requests` are (n, 2). A pod that is not `active` is being deleted, or has `ended`. The cached
+    masks (n, 2) depend on no predictor.
     """
 
     node_of: IntArray
@@ -54,17 +55,14 @@ class Pods:
         return self.counted & ~np.isnan(self.requests)
 
     @cached_property
-    def believed(self) -> BoolArray:
-        """Counted pods whose own peak is used. A cold pod of unknown request has nothing but its
-        model."""
-        waits = pairs(self.cold) & self.asking
-        return np.asarray(self.counted & ~waits)
+    def cold_pairs(self) -> BoolArray:
+        """`cold` for each resource."""
+        return pairs(self.cold)
 
     @cached_property
     def giving(self) -> BoolArray:
-        """Pods whose unused request can be reclaimed."""
-        trusted = self.active & ~self.cold & (self.classes != _UNKNOWN)
-        return np.asarray(self.asking & pairs(trusted))
+        """Pods whose unused request can be reclaimed if they do not count it."""
+        return np.asarray(self.asking & pairs(self.active & (self.classes != _UNKNOWN)))
 
     def request_sums(self, nodes: int) -> FloatArray:
         """The requests of Prod on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
@@ -102,18 +100,18 @@ def pod_view(
 ) -> tuple[Reclaimable, FloatArray]:
     """From the pods' own models, `quantiles` (n, 2); `allocatable` (k, 2), `margin` (k,).
 
-    A cold pod, or one without a model, counts its request in the peak, and none of it can be
-    reclaimed; nor can that of a pod that is being deleted, or is of unknown class. Formula:
-    colocation by Koordinator, pod level. The second result (k, 2) is by how much counted requests
-    exceed the peaks of the same pods, which `class_view` needs.
+    Nothing can be reclaimed of a request that counts in the peak (`cold_start`), nor of that of a
+    pod that is being deleted or is of unknown class. Formula: colocation by Koordinator, pod level.
+    The second result (k, 2) is by how much counted requests exceed the peaks of the same pods,
+    which `class_view` needs.
     """
     peaks = with_margin(quantiles, margin.take(pods.node_of))
-    has_peak = ~np.isnan(peaks)
-    predicted = pods.believed & has_peak
-    unpredicted = pods.asking & ~predicted
+    lacks_peak = np.isnan(peaks)
+    unpredicted = counts_request(pods.asking, pods.cold_pairs, lacks_peak)
+    predicted = pods.counted & ~(unpredicted | lacks_peak)
     gives = pods.giving & predicted
     k = len(allocatable)
-    spare = np.maximum(pods.requests - np.where(has_peak, peaks, 0.0), 0.0)
+    spare = np.maximum(pods.requests - np.where(lacks_peak, 0.0, peaks), 0.0)
     unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
     # Few pods count their requests; to add zeros for the others costs most and changes nothing.
     at = _some(unpredicted)

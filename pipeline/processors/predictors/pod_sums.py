@@ -1,9 +1,9 @@
 """Sums over the pods of a node and of its classes, for predictors that add up peaks of pods.
 
-A pod counts its own peak. An active pod that is cold, or has no peak, counts its request instead.
-A pod that is being deleted counts its peak until it has ended, never its request. A pod that has
-ended counts nothing. The sums are published as terms, so that they can be computed again from the
-published pods.
+A pod counts its own peak. An active pod without enough history counts its request instead
+(`cold_start`). A pod that is being deleted counts its peak until it has ended, never its request. A
+pod that has ended counts nothing. The sums are published as terms, so that they can be computed
+again from the published pods.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
+from pipeline.processors.model.cold_start import counts_request
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE
 from pipeline.processors.model.predictor import View
 from pipeline.processors.model.reclaimable import sum_by
@@ -65,9 +66,9 @@ class PodSums:
 
 def pod_sums(view: View, peaks: FloatArray) -> PodSums:
     """Add up the pods' own `peaks` (n, 2)."""
-    known, asked = ~np.isnan(peaks), ~np.isnan(view.requests) & view.active[:, None]
-    by_request = asked & (view.cold[:, None] | ~known)
-    by_peak = known & ~by_request & ~view.ended[:, None]
+    lacks_peak, asked = np.isnan(peaks), ~np.isnan(view.requests) & view.active[:, None]
+    by_request = counts_request(asked, view.cold[:, None], lacks_peak)
+    by_peak = ~(lacks_peak | by_request | view.ended[:, None])
     counted = by_peak | by_request
     left_out = ~counted & ~view.ended[:, None]
     return PodSums(

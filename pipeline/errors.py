@@ -315,7 +315,7 @@ class ProviderError(SpringtideError):
     `may_pass` says that the same request may succeed later.
     """
 
-    default_hint = "check provider.url, and what stands in docs/reference/provider.md"
+    default_hint = "compare the source with its requirements in docs/reference/provider.md"
 
     def __init__(self, message: str, *, may_pass: bool = False, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -4,13 +4,8 @@
 allowed values of each problem. Each section is declared in a module `*_settings`.
 """
 
+from pipeline.settings.actuator_settings import ActuatorSettings, EvictorSettings
 from pipeline.settings.base import Secret
-from pipeline.settings.cluster_settings import (
-    ActuatorSettings,
-    EvictorSettings,
-    KubernetesSettings,
-    WatcherSettings,
-)
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
 from pipeline.settings.exporter_settings import (
     ExporterSettings,
@@ -20,6 +15,7 @@ from pipeline.settings.exporter_settings import (
 )
 from pipeline.settings.extender_settings import ExtenderSettings
 from pipeline.settings.kafka_settings import KafkaSettings
+from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSettings
 from pipeline.settings.load import flag_name, load_settings, variable_name
 from pipeline.settings.model_settings import (
     BucketSettings,

@@ -7,16 +7,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from pipeline.settings.actuator_settings import ActuatorSettings, EvictorSettings
 from pipeline.settings.base import Section
-from pipeline.settings.cluster_settings import (
-    ActuatorSettings,
-    EvictorSettings,
-    KubernetesSettings,
-    WatcherSettings,
-)
 from pipeline.settings.exporter_settings import ExporterSettings
 from pipeline.settings.extender_settings import ExtenderSettings
 from pipeline.settings.kafka_settings import KafkaSettings
+from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSettings
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.worker_settings import WorkerSettings

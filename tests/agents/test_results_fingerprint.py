@@ -35,6 +35,7 @@ from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.state_codec import decode as decode_state
+from pipeline.processors.predictors.registry import available
 from pipeline.settings import Settings
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.pods import PodFacts
@@ -48,10 +49,7 @@ RECORDS = DIRECTORY / "records.json.gz"
 PARTITIONS = 2
 DIGITS = 10
 
-_PREDICTORS = (
-    "autopilot", "borg-default", "hourly-nsigma", "max", "nsigma-v1", "nsigma-v2", "percentile",
-    "pods-nsigma", "resource-central", "vpa",
-)  # fmt: skip
+_PREDICTORS = tuple(available())
 SETTINGS: dict[str, dict[str, Any]] = {
     "usual": {"predictors": _PREDICTORS},
     "changed": {

@@ -23,7 +23,7 @@ from pipeline.sources.providers.cluster_topics import ClusterInventory
 from pipeline.sources.providers.metrics_server import MetricsServerProvider
 from pipeline.sources.providers.prometheus_provider import open_prometheus
 from pipeline.sources.providers.protocol import Provider
-from pipeline.sources.providers.samples_provider import open_samples
+from pipeline.sources.providers.stream_provider import open_stream
 from pipeline.sources.providers.window_rounds import WRITER, encode_entries
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
@@ -72,7 +72,7 @@ async def open_provider(
         sampled = Sampler().samples(await prometheus.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
         await write(producer, settings.kafka, WRITER, encode_entries(sampled.batches))
-    async with open_samples(settings, SystemClock(), None) as samples:
+    async with open_stream(settings, SystemClock(), None) as samples:
         yield samples
 
 

@@ -23,7 +23,7 @@ from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
 from pipeline.sources.providers.prometheus_provider import open_prometheus
-from pipeline.sources.providers.samples_provider import open_samples
+from pipeline.sources.providers.stream_provider import open_stream
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
@@ -165,7 +165,7 @@ async def test_usage_of_prometheus_is_published_unchanged(
     window = TimeWindow(last.window_start_ms, last.window_end_ms)
     async with open_prometheus(settings, SystemClock(), None) as prometheus:
         queried = await prometheus.fetch(window)
-    async with open_samples(settings, SystemClock(), None) as provided:
+    async with open_stream(settings, SystemClock(), None) as provided:
         published = await provided.fetch(window)
     assert published.nodes == {node: queried.nodes[node] for node in ("n1", "n2")}
     by_uid = {(pod.node, pod.uid): columns for pod, columns in published.pods.items()}

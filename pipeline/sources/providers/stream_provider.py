@@ -18,8 +18,8 @@ from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import Row
 
 
-class SamplesProvider:
-    """Reads the topic `samples` once per window; created by `open_samples`."""
+class StreamProvider:
+    """Reads the topic `samples` once per window; created by `open_stream`."""
 
     def __init__(self, kafka: KafkaSettings, follower: Follower) -> None:
         self._kafka = kafka
@@ -71,19 +71,19 @@ def _put_sample(usage: FetchedUsage, node: str, rows: Sequence[Row]) -> None:
 
 
 @asynccontextmanager
-async def open_samples(
+async def open_stream(
     settings: Settings, clock: Clock, api: Api | None
-) -> AsyncIterator[SamplesProvider]:
+) -> AsyncIterator[StreamProvider]:
     """Open a consumer of the samples. Raises `BrokerUnavailableError` if no broker answers."""
     partitions = topic_partitions(settings.kafka, SAMPLES)
     async with open_follower(client_options(settings.kafka), partitions) as follower:
-        yield SamplesProvider(settings.kafka, follower)
+        yield StreamProvider(settings.kafka, follower)
 
 
 SOURCE: Final = SampleSource(
     name="stream",
     text="Springtide's exporters, which publish without a provider",
-    open=open_samples,
+    open=open_stream,
     hint="check the exporters with `springtide doctor`",
     publishes=True,
 )

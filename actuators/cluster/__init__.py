@@ -2,5 +2,6 @@
 
 `cluster_actuator` feeds topics and lists to features (`feature` has their protocol) and executes
 their writes in the order of `write_queue`. Features: `offer_writer` writes resources of Nodes,
-`node_metrics` and `node_slos` write `custom_resources`, `cooled_nodes` wakes pending pods.
+`node_metric_objects` and `node_slo_objects` write `custom_resources`, `node_marks` annotations and
+labels, `cooled_nodes` wakes pending pods.
 """

@@ -13,8 +13,8 @@ import msgspec
 from actuators.action_log import Actions
 from actuators.cluster.cooled_nodes import CooledNodes
 from actuators.cluster.feature import Context, Feature, Follower, Watch
-from actuators.cluster.node_metrics import NodeMetrics
-from actuators.cluster.node_slos import NodeSlos
+from actuators.cluster.node_metric_objects import NodeMetricObjects
+from actuators.cluster.node_slo_objects import NodeSloObjects
 from actuators.cluster.offer_writer import OfferWriter
 from actuators.cluster.write_queue import RateLimit, WriteQueue
 from pipeline.clock import Clock
@@ -43,10 +43,10 @@ log = get_logger(__name__)
 BAD = counter("actuator_bad_records", "Invalid records.", ["topic"])
 READY = gauge("actuator_ready", "1 once all topics and Nodes have been read.")
 
-FEATURES: Final[tuple[Callable[[Context], Feature], ...]] = (
+FEATURES: Final[Sequence[type[Feature]]] = (
     OfferWriter,
-    NodeMetrics,
-    NodeSlos,
+    NodeMetricObjects,
+    NodeSloObjects,
     CooledNodes,
 )
 
@@ -85,13 +85,13 @@ class ClusterActuator:
         limit = RateLimit(settings.actuator.writes_per_second, clock)
         self.queue = WriteQueue(limit, clock, lambda: lease.is_held)
         context = Context(api, self.queue, clock, settings, placement, self._report)
-        self.features = [make_feature(context) for make_feature in FEATURES]
+        self.features = [feature(context) for feature in FEATURES]
+        self.watches: dict[Watch, list[Follower]] = {}
+        for feature in self.features:
+            for watch, follower in feature.watches.items():
+                self.watches.setdefault(watch, []).append(follower)
         self._action_counts = Counter[str]()
         self._topics_read = asyncio.Event()
-
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return [watch for feature in self.features for watch in feature.watches]
 
     async def run(self) -> None:
         """Act, until cancelled or until another process holds the lease."""
@@ -111,11 +111,11 @@ class ClusterActuator:
 
     async def _read(self) -> None:
         wanted, kafka, now = self._topics(), self._settings.kafka, self._clock.now()
-        topics = {t.full_name(kafka.topic_prefix): t for t in TOPICS if t.name in wanted}
+        topics = {topic.full_name(kafka.topic_prefix): topic for topic in wanted}
         since_ms = {
             full_name: round((now - seconds) * 1000)
             for full_name, topic in topics.items()
-            if (seconds := wanted[topic.name]) is not None
+            if (seconds := wanted[topic]) is not None
         }
         partitions = topic_partitions(kafka, *topics.values())
         async with open_follower(client_options(kafka), partitions) as follower:
@@ -126,14 +126,14 @@ class ClusterActuator:
                 if follower.is_caught_up:
                     self._topics_read.set()
 
-    def _topics(self) -> dict[str, float | None]:
+    def _topics(self) -> dict[Topic, float | None]:
         """The topics that features read, each with the longest past that one of them needs."""
-        wanted: dict[str, float | None] = {}
+        wanted: dict[Topic, float | None] = {}
         for feature in self.features:
-            for name, seconds in feature.reads.items():
-                other = wanted.get(name, 0.0)
+            for topic, seconds in feature.topics.items() if feature.is_on else ():
+                other = wanted.get(topic, 0.0)
                 is_whole = seconds is None or other is None
-                wanted[name] = None if is_whole else max(float(seconds or 0), float(other or 0))
+                wanted[topic] = None if is_whole else max(float(seconds or 0), float(other or 0))
         return wanted
 
     def learn(self, topic: Topic, record: ConsumerRecord) -> None:
@@ -142,8 +142,8 @@ class ClusterActuator:
             node, value = (record.key or b"").decode(), record.value
             decoded = None if value is None else TOPICS[topic](value)
             for feature in self.features:
-                if topic.name in feature.reads:
-                    feature.learn(topic.name, node, decoded)
+                if feature.is_on and topic in feature.topics:
+                    feature.learn(topic, node, decoded)
         except (RecordError, UnicodeDecodeError) as error:
             BAD.labels(topic.name).inc()
             log.warning("invalid record", topic=topic.name, partition=record.partition,
@@ -155,7 +155,9 @@ class ClusterActuator:
         try:
             events = follow(self._api, watch.path, only_metadata=watch.only_metadata)
             async for event in events:
-                if _deliver(watch.follower, event):
+                for follower in self.watches[watch]:
+                    _deliver(follower, event)
+                if isinstance(event, Complete):
                     is_read.set()
         except (NotFoundError, ForbiddenError) as error:
             # We cannot have written any of these objects.
@@ -207,8 +209,8 @@ class ClusterActuator:
         self._action_counts = Counter()
 
 
-def _deliver(follower: Follower, event: Event) -> bool:
-    """Hand an event to a follower; return whether it completes a list."""
+def _deliver(follower: Follower, event: Event) -> None:
+    """Hand an event to a follower."""
     match event:
         case Began():
             follower.list_started()
@@ -217,7 +219,6 @@ def _deliver(follower: Follower, event: Event) -> bool:
                 follower.observed(encoded)
         case Complete():
             follower.list_completed()
-            return True
         case Changed(encoded, is_deleted):
             if is_deleted:
                 follower.deleted(msgspec.json.decode(encoded, type=_Deleted).metadata.name)
@@ -225,4 +226,3 @@ def _deliver(follower: Follower, event: Event) -> bool:
                 follower.observed(encoded)
         case Alive():
             pass
-    return False

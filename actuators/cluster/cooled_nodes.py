@@ -5,13 +5,13 @@ above the extender's thresholds, or its own, gets one change of the annotation w
 again. A Node that pods leave by an eviction plan gets one per window for a while.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any, Final
+from collections.abc import Mapping, Set
+from typing import Any, ClassVar, Final
 
-from actuators.cluster.feature import Context, Watch
+from actuators.cluster.feature import Context, Follower, Topics, Watch
+from actuators.cluster.node_marks import NodeMarks
 from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
-from pipeline.kube.api_client import MERGE
 from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.loadaware.pod_amounts import seconds_of
@@ -21,7 +21,7 @@ from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES
+from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, Topic
 from pipeline.topics.result_header import supersedes
 
 COOLED: Final = "springtide/cooled"
@@ -32,18 +32,21 @@ EXTENDER_LAG_SECONDS: Final = 1.0
 PLAN_SECONDS: Final = 180.0
 """For so long after an eviction plan each window of the node wakes pending pods."""
 
-_FEATURE: Final = "cooled"
 
-
-class CooledNodes:
+class CooledNodes(NodeMarks):
     """Which nodes the extender considers hot. Records read before `start` cause no write."""
 
+    name = "cooled"
+    annotations = (COOLED,)
+    topics: ClassVar[Topics] = {
+        NODES: None,
+        NODE_STATE: None,
+        EVICTION_PLANS: PLAN_SECONDS,
+    }
+
     def __init__(self, context: Context) -> None:
-        self._api = context.api
-        self._queue = context.queue
-        self._clock = context.clock
+        super().__init__(context)
         self._placement = context.placement
-        self._is_on = context.settings.actuator.mode == "act"
         self._has_started = False
         self._states: dict[str, NodeStateRecord] = {}
         self._hot_for: dict[str, Set[str]] = {}
@@ -52,19 +55,14 @@ class CooledNodes:
         self._due: dict[str, float] = {}
 
     @property
-    def reads(self) -> Mapping[str, float | None]:
-        if not self._is_on:
-            return {}
-        return {NODES.name: None, NODE_STATE.name: None, EVICTION_PLANS.name: PLAN_SECONDS}
+    def watches(self) -> Mapping[Watch, Follower]:
+        # The annotation is written whatever its value, and removed only while the feature is off.
+        return {} if self.is_on else super().watches
 
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return []
-
-    def learn(self, topic: str, node: str, record: Any) -> None:
-        if topic == NODES.name:
+    def learn(self, topic: Topic, node: str, record: Any) -> None:
+        if topic is NODES:
             self._learn_node(node, record)
-        elif topic == NODE_STATE.name:
+        elif topic is NODE_STATE:
             self._learn_state(node, record)
         elif record is not None:
             self._learn_plan(record)
@@ -98,16 +96,17 @@ class CooledNodes:
         self._hot_for[name] = now
         if now - before:
             self._due.pop(name, None)
-            self._queue.discard(_FEATURE, name)
+            self._queue.discard(self.name, name)
         has_cooled = bool(before - now) or (not now and self._is_being_relieved(name, record))
         if has_cooled and self._has_started:
             self._due.setdefault(name, self._clock.monotonic() + EXTENDER_LAG_SECONDS)
 
     def decide(self, *, everything: bool) -> None:
+        super().decide(everything=everything)
         now = self._clock.monotonic()
         for name in [name for name, due in self._due.items() if due <= now]:
             del self._due[name]
-            self._queue.put(_FEATURE, name, self._write(name, self._states[name].as_of))
+            self._queue.put(self.name, name, self._waking(name, self._states[name].as_of))
 
     def _is_being_relieved(self, name: str, record: NodeStateRecord) -> bool:
         """Whether this window follows an eviction plan for the node by less than
@@ -129,17 +128,15 @@ class CooledNodes:
             args = in_force(self._placement.args[TIME_SHARED], args, self._clock.now())
         return hot_for(record, args, self._own_thresholds.get(name))
 
-    def _write(self, name: str, as_of: str) -> Write:
+    def _waking(self, name: str, as_of: str) -> Write:
         async def execute() -> None:
-            body = {"metadata": {"annotations": {COOLED: as_of}}}
-            path = f"/api/v1/nodes/{name}/status"
-            await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)
+            await self._patch(name, {"annotations": {COOLED: as_of}})
 
         def on_failure(error: KubernetesError) -> None:
             # Writing it twice is harmless; no pod waits for a deleted Node.
             state = self._states.get(name)
             exists = not isinstance(error, NotFoundError)
             if exists and state is not None and state.as_of == as_of:
-                self._queue.put(_FEATURE, name, self._write(name, as_of))
+                self._queue.put(self.name, name, self._waking(name, as_of))
 
         return Write(execute, on_failure)

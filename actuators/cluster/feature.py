@@ -1,12 +1,13 @@
-"""The protocol of a feature of the cluster actuator, and what the actuator gives to each feature.
+"""The base class of features of the cluster actuator, and what the actuator gives to each feature.
 
 A feature keeps one thing in the cluster equal to the topics. To add one, write a module with a
-class that satisfies `Feature`, and add the class to `FEATURES` in `cluster_actuator`.
+subclass of `Feature` (of `NodeMarks` for annotations and labels), and add the class to `FEATURES`
+in `cluster_actuator`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,6 +17,7 @@ from pipeline.kube.api_client import Api
 from pipeline.processors.placement.plugin_config import Placement
 from pipeline.settings import Settings
 from pipeline.topics.actions import ActionRecord
+from pipeline.topics.registry import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +52,57 @@ class Follower(Protocol):
 
 class Watch(NamedTuple):
     """A collection of the API server to follow. A missing custom resource, or a missing right to
-    list it, is an error if the watch `is_required`."""
+    list it, is an error if the watch `is_required`. Equal watches share one list-watch."""
 
     path: str
-    follower: Follower
     only_metadata: bool = False
     is_required: bool = True
 
 
-class Feature(Protocol):
-    """One thing that the cluster actuator writes."""
+NODES_WATCH = Watch("/api/v1/nodes")
+
+Topics = Mapping[Topic, float | None]
+"""Topics with the seconds of their past to read; None: all of it."""
+
+
+class Feature:
+    """One thing that the cluster actuator writes. While the feature is off it removes what it
+    wrote."""
+
+    name: ClassVar[str]
+    """The feature in the write queue, in metrics and in the key of its switch."""
+    modes: ClassVar[Collection[str]] = ("act",)
+    """Values of `actuator.mode` in which the feature is on."""
+    has_switch: ClassVar[bool] = False
+    """Whether `actuator.<name>` must be true as well."""
+    annotations: ClassVar[Collection[str]] = ()
+    """The annotations of Nodes that the feature owns."""
+    labels: ClassVar[Collection[str]] = ()
+    """The labels of Nodes that the feature owns."""
+    topics: ClassVar[Topics] = {}
+    """Topics that `learn` needs while the feature is on."""
+
+    def __init__(self, context: Context) -> None:
+        actuator = context.settings.actuator
+        is_enabled = not self.has_switch or bool(getattr(actuator, self.name))
+        self.is_on = is_enabled and actuator.mode in self.modes
+        self._api = context.api
+        self._queue = context.queue
+        self._clock = context.clock
 
     @property
-    def reads(self) -> Mapping[str, float | None]:
-        """Topics by name, with the seconds of their past to read; None for all of it."""
-        ...
-
-    @property
-    def watches(self) -> Sequence[Watch]:
+    def watches(self) -> Mapping[Watch, Follower]:
         """Collections of the API server to follow."""
-        ...
+        return {}
 
-    def learn(self, topic: str, node: str, record: Any) -> None:
-        """Take a decoded record of a topic in `reads`; None is a tombstone.
+    def learn(self, topic: Topic, node: str, record: Any) -> None:
+        """Take a decoded record of one of `topics`; None is a tombstone.
 
         Raises InvalidRecordError if a value is invalid; the actuator counts and drops the record.
         """
-        ...
 
     def start(self) -> None:
         """All topics and lists have been read: what `learn` brings from now on is new."""
-        ...
 
     def decide(self, *, everything: bool) -> None:
         """Queue the writes that are due for nodes that changed, or for all nodes."""
-        ...

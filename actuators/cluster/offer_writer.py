@@ -8,20 +8,19 @@ the next one. Results from before the creation of a Node do not apply to it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
-from actuators.cluster.cooled_nodes import COOLED
-from actuators.cluster.feature import Context, Watch
+from actuators.cluster.feature import NODES_WATCH, Context, Feature, Follower, Topics, Watch
 from actuators.cluster.write_queue import Write, decode_answer
 from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.api_client import MERGE
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.kubernetes.object_records import ORIGIN
+from pipeline.processors.kubernetes.object_records import OFFERED, ORIGIN
 from pipeline.processors.overcommit.offer_decision import (
     Offer,
     OfferCase,
@@ -33,20 +32,17 @@ from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODES, RESOURCES
+from pipeline.topics.registry import NODES, RESOURCES, Topic
 from pipeline.topics.result_header import supersedes
 
 log = get_logger(__name__)
 
-OFFERED: Final = "springtide/offered"
-"""Mark of a Node whose resources we wrote: time of the write."""
 RECOMMENDED: Final = "springtide/recommended"
 """On a Node in mode recommend: the offer it would get."""
 
 ACTIONS = counter("actuator_actions", "Actions by outcome.", ["action", "outcome"])
 OFFERING = gauge("actuator_nodes_offering", "Nodes with an offer, by tier.", ["what"])
 
-_FEATURE: Final = "offer"
 _EVENT: Final = "event"
 # A list may have been made before our last write and arrive after it.
 _LIST_SECONDS: Final = 60.0
@@ -101,20 +97,23 @@ class _Node(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-_MARKS: Final = frozenset({OFFERED, RECOMMENDED, COOLED})
+_MARKS: Final = frozenset({OFFERED, RECOMMENDED})
 
 _nodes: Final = msgspec.json.Decoder(_Node)
 _texts: Final = msgspec.json.Decoder(dict[str, str])
 
 
-class OfferWriter:
+class OfferWriter(Feature):
     """The offers of all Nodes. It follows the Nodes and keeps `context.node_uids`."""
 
+    name = "offer"
+    modes = ("observe", "recommend", "act")
+    annotations = (OFFERED, RECOMMENDED, ORIGIN)
+    topics: ClassVar[Topics] = {NODES: None, RESOURCES: None}
+
     def __init__(self, context: Context) -> None:
-        self._api = context.api
+        super().__init__(context)
         self._mode: Mode = context.settings.actuator.mode
-        self._queue = context.queue
-        self._clock = context.clock
         self._report = context.report
         self._node_uids = context.node_uids
         self._events = EventReporter(context.api, "springtide-actuator")
@@ -128,12 +127,8 @@ class OfferWriter:
         self._listed: set[str] = set()
 
     @property
-    def reads(self) -> Mapping[str, float | None]:
-        return {NODES.name: None, RESOURCES.name: None}
-
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return [Watch("/api/v1/nodes", self)]
+    def watches(self) -> Mapping[Watch, Follower]:
+        return {NODES_WATCH: self}
 
     def start(self) -> None:
         if count := self.count_of_other_modes():
@@ -176,12 +171,12 @@ class OfferWriter:
             state.pop(name, None)
         self._node_uids.pop(name, None)
         self._outcome_unknown.discard(name)
-        self._queue.discard(_FEATURE, name)
+        self._queue.discard(self.name, name)
 
     # -- the topics
 
-    def learn(self, topic: str, node: str, record: Any) -> None:
-        if topic == NODES.name:
+    def learn(self, topic: Topic, node: str, record: Any) -> None:
+        if topic is NODES:
             _set(self._records, node, record)
         else:
             if record is not None:
@@ -245,7 +240,7 @@ class OfferWriter:
     def _queue_change(self, name: str, offer: Offer) -> None:
         change = self._change(name, offer)
         if change is None:
-            self._queue.discard(_FEATURE, name)
+            self._queue.discard(self.name, name)
             if self._mode == "observe" and offer.is_due:
                 self._record(name, self._current_amounts(name), offer, "observed")
                 observed = ObservedNode({}, offer.amounts, self._clock.monotonic())
@@ -264,7 +259,7 @@ class OfferWriter:
         before = self._current(name).amounts
         shrinks = any(new < old for new, old in zip(offer.amounts, before, strict=True))
         write = Write(execute, on_failure)
-        self._queue.put(_FEATURE, name, write, is_withdrawal=change.undoes or shrinks)
+        self._queue.put(self.name, name, write, is_withdrawal=change.undoes or shrinks)
 
     def _change(self, name: str, offer: Offer) -> _Change | None:
         """The patch for this offer, None if there is nothing to change."""
@@ -281,10 +276,8 @@ class OfferWriter:
             }
             return _Change(_annotated(status_patch(offer.amounts), marks, node))
         if is_ours:
-            marks = {OFFERED: None, ORIGIN: None, COOLED: None}
+            marks = {OFFERED: None, ORIGIN: None}
             return _Change(_annotated(status_patch(_NOTHING), marks, node), undoes=True)
-        if self._mode != "act" and COOLED in node.annotations:
-            return _Change(_annotated({}, {COOLED: None}, node), undoes=True)
         if self._mode == "recommend" and offers:
             text = msgspec.json.encode(_quantities(offer.amounts)).decode()
             return _Change(_annotated({}, {RECOMMENDED: text}, node)) if offer.is_due else None
@@ -360,7 +353,7 @@ class OfferWriter:
         offer: Offer,
         outcome: Outcome,
         error: str = "",
-        action: str = _FEATURE,
+        action: str = name,
     ) -> None:
         ACTIONS.labels(action, outcome).inc()
         log.debug(action, node=name, outcome=outcome, why=offer.why)

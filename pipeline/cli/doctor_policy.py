@@ -19,6 +19,7 @@ from pipeline.errors import (
     RecordError,
     SpringtideError,
 )
+from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import object_files
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 LEASE: Final = "springtide-watcher"
 ACTUATOR: Final = "springtide-actuator"
-_OFFERED: Final = "springtide/offered"
 _CLUSTER: Final = "cluster"
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
@@ -189,7 +189,7 @@ def actuator(settings: Settings, state: PolicyState) -> Check | None:
 
 def _is_offering(record: bytes) -> bool:
     try:
-        return _OFFERED in decode_json(NodeRecord, record).annotations
+        return OFFERED in decode_json(NodeRecord, record).annotations
     except RecordError:
         return False
 

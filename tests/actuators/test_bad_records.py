@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.cluster.cluster_actuator import BAD, ClusterActuator
+from actuators.cluster.feature import NODES_WATCH
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
@@ -81,8 +82,8 @@ class World:
             cast(Api, self.api), settings, placement_of(settings.extender), self.clock, lease
         )
         self.api.put(NAME, metadata={"uid": "uid"}, status={})
-        (nodes,) = (w for w in self.actuator.watches if w.path == "/api/v1/nodes")
-        nodes.follower.observed(msgspec.json.encode(self.api.objects[NAME]))
+        for follower in self.actuator.watches[NODES_WATCH]:
+            follower.observed(msgspec.json.encode(self.api.objects[NAME]))
         self.actuator.start()
 
     def take(self, topic: Topic, value: bytes) -> None:

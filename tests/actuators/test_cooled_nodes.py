@@ -53,13 +53,13 @@ class World:
             self.learn_state(state(used, self._offset))
 
     def learn_state(self, record: NodeStateRecord) -> None:
-        self.cooled.learn(NODE_STATE.name, "n", record)
+        self.cooled.learn(NODE_STATE, "n", record)
 
     def learn_node(self, annotations: dict[str, str]) -> None:
-        self.cooled.learn(NODES.name, "n", NodeRecord(node="n", annotations=annotations))
+        self.cooled.learn(NODES, "n", NodeRecord(node="n", annotations=annotations))
 
     def learn_plan(self, record: EvictionPlanRecord) -> None:
-        self.cooled.learn(EVICTION_PLANS.name, "n", record)
+        self.cooled.learn(EVICTION_PLANS, "n", record)
 
     async def settle(self, seconds: float = 1.0) -> list[Asked]:
         self.cooled.decide(everything=False)

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from actuators.cluster.cooled_nodes import COOLED
-from actuators.cluster.offer_writer import OFFERED, RECOMMENDED, Mode, OfferWriter
+from actuators.cluster.offer_writer import RECOMMENDED, Mode, OfferWriter
 from actuators.cluster.write_queue import Write
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
-from pipeline.processors.kubernetes.object_records import ORIGIN, node_record
+from pipeline.processors.kubernetes.object_records import OFFERED, ORIGIN
 from pipeline.processors.overcommit.status_patch import WRITTEN
 from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.times import format_time
@@ -53,10 +52,10 @@ class World:
         self.offers.observed(self.api.put("n", **parts))
 
     def learn_node(self, record: NodeRecord) -> None:
-        self.offers.learn(NODES.name, "n", record)
+        self.offers.learn(NODES, "n", record)
 
     def learn(self, cpu: int, age: float = 0.0) -> None:
-        self.offers.learn(RESOURCES.name, "n", computed(cpu, self.clock.now() - age))
+        self.offers.learn(RESOURCES, "n", computed(cpu, self.clock.now() - age))
 
     async def settle(self, seconds: float = 2.0, *, sweep: bool = False) -> list[Asked]:
         """Decide and write for a while; returns the requests."""
@@ -206,7 +205,7 @@ async def test_the_origin_annotation_follows_if_third_parties_take_everything() 
 @pytest.mark.parametrize("mode", ["observe", "recommend"])
 async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> None:
     world = World(mode)
-    marks = {OFFERED: "x", ORIGIN: "{}", COOLED: "y", "theirs": "z"}
+    marks = {OFFERED: "x", ORIGIN: "{}", "theirs": "z"}
     have = dict.fromkeys(WRITTEN, "5")
     world.observe(metadata={"annotations": marks}, status={"allocatable": have})
     await world.settle()
@@ -216,19 +215,6 @@ async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> 
     assert undone.outcome == "done"
     assert undone.before == have
     assert undone.after == dict.fromkeys(WRITTEN)
-
-
-def test_a_node_record_contains_of_our_marks_only_that_it_offers() -> None:
-    marks = dict.fromkeys([OFFERED, RECOMMENDED, COOLED, ORIGIN], "2026-01-01T00:00:00Z")
-    record = node_record({"metadata": {"name": "n", "annotations": marks | {TAKEN: "{}"}}})
-    assert record.annotations == {OFFERED: "", TAKEN: "{}"}
-
-
-async def test_observe_removes_the_cooled_annotation() -> None:
-    world = World("observe")
-    world.observe(metadata={"annotations": {COOLED: "y"}})
-    await world.settle()
-    assert world.annotations == {}
 
 
 async def test_observe_writes_nothing_and_reports_once() -> None:

@@ -37,18 +37,20 @@ from pipeline.topics.resource_amounts import BATCH, MID
 
 ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
 """The annotation of a Node with its Batch before third parties took theirs."""
+STRATEGY: Final = "springtide/strategy"
+"""The annotation of a Node with its own `springtide-config`, set by users."""
+OFFERED: Final = "springtide/offered"
+"""Mark of a Node whose resources the cluster actuator wrote: time of the write."""
 
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
 # A copy of the whole object, up to 256 KiB, that only kubectl reads.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# Resources and annotations that the cluster actuator writes every minute. Records leave them out,
-# or each offer would make another record, and another view of the node.
-_OFFERED: Final = (*MID, *BATCH)
-_ACTUATOR_ANNOTATIONS: Final = ("springtide/recommended", "springtide/cooled", ORIGIN)
-# Records keep this annotation without its value, the time of the offer.
-_MARK: Final = "springtide/offered"
+# The cluster actuator writes these resources, and annotations with this prefix, up to every minute.
+# Records leave them out: each write would cause another record and view of the node.
+_OFFERED_RESOURCES: Final = (*MID, *BATCH)
+_PREFIX: Final = "springtide/"
 
 
 def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
@@ -85,7 +87,7 @@ def node_record(tree: Any) -> NodeRecord:
 def _record_of_node(node: NodeObject) -> NodeRecord:
     check_node_name(node.metadata.name)
     status = node.status
-    stated = (item for item in status.allocatable.items() if item[0] not in _OFFERED)
+    stated = (item for item in status.allocatable.items() if item[0] not in _OFFERED_RESOURCES)
     allocatable = amounts(stated, "status.allocatable")
     capacity = (item for item in status.capacity.items() if item[0] in NATIVE)
     return NodeRecord(
@@ -178,9 +180,13 @@ def _annotations(metadata: ObjectMetadata) -> dict[str, str]:
 
 def _annotations_of_node(metadata: ObjectMetadata) -> dict[str, str]:
     annotations = _annotations(metadata)
-    for name in _ACTUATOR_ANNOTATIONS:
-        annotations.pop(name, None)
-    return annotations | {_MARK: ""} if _MARK in annotations else annotations
+    left = {
+        name: text
+        for name, text in annotations.items()
+        if name == STRATEGY or not (name.startswith(_PREFIX) or name == ORIGIN)
+    }
+    # That a node offers is a fact; when the offer was written is not.
+    return left | {OFFERED: ""} if OFFERED in annotations else left
 
 
 def _since(conditions: Iterable[PodCondition], type: str) -> str | None:

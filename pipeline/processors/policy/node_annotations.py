@@ -9,11 +9,12 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.kubernetes.node_reservation import reservation
+from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.colocation_config import COLOCATION
 from pipeline.processors.policy.config_sections import Said, Section
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.load_configmap import PolicyProblem, annotated
-from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE
+from pipeline.processors.policy.springtide_config import SPRINGTIDE
 from pipeline.topics.nodes import NodeRecord
 
 
@@ -24,7 +25,7 @@ def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Pol
     invalid reservation is replaced as a whole; it stays if `before` has none.
     """
     of_koordinator, problems = _strategy(COLOCATION, OF_KOORDINATOR, record, before)
-    of_ours, more = _strategy(SPRINGTIDE, ANNOTATION, record, before)
+    of_ours, more = _strategy(SPRINGTIDE, STRATEGY, record, before)
     kept, problems = of_koordinator | of_ours, problems + more
     try:
         reservation(record.annotations)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation_config import (
     COLOCATION,
@@ -49,7 +50,7 @@ from pipeline.processors.policy.normalization import (
     is_on,
 )
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
-from pipeline.processors.policy.springtide_config import ANNOTATION, SPRINGTIDE, SpringtideConfig
+from pipeline.processors.policy.springtide_config import SPRINGTIDE, SpringtideConfig
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import UNSTATED, NodeRecord, NodeStrategy, shared
 from pipeline.topics.overcommit_policy import MOST_LETTERS, Overcommit
@@ -158,7 +159,7 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
             cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
             is_on = is_on and bool(cluster.enable) and bool(usual.enable)
     if springtide is not None:
-        own, of_own = _of_node(SPRINGTIDE, springtide, ANNOTATION, record)
+        own, of_own = _of_node(SPRINGTIDE, springtide, STRATEGY, record)
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})

@@ -13,7 +13,6 @@ from pipeline.processors.policy.config_sections import Section, out_of_range, st
 from pipeline.processors.predictors.registry import available
 from pipeline.topics.overcommit_policy import MID_FORMULAS
 
-ANNOTATION: Final = "springtide/strategy"
 KEY: Final = "springtide-config"
 
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.amplification import node_ratios
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.nodeslo_spec import BANDWIDTH_ANNOTATION, slo_spec
 from pipeline.processors.policy.normalization import RATIO, CpuInfo, node_ratio
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
-from pipeline.processors.policy.springtide_config import ANNOTATION
 from pipeline.processors.slo.nodeslo import NodeSLOSpec, SystemStrategy
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import KnownNode, NodeRecord, NodeStrategy, detached
@@ -151,7 +151,7 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
     own = node(
         annotations={
             OF_KOORDINATOR: '{"midUnallocatedPercent": 30}',
-            ANNOTATION: '{"bufferPercent": 10}',
+            STRATEGY: '{"bufferPercent": 10}',
         }
     )
     annotated = in_force(found, own)
@@ -232,16 +232,16 @@ RESERVATION = "node.koordinator.sh/reservation"
 @pytest.mark.parametrize(
     ("annotation", "good", "broken", "then"),
     [
-        (ANNOTATION, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
-        (ANNOTATION, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
+        (STRATEGY, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
+        (STRATEGY, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
         # What else it says is as it says it now.
         (
-            ANNOTATION,
+            STRATEGY,
             {"bufferPercent": 10, "midReclaimPercent": 50},
             {"bufferPercent": 101, "predictor": "max"},
             {"bufferPercent": 10, "predictor": "max"},
         ),
-        (ANNOTATION, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
+        (STRATEGY, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
         (OF_KOORDINATOR, {"enable": False}, {"enable": "false"}, {"enable": False}),
         (
             OF_KOORDINATOR,
@@ -444,7 +444,7 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
             {OF_KOORDINATOR: '{"midReclaimMode":"static"}'},
             ["colocation-config: there is no Mid"],
         ),
-        ({}, {ANNOTATION: '{"promiseOnce":false}'}, ["springtide-config: promised the same idle"]),
+        ({}, {STRATEGY: '{"promiseOnce":false}'}, ["springtide-config: promised the same idle"]),
         (
             {},
             {OF_KOORDINATOR: '{"memoryReclaimThresholdPercent":90}'},

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from actuators.cluster.custom_resources import NODE_METRIC
-from actuators.cluster.node_metrics import NodeMetrics
+from actuators.cluster.node_metric_objects import NodeMetricObjects
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError
 from pipeline.times import format_time
@@ -50,16 +49,16 @@ class World:
         context = make_context(self.clock, self.api, node_metrics=True)
         context.node_uids["node-1"] = "uid"
         self.queue = context.queue
-        self.metrics = NodeMetrics(context)
+        self.metrics = NodeMetricObjects(context)
 
     def learn_node(self, **colocation: Any) -> None:
         record = NodeRecord(
             node="node-1", uid="uid", overcommit=Overcommit(), colocation=colocation
         )
-        self.metrics.learn(NODES.name, "node-1", record)
+        self.metrics.learn(NODES, "node-1", record)
 
     def learn_window(self, window: Window) -> None:
-        self.metrics.learn(WINDOWS.name, window.header.node, window)
+        self.metrics.learn(WINDOWS, window.header.node, window)
 
     def learn_state(self, end: int, node: str = "node-1", **fields: Any) -> None:
         """The node state as of the end of window `end`."""
@@ -67,11 +66,11 @@ class World:
             node=node, as_of=format_time(END_MS / 1000 + 30 * end), generation=1, offset=end,
             epoch=1, window_seconds=30, coverage=1.0, **fields,
         )  # fmt: skip
-        self.metrics.learn(NODE_STATE.name, node, record)
+        self.metrics.learn(NODE_STATE, node, record)
 
     def create_object(self) -> None:
-        (watch,) = (watch for watch in self.metrics.watches if watch.path == NODE_METRIC.path)
-        watch.follower.observed(self.api.put("node-1", spec={}))
+        (follower,) = self.metrics.watches.values()
+        follower.observed(self.api.put("node-1", spec={}))
 
     async def settle(self, seconds: float = 2.0, *, everything: bool = False) -> list[Any]:
         """Decide and write for a while; returns the bodies of the status patches."""

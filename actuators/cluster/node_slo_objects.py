@@ -1,39 +1,36 @@
 """NodeSLO objects: the quality-of-service rules of each node, from the resolved policy."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
 from actuators.cluster.custom_resources import NODE_SLO, CustomResources, DesiredSpec
-from actuators.cluster.feature import Context, Watch
+from actuators.cluster.feature import Context, Feature, Follower, Topics, Watch
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODES
+from pipeline.topics.registry import NODES, Topic
 
 
-class NodeSlos:
-    """Writes NodeSLOs in mode act with `actuator.node_slos`; otherwise removes those we wrote."""
+class NodeSloObjects(Feature):
+    """Writes NodeSLO objects."""
+
+    name = "node_slos"
+    has_switch = True
+    topics: ClassVar[Topics] = {NODES: None}
 
     def __init__(self, context: Context) -> None:
-        actuator = context.settings.actuator
-        self._is_on = actuator.mode == "act" and actuator.node_slos
+        super().__init__(context)
         self._resources = CustomResources(context.api, NODE_SLO, context.queue, context.node_uids)
 
     @property
-    def reads(self) -> Mapping[str, float | None]:
-        return {NODES.name: None} if self._is_on else {}
+    def watches(self) -> Mapping[Watch, Follower]:
+        watch = Watch(NODE_SLO.path, only_metadata=True, is_required=self.is_on)
+        return {watch: self._resources}
 
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return [Watch(NODE_SLO.path, self._resources, only_metadata=True, is_required=self._is_on)]
-
-    def learn(self, topic: str, node: str, record: NodeRecord | None) -> None:
+    def learn(self, topic: Topic, node: str, record: NodeRecord | None) -> None:
         self._resources.set_desired(node, _desired(record))
-
-    def start(self) -> None:
-        pass
 
     def decide(self, *, everything: bool) -> None:
         self._resources.decide(everything=everything)

@@ -4,14 +4,14 @@ Each node is reported as often as its policy asks, by the ends of its windows. A
 when its write is executed, so that a write that waited is not old.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from actuators.cluster.custom_resources import NODE_METRIC, CustomResources, DesiredSpec
-from actuators.cluster.feature import Context, Watch
+from actuators.cluster.feature import Context, Feature, Follower, Topics, Watch
 from actuators.cluster.write_queue import Write
 from pipeline.errors import (
     InvalidPolicyError,
@@ -34,7 +34,7 @@ from pipeline.processors.slo.rolling_usage import Rolling
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS
+from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS, Topic
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.result_header import supersedes
 from pipeline.topics.windows import Window
@@ -46,19 +46,23 @@ _HISTORY_SECONDS: Final = 600.0
 _LONGEST_SECONDS: Final = 3600
 
 
-class NodeMetrics:
-    """Writes NodeMetrics in mode act with `actuator.node_metrics`; otherwise removes those we
-    wrote."""
+class NodeMetricObjects(Feature):
+    """Writes NodeMetric objects."""
+
+    name = "node_metrics"
+    has_switch = True
+    topics: ClassVar[Topics] = {
+        NODES: None,
+        NODE_STATE: None,
+        WINDOWS: _HISTORY_SECONDS,
+    }
 
     def __init__(self, context: Context) -> None:
-        actuator = context.settings.actuator
-        self._is_on = actuator.mode == "act" and actuator.node_metrics
+        super().__init__(context)
         self._memory_policy = context.settings.model.memory_collect_policy
         self._resources = CustomResources(
             context.api, NODE_METRIC, context.queue, context.node_uids
         )
-        self._api = context.api
-        self._queue = context.queue
         self._rolling = Rolling()
         self._specs: dict[str, dict[str, Any]] = {}
         self._host_apps: dict[str, dict[str, str]] = {}
@@ -69,24 +73,14 @@ class NodeMetrics:
         self._changed: dict[str, None] = {}
 
     @property
-    def reads(self) -> Mapping[str, float | None]:
-        if not self._is_on:
-            return {}
-        return {NODES.name: None, NODE_STATE.name: None, WINDOWS.name: _HISTORY_SECONDS}
+    def watches(self) -> Mapping[Watch, Follower]:
+        watch = Watch(NODE_METRIC.path, only_metadata=True, is_required=self.is_on)
+        return {watch: self._resources}
 
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return [
-            Watch(NODE_METRIC.path, self._resources, only_metadata=True, is_required=self._is_on)
-        ]
-
-    def start(self) -> None:
-        pass
-
-    def learn(self, topic: str, node: str, record: Any) -> None:
-        if topic == NODES.name:
+    def learn(self, topic: Topic, node: str, record: Any) -> None:
+        if topic is NODES:
             self._learn_node(node, record)
-        elif topic == NODE_STATE.name:
+        elif topic is NODE_STATE:
             self._learn_state(node, record)
         elif record is not None:
             self._learn_window(record)

@@ -21,12 +21,14 @@ from pipeline.errors import (
 )
 from pipeline.kube.api_client import JSON_PATCH
 from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
 from pipeline.processors.policy.nodemetric_spec import metric_spec
+from pipeline.processors.slo.nodemetric import HostApplicationMetric
 from pipeline.processors.slo.nodemetric_status import (
-    HostMetricReport,
     NodeMetricReport,
     pods_of,
+    resource_map,
     status_of,
     usage_of,
 )
@@ -184,8 +186,10 @@ class NodeMetricObjects(Feature):
             aggregated={} if state is None else self._aggregated(name, state),
             pods=pods_of(window, usage.pods),
             host_apps=tuple(
-                HostMetricReport(
-                    name=host, usage=usage_of(used), priority=_priority(classes.get(host, ""))
+                HostApplicationMetric(
+                    name=host,
+                    usage=resource_map(usage_of(used)),
+                    priority=class_label(classes.get(host, "")) or None,
                 )
                 for host, used in zip(usage.hosts, usage.host_apps, strict=True)
             ),
@@ -205,7 +209,3 @@ class NodeMetricObjects(Feature):
             for seconds, text in texts.items()
             if seconds is not None
         }
-
-
-def _priority(pod_class: str) -> str:
-    return f"koord-{pod_class}" if pod_class in ("prod", "mid", "batch", "free") else ""

@@ -15,21 +15,31 @@ _UNITS: Final = {
     "h": Decimal(3600),
 }
 _PART: Final = re.compile(r"(\d{1,18}\.?\d{0,18}|\.\d{1,18})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_LONGEST_SECONDS: Final = 31_536_000
+LONGEST_SECONDS: Final = 31_536_000
+
+
+def go_seconds(text: str) -> Decimal | None:
+    """Seconds of any duration that Go reads; None if it is invalid.
+
+    >>> go_seconds("1m30s"), go_seconds("-.5s"), go_seconds("0"), go_seconds("1"), go_seconds("")
+    (Decimal('90'), Decimal('-0.5'), Decimal('0'), None, None)
+    """
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    parts = list(_PART.finditer(unsigned))
+    if unsigned != "0" and (not parts or "".join(part[0] for part in parts) != unsigned):
+        return None
+    seconds = sum((Decimal(part[1]) * _UNITS[part[2]] for part in parts), Decimal(0))
+    return -seconds if text.startswith("-") else seconds
 
 
 def seconds_of(text: str) -> Decimal | None:
-    """Seconds of a duration as Go writes it; None if it is invalid, less than a second or more
-    than a year.
+    """`go_seconds` of a duration from a second to a year; None for any other.
 
     >>> seconds_of("1h30m"), seconds_of("1.5s"), seconds_of("5")
     (Decimal('5400'), Decimal('1.5'), None)
     """
-    parts = list(_PART.finditer(text.removeprefix("+")))
-    if "".join(part[0] for part in parts) != text.removeprefix("+"):
-        return None
-    seconds = sum((Decimal(part[1]) * _UNITS[part[2]] for part in parts), Decimal(0))
-    return seconds if 1 <= seconds <= _LONGEST_SECONDS else None
+    seconds = go_seconds(text)
+    return seconds if seconds is not None and 1 <= seconds <= LONGEST_SECONDS else None
 
 
 def duration_text(seconds: Decimal) -> str:

@@ -12,15 +12,14 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.objects import (
+    NODES,
+    PODS,
     NodeObject,
     ObjectMetadata,
-    OwnerReference,
     PodCondition,
     PodObject,
-    node_of_json,
-    node_of_tree,
-    pod_of_json,
-    pod_of_tree,
+    convert_object,
+    decode_object,
 )
 from pipeline.processors.kubernetes.pod_classes import pod_class
 from pipeline.processors.kubernetes.pod_resources import (
@@ -32,7 +31,7 @@ from pipeline.processors.kubernetes.pod_resources import (
 )
 from pipeline.times import parse_time
 from pipeline.topics.nodes import Condition, NodeRecord, Taint, check_node_name
-from pipeline.topics.pods import Owner, PodRecord
+from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import BATCH, MID
 
 ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
@@ -55,7 +54,7 @@ _PREFIX: Final = "springtide/"
 
 def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
     """`node_record` of a JSON object. Raises `InvalidRecordError`."""
-    return _record_of_node(node_of_json(data))
+    return _record_of_node(decode_object(data, NODES, "Node"))
 
 
 def read_pod(data: bytes | msgspec.Raw) -> PodRecord:
@@ -65,7 +64,7 @@ def read_pod(data: bytes | msgspec.Raw) -> PodRecord:
 
 def read_manifest(data: bytes | msgspec.Raw) -> PodRecord:
     """`read_pod` of a manifest, which may have no name and no uid."""
-    return _record_of_pod(pod_of_json(data))
+    return _record_of_pod(decode_object(data, PODS, "Pod"))
 
 
 def _in_cluster(pod: PodRecord) -> PodRecord:
@@ -81,7 +80,7 @@ def node_record(tree: Any) -> NodeRecord:
 
     Missing allocatable or capacity stays unknown. Raises `InvalidRecordError`.
     """
-    return _record_of_node(node_of_tree(tree))
+    return _record_of_node(convert_object(tree, NodeObject, "Node"))
 
 
 def _record_of_node(node: NodeObject) -> NodeRecord:
@@ -117,7 +116,7 @@ def pod_record(tree: Any) -> PodRecord:
 
     A pod that is not scheduled has the empty node. Raises `InvalidRecordError`.
     """
-    return _in_cluster(_record_of_pod(pod_of_tree(tree)))
+    return _in_cluster(_record_of_pod(convert_object(tree, PodObject, "Pod")))
 
 
 def _record_of_pod(pod: PodObject) -> PodRecord:
@@ -135,7 +134,7 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         cgroup_uid=cgroup_uid(metadata.uid, metadata.annotations),
         namespace=metadata.namespace,
         name=metadata.name,
-        owner=_owner(metadata.owner_references),
+        owner=metadata.owner,
         labels=metadata.labels,
         annotations=_annotations(metadata),
         priority=spec.priority,
@@ -194,13 +193,6 @@ def _since(conditions: Iterable[PodCondition], type: str) -> str | None:
     for condition in conditions:
         if condition.type == type and condition.status == "True":
             return _time(condition.last_transition_time, f"conditions[{type}]")
-    return None
-
-
-def _owner(references: tuple[OwnerReference, ...]) -> Owner | None:
-    for reference in references:
-        if reference.controller:
-            return Owner(kind=reference.kind, name=reference.name)
     return None
 
 

@@ -4,29 +4,19 @@ from typing import Any
 
 import msgspec
 
-from pipeline.errors import InvalidRecordError
-from pipeline.topics.pods import Owner
+from pipeline.processors.kubernetes.objects import (
+    KubernetesObject,
+    ObjectMetadata,
+    decode_object,
+)
 from pipeline.topics.workloads import Budget, WorkloadRecord
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of an object. Unused fields are ignored, null counts as not stated."""
-
-
-class _Reference(_Part, frozen=True, kw_only=True):
-    kind: str
+class _Metadata(ObjectMetadata, frozen=True, kw_only=True):
     name: str
-    controller: bool | None = None
 
 
-class _Metadata(_Part, frozen=True, kw_only=True):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    owner_references: tuple[_Reference, ...] | None = None
-
-
-class _Spec(_Part, frozen=True, kw_only=True):
+class _Spec(KubernetesObject, frozen=True, kw_only=True):
     replicas: int | None = None
     parallelism: int | None = None
     selector: dict[str, Any] | None = None
@@ -34,7 +24,7 @@ class _Spec(_Part, frozen=True, kw_only=True):
     max_unavailable: int | str | None = None
 
 
-class _Status(_Part, frozen=True, kw_only=True):
+class _Status(KubernetesObject, frozen=True, kw_only=True):
     ready_replicas: int | None = None
     number_ready: int | None = None
     desired_number_scheduled: int | None = None
@@ -45,25 +35,21 @@ class _Status(_Part, frozen=True, kw_only=True):
     expected_pods: int | None = None
 
 
-class _Object(_Part, frozen=True, kw_only=True):
+class _Workload(KubernetesObject, frozen=True, kw_only=True):
     metadata: _Metadata
-    spec: _Spec | None = None
-    status: _Status | None = None
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
 
 
-_objects = msgspec.json.Decoder(_Object)
+_workloads = msgspec.json.Decoder(_Workload)
 
 BUDGET = "PodDisruptionBudget"
 
 
 def read_workload(data: bytes | msgspec.Raw, kind: str) -> WorkloadRecord:
     """Convert a JSON object of this kind. Raises `InvalidRecordError`."""
-    try:
-        decoded = _objects.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRecordError(f"not a {kind} object: {error}") from error
-    metadata = decoded.metadata
-    spec, status = decoded.spec or _Spec(), decoded.status or _Status()
+    workload = decode_object(data, _workloads, kind)
+    metadata, spec, status = workload.metadata, workload.spec, workload.status
     ready = (status.ready_replicas, status.number_ready, status.ready)
     # A DaemonSet wants a pod for each of its nodes, a Job as many as run in parallel.
     wanted = (spec.replicas, status.desired_number_scheduled, spec.parallelism)
@@ -72,19 +58,12 @@ def read_workload(data: bytes | msgspec.Raw, kind: str) -> WorkloadRecord:
         kind=kind,
         name=metadata.name,
         uid=metadata.uid,
-        owner=_owner(metadata),
+        owner=metadata.owner,
         selector=spec.selector,
         replicas=next((count for count in wanted if count is not None), None),
         ready_replicas=next((count for count in ready if count is not None), 0),
         budget=_budget(spec, status) if kind == BUDGET else None,
     )
-
-
-def _owner(metadata: _Metadata) -> Owner | None:
-    for reference in metadata.owner_references or ():
-        if reference.controller:
-            return Owner(kind=reference.kind, name=reference.name)
-    return None
 
 
 def _budget(spec: _Spec, status: _Status) -> Budget:

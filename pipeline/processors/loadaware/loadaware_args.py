@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.durations import LONGEST_SECONDS, go_seconds
 from pipeline.processors.kubernetes.resource_names import objection
 from pipeline.processors.policy.config_sections import keys_of
 from pipeline.topics.node_state import AGGREGATED
@@ -69,7 +69,6 @@ _THRESHOLDS: Final = {"cpu": 65, "memory": 95}
 _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
 _EXPIRATION_SECONDS: Final = 180
-_YEAR_SECONDS: Final = 31_536_000
 
 
 def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
@@ -99,7 +98,7 @@ def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
 def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
     """The keys with a value out of range, and why. Upstream forgets the thresholds of Prod."""
     expiration = args.node_metric_expiration_seconds
-    if expiration is not None and not 0 < expiration <= _YEAR_SECONDS:
+    if expiration is not None and not 0 < expiration <= LONGEST_SECONDS:
         yield "nodeMetricExpirationSeconds", f"{expiration} is not more than 0 and at most a year"
     if not 0 <= args.dominant_resource_weight <= 100:
         yield "dominantResourceWeight", f"{args.dominant_resource_weight} is not from 0 to 100"
@@ -113,7 +112,7 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
             yield "estimatedScalingFactors", f"has none for {name}, which has a weight"
     for name in ("estimated_seconds_after_pod_scheduled", "estimated_seconds_after_initialized"):
         seconds = getattr(args, name)
-        if seconds is not None and not 0 <= seconds <= _YEAR_SECONDS:
+        if seconds is not None and not 0 <= seconds <= LONGEST_SECONDS:
             yield keys_of(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
     if args.aggregated is not None:
         yield from _of_aggregated(args.aggregated)
@@ -179,7 +178,5 @@ def span_seconds(duration: str) -> int | None:
     >>> span_seconds("5m"), span_seconds("0s"), span_seconds("-5m")
     (300, 0, None)
     """
-    if duration.strip("+-0hms") == "" and not duration.startswith("-"):
-        return 0
-    seconds = seconds_of(duration)
-    return None if seconds is None or seconds % 1 else int(seconds)
+    seconds = None if duration.startswith("-") else go_seconds(duration or "0")
+    return None if seconds is None or seconds % 1 or seconds > LONGEST_SECONDS else int(seconds)

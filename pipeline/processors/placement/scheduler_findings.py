@@ -7,12 +7,14 @@ what kube-scheduler refuses. Source: what kube-scheduler 1.36 validates, and how
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.durations import go_seconds
 from pipeline.processors.placement.extender_config import (
     BY_REQUESTS,
     TIMEOUT_SECONDS,
@@ -35,15 +37,9 @@ from pipeline.processors.placement.kube_config import (
 from pipeline.processors.placement.plugin_config import plugins
 
 _FIT: Final = BY_REQUESTS[0]
-_USUAL_TIMEOUT_SECONDS: Final = 5.0
+_USUAL_TIMEOUT_SECONDS: Final = Decimal(5)
 _POINTS_A_STEP: Final = 10
 """kube-scheduler multiplies an extender's scores by its weight and this; plugins score to 100."""
-_SECONDS: Final = {
-    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
-    "h": 3600.0,
-}  # fmt: skip
-_PART: Final = re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_SECONDS)})")
-_DURATION: Final = re.compile(rf"[-+]?(?:(?:{_PART.pattern})+|0)")
 
 
 class Finding(NamedTuple):
@@ -181,7 +177,7 @@ def _refused(where: str, extender: _Extender) -> Iterator[Finding]:
     if tls.get("insecure") and (tls.get("caFile") or tls.get("caData")):
         problem = "insecure together with a CA: kube-scheduler refuses it"
         yield Finding(f"{where}.tlsConfig", problem, "leave out insecure", is_refused=True)
-    if extender.http_timeout is not None and _seconds(extender.http_timeout) is None:
+    if extender.http_timeout is not None and go_seconds(extender.http_timeout) is None:
         problem = f"{extender.http_timeout!r:.40} is no duration"
         yield Finding(f"{where}.httpTimeout", problem, "set it to 1s", is_refused=True)
 
@@ -251,7 +247,7 @@ def _of_address(where: str, extender: _Extender) -> Iterator[Finding]:
 
 
 def _of_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
-    seconds = _seconds(extender.http_timeout or "0")
+    seconds = go_seconds(extender.http_timeout or "0")
     if seconds is None:
         return
     seconds = seconds or _USUAL_TIMEOUT_SECONDS
@@ -259,18 +255,6 @@ def _of_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
         held = f"{seconds:g} s" if seconds > 0 else "ever"
         problem = f"a connection that hangs holds up each pod for {held}"
         yield Finding(f"{where}.httpTimeout", problem, "set it to 1s")
-
-
-def _seconds(text: str) -> float | None:
-    """The seconds of a Go duration; None if it is not one.
-
-    >>> _seconds("1m30s"), _seconds("-.5s"), _seconds("0"), _seconds("1"), _seconds("")
-    (90.0, -0.5, 0.0, None, None)
-    """
-    if not _DURATION.fullmatch(text):
-        return None
-    total = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
-    return -total if text.startswith("-") else total
 
 
 class _Running(NamedTuple):

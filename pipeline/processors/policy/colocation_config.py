@@ -5,7 +5,7 @@ every value that is out of range.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -20,33 +20,21 @@ from pipeline.processors.policy.config_sections import (
     read_object,
     strange_texts,
 )
+from pipeline.processors.slo.nodemetric import (
+    AggregatePolicy,
+    MemoryCollectPolicy,
+    PredictPolicy,
+)
 from pipeline.topics.node_state import AGGREGATED
 
 STATIC: Final = "static"
 CPU_POLICIES: Final = ("usage", "maxUsageRequest")
 MEMORY_POLICIES: Final = ("usage", "request", "maxUsageRequest")
-MEMORY_COLLECT_POLICIES: Final = (
-    "usageWithoutPageCache",
-    "usageWithHotPageCache",
-    "usageWithPageCache",
-)
+MEMORY_COLLECT_POLICIES: Final[tuple[str, ...]] = get_args(MemoryCollectPolicy)
 
 
 def _key(name: str) -> Any:
     return msgspec.field(default=None, name=name)
-
-
-class AggregatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Spans over which usage is aggregated, as Go writes durations ("5m0s")."""
-
-    durations: tuple[str, ...] | None = None
-
-
-class PredictPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """By how much a result must change to be published, and how long a pod counts its request."""
-
-    resource_diff_threshold_percent: int | None = None
-    cold_start_period_seconds: int | None = None
 
 
 class Colocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

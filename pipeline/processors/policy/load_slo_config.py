@@ -4,7 +4,7 @@ An invalid part changes nothing and is reported; valid parts beside it count.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import Section
@@ -41,7 +41,8 @@ HOST_APPLICATIONS: Final = Section(
     oddities_of,
     of_entry=_NO_APPLICATIONS,
 )
-SLO_KEYS: Final = tuple(one.key for one in (THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS))
+_SECTIONS: Final[tuple[Section[Any], ...]] = (THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS)
+SLO_KEYS: Final = tuple(section.key for section in _SECTIONS)
 """The keys of the ConfigMap, in the order of `SloPolicy`."""
 
 
@@ -69,14 +70,9 @@ class LoadedSlo(NamedTuple):
 
 def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> LoadedSlo:
     """`load` of each key from the data of the ConfigMap, None if there is no such object."""
-    threshold = load(THRESHOLD, data, last.threshold)
-    qos = load(QOS, data, last.qos)
-    burst = load(BURST, data, last.burst)
-    system = load(SYSTEM, data, last.system)
-    hosts = load(HOST_APPLICATIONS, data, last.host_applications)
-    problems = [p for one in (threshold, qos, burst, system, hosts) for p in one.problems]
+    loaded = [load(section, data, before) for section, before in zip(_SECTIONS, last, strict=True)]
     return LoadedSlo(
-        SloPolicy(threshold.policy, qos.policy, burst.policy, system.policy, hosts.policy),
-        any(one.failed for one in (threshold, qos, burst, system, hosts)),
-        tuple(dict.fromkeys(problems)),
+        SloPolicy(*(section.policy for section in loaded)),
+        any(section.failed for section in loaded),
+        tuple(dict.fromkeys(problem for section in loaded for problem in section.problems)),
     )

@@ -11,10 +11,10 @@ from pipeline.processors.policy.colocation_config import (
     DEFAULTS,
     MEMORY_COLLECT_POLICIES,
     Colocation,
-    PredictPolicy,
     bounded,
 )
 from pipeline.processors.policy.config_sections import document
+from pipeline.processors.slo.nodemetric import PredictPolicy
 from pipeline.topics.nodes import NodeRecord
 
 

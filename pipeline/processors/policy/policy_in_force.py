@@ -16,7 +16,6 @@ from pipeline.processors.policy.colocation_config import (
     COLOCATION,
     DEFAULTS,
     Colocation,
-    PredictPolicy,
     bounded,
 )
 from pipeline.processors.policy.config_sections import Said, Section, document, merged, unknown_keys
@@ -51,6 +50,7 @@ from pipeline.processors.policy.normalization import (
 )
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.springtide_config import SPRINGTIDE, SpringtideConfig
+from pipeline.processors.slo.nodemetric import PredictPolicy
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.topics.nodes import UNSTATED, NodeRecord, NodeStrategy, shared
 from pipeline.topics.overcommit_policy import MOST_LETTERS, Overcommit
@@ -60,8 +60,10 @@ _YEAR_SECONDS: Final = 31_536_000
 _USUAL: Final = Overcommit()
 
 
-_SECTIONS: Final = (COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION)
-KEYS: Final = (*(one.key for one in _SECTIONS), *SLO_KEYS)
+_SECTIONS: Final[tuple[Section[Any], ...]] = (
+    COLOCATION, SPRINGTIDE, NORMALIZATION, AMPLIFICATION,
+)  # fmt: skip
+KEYS: Final = (*(section.key for section in _SECTIONS), *SLO_KEYS)
 """The keys of the ConfigMap, which are the places of problems of the cluster's part."""
 
 
@@ -88,26 +90,18 @@ def load_policies(
     """Load the policies from the data of the ConfigMap, None if there is no such object. Returns
     all problems, too. `limits` are those of the scheduler extender."""
     last = last or Policies()
-    colocation = load(COLOCATION, data, last.colocation)
-    springtide = load(SPRINGTIDE, data, last.springtide)
-    normalization = load(NORMALIZATION, data, last.normalization)
-    amplification = load(AMPLIFICATION, data, last.amplification)
+    before = zip(_SECTIONS, last[:4], strict=True)
+    loaded = [load(section, data, policy) for section, policy in before]
+    of_sections: list[Any] = [section.policy for section in loaded]
     rules, _, of_rules = load_slo(data, last.slo)
-    sections = (colocation, springtide, normalization, amplification)
-    problems = [*(problem for one in sections for problem in one.problems), *of_rules]
-    if colocation.policy is not None and springtide.policy is not None:
-        problems += contradictions(
-            colocation.policy,
-            springtide.policy,
-            rules.threshold or Policy(THRESHOLD.defaults),
-            limits,
-        )
-    found = Policies(
-        colocation.policy, springtide.policy, normalization.policy, amplification.policy, rules
-    )
-    strange = unknown_keys(data or {}, KEYS, only_near=True)
-    problems += [PolicyProblem(CONFIG_MAP, text, True) for text in strange]
-    return found, tuple(dict.fromkeys(problems))
+    policies = Policies(*of_sections)._replace(slo=rules)
+    problems = [*(problem for section in loaded for problem in section.problems), *of_rules]
+    if policies.colocation is not None and policies.springtide is not None:
+        threshold = rules.threshold or Policy(THRESHOLD.defaults)
+        problems += contradictions(policies.colocation, policies.springtide, threshold, limits)
+    unknown = unknown_keys(data or {}, KEYS, only_near=True)
+    problems += [PolicyProblem(CONFIG_MAP, text, True) for text in unknown]
+    return policies, tuple(dict.fromkeys(problems))
 
 
 def with_policy(
@@ -159,7 +153,8 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
             cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
             is_on = is_on and bool(cluster.enable) and bool(usual.enable)
     if springtide is not None:
-        own, of_own = _of_node(SPRINGTIDE, springtide, STRATEGY, record)
+        annotation, of_own = annotated(SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY))
+        own = merged(springtide.of_labels(labels), annotation)
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
@@ -222,13 +217,6 @@ def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled
 
 def _raw(of: msgspec.Struct) -> msgspec.Raw:
     return shared(msgspec.json.encode(of, order="deterministic"))
-
-
-def _of_node(
-    section: Section[Said], policy: Policy[Said], annotation: str, record: NodeRecord
-) -> tuple[Said, list[PolicyProblem]]:
-    own, problems = annotated(section, annotation, record.annotations.get(annotation))
-    return merged(policy.of_labels(record.labels), own), problems
 
 
 def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy | None:

@@ -35,25 +35,6 @@ from pipeline.topics.windows import Window
 _LARGEST: Final = 2**63
 
 
-class PodMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: `pod_class` is one of CLASSES, `qos` is Koordinator's, empty if unknown."""
-
-    namespace: str
-    name: str
-    pod_class: str
-    qos: str
-    usage: Usage
-
-
-class HostMetricReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A host application: priority and QoS of its configuration, empty if not set."""
-
-    name: str
-    usage: Usage
-    priority: str = ""
-    qos: str = ""
-
-
 class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     """Usage and peaks of a node. Averages are over the aggregation time, `aggregated` and
     `aggregated_system` by span as Go writes durations. Peaks contain the margin."""
@@ -63,8 +44,8 @@ class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
     system_usage: Usage
     aggregated: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
     aggregated_system: dict[str, node_state.AggregatedUsage] = msgspec.field(default_factory=dict)
-    pods: tuple[PodMetricReport, ...] = ()
-    host_apps: tuple[HostMetricReport, ...] = ()
+    pods: tuple[PodMetric, ...] = ()
+    host_apps: tuple[HostApplicationMetric, ...] = ()
     prod_reclaimable: Usage = Usage()
     prod_peak: Usage = Usage()
 
@@ -74,36 +55,36 @@ def status_of(report: NodeMetricReport) -> NodeMetricStatus:
 
     Raises ValueError for a span that is no duration.
     """
-    pods = sorted(report.pods, key=lambda pod: (pod.namespace, pod.name))
-    hosts = sorted(report.host_apps, key=lambda host: host.name)
+    pods = sorted(report.pods, key=lambda pod: (pod.namespace or "", pod.name or ""))
+    hosts = sorted(report.host_apps, key=lambda host: host.name or "")
     return NodeMetricStatus(
         update_time=format_time(math.floor(report.updated_seconds)),
         node_metric=NodeUsage(
-            node_usage=_map(report.usage),
+            node_usage=resource_map(report.usage),
             aggregated_node_usages=_aggregated(report.aggregated),
-            system_usage=_map(report.system_usage),
+            system_usage=resource_map(report.system_usage),
             aggregated_system_usages=_aggregated(report.aggregated_system),
         ),
-        pods_metric=tuple(_pod(pod) for pod in pods if _is_whole(pod.usage)),
-        host_application_metric=tuple(_host(host) for host in hosts if _is_whole(host.usage)),
+        pods_metric=tuple(pod for pod in pods if _is_whole(pod.pod_usage)),
+        host_application_metric=tuple(host for host in hosts if _is_whole(host.usage)),
         prod_reclaimable_metric=_predicted(report.prod_reclaimable),
         prod_peak_metric=_predicted(report.prod_peak),
     )
 
 
-def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetricReport, ...]:
+def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetric, ...]:
     """The pods of `window` with a known name, and their `usage` (n, 2) in order of their UIDs.
     Deleted pods are left out: another pod of the same name may exist."""
     pods = window.rows.pods
     decoded = pods.decode()
     columns = (decoded.column(name) for name in ("namespace", "name", "koordinator_qos", "phase"))
     return tuple(
-        PodMetricReport(
+        PodMetric(
             namespace=namespace,
             name=name,
-            pod_class=CLASSES[code],
-            qos=qos or "",
-            usage=usage_of(used),
+            pod_usage=resource_map(usage_of(used)),
+            priority=class_label(CLASSES[code]) or None,
+            qos=qos or None,
         )
         for namespace, name, qos, phase, code, used in zip(
             *columns, pods.classes.tolist(), usage, strict=True
@@ -117,25 +98,6 @@ def usage_of(used: FloatArray) -> Usage:
     """Cores and bytes, (2,), NaN is unknown."""
     cpu, memory = (None if math.isnan(one) else one for one in used.tolist())
     return Usage(cpu_cores=cpu, memory_bytes=memory)
-
-
-def _pod(pod: PodMetricReport) -> PodMetric:
-    return PodMetric(
-        name=pod.name,
-        namespace=pod.namespace,
-        pod_usage=_map(pod.usage),
-        priority=class_label(pod.pod_class) or None,
-        qos=pod.qos or None,
-    )
-
-
-def _host(host: HostMetricReport) -> HostApplicationMetric:
-    return HostApplicationMetric(
-        name=host.name,
-        usage=_map(host.usage),
-        priority=host.priority or None,
-        qos=host.qos or None,
-    )
 
 
 def _aggregated(
@@ -159,17 +121,17 @@ def _seconds(span: str) -> Decimal:
 
 
 def _statistics(of: node_state.AggregatedUsage) -> dict[str, ResourceMap]:
-    found = {name: _map(getattr(of, name)) for name in AGGREGATIONS}
+    found = {name: resource_map(getattr(of, name)) for name in AGGREGATIONS}
     return {name: usage for name, usage in found.items() if usage.resources is not None}
 
 
 def _predicted(usage: Usage) -> PredictedMetric | None:
-    found = _map(usage)
+    found = resource_map(usage)
     return None if found.resources is None else PredictedMetric(resource=found)
 
 
-def _map(usage: Usage) -> ResourceMap:
-    """The amounts that are known."""
+def resource_map(usage: Usage) -> ResourceMap:
+    """The known amounts of cpu and memory."""
     resources: Resources = {}
     if (millicores := _cut(usage.cpu_cores, 1000)) is not None:
         resources["cpu"] = cpu_quantity(millicores)
@@ -178,8 +140,8 @@ def _map(usage: Usage) -> ResourceMap:
     return ResourceMap(resources=resources or None)
 
 
-def _is_whole(usage: Usage) -> bool:
-    return len(_map(usage).resources or ()) == len(usage.__struct_fields__)
+def _is_whole(usage: ResourceMap | None) -> bool:
+    return usage is not None and len(usage.resources or ()) == len(Usage.__struct_fields__)
 
 
 def _cut(amount: float | None, factor: int) -> int | None:

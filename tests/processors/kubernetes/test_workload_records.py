@@ -76,7 +76,8 @@ def test_the_owner_is_the_controlling_reference() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}',
+    [b"", b"{", b'{"metadata": 5, ', b"[]", b"null", b"{}", b'{"metadata": {}}',
+     b'{"metadata": {"name": 1}}',
      b'{"metadata": {"name": "a"}, "spec": {"replicas": "3"}}', b"\xff", b"[" * 99_999],
 )  # fmt: skip
 def test_an_invalid_object_is_refused(data: bytes) -> None:

@@ -16,11 +16,11 @@ from pipeline.processors.join.pod_facts import deleted_row
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView
 from pipeline.processors.kubernetes.durations import duration_text
+from pipeline.processors.slo.nodemetric import HostApplicationMetric, PodMetric
 from pipeline.processors.slo.nodemetric_status import (
-    HostMetricReport,
     NodeMetricReport,
-    PodMetricReport,
     pods_of,
+    resource_map,
     status_of,
 )
 from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
@@ -39,6 +39,14 @@ def usage(cpu: float | None, memory: float | None) -> Usage:
 def percentiles(*pairs: tuple[float, int]) -> AggregatedUsage:
     p50, p90, p95, p99 = (usage(cpu, ki * KI) for cpu, ki in pairs)
     return AggregatedUsage(p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+def pod(namespace: str, name: str, used: Usage, **values: Any) -> PodMetric:
+    return PodMetric(namespace=namespace, name=name, pod_usage=resource_map(used), **values)
+
+
+def app(name: str, used: Usage, **values: Any) -> HostApplicationMetric:
+    return HostApplicationMetric(name=name, usage=resource_map(used), **values)
 
 
 def report(**values: Any) -> NodeMetricReport:
@@ -82,13 +90,13 @@ def test_the_numbers_of_a_recorded_report_come_to_that_report() -> None:
             ),
         },
         pods=(
-            PodMetricReport(
-                namespace="mysql", name="mysql-7474b86d4f-52p5n", pod_class="prod", qos="LSR",
-                usage=usage(0.0215, 393_941_019.9),
+            pod(
+                "mysql", "mysql-7474b86d4f-52p5n", usage(0.0215, 393_941_019.9),
+                priority="koord-prod", qos="LSR",
             ),
-            PodMetricReport(
-                namespace="clickhouse", name="my-clickhouse-zookeeper-0", pod_class="prod",
-                qos="LS", usage=usage(0.026, 396_051_912.0),
+            pod(
+                "clickhouse", "my-clickhouse-zookeeper-0", usage(0.026, 396_051_912.0),
+                priority="koord-prod", qos="LS",
             ),
         ),
         prod_reclaimable=usage(2.38, 0.0),
@@ -123,9 +131,7 @@ def test_what_is_no_amount_is_not_known(bad: float) -> None:
 @pytest.mark.parametrize("known", [usage(None, 1.0), usage(1.0, None), usage(1.0, math.nan)])
 def test_a_pod_of_which_a_part_is_unknown_is_left_out(known: Usage) -> None:
     """Else what is missing would count as 0, and be handed on."""
-    one = PodMetricReport(namespace="a", name="b", pod_class="prod", qos="LS", usage=known)
-    app = HostMetricReport(name="nginx", usage=known)
-    found = status(pods=(one,), host_apps=(app,))
+    found = status(pods=(pod("a", "b", known),), host_apps=(app("nginx", known),))
     assert (found["podsMetric"], found["hostApplicationMetric"]) == ([], [])
 
 
@@ -141,20 +147,15 @@ def test_a_span_without_known_values_has_no_usage() -> None:
         status_of(report(aggregated={"soon": known}))
 
 
-def test_classes_are_said_where_there_are_any_and_order_is_by_name() -> None:
-    def of(namespace: str, name: str, pod_class: str, qos: str) -> PodMetricReport:
-        used = usage(0.0015, 0.0)
-        return PodMetricReport(
-            namespace=namespace, name=name, pod_class=pod_class, qos=qos, usage=used
-        )
-
+def test_pods_and_applications_are_sorted_by_name_and_omit_unset_classes() -> None:
+    used, one = usage(0.0015, 0.0), usage(1.0, 1.0)
     found = status(
-        pods=(of("b", "a", "none", ""), of("a", "z", "batch", "BE"), of("a", "b", "unknown", "")),
-        host_apps=(
-            HostMetricReport(name="z", usage=usage(1.0, 1.0), priority="koord-batch", qos="BE"),
-            HostMetricReport(name="a", usage=usage(1.0, 1.0)),
+        pods=(
+            pod("b", "a", used), pod("a", "z", used, priority="koord-batch", qos="BE"),
+            pod("a", "b", used),
         ),
-    )
+        host_apps=(app("z", one, priority="koord-batch", qos="BE"), app("a", one)),
+    )  # fmt: skip
     resources = {"resources": {"cpu": "1m", "memory": "0"}}
     assert found["podsMetric"] == [
         {"name": "b", "namespace": "a", "podUsage": resources},
@@ -178,10 +179,10 @@ def test_pods_are_named_by_what_the_window_knows() -> None:
         joined(NODE_ROW, pod_row("u2"), pod_row("u3"), pod_row("u1"), view=view_of(*known))
     )
     found = pods_of(window, np.array([[1.0, 10.0], [2.0, np.nan], [3.0, 30.0]]))
-    assert [(one.namespace, one.name, one.pod_class, one.qos, one.usage) for one in found] == [
-        ("batch", "job", "batch", "BE", usage(1.0, 10.0)),
-        ("shop", "web", "prod", "LS", usage(2.0, None)),
-    ]
+    assert found == (
+        pod("batch", "job", usage(1.0, 10.0), priority="koord-batch", qos="BE"),
+        pod("shop", "web", usage(2.0, None), priority="koord-prod", qos="LS"),
+    )
 
 
 def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now() -> None:
@@ -189,7 +190,7 @@ def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now
     view = NodeView(None, {"u1": deleted_row(old), "u2": new})
     window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
     (found,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
-    assert (found.name, found.usage) == ("db-0", usage(2.0, 20.0))
+    assert (found.name, found.pod_usage) == ("db-0", resource_map(usage(2.0, 20.0)))
 
 
 def test_pods_of_a_window_of_which_nothing_is_known_have_no_names() -> None:

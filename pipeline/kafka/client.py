@@ -4,12 +4,16 @@ Every producer, consumer and admin client connects with `client_options`, so tha
 and SASL works for every role or for none.
 """
 
+import asyncio
 import ssl
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, Final
 
 from aiokafka import errors
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError as ClientError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
@@ -35,6 +39,8 @@ _FORBIDDEN: Final = (
     errors.GroupAuthorizationFailedError,
     errors.TopicAuthorizationFailedError,
 )
+
+_METADATA_REQUESTS_PER_SECOND: Final = 10
 
 
 def client_options(kafka: KafkaSettings) -> dict[str, Any]:
@@ -76,6 +82,24 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
             pair = f"{kafka.ssl_cert_file} with {kafka.ssl_key_file}"
             raise _invalid_file("ssl_cert_file", pair, error) from error
     return context
+
+
+def limit_metadata_requests(client: AIOKafkaClient) -> None:
+    """Let a client request metadata ten times a second at most.
+
+    While a partition has no leader, because its broker is away or its topic was deleted, aiokafka
+    0.14 repeats the request without a pause, thousands of times a second.
+    """
+    update, recent = client._metadata_update, deque[float](maxlen=_METADATA_REQUESTS_PER_SECOND)
+
+    async def limited(*arguments: Any) -> bool:
+        if len(recent) == recent.maxlen:
+            await asyncio.sleep(recent[0] + 1.0 - monotonic())
+        recent.append(monotonic())
+        updated: bool = await update(*arguments)
+        return updated
+
+    client._metadata_update = limited
 
 
 @contextmanager

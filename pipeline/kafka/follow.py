@@ -7,9 +7,9 @@ watcher writes in transactions, and for topics without transactions it makes no 
 
 Errors are those of `translated_errors`, and two more. If a follower is behind and nothing arrives
 for a minute, `poll` raises `SilentTopicError`. If a partition no longer has the next offset,
-because retention deleted it or the topic was recreated, `poll` raises `LostOffsetError`: the caller
-decides whether to read again, to skip or to end. aiokafka reconnects on its own; after an error of
-`poll` open another follower, after a pause (`Backoff`).
+because retention deleted it or the topic was deleted or recreated, `poll` raises `LostOffsetError`:
+the caller decides whether to read again, to skip or to end. aiokafka reconnects on its own; after
+an error of `poll` open another follower, after a pause (`Backoff`).
 
 Workarounds for aiokafka 0.14, all in this module, each tested in tests/kafka/test_follow.py:
 
@@ -35,7 +35,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError
-from pipeline.kafka.client import translated_errors
+from pipeline.kafka.client import limit_metadata_requests, translated_errors
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
@@ -56,8 +56,8 @@ Positions = dict[TopicPartition, int]
 
 
 class LostOffsetError(KafkaError):
-    """A partition does not have the offset to be read next: it was deleted, or the topic was
-    recreated."""
+    """A partition does not have the offset to be read next: the record was deleted, or the topic
+    was deleted or recreated."""
 
 
 class SilentTopicError(BrokerUnavailableError):
@@ -128,6 +128,7 @@ class Follower:
         self._servers = servers
         self._doing = f"reading {', '.join(sorted({tp.topic for tp in assigned}))}"
         self._silent_seconds = 0.0
+        self._has_metadata = False
         self._behind: Positions = {}
 
     async def beginnings(self, partitions: Iterable[TopicPartition] | None = None) -> Positions:
@@ -202,6 +203,8 @@ class Follower:
                     for tp, offset in error.args[0].items()
                 )
                 raise LostOffsetError(f"{lost}: it was deleted, or the topic recreated") from error
+            if not batches:
+                self._check_partitions()
             await asyncio.sleep(0)
             before = sum(self.positions.values())
             for tp in self.positions:
@@ -227,6 +230,14 @@ class Follower:
             if records := await self.poll():
                 yield records
         self.pause()
+
+    def _check_partitions(self) -> None:
+        """Raise `LostOffsetError` if a partition was deleted: aiokafka waits for it silently."""
+        metadata = {tp: self._consumer.partitions_for_topic(tp.topic) for tp in self.positions}
+        missing = [tp for tp, known in metadata.items() if tp.partition not in (known or ())]
+        if missing and self._has_metadata:
+            raise LostOffsetError(f"{missing[0].topic}[{missing[0].partition}] was deleted")
+        self._has_metadata = not missing
 
     def _all(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
         return list(self.assigned if partitions is None else partitions)
@@ -254,6 +265,7 @@ async def open_follower(
         fetch_min_bytes=fetching.min_bytes,
         fetch_max_wait_ms=fetching.max_wait_ms,
     )
+    limit_metadata_requests(consumer._client)
     try:
         with translated_errors(client, "connecting"):
             await run_within(_START_SECONDS, consumer.start())

@@ -29,7 +29,7 @@ from aiokafka.errors import (
 )
 
 from pipeline.errors import KafkaError, StateError
-from pipeline.kafka.client import translated_errors
+from pipeline.kafka.client import limit_metadata_requests, translated_errors
 from pipeline.logs import get_logger
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter
@@ -230,6 +230,7 @@ class Producer:
                 producer = AIOKafkaProducer(
                     **self._client, **self._options, acks="all", enable_idempotence=True
                 )
+                limit_metadata_requests(producer.client)
                 try:
                     with translated_errors(self._client, "connecting"):
                         await producer.start()

@@ -42,6 +42,7 @@ class FakeConsumer:
         self.is_stopped = False
         self._assigned: list[TopicPartition] = []
         self._positions: dict[TopicPartition, int] = {}
+        self._client = SimpleNamespace(_metadata_update=None)
         self._paused: set[TopicPartition] = set()
 
     async def start(self) -> None:
@@ -67,6 +68,9 @@ class FakeConsumer:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self._positions[tp] = offset
 
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return {tp.partition for tp in self.logs if tp.topic == topic} or None
+
     async def position(self, tp: TopicPartition) -> int:
         return self._positions[tp]
 
@@ -90,9 +94,9 @@ class FakeConsumer:
             raise self.fails
         batches: dict[TopicPartition, list[Any]] = {}
         for tp in tps:
-            log, position = self.logs[tp], self._positions[tp]
-            if tp in self._paused or self.is_silent:
+            if tp in self._paused or self.is_silent or tp not in self.logs:
                 continue
+            log, position = self.logs[tp], self._positions[tp]
             if not log.first <= position <= log.end:
                 raise OffsetOutOfRangeError({tp: position})
             offsets = sorted(o for o in log.records if o >= max(position, log.first))

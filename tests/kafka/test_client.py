@@ -1,14 +1,17 @@
 """Connection options of aiokafka clients, and aiokafka's errors as Springtide's."""
 
+import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
-from pipeline.kafka.client import client_options, translated_errors
+from pipeline.kafka.client import client_options, limit_metadata_requests, translated_errors
 from pipeline.settings import KafkaSettings, Secret
 
 
@@ -95,3 +98,29 @@ def test_errors_of_the_client_are_translated(
 def test_other_errors_are_not_translated() -> None:
     with pytest.raises(ZeroDivisionError), translated_errors(KafkaSettings(), "looking"):
         raise ZeroDivisionError
+
+
+async def test_a_client_without_leaders_requests_metadata_ten_times_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests = 0
+
+    async def answer_without_leaders(*_: object) -> bool:
+        nonlocal requests
+        requests += 1
+        await asyncio.sleep(0)
+        return True
+
+    async def bootstrap(client: AIOKafkaClient) -> None:
+        client._sync_task = asyncio.create_task(client._md_synchronizer())
+
+    monkeypatch.setattr(AIOKafkaClient, "_metadata_update", answer_without_leaders)
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", bootstrap)
+    consumer = AIOKafkaConsumer(group_id=None)
+    limit_metadata_requests(consumer._client)
+    await consumer.start()
+    consumer.assign([TopicPartition("deleted", 0)])
+    await asyncio.sleep(0.5)
+    with suppress(asyncio.CancelledError):
+        await consumer.stop()
+    assert 5 <= requests <= 10

@@ -102,6 +102,18 @@ async def test_a_partition_whose_next_offset_is_gone_raises(logs: Install) -> No
                 await follower.poll()
 
 
+async def test_a_deleted_partition_raises_once_it_was_known(logs: Install) -> None:
+    consumer = logs({OTHER: FakeLog()})
+    async with open_follower(CLIENT, [TP]) as follower:
+        follower.seek({TP: 3}, {})
+        assert await follower.poll() == []  # the broker has not yet sent metadata
+        consumer.logs[TP] = FakeLog(range(3))
+        assert await follower.poll() == []
+        del consumer.logs[TP]
+        with pytest.raises(LostOffsetError, match=r"t\.nodes\[0\] was deleted"):
+            await follower.poll()
+
+
 async def test_silence_before_the_end_raises_and_silence_after_it_does_not(
     logs: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ class FakeClient:
         self.start_error: BaseException | None = None
         self.record_error: BaseException | None = None
         self._in_flight = self._sent = 0
+        self.client = SimpleNamespace(_metadata_update=None)
 
     async def start(self) -> None:
         self.starts += 1

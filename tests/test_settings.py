@@ -175,6 +175,9 @@ def test_all_problems_are_reported_at_once() -> None:
         ("log: {level: info, 'level': debug}", "key 'level' occurs twice"),
         ("a: [", "not valid YAML"),
         ("? [a]\n: b", "not valid YAML"),
+        ("log: {level: !!bool info}", "not valid YAML"),
+        ("log: {level: !!timestamp info}", "not valid YAML"),
+        ("#" + "x" * 300_000, "it is larger than 262144 bytes"),
         ("exporter: {host_applications: [{name: a, cgroupPath: {relativPath: x}}]}", "relativPath"),
         ("model: {half_life_seconds: 3600}", "with the keys cpu, memory"),
         ("5: 6", "unknown setting"),
@@ -359,6 +362,13 @@ def test_problem_in_a_variable_has_the_full_key() -> None:
     assert "model.classes.batch.half_life_seconds.cpu: '0' is not allowed" in message
     assert "model.classes.free.horizon_seconds: -1 is not allowed" in message
     assert "(variable SPRINGTIDE_MODEL_CLASSES)" in message
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "!!bool x", "!!timestamp x"])
+def test_invalid_yaml_in_a_variable_is_an_error(text: str) -> None:
+    message = refusal(environ={"SPRINGTIDE_MODEL_CLASSES": text}).message
+    assert "model.classes" in message
+    assert "not YAML" in message
 
 
 def test_problem_in_a_list_has_its_index() -> None:

@@ -40,6 +40,7 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import ModelState
 from pipeline.settings import Settings
+from pipeline.settings.load import YAML_ERRORS
 from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
@@ -230,7 +231,7 @@ def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
     try:
         text = data.decode()
         documents = _objects(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except YAML_ERRORS as error:
         first = str(error).partition("\n")[0]
         raise CheckpointError(f"is neither JSON nor YAML: {first:.200}") from error
     if not text.strip():

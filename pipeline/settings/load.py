@@ -29,6 +29,11 @@ from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
 _MERGE = "tag:yaml.org,2002:merge"
+_LARGEST_FILE_BYTES = 256 * 1024
+
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError, KeyError, AttributeError)
+"""What PyYAML raises for invalid text; the last two for `!!bool x` and `!!timestamp x`."""
+
 # Read by the command line, before settings are loaded.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
 # The kubelet sets such variables in every container for each Service in its namespace: a Service
@@ -117,17 +122,21 @@ def load_settings(
 
 def _read_yaml(path: Path) -> Mapping[object, object]:
     try:
-        tree = yaml.load(path.read_text("utf-8"), Loader=StrictLoader)
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE_BYTES + 1)
+        if len(text) > _LARGEST_FILE_BYTES:
+            raise ValueError(f"it is larger than {_LARGEST_FILE_BYTES} bytes")
+        tree = yaml.load(text.decode(), Loader=StrictLoader)
     except OSError as error:
         raise SettingsError(
             f"cannot read the settings file {path}: {error.strerror}",
             source=f"file {path}",
             hint="correct --config or SPRINGTIDE_CONFIG",
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())
+    except YAML_ERRORS as error:
+        problem = " ".join(str(error).split())
         raise SettingsError(
-            f"the settings file {path} is not valid YAML: {text}", source=f"file {path}"
+            f"the settings file {path} is not valid YAML: {problem}", source=f"file {path}"
         ) from error
     if tree is None:
         return {}
@@ -239,7 +248,7 @@ def _read(raw: _RawValue, kind: Any) -> object:
     if raw.is_text and isinstance(value, str) and is_structured(kind):
         try:
             return yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except YAML_ERRORS as error:
             raise ValueError("not YAML") from error
     return value
 

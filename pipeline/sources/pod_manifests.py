@@ -10,6 +10,7 @@ import yaml
 
 from pipeline.errors import RecordError, UsageError
 from pipeline.settings import KafkaSettings
+from pipeline.settings.load import YAML_ERRORS
 from pipeline.sources.compacted_writer import all_records
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodFacts
@@ -30,7 +31,7 @@ def pod_in_file(file: Path, text: str) -> bytes:
         pods = [pod for tree in trees for pod in _pods(tree)]
         if len(pods) == 1:
             return msgspec.json.encode({"pod": pods[0]})
-    except (yaml.YAMLError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+    except (*YAML_ERRORS, msgspec.MsgspecError, TypeError) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(f"{file} is neither YAML nor JSON: {first:.200}") from error
     raise UsageError(

@@ -16,6 +16,7 @@ from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
+from pipeline.settings.load import YAML_ERRORS
 from pipeline.sources.scheduler_config import placement_of
 
 log = get_logger(__name__)
@@ -56,7 +57,7 @@ def read_config_map(file: Path) -> Mapping[str, str]:
         trees = list(yaml.safe_load_all(file.read_text()))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", hint="name a file") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except YAML_ERRORS as error:
         first = str(error).partition("\n")[0]
         raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
     config_maps = [tree for tree in _objects(trees) if _kind_and_name(tree) == _CONFIG_MAP]

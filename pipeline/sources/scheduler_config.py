@@ -9,7 +9,7 @@ from pipeline.errors import InvalidPolicyError, SettingsError
 from pipeline.processors.placement.kube_config import CONFIGURATION
 from pipeline.processors.placement.plugin_config import Placement, read_config, usual
 from pipeline.settings import ExtenderSettings
-from pipeline.settings.load import StrictLoader
+from pipeline.settings.load import YAML_ERRORS, StrictLoader
 
 KEY = "extender.scheduler_config_file"
 
@@ -52,7 +52,7 @@ def read_document(file: Path) -> Any:
     try:
         documents = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
         trees = [tree for tree in documents if tree is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except YAML_ERRORS as error:
         text = " ".join(str(error).split())
         raise InvalidPolicyError(f"not valid YAML: {text:.200}") from error
     likely = [tree for tree in trees if isinstance(tree, dict) and _is_likely(tree)]

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.errors import InvalidRecordError, UndecodableRecordError
+from pipeline.errors import InvalidRecordError, RecordError, UndecodableRecordError
 
 MAX_ROWS: Final = 4_096
 """A kubelet runs some hundreds of pods at most. The size of a record does not bound its rows: a
@@ -19,7 +19,7 @@ _ARROW_ERRORS: Final = (
     pa.ArrowException, OSError, EOFError, ValueError, TypeError, MemoryError, OverflowError,
     struct.error,
 )  # fmt: skip
-_ENDS: Final = (b"", b"\xff\xff\xff\xff\0\0\0\0")
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _HEADER, _COMPRESSION = 2, 3  # fields of Message and RecordBatch in Arrow's Message.fbs
 
 
@@ -51,13 +51,16 @@ def read_batch(stream: bytes, schema: pa.Schema) -> pa.RecordBatch:
         if _is_compressed(memoryview(message.metadata)):
             # Decompression trusts a length in the record: 4 MiB can become 64 GiB.
             raise InvalidRecordError("buffers are compressed", hint="let Kafka compress, not Arrow")
-        if stream[source.tell() :] not in _ENDS:
+        rest = stream[source.tell() :]
+        if rest not in (b"", _END):
+            if _END.startswith(rest):
+                raise UndecodableRecordError("stream ends inside its end marker")
             raise InvalidRecordError("stream has more than one record batch")
         batch = pa.ipc.read_record_batch(message, schema)
         if not 0 < batch.num_rows <= MAX_ROWS:
             raise InvalidRecordError(f"batch has {batch.num_rows} rows, not 1 to {MAX_ROWS}")
         batch.validate(full=True)
-    except InvalidRecordError:
+    except RecordError:  # a ValueError, too
         raise
     except _ARROW_ERRORS as error:
         raise UndecodableRecordError(f"no Arrow record batch: {str(error)[:200]}") from error

@@ -74,6 +74,7 @@ COLUMNS: Final = (*TEXT_COLUMNS, *NUMBER_COLUMNS, *LIST_COLUMNS)
 
 Row = Mapping[str, Any]
 
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[ -~]{0,128}\Z")]
 _WholeNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _TEXT: Final = na.string()
 _NUMBER: Final = na.float64()
@@ -88,8 +89,8 @@ class SampleHeader(Record, frozen=True, kw_only=True):
     """
 
     node: str
-    machine_id: str
-    boot_id: str
+    machine_id: _Id
+    boot_id: _Id
     epoch: _WholeNumber
     sequence: _WholeNumber
     window_start_ms: _WholeNumber

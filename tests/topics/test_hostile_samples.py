@@ -100,6 +100,13 @@ def test_a_header_with_an_invalid_number_is_refused(name: str, value: Any) -> No
         read_rows(sample(node_row(), header=header_with(**{name: value})))
 
 
+@pytest.mark.parametrize("value", ["m" * 129, "a\n", "\x1b[31m", "ü"])
+@pytest.mark.parametrize("name", ["machine_id", "boot_id"])
+def test_an_id_that_no_machine_has_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidRecordError, match=name):
+        read_rows(sample(node_row(), header=header_with(**{name: value})))
+
+
 @pytest.mark.parametrize("name", sorted({*HEADER.__struct_fields__} - {"simulated"}))
 def test_a_header_with_a_missing_field_is_refused(name: str) -> None:
     with pytest.raises(InvalidRecordError, match=name):
@@ -369,8 +376,9 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 def test_every_truncation_is_refused() -> None:
-    for length in range(len(VALID) - 8):
-        with pytest.raises(RecordError):
+    # A stream may lack its end marker of eight bytes.
+    for length in {*range(len(VALID))} - {len(VALID) - 8}:
+        with pytest.raises(UndecodableRecordError):
             read_rows(VALID[:length])
 
 

@@ -106,9 +106,8 @@ nightly: setup jars ## Fuzzing for ten minutes, kills with 30 seeds, then the so
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
 
 .PHONY: docs
-docs: setup ## Make docs/reference/settings.md from the settings' types
-	@$(BIN)/python -c 'from pipeline.settings import settings_markdown as m; print(end=m())' > docs/reference/settings.md.new
-	@mv docs/reference/settings.md.new docs/reference/settings.md
+docs: setup ## Write settings and the tables of topics, predictors and plugins into docs
+	@$(BIN)/python -m tests.docs.tables
 
 # --no-emit-options: a lock must not tie anybody to one registry or one machine's folders.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \

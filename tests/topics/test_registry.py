@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,8 @@ from pipeline.topics.registry import (
     PLANNED_TOPICS,
     TOPICS,
     Topic,
-    markdown_table,
 )
 
-REPOSITORY = Path(__file__).parent.parent.parent
 ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
 
 
@@ -63,8 +60,3 @@ def test_every_written_topic_has_a_record_module(topic: Topic) -> None:
 
 def test_planned_topics_have_no_record_module() -> None:
     assert [topic.record for topic in PLANNED_TOPICS] == [None] * len(PLANNED_TOPICS)
-
-
-def test_documentation_has_the_table() -> None:
-    text = (REPOSITORY / "docs" / "reference" / "topics.md").read_text("utf-8")
-    assert markdown_table() in text, "write the output of `springtide topics table` into it"

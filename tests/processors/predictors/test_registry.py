@@ -15,7 +15,6 @@ from pipeline.errors import PredictorError
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.predictors import registry
-from pipeline.processors.predictors.documentation import markdown
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import available, build, declaration_of
 from pipeline.topics.nodes import Strategy
@@ -202,13 +201,6 @@ def test_built_in_predictors_belong_to_springtide() -> None:
 def test_a_predictor_that_does_not_run_cannot_decide() -> None:
     with pytest.raises(PredictorError, match="'vpa' is to decide but does not run"):
         Bank(ModelConfig(predictors=("percentile",), predictor="vpa"))
-
-
-def test_documentation_has_the_tables_of_all_declarations(project: Path) -> None:
-    tables = markdown({name: declaration_of(name) for name in available()}).split("\n\n")
-    text = (project / "docs" / "explanation" / "models.md").read_text()
-    missing = [table for table in tables if table.strip() not in text]
-    assert missing == [], "write the output of `springtide model predictors --markdown` into it"
 
 
 @pytest.mark.parametrize("name", ALL)

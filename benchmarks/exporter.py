@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from pipeline.local.local_kafka import local_kafka
+from pipeline.local.process_guard import die_with_parent
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 
 WARM_UP_SECONDS = 10.0
@@ -84,8 +85,9 @@ def process(*arguments: str, log: Path) -> Iterator[int]:
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
     with log.open("w") as output:
         child = subprocess.Popen(
-            [sys.executable, *arguments], stdout=output, stderr=output, env=environment, cwd=ROOT
-        )
+            [sys.executable, *arguments], stdout=output, stderr=output, env=environment, cwd=ROOT,
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
         try:
             yield child.pid
             if child.poll() is not None:

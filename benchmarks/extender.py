@@ -41,6 +41,7 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.local.port_probe import free_port
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import KafkaSettings, variable_name
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
@@ -251,7 +252,7 @@ def start(settings: KafkaSettings, port: int, snapshot: Path) -> "subprocess.Pop
     environment = {variable_name(key): value for key, value in told.items()}
     command = [sys.executable, "-m", "pipeline.cli.main", "extender", "--mode", "act"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    extender = subprocess.Popen(command, env=os.environ | environment)
+    extender = subprocess.Popen(command, env=os.environ | environment, preexec_fn=die_with_parent)
     os.sched_setaffinity(extender.pid, {_OF_EXTENDER})
     return extender
 

@@ -39,6 +39,7 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Keyed, log_producer
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import local_kafka
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import Settings, load_settings
 from pipeline.times import parse_time
 from pipeline.topics.codec import encode_json
@@ -161,6 +162,7 @@ def feeder(broker: str, given: argparse.Namespace) -> Iterator[subprocess.Popen[
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fleet", *arguments],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path},
+        preexec_fn=die_with_parent,
     )  # fmt: skip
     try:
         assert child.stdout is not None

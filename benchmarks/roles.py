@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.local.process_guard import die_with_parent
+
 ROOT = Path(__file__).parent.parent
 STOP_SECONDS = 60
 
@@ -22,6 +24,7 @@ def springtide(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdout=output,
             stderr=output,
             env=os.environ | {"PYTHONPATH": path},
+            preexec_fn=die_with_parent,
         )
         try:
             yield child

@@ -103,7 +103,7 @@ class ProcessGuard:
                 stderr=output,
                 cwd=cwd,
                 process_group=0,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         return self.child.pid
 
@@ -153,7 +153,8 @@ class ProcessGuard:
             self.announced_at.unlink(missing_ok=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill the calling process when its parent ends; for `preexec_fn`."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.agents.supervisor import Supervisor
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually, is_alive
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -88,7 +89,8 @@ def supervised(tmp_path: Path, body: str, stop_seconds: float = 30) -> "subproce
         f"supervisor.STOP_SECONDS = {stop_seconds}\n"
         f"sys.exit(supervisor.Supervisor({child(tmp_path, body)!r}, 0.2, 60).run())"
     )
-    return subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, text=True)
+    command = [sys.executable, "-c", script]
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, preexec_fn=die_with_parent)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.local.control_plane import ControlPlane
+from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
@@ -51,7 +52,7 @@ class Role:
         argv = [sys.executable, "-m", "pipeline.cli.main", role, *flags]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env=os.environ | environment
+                argv, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent
             )
 
     def kill(self) -> None:
@@ -121,7 +122,7 @@ def worker(settings: Settings) -> Iterator[None]:
         *("--partitions", str(kafka.partitions), "--metrics-port", "0", "--id", kafka.topic_prefix),
     ]
     with Path(os.devnull).open("w") as nothing:
-        process = subprocess.Popen(argv, stdout=nothing, stderr=nothing)
+        process = subprocess.Popen(argv, stdout=nothing, stderr=nothing, preexec_fn=die_with_parent)
     try:
         yield
     finally:

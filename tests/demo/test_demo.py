@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.demo import command
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.cgroups, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -38,6 +39,7 @@ class Run:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 process_group=0,
+                preexec_fn=die_with_parent,
             )
 
     @property

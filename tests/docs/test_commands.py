@@ -24,6 +24,7 @@ import pytest
 from pipeline.cli.main import cli
 from pipeline.local.local_kafka import local_kafka
 from pipeline.local.port_probe import free_port
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually
 
 PROJECT = Path(__file__).parents[2]
@@ -102,6 +103,7 @@ class Place(NamedTuple):
             stderr=subprocess.STDOUT,
             text=True,
             process_group=0,
+            preexec_fn=die_with_parent,
         )
 
 

@@ -23,6 +23,7 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
@@ -74,6 +75,7 @@ class Exporter:
                 stderr=log,
                 cwd=folder,
                 env=environment,
+                preexec_fn=die_with_parent,
             )
         assert eventually(lambda: "exporter started" in self.log), self.log
 

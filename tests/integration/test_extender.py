@@ -23,6 +23,7 @@ from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
 from pipeline.kafka.producer import Producer
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExtenderSettings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.dead_letter_writer import DeadLetterWriter
@@ -366,7 +367,9 @@ def test_the_commands(cluster: Cluster) -> None:
     assert [item["node"] for item in document["items"]] == ["calm", "hot"]
 
     command = springtide("extender", *kafka, "--host", "127.0.0.1", "--port", "0", "--mode", "act")
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as extender:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+    ) as extender:
         assert extender.stderr is not None
         said: dict[str, Any] = {}
         port = 0

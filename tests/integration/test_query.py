@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed, Table
 from pipeline.table.apply_records import apply_point
@@ -124,7 +125,9 @@ async def extender(cluster: Cluster) -> AsyncIterator[str]:
     command = springtide("extender", "--bootstrap-servers", cluster.broker.bootstrap_servers,
                          "--topic-prefix", cluster.prefix, "--host", "127.0.0.1", "--port", "0",
                          "--log-format", "json")  # fmt: skip
-    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=subprocess.PIPE, preexec_fn=die_with_parent
+    )
     assert process.stderr is not None
     try:
         port, left = 0, {"history caught up", "table caught up"}

@@ -29,6 +29,7 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.compacted_writer import (
     RECORDS,
@@ -348,6 +349,7 @@ async def test_a_worker_finds_files_relative_to_its_start_directory(
         env=os.environ | {"PYTHONPATH": path},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
     )
     try:
 

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.local.kafka_jars import cache_dir
 from pipeline.local.port_probe import free_port, is_free
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually, is_alive
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=die_with_parent,
         )
 
     def __call__(self, *args: str) -> tuple[int, str, str]:

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually
 
 # The first may have to wait until the programs are built.
@@ -201,6 +202,7 @@ def test_kill_9_of_the_program_leaves_no_process_and_no_directory() -> None:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
+        preexec_fn=die_with_parent,
     )
     assert parent.stdout is not None
     folder = Path(parent.stdout.readline().strip())

@@ -25,6 +25,7 @@ from pipeline.local.local_kafka import (
     server_properties,
 )
 from pipeline.local.port_probe import HOST, free_port, is_free
+from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually, is_alive
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,7 @@ def test_kill_9_of_the_program_leaves_no_java_and_no_directory(tmp_path: Path) -
         text=True,
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=die_with_parent,
     )
     assert parent.stdout is not None
     pid, port, folder = parent.stdout.readline().split()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.local.control_plane import ControlPlane
+from pipeline.local.process_guard import die_with_parent
 
 # Its programs may have to be built.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -24,7 +25,7 @@ def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) ->
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline.local.plane"], env=os.environ | path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         said = process.stdout.readline()

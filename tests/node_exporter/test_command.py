@@ -16,6 +16,7 @@ import pytest
 from node_exporter.exporter_service import start_live_server
 from node_exporter.live_socket import LiveServer
 from pipeline.errors import SettingsError
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from tests.node_exporter.fake_node import FakeNode
 from tests.processes import eventually
@@ -45,8 +46,9 @@ def roots(node: FakeNode) -> tuple[str, ...]:
 def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with log.open("w") as output:
         process = subprocess.Popen(
-            command(*flags), stdout=output, stderr=output, text=True, env=environment()
-        )
+            command(*flags), stdout=output, stderr=output, text=True, env=environment(),
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
     try:
         yield process
     finally:

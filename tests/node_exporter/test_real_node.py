@@ -16,6 +16,7 @@ from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler
 from node_exporter.window_aggregation import Window
 from pipeline.clock import SystemClock
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from tests.cgroup_tree import cgroup_tree
 from tests.machine import not_here
@@ -70,7 +71,7 @@ for _ in range({frames}):
 @pytest.fixture
 def cable() -> Iterator[Cable]:
     own = Path("/proc/self/ns/net").readlink()
-    peer = subprocess.Popen(["unshare", "--net", "sleep", "600"])
+    peer = subprocess.Popen(["unshare", "--net", "sleep", "600"], preexec_fn=die_with_parent)
     cable = Cable(f"st{os.getpid()}a", f"st{os.getpid()}b", peer.pid)
     try:
         create = ("ip", "link", "add", cable.local, "type", "veth", "peer", "name", cable.remote)

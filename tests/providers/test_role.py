@@ -19,6 +19,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.local.local_prometheus import LocalPrometheus
 from pipeline.local.port_probe import free_port
+from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.provided.fetched_usage import TimeWindow
 from pipeline.settings import KafkaSettings, Settings, variable_name
 from pipeline.sources.compacted_writer import Entry, node_entry, open_producer, pod_entry, write
@@ -71,8 +72,9 @@ class Process:
         self.log = log
         with log.open("a") as out:
             self._process = subprocess.Popen(
-                ROLE, env=environment(settings, provider__port=self._port), stdout=out, stderr=out
-            )
+                ROLE, env=environment(settings, provider__port=self._port), stdout=out, stderr=out,
+                preexec_fn=die_with_parent,
+            )  # fmt: skip
 
     def ready(self) -> tuple[int, dict[str, Any]]:
         try:

@@ -8,7 +8,6 @@ applied and covered by a complete round of checkpoints, and returns every record
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
 import os
 import signal
@@ -27,6 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
+from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSettings
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
@@ -209,12 +209,8 @@ def _start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
+            preexec_fn=die_with_parent,
         )
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 # -- load

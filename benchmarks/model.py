@@ -169,7 +169,7 @@ def checkpoint_cost(bank: Bank, usage: Usage) -> Checkpoints:
 
 def fill_rings(bank: Bank, usage: Usage) -> None:
     """A day of five-minute slots for all rows at once: 288 windows of everything take longer."""
-    store = bank._learner.rows.store
+    store = bank.learner.rows.store
     newest = store["recent_slot"]
     rows = np.flatnonzero(newest >= 0)
     some = [np.resize(usage.window(2 + number), (len(rows), 2)) for number in range(8)]
@@ -215,7 +215,7 @@ def _c_cost(library: ctypes.CDLL, usage: Usage, windows: int) -> Cost:
         CLayout(layout.starts.ctypes.data, layout.ends.ctypes.data, layout.num_buckets, fraction,
                 lowest, step)
         for layout, fraction, lowest, step in zip(
-            LAYOUTS, FRACTIONS, day_slots._LOWEST, day_slots._STEP, strict=True)
+            LAYOUTS, FRACTIONS, day_slots.LOWEST, day_slots.STEP, strict=True)
     ))  # fmt: skip
     before = resident_bytes()
     histograms = [np.zeros((pods, layout.num_buckets)) for layout in LAYOUTS]

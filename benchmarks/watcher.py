@@ -225,7 +225,7 @@ async def _make(kubernetes: KubernetesSettings, nodes: int, pods: int) -> None:
             body["metadata"] = {key: body["metadata"][key] for key in ("name", "labels")}
             await api.create("/api/v1/nodes", body)
         await _all_of(
-            api, "/api/v1/namespaces/shop/pods", (_as_new(server.pod(n)) for n in range(pods))
+            api, "/api/v1/namespaces/shop/pods", (as_new(server.pod(n)) for n in range(pods))
         )
 
 
@@ -241,7 +241,7 @@ async def _all_of(api: Api, path: str, bodies: Any) -> None:
             group.create_task(some())
 
 
-def _as_new(pod: bytes) -> Any:
+def as_new(pod: bytes) -> Any:
     """What may be said of a pod that is not there yet."""
     body = json.loads(pod)
     for ours in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences"):

@@ -46,7 +46,7 @@ class ManualClock:
     def __init__(self, now: float = 1_700_000_000.0, monotonic: float = 0.0) -> None:
         self._now = now
         self._monotonic = monotonic
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self.sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = 0
 
     def now(self) -> float:
@@ -61,7 +61,7 @@ class ManualClock:
             return
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._order += 1
-        heapq.heappush(self._sleepers, (self._monotonic + seconds, self._order, wake))
+        heapq.heappush(self.sleepers, (self._monotonic + seconds, self._order, wake))
         await wake
 
     def jump(self, seconds: float) -> None:
@@ -74,8 +74,8 @@ class ManualClock:
             raise ValueError(f"monotonic time does not go back: advance({seconds})")
         end = self._monotonic + seconds
         await _run_other_tasks()
-        while self._sleepers and self._sleepers[0][0] <= end:
-            wake_at, _, wake = heapq.heappop(self._sleepers)
+        while self.sleepers and self.sleepers[0][0] <= end:
+            wake_at, _, wake = heapq.heappop(self.sleepers)
             self._move_to(wake_at)
             if not wake.done():
                 wake.set_result(None)

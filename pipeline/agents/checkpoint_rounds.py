@@ -75,7 +75,7 @@ class CheckpointRounds:
             if not self._model.owned:
                 return
             records = self._capture(nodes[start : start + SLICE])
-            fitting = {node: record for node, record in records.items() if _fits(record)}
+            fitting = {node: record for node, record in records.items() if fits(record)}
             left_out |= {node: before[node] for node in records.keys() - fitting}
             self._written.update(fitting)
             await self._send(list(fitting.values()))
@@ -130,7 +130,7 @@ class CheckpointRounds:
         CHECKPOINT_BYTES.inc(sum(len(value or b"") for _, value in records))
 
 
-def _fits(record: Keyed) -> bool:
+def fits(record: Keyed) -> bool:
     size = len(record.value or b"")
     if size <= LARGEST_VALUE_BYTES:
         return True

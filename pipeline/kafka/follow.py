@@ -49,7 +49,7 @@ SILENCE_SECONDS: Final = 60.0
 """How long nothing may arrive of a partition whose end was not reached."""
 
 _START_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 2.0
+STOP_SECONDS: Final = 2.0
 
 Positions = dict[TopicPartition, int]
 """The offset to be read next, by partition."""
@@ -278,4 +278,4 @@ async def open_follower(
     finally:
         # Nothing is flushed or committed: what a broken connection raises changes nothing.
         with suppress(KafkaError, OSError), translated_errors(client, "disconnecting"):
-            await run_within(_STOP_SECONDS, consumer.stop())
+            await run_within(STOP_SECONDS, consumer.stop())

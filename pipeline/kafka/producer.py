@@ -38,8 +38,8 @@ from pipeline.topics.registry import MAX_RECORD_BYTES
 LARGEST_VALUE_BYTES: Final = MAX_RECORD_BYTES - 16_384
 """What a value may take: the rest is for key, headers and the batch around them."""
 
-_OFFER_SECONDS: Final = 10.0
-_STOP_SECONDS: Final = 5.0
+OFFER_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 5.0
 
 _log = get_logger(__name__)
 
@@ -150,7 +150,7 @@ class Producer:
     ) -> None:
         """Deliver a record, or give up after ten seconds, log the loss and count it."""
         try:
-            async with asyncio.timeout(_OFFER_SECONDS):
+            async with asyncio.timeout(OFFER_SECONDS):
                 await self.deliver(topic, value=value, key=key, headers=headers)
         except (KafkaError, TimeoutError) as error:
             self.lost += 1
@@ -242,7 +242,7 @@ class Producer:
 
     async def _stop(self, producer: AIOKafkaProducer) -> None:
         with suppress(KafkaError, OSError), translated_errors(self._client, "disconnecting"):
-            await run_within(_STOP_SECONDS, producer.stop())
+            await run_within(STOP_SECONDS, producer.stop())
 
 
 def log_producer(client: Mapping[str, Any]) -> Producer:

@@ -41,7 +41,7 @@ _NOT_YET = (
     NotCoordinatorForGroupError,
 )
 _COORDINATOR_TRIES = 40
-_COORDINATOR_SECONDS = 0.5
+COORDINATOR_SECONDS = 0.5
 _SET_ON_TOPIC = 1  # config_source of DescribeConfigs: set on the topic itself, no default
 
 Kind = Literal["missing", "config", "partitions", "replication"]
@@ -119,7 +119,7 @@ async def check_topics(kafka: KafkaSettings) -> list[Drift]:
 
     Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers.
     """
-    async with _admin(kafka, "checking topics") as admin:
+    async with open_admin(kafka, "checking topics") as admin:
         return list(find_drift(kafka, await _describe(admin, kafka)))
 
 
@@ -135,7 +135,7 @@ async def apply_topics(
     Raises `BrokerUnavailableError` within `CONNECT_SECONDS` if no broker answers, `KafkaError` if
     it refuses a change.
     """
-    async with _admin(kafka, "applying topics") as admin:
+    async with open_admin(kafka, "applying topics") as admin:
         found = await _describe(admin, kafka)
         changes = list(plan_changes(kafka, found))
         if dry_run:
@@ -157,7 +157,7 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
     Roles call it before they begin. Other drift is harmless to them, and a role that may read or
     write a topic may not be allowed to see its configuration.
     """
-    async with _admin(kafka, "checking topics") as admin:
+    async with open_admin(kafka, "checking topics") as admin:
         found = await _describe(admin, kafka, with_config=False)
     needed = {topic.full_name(kafka.topic_prefix) for topic in topics}
     harmful = [
@@ -217,7 +217,7 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
 
     Raises `KafkaError` if the broker does not describe it, which is not the same as no members.
     """
-    async with _admin(kafka, f"looking at group {group!r}") as admin:
+    async with open_admin(kafka, f"looking at group {group!r}") as admin:
         for left in reversed(range(_COORDINATOR_TRIES)):
             try:
                 (response,) = await admin.describe_consumer_groups([group])
@@ -229,7 +229,7 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
                 # A new broker first creates the topic of consumer offsets.
                 if not left:
                     raise
-                await asyncio.sleep(_COORDINATOR_SECONDS)
+                await asyncio.sleep(COORDINATOR_SECONDS)
     return ConsumerGroup(state, frozenset(member[0] for member in members))
 
 
@@ -283,7 +283,7 @@ def _same(wanted: str, found: str) -> bool:
 
 
 @asynccontextmanager
-async def _admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdminClient]:
+async def open_admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafkaAdminClient]:
     options = client_options(kafka)
     options["request_timeout_ms"] = min(
         options["request_timeout_ms"], round(_REQUEST_SECONDS * 1000)

@@ -32,7 +32,7 @@ KAFKA_VERSION: Final = "4.3.1"
 ROOTS: Final = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 LOCK_FILE: Final = Path(__file__).with_name("kafka-jars.lock")
 
-_ATTEMPTS = 3
+ATTEMPTS = 3
 _AT_ONCE = 4
 _TIMEOUT_SECONDS = 30
 _QUIET_SECONDS = 2.0
@@ -161,23 +161,23 @@ def _fetch_all(
 
 
 def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         # Each attempt has its own directory, so that it does not use a partial file.
         place = scratch / f"{jar.file_name}-{attempt}"
         try:
             fetched = fetch(jar, place)
         except (OSError, RuntimeError) as error:
-            if attempt < _ATTEMPTS:
+            if attempt < ATTEMPTS:
                 time.sleep(0.5 * attempt)
                 continue
             raise JarFetchError(
-                f"cannot download {jar.coordinates} in {_ATTEMPTS} attempts: {error}",
+                f"cannot download {jar.coordinates} in {ATTEMPTS} attempts: {error}",
                 hint=_download_hint(error, directory),
             ) from error
         if _is_sound(fetched, jar):
             fetched.replace(directory / jar.file_name)
             return
-        if attempt == _ATTEMPTS:
+        if attempt == ATTEMPTS:
             raise JarChecksumError(
                 f"the downloaded {jar.coordinates} is not the tested jar: SHA-256 "
                 f"{_sha256(fetched)}, {fetched.stat().st_size} bytes, pinned are "

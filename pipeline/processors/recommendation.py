@@ -40,7 +40,7 @@ POD_PEAK: Final = (0.95, 0.98)
 """Of cpu and memory: those of the predictor `percentile` by default."""
 
 _DAY_MS: Final = 86_400_000
-_AT_ONCE: Final = 2048
+OWNERS_AT_ONCE: Final = 2048
 """Owners whose quantiles are found together: a copy of all histograms is not needed for it."""
 _FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
 
@@ -240,8 +240,8 @@ def _quantiles(sums: list[_Sum], ends_ms: IntArray) -> FloatArray:
     found = np.full((3, owners), np.nan)
     for number, one in enumerate(sums):
         alone = np.flatnonzero(filled[number] & ~mixed)
-        for first in range(0, len(alone), _AT_ONCE):
-            some = alone[first : first + _AT_ONCE]
+        for first in range(0, len(alone), OWNERS_AT_ONCE):
+            some = alone[first : first + OWNERS_AT_ONCE]
             found[:, some] = quantiles(one.weights[some], one.layout, FRACTIONS)
     for owner in np.flatnonzero(mixed).tolist():
         parts = [sums[number] for number in np.flatnonzero(filled[:, owner])]

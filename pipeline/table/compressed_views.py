@@ -36,7 +36,7 @@ class NodeViewStore:
         self._views: dict[str, CompressedView] = {}
         # The last generation of a departed node: views up to it must not bring the node back.
         self._departed: dict[str, int] = {}
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self.waiters: dict[str, set[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
         return len(self._views)
@@ -76,23 +76,23 @@ class NodeViewStore:
 
     def wake_all(self) -> None:
         """Wake all waiting clients."""
-        self._wake(tuple(self._waiting))
+        self._wake(tuple(self.waiters))
 
     @contextmanager
     def waiting(self, node: str) -> Iterator["asyncio.Future[None]"]:
         """A future that is done as soon as the view of this node changes."""
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(node, set()).add(change)
+        self.waiters.setdefault(node, set()).add(change)
         try:
             yield change
         finally:
-            waiting = self._waiting.get(node, set())
+            waiting = self.waiters.get(node, set())
             waiting.discard(change)
             if not waiting:
-                self._waiting.pop(node, None)
+                self.waiters.pop(node, None)
 
     def _wake(self, nodes: Iterable[str]) -> None:
         for node in nodes:
-            for change in self._waiting.pop(node, ()):
+            for change in self.waiters.pop(node, ()):
                 if not change.done():
                     change.set_result(None)

@@ -599,7 +599,7 @@ async def test_a_node_with_an_oversized_checkpoint_is_marked(
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     applied = first.model.counters["c"].applied
-    monkeypatch.setattr(checkpoint_rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    monkeypatch.setattr(checkpoint_rounds, "fits", lambda record: not record.key.startswith(b"c@"))
     await first.round()
     assert marker(broker, first.epoch).left_out["c"].applied == applied
     log.windows(2, *NODES)
@@ -620,7 +620,7 @@ async def test_an_oversized_node_without_windows_in_the_log_departs(
     broker, log = make_log()
     first = await Owner(broker, "x").load()
     applied = first.model.counters["c"].applied
-    monkeypatch.setattr(checkpoint_rounds, "_fits", lambda record: not record.key.startswith(b"c@"))
+    monkeypatch.setattr(checkpoint_rounds, "fits", lambda record: not record.key.startswith(b"c@"))
     await first.round()
     second = await Owner(broker, "y").load()
     assert "c" not in published(broker, "t.predictions")

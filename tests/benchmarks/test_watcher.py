@@ -83,7 +83,7 @@ async def test_a_watcher_can_lead_by_its_lease(tmp_path: Path) -> None:
 
 
 def test_what_a_new_pod_says_is_what_may_be_said() -> None:
-    body = watcher._as_new(FakeApiServer(3, 10, 0.0).pod(4))
+    body = watcher.as_new(FakeApiServer(3, 10, 0.0).pod(4))
     assert "status" not in body
     assert not {"uid", "resourceVersion", "managedFields"} & body["metadata"].keys()
     assert read_pod(json.dumps(body | {"metadata": body["metadata"] | {"uid": "u"}}).encode())

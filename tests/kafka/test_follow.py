@@ -218,7 +218,7 @@ async def _break() -> None:
 async def test_a_client_that_cannot_be_stopped_holds_nobody_up(
     logs: Install, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
-    monkeypatch.setattr(follow, "_STOP_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "STOP_SECONDS", 0.05)
     consumer = logs({TP: FakeLog()})
     monkeypatch.setattr(consumer, "stop", stop)
     async with open_follower(CLIENT, [TP]) as follower:

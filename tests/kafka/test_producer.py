@@ -245,7 +245,7 @@ async def test_an_offer_gives_up(client: FakeClient, monkeypatch: pytest.MonkeyP
     async def hang(*_: Any, **__: Any) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(module, "_OFFER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "OFFER_SECONDS", 0.02)
     monkeypatch.setattr(client, "send_and_wait", hang)
     producer = Producer(CLIENT)
     await producer.offer("t", value=b"lost", key=None)
@@ -289,7 +289,7 @@ async def test_a_client_that_cannot_flush_holds_nobody_up(
     async def hang() -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(module, "_STOP_SECONDS", 0.02)
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.02)
     monkeypatch.setattr(client, "stop", hang)
     async with asyncio.timeout(5):
         async with Producer(CLIENT):

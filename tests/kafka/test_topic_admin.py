@@ -136,7 +136,7 @@ def two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(*_: object) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr(topic_admin, "_admin", opened)
+    monkeypatch.setattr(topic_admin, "open_admin", opened)
 
 
 @pytest.mark.usefixtures("two_topics")
@@ -175,8 +175,8 @@ def _answers(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
     async def opened(*_: object) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr(topic_admin, "_admin", opened)
-    monkeypatch.setattr(topic_admin, "_COORDINATOR_SECONDS", 0.0)
+    monkeypatch.setattr(topic_admin, "open_admin", opened)
+    monkeypatch.setattr(topic_admin, "COORDINATOR_SECONDS", 0.0)
 
 
 async def test_a_group_is_described_once_its_coordinator_is_ready(

@@ -43,7 +43,7 @@ class FaultProxy:
         self.writes: Counter[str] = Counter()
         self.attempts: list[tuple[float, str]] = []
         self.url = ""
-        self._session: aiohttp.ClientSession | None = None
+        self.session: aiohttp.ClientSession | None = None
 
     @property
     def kinds(self) -> set[str]:
@@ -91,9 +91,9 @@ class FaultProxy:
         return web.json_response(body, status=status, headers=headers)
 
     async def _pass_on(self, request: web.Request, kind: int | str | None) -> web.StreamResponse:
-        assert self._session is not None
+        assert self.session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
-        async with self._session.request(
+        async with self.session.request(
             request.method, self._server + str(request.rel_url), headers=headers,
             data=await request.read(), ssl=self._tls,
         ) as answer:  # fmt: skip
@@ -132,7 +132,7 @@ async def fault_proxy(
     runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
     await runner.setup()
     async with aiohttp.ClientSession(auto_decompress=True) as session:
-        proxy._session = session
+        proxy.session = session
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

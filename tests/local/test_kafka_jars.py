@@ -30,7 +30,7 @@ def lock_lines() -> list[str]:
 @pytest.fixture
 def lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kafka_jars, "_ATTEMPTS", 2)
+    monkeypatch.setattr(kafka_jars, "ATTEMPTS", 2)
     path = tmp_path / "tiny.lock"
     path.write_text("# tiny\n\n" + "\n".join(lock_lines()) + "\n")
     return path

@@ -99,7 +99,7 @@ def test_what_is_learned_is_that_of_fifty_digits(
         bank.apply([window(end, [Pod("a", (cpu, memory))], usage=(cpu, memory))])
         fed.append((end, (cpu, memory)))
     (peaks,) = bank.peaks(["node-a"])
-    rows, node = bank._learner.rows, bank._nodes["node-a"]
+    rows, node = bank.learner.rows, bank.node_models["node-a"]
     at = np.array([node.fixed[0], *node.rows])
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         half_life_ms = bank.config.profile.half_life_ms[r]

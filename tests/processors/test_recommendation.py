@@ -318,7 +318,7 @@ def test_what_was_long_ago_is_worth_next_to_nothing(order: tuple[str, ...]) -> N
 
 
 def test_many_owners_are_as_if_each_were_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recommendation, "_AT_ONCE", 7)
+    monkeypatch.setattr(recommendation, "OWNERS_AT_ONCE", 7)
     chance = np.random.default_rng(3)
     series = {
         (NODES[i % 3], f"pod-{i:03}"): [

@@ -271,7 +271,7 @@ class Watch:
     async def _until_idle(self) -> None:
         """Wait until the thread that reads files has ended and the source sleeps."""
         async with asyncio.timeout(30):
-            while all(wake.done() for *_, wake in self.clock._sleepers):  # noqa: ASYNC110
+            while all(wake.done() for *_, wake in self.clock.sleepers):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     def keys(self) -> set[bytes]:

@@ -108,7 +108,7 @@ class Worker:
         options: Sequence[str] = (),
     ) -> None:
         settings = stage.settings
-        self._argv = [
+        self.argv = [
             *(sys.executable, "-m", "tests.system.worker_entry", bug, "worker", "--no-supervise"),
             *("--bootstrap-servers", stage.bootstrap, "--topic-prefix", stage.prefix),
             *("--partitions", str(stage.partitions), "--id", stage.prefix),
@@ -127,7 +127,7 @@ class Worker:
     def start(self) -> None:
         """Start the process; its output is appended to `log`."""
         self._loads = self.says("partition loaded")
-        self.process = _start(self._argv, self.log)
+        self.process = _start(self.argv, self.log)
 
     @property
     def pid(self) -> int:
@@ -173,9 +173,9 @@ class Worker:
 def start_supervised(stage: Stage, directory: Path, options: Sequence[str] = ()) -> Worker:
     """Start a worker with a supervisor, by the command line of the product."""
     worker = Worker(stage, directory, options=options)
-    argv = [word for word in worker._argv if word != "--no-supervise"]
+    argv = [word for word in worker.argv if word != "--no-supervise"]
     at = argv.index("tests.system.worker_entry")
-    worker._argv = [*argv[:at], "pipeline.cli.main", *argv[at + 2 :]]
+    worker.argv = [*argv[:at], "pipeline.cli.main", *argv[at + 2 :]]
     worker.start()
     return worker
 

@@ -52,7 +52,7 @@ async def test_a_waiting_client_is_woken_by_its_own_node_alone() -> None:
         with views.waiting("a") as change:
             wake()
             assert change.done()
-    assert views._waiting == {}
+    assert views.waiters == {}
 
 
 async def test_a_cancelled_wait_leaves_no_future_behind() -> None:
@@ -60,7 +60,7 @@ async def test_a_cancelled_wait_leaves_no_future_behind() -> None:
     with pytest.raises(TimeoutError), views.waiting("a") as change:
         async with asyncio.timeout(0.01):
             await change
-    assert views._waiting == {}
+    assert views.waiters == {}
     views.put("a", 1, b"")
 
 

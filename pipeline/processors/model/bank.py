@@ -43,47 +43,47 @@ class Bank:
         predictors: Mapping[str, Predictor] | None = None,
     ) -> None:
         self.config = config or ModelConfig()
-        self._learner = Learner(self.config, predictors)
-        self._nodes: dict[str, NodeModels] = {}
+        self.learner = Learner(self.config, predictors)
+        self.node_models: dict[str, NodeModels] = {}
         self._strategy = self.config.strategy
         self._expiration_ms = round(self.config.expiration_seconds * 1000)
-        self.fingerprint = self._learner.fingerprint
+        self.fingerprint = self.learner.fingerprint
 
     def beside(self) -> Bank:
         """An empty bank that shares the columns of this one. `clear` a bank before dropping it, or
         its rows stay in use."""
         other = copy.copy(self)
-        other._nodes = {}
+        other.node_models = {}
         return other
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes with models, ascending."""
-        return tuple(sorted(self._nodes))
+        return tuple(sorted(self.node_models))
 
     @property
     def num_nodes(self) -> int:
         """Nodes with models."""
-        return len(self._nodes)
+        return len(self.node_models)
 
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names under which peaks are given."""
-        return tuple(self._learner.predictors)
+        return tuple(self.learner.predictors)
 
     @property
     def num_rows(self) -> int:
         """Entities with a model, in all banks of these columns."""
-        return len(self._learner.rows)
+        return len(self.learner.rows)
 
     @property
     def nbytes(self) -> int:
         """Memory of the model columns, spare rows included."""
-        return self._learner.nbytes
+        return self.learner.nbytes
 
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""
-        known = self._nodes.get(node)
+        known = self.node_models.get(node)
         return None if known is None else known.end_ms
 
     # -- learning
@@ -96,7 +96,7 @@ class Bank:
         return apply([self] * len(batch.heads), batch)
 
     def _status(self, window: WindowHead) -> Status:
-        known = self._nodes.get(window.node)
+        known = self.node_models.get(window.node)
         if known is None:
             return "applied"
         if window.end_ms > known.end_ms:
@@ -111,24 +111,24 @@ class Bank:
 
     def _admit(self, window: WindowHead) -> tuple[NodeModels, Outcome]:
         """Bring the node's state up to this window; its models learn afterwards."""
-        node = self._nodes.get(window.node)
+        node = self.node_models.get(window.node)
         gap, restarted = 0, False
         if node is None:
-            node = self._learner.new_node(window.machine_id, window.epoch)
-            self._nodes[window.node] = node
+            node = self.learner.new_node(window.machine_id, window.epoch)
+            self.node_models[window.node] = node
         else:
             length = max(window.end_ms - window.start_ms, 1)
             gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
             restarted = _is_of_another(node, window)
         if restarted:
-            self._learner.reset(node)
+            self.learner.reset(node)
         node.machine_id, node.epoch = window.machine_id, window.epoch
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
         node.coverage = window.coverage
         node.strategy = window.strategy or self._strategy
         node.applied += 1
         node.gaps += gap
-        trained = self._learner.prepare(node, window)
+        trained = self.learner.prepare(node, window)
         return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
 
     # -- forgetting
@@ -137,37 +137,37 @@ class Bank:
         """Drop the models of pods that no window has listed for the expiration time, and of the
         longest absent ones beyond `MAX_PODS`."""
         oldest = node.end_ms - self._expiration_ms
-        seen = self._learner.last_listed_ms(node)
+        seen = self.learner.last_listed_ms(node)
         surplus = len(node.pods) - MAX_PODS
         longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
         outdated = {uid for uid in seen if seen[uid] < oldest}
         expired = tuple(sorted(outdated.union(longest)))
         if expired:
-            self._learner.release_pods(node, expired)
+            self.learner.release_pods(node, expired)
         return expired
 
     def forget(self, node: str) -> bool:
         """Drop all models of a node that has departed; False if there were none."""
-        models = self._nodes.pop(node, None)
+        models = self.node_models.pop(node, None)
         if models is None:
             return False
-        self._learner.release([models])
+        self.learner.release([models])
         return True
 
     def clear(self) -> None:
         """Drop all models of this bank."""
-        if not self._nodes:
+        if not self.node_models:
             return
-        models = list(self._nodes.values())
-        self._nodes.clear()
-        self._learner.release(models)
+        models = list(self.node_models.values())
+        self.node_models.clear()
+        self.learner.release(models)
 
     # -- peaks
 
     def peaks(self, nodes: Iterable[str]) -> AllPeaks:
         """Peaks of these nodes. Raises KeyError for a node without models, ValueError for none."""
         names = list(nodes)
-        return self._learner.peaks(names, [self._nodes[name] for name in names])
+        return self.learner.peaks(names, [self.node_models[name] for name in names])
 
     def due(self, peaks: AllPeaks) -> BoolArray:
         """Whether each of these peaks is to be published; those count as published from now on.
@@ -176,20 +176,20 @@ class Bank:
         window, the result is a function of the node's windows. Raises KeyError for a node without
         models.
         """
-        return self._learner.due(peaks, [self._nodes[name] for name in peaks.names])
+        return self.learner.due(peaks, [self.node_models[name] for name in peaks.names])
 
     def recent_usage(self, nodes: Iterable[str]) -> RecentUsage:
         """Statistics of these nodes over the half hour up to the end of their last windows.
 
         Raises KeyError for a node without models.
         """
-        return self._learner.recent_usage([self._nodes[name] for name in nodes])
+        return self.learner.recent_usage([self.node_models[name] for name in nodes])
 
     # -- state
 
     def state_of(self, node: str) -> bytes:
         """The exact state of a node's models. Raises KeyError for a node without models."""
-        return self._learner.state_of(node, self._nodes[node])
+        return self.learner.state_of(node, self.node_models[node])
 
     def restore(self, node: str, data: bytes) -> None:
         """Replace the models of a node by the state in `data`.
@@ -197,9 +197,9 @@ class Bank:
         Raises CheckpointError, and leaves the bank unchanged, if the bytes are damaged, or of
         another version, node or fingerprint.
         """
-        state = self._learner.checked(node, data)
+        state = self.learner.checked(node, data)
         self.forget(node)
-        self._nodes[node] = self._learner.restored(state)
+        self.node_models[node] = self.learner.restored(state)
 
 
 Place = tuple[Bank, str]
@@ -256,11 +256,11 @@ def _is_of_another(node: NodeModels, window: WindowHead) -> bool:
 def _learner_of(banks: Sequence[Bank]) -> Learner:
     """The learner of all `banks`. Raises ValueError if there is not exactly one: row numbers of one
     bank would be used in the columns of another."""
-    learners = {id(bank._learner) for bank in banks}
+    learners = {id(bank.learner) for bank in banks}
     if len(learners) != 1:
         raise ValueError(f"{len(banks)} banks of {len(learners)} learners, not of one")
-    return banks[0]._learner
+    return banks[0].learner
 
 
 def _models(places: Sequence[Place]) -> list[NodeModels]:
-    return [bank._nodes[name] for bank, name in places]
+    return [bank.node_models[name] for bank, name in places]

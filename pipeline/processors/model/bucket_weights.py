@@ -88,7 +88,7 @@ class Buckets:
         self._most = max(layout.num_buckets for layout in layouts)
         whole = -(-self._most // _UNIT) * _UNIT
         self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
-        self._cells = Cells(self._widths.tolist())
+        self.cells = Cells(self._widths.tolist())
         # Place 0 is that of bucket -1. Layouts with fewer buckets leave places unused.
         self._ends = np.full((len(layouts), 1 + self._most), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
@@ -104,7 +104,7 @@ class Buckets:
 
     @property
     def nbytes(self) -> int:
-        return self._cells.units.nbytes + self._width.nbytes + self._unit.nbytes + self._base.nbytes
+        return self.cells.units.nbytes + self._width.nbytes + self._unit.nbytes + self._base.nbytes
 
     def grow(self, rows: int) -> None:
         """Make room for row numbers below `rows`."""
@@ -126,7 +126,7 @@ class Buckets:
             self._make_room(rows.take(outside), found.take(outside))
             offset = short - self._base.take(rows)
         cells = self._unit.take(rows) * np.int64(_UNIT) + offset
-        self._cells.flat[cells] += weights
+        self.cells.flat[cells] += weights
 
     def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
         """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
@@ -137,7 +137,7 @@ class Buckets:
         answer = np.full(len(rows), -1)
         for width, at in self._by_width(rows):
             mine = rows.take(at)
-            weights = self._cells.read(self._unit.take(mine), width)
+            weights = self.cells.read(self._unit.take(mine), width)
             found = quantile_buckets(weights, (fractions.take(at),))[0]
             answer[at] = np.where(found < 0, -1, self._base.take(mine) + found)
         return answer
@@ -163,16 +163,16 @@ class Buckets:
         filled = np.zeros(len(rows), np.bool_)
         for width, at in self._by_width(rows):
             units = self._unit[rows[at]]
-            weights = self._cells.read(units, width) * factor
+            weights = self.cells.read(units, width) * factor
             weights[weights < self.epsilon[profiles[at]][:, None]] = 0.0
-            self._cells.write(units, weights)
+            self.cells.write(units, weights)
             filled[at] = ~is_empty(weights)
         return filled
 
     def clear(self, rows: IntArray) -> None:
         """Remove all weights of these rows."""
         for width, at in self._by_width(rows):
-            self._cells.give_back(self._unit[rows[at]], width)
+            self.cells.give_back(self._unit[rows[at]], width)
         self._width[rows] = 0
         self._base[rows] = 0
 
@@ -195,7 +195,7 @@ class Buckets:
         found = []
         for width, at in self._by_width(rows):
             mine = rows.take(at)
-            cells = self._cells.read(self._unit.take(mine), width).reshape(-1)
+            cells = self.cells.read(self._unit.take(mine), width).reshape(-1)
             filled = (cells > 0.0).nonzero()[0]
             which, column = np.divmod(filled, width)
             buckets = np.add(self._base.take(mine).take(which), column)
@@ -209,7 +209,7 @@ class Buckets:
     def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
         """Set weights of buckets that are within the rows' stretches."""
         cells = self._unit.take(rows) * np.int64(_UNIT) + (buckets - self._base.take(rows))
-        self._cells.flat[cells] = weights
+        self.cells.flat[cells] = weights
 
     def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
@@ -249,8 +249,8 @@ class Buckets:
         self._width[rows] = widths
         self._base[rows] = np.maximum(base, 0)
         for width, at in self._by_width(rows):
-            units = self._cells.take(len(at), width)
-            self._cells.empty(units, width)
+            units = self.cells.take(len(at), width)
+            self.cells.empty(units, width)
             self._unit[rows.take(at)] = units
 
 

@@ -24,7 +24,7 @@ from pipeline.processors.arrays import IntArray
 
 _SMALL_BYTES: Final = 1_048_576
 """Columns up to this size are moved when they grow."""
-_TIMES: Final = 16
+RESERVE_FACTOR: Final = 16
 """Address space is reserved for so many times the rows that are needed."""
 # Rows of padding between the items of a column that is not by row. A stride of a power of two
 # would put all items of a row into a few sets of the processor's cache.
@@ -50,7 +50,7 @@ class Column:
         dtype = np.dtype(self.dtype)
         array: npt.NDArray[Any] | None = None
         if rows * math.prod(self.shape) * dtype.itemsize > _SMALL_BYTES:
-            array = _mapped(self._shape(_TIMES * rows + _PADDING), dtype)
+            array = reserve(self._shape(RESERVE_FACTOR * rows + _PADDING), dtype)
         if array is None:
             array = np.zeros(self._shape(rows), dtype)
         return array if self.by_row else np.moveaxis(array, -1, 0)
@@ -70,10 +70,10 @@ class Column:
                 new[: len(old), *item] = held
 
 
-def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     """Zeros in address space that does not count against the machine's memory; None where it
     would, or where the process may not map so much."""
-    if not _is_address_space_free():
+    if not is_address_space_free():
         return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
@@ -87,7 +87,7 @@ def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
 
 
 @cache
-def _is_address_space_free() -> bool:
+def is_address_space_free() -> bool:
     """Whether the kernel counts memory only when it is used, and sets this process no limit."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return False
@@ -102,8 +102,8 @@ class Columns:
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = dict(columns)
-        self._room = {name: column.room(0) for name, column in columns.items()}
-        self._arrays: dict[str, npt.NDArray[Any]] = dict(self._room)
+        self.reserved = {name: column.room(0) for name, column in columns.items()}
+        self._arrays: dict[str, npt.NDArray[Any]] = dict(self.reserved)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """The array of one column, to be read and written in place until the next `grow`."""
@@ -132,10 +132,10 @@ class Columns:
         """Make room for row numbers below `rows`, usually without moving existing rows."""
         for name, column in self.columns.items():
             old = self._arrays[name]
-            if rows > len(self._room[name]):
-                self._room[name] = column.room(rows)
-                column.move(old, self._room[name])
-            self._arrays[name] = self._room[name][:rows]
+            if rows > len(self.reserved[name]):
+                self.reserved[name] = column.room(rows)
+                column.move(old, self.reserved[name])
+            self._arrays[name] = self.reserved[name][:rows]
             if column.empty != 0.0:
                 self._arrays[name][len(old) :] = column.empty
 

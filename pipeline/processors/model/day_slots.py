@@ -19,15 +19,15 @@ SLOT_MS: Final = 300_000
 SLOTS: Final = 288
 
 # Code 0 is no value, 1 is zero, the others lie on lowest * exp(step * (code - 2)).
-_LOWEST: Final = np.array([1e-4, 100.0])
+LOWEST: Final = np.array([1e-4, 100.0])
 _HIGHEST: Final = np.array([1.01e6, 1.01 * 2.0**60])
 _CODES: Final = 65_533
-_STEP: Final = np.log(_HIGHEST / _LOWEST) / _CODES
+STEP: Final = np.log(_HIGHEST / LOWEST) / _CODES
 _RESOURCES: Final = np.arange(2)[:, None]
-_VALUES: Final = np.stack(
+CODE_VALUES: Final = np.stack(
     [
         np.concatenate([[np.nan, 0.0], low * np.exp(step * np.arange(_CODES + 1))])
-        for low, step in zip(_LOWEST, _STEP, strict=True)
+        for low, step in zip(LOWEST, STEP, strict=True)
     ]
 )
 
@@ -84,7 +84,7 @@ def read(
 ) -> FloatArray:
     """The last `slots` slots of these rows, (n, slots), oldest first; NaN where there is none."""
     order = (newest[at][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
-    values: FloatArray = _VALUES[resource][recent[at[:, None], resource, order]]
+    values: FloatArray = CODE_VALUES[resource][recent[at[:, None], resource, order]]
     return values
 
 
@@ -93,7 +93,7 @@ def highest(
 ) -> FloatArray:
     """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""
     codes = _codes_of(recent, newest, at, resource, slots)
-    return np.asarray(_VALUES[resource][codes.max(axis=1, initial=0)])
+    return np.asarray(CODE_VALUES[resource][codes.max(axis=1, initial=0)])
 
 
 def percentile(
@@ -111,7 +111,7 @@ def percentile(
     codes.sort(axis=1, kind="stable")
     empty = (codes == 0).sum(axis=1)
     place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)
-    return np.asarray(_VALUES[resource][codes[np.arange(len(at)), place]])
+    return np.asarray(CODE_VALUES[resource][codes[np.arange(len(at)), place]])
 
 
 def _codes_of(
@@ -132,12 +132,12 @@ def encode(values: FloatArray, resource: int | IntArray) -> npt.NDArray[np.uint1
     known = ~np.isnan(values)
     safe = np.where(known, values, 0.0)
     with np.errstate(divide="ignore"):
-        steps = np.log(safe / _LOWEST[resource]) / _STEP[resource]
+        steps = np.log(safe / LOWEST[resource]) / STEP[resource]
     codes = np.minimum(np.maximum(np.ceil(steps), 0.0), _CODES).astype(np.int64) + 2
     # Rounding of logarithm and exponential may leave a code one too low or one too high, and not on
     # every kind of CPU alike.
-    first = resource * _VALUES.shape[1]
-    codes += (codes < _CODES + 2) & (_VALUES.take(codes + first) < safe)
-    codes -= (codes > 2) & (_VALUES.take(codes + (first - 1)) >= safe)
+    first = resource * CODE_VALUES.shape[1]
+    codes += (codes < _CODES + 2) & (CODE_VALUES.take(codes + first) < safe)
+    codes -= (codes > 2) & (CODE_VALUES.take(codes + (first - 1)) >= safe)
     codes[safe == 0.0] = 1
     return np.where(known, codes, 0).astype(np.uint16)

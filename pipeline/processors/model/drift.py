@@ -109,7 +109,7 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
         columns[name].reshape(-1) for name in ("drift_total", "drift_squares", "drift_values")
     )
     before = count.take(series).astype(np.int64)
-    width = _width(before)
+    width = window_width(before)
     deviations = values - total.take(series) / np.maximum(width, 1)
     squares[series] += width * deviations * deviations / (width + 1)
     total[series] += values
@@ -118,7 +118,7 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
     if len(full):
         total[full] -= lost
         # Dropped values take their share of the squares along: their own are not stored.
-        left = _width(count[full].astype(np.int64))
+        left = window_width(count[full].astype(np.int64))
         squares[full] *= left / (left + (1 << LEVELS))
     changed = np.zeros(len(series), np.bool_)
     if len(due := ((before + 1) % CLOCK == 0).nonzero()[0]):
@@ -171,7 +171,7 @@ def _filled(values: IntArray, level: int | IntArray) -> IntArray:
     return filled
 
 
-def _width(values: IntArray) -> IntArray:
+def window_width(values: IntArray) -> IntArray:
     """The number of values in the buckets of a series that has had `values`."""
     return values - (_inserted(values, LEVELS) << LEVELS)
 
@@ -204,7 +204,7 @@ def _has_cut(
     """Whether each series, by its columns (n, ..), falls into two parts with different means."""
     # All that does not depend on usage follows from the number of values, which most series share.
     counts, which = np.unique(values, return_inverse=True)
-    width = _width(counts)
+    width = window_width(counts)
     filled = _filled(counts[:, None], _BUCKET_LEVEL)
     older = np.cumsum(np.where(filled > _BUCKET_PLACE, _BUCKET_SIZE, 0.0), axis=1)
     newer = width[:, None] - older

@@ -154,7 +154,7 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     running weight reaches fraction * total: for fractions below 0 the lowest filled bucket, above
     1 the highest.
     """
-    running = _running_sums(weights)
+    running = running_sums(weights)
     total = running[-1]
     found = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
@@ -164,7 +164,7 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     return found
 
 
-def _running_sums(weights: FloatArray) -> FloatArray:
+def running_sums(weights: FloatArray) -> FloatArray:
     """Sums from the first bucket up to each, (buckets, rows). Both branches add from left to right
     within a row, so they give the same bits; the second is faster for many rows."""
     if len(weights) < _MANY_ROWS:

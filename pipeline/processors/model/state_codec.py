@@ -29,10 +29,10 @@ from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
 VERSION: Final = 2
-_HEADER: Final = struct.Struct("<6sHI")
-_SIZE: Final = struct.Struct("<I")
+HEADER: Final = struct.Struct("<6sHI")
+SIZE: Final = struct.Struct("<I")
 # The bits of weights are nearly random: a higher level costs time and saves next to nothing.
-_COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
+COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
 
 
@@ -100,21 +100,21 @@ def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[
 def encode(state: ModelState) -> bytes:
     """The state as bytes; equal states give equal bytes."""
     plain = msgspec.msgpack.encode(state)
-    body: bytes = _SIZE.pack(len(plain)) + _COMPRESSION.compress(plain, asbytes=True)
-    return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+    body: bytes = SIZE.pack(len(plain)) + COMPRESSION.compress(plain, asbytes=True)
+    return HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
 
 def decode(data: bytes) -> ModelState:
     """The state in `data`. Raises CheckpointError if it is not one of this version, or damaged."""
-    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise CheckpointError(f"not a node state: {len(data)} bytes that begin {data[:8]!r}")
-    _, version, crc = _HEADER.unpack_from(data)
+    _, version, crc = HEADER.unpack_from(data)
     if version != VERSION:
         raise CheckpointLayoutError(
             f"node state of layout version {version}; this release reads {VERSION}",
             hint="rebuild the node from the windows log, or use the release that wrote it",
         )
-    body = data[_HEADER.size :]
+    body = data[HEADER.size :]
     if zlib.crc32(body) != crc:
         raise CheckpointError(
             f"node state of {len(data)} bytes is damaged: its checksum does not match",
@@ -127,10 +127,10 @@ def decode(data: bytes) -> ModelState:
 
 
 def _unpacked(body: bytes) -> pa.Buffer:
-    (size,) = _SIZE.unpack_from(body)
+    (size,) = SIZE.unpack_from(body)
     if size > _LARGEST:
         raise ValueError(f"it would have {size} bytes")
-    return _COMPRESSION.decompress(body[_SIZE.size :], decompressed_size=size)
+    return COMPRESSION.decompress(body[SIZE.size :], decompressed_size=size)
 
 
 def dense_weights(state: ModelState, resource: int, profiles: Sequence[Profile]) -> FloatArray:

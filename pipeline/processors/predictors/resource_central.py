@@ -52,7 +52,7 @@ class ResourceCentral(Stateless):
     def __init__(self, **options: Any) -> None:
         given = self.declaration.checked(options)
         self._fractions = [given["cpu"], given["memory"]]
-        self._ranks = [_ranks(fraction) for fraction in self._fractions]
+        self._ranks = [ranks_of(fraction) for fraction in self._fractions]
         self._slots = math.ceil(given["history_seconds"] / _SLOT_SECONDS)
 
     def peak(self, view: View) -> Peaks:
@@ -76,7 +76,7 @@ class ResourceCentral(Stateless):
         return np.stack(columns, axis=1)
 
 
-def _ranks(fraction: float) -> IntArray:
+def ranks_of(fraction: float) -> IntArray:
     """The index of a percentile among n ascending values, by n: the first value that at least this
     share of them does not exceed. Exact fractions, so that rounding moves no rank."""
     exact = Fraction(str(fraction))

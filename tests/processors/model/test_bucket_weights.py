@@ -73,7 +73,7 @@ def test_the_bytes_are_those_of_all_arrays() -> None:
     slabs.add(np.arange(100), np.linspace(0, 900, 100), np.ones(100), ONE[:100])
     slabs.add(np.arange(100), np.full(100, 3.0), np.ones(100), ONE[:100])
     arrays = [a for a in vars(slabs).values() if isinstance(a, np.ndarray) and len(a) == 100]
-    arrays.append(slabs._cells.units)
+    arrays.append(slabs.cells.units)
     assert len(arrays) == 4
     assert slabs.nbytes == sum(array.nbytes for array in arrays)
 
@@ -94,4 +94,4 @@ def test_slots_are_used_again() -> None:
 def test_both_ways_to_a_running_sum_give_the_same_bits(rows: int) -> None:
     weights = np.random.default_rng(3).exponential(size=(rows, 158))
     expected = np.cumsum(weights, axis=1)
-    assert histogram._running_sums(weights).T.tobytes() == expected.tobytes()
+    assert histogram.running_sums(weights).T.tobytes() == expected.tobytes()

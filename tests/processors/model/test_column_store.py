@@ -72,7 +72,7 @@ def test_growing_claims_no_memory_for_items_that_no_row_has_filled(
 ) -> None:
     """A day of slots, of which one is in use: 115 MB, or less than one. Also when it is moved."""
     if refused:
-        monkeypatch.setattr(column_store, "_mapped", lambda shape, dtype: None)
+        monkeypatch.setattr(column_store, "reserve", lambda shape, dtype: None)
     columns = Columns({"slots": Column((2, 288), "<u2", by_row=False)})
     columns.grow(100_000)
     columns["slots"][:, 1, 7] = 3
@@ -111,9 +111,9 @@ def test_many_rows_grow_without_being_moved() -> None:
 def test_more_rows_than_there_is_room_for_are_moved(
     refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(column_store, "_TIMES", 2)
+    monkeypatch.setattr(column_store, "RESERVE_FACTOR", 2)
     if refused:
-        monkeypatch.setattr(column_store, "_mapped", lambda shape, dtype: None)
+        monkeypatch.setattr(column_store, "reserve", lambda shape, dtype: None)
     columns = Columns(COLUMNS)
     columns.grow(20_000)
     columns["series"][:] = 5
@@ -127,16 +127,16 @@ def test_more_rows_than_there_is_room_for_are_moved(
 
 def test_limited_address_space_reserves_no_spare_rows() -> None:
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    column_store._is_address_space_free.cache_clear()
+    column_store.is_address_space_free.cache_clear()
     resource.setrlimit(resource.RLIMIT_AS, (2**45, limits[1]))
     try:
-        assert not column_store._is_address_space_free()
+        assert not column_store.is_address_space_free()
         columns = Columns(COLUMNS)
         columns.grow(200_000)
-        assert len(columns._room["series"]) == 200_000
+        assert len(columns.reserved["series"]) == 200_000
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        column_store._is_address_space_free.cache_clear()
+        column_store.is_address_space_free.cache_clear()
     assert (columns["time"] == -1).all()
 
 

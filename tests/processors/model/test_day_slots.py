@@ -76,16 +76,16 @@ def test_each_slot_keeps_its_highest_sample(
 @given(st.floats(0, 1e6), st.sampled_from([0, 1]))
 def test_a_code_never_understates_and_hardly_overstates(value: float, resource: int) -> None:
     (code,) = day_slots.encode(np.array([value]), resource)
-    found = day_slots._VALUES[resource][code]
-    lowest = day_slots._LOWEST[resource]
+    found = day_slots.CODE_VALUES[resource][code]
+    lowest = day_slots.LOWEST[resource]
     assert value <= found <= max(value * 1.0012, lowest if value else 0.0)
-    assert code <= 2 or day_slots._VALUES[resource][code - 1] < value
+    assert code <= 2 or day_slots.CODE_VALUES[resource][code - 1] < value
 
 
 @pytest.mark.parametrize("resource", [0, 1])
 def test_code_is_the_lowest_that_does_not_understate(resource: int) -> None:
     """A search tells the same of each value that has a code, and of its neighbours."""
-    coded = day_slots._VALUES[resource][2:]
+    coded = day_slots.CODE_VALUES[resource][2:]
     for values in (coded, np.nextafter(coded, 0.0), np.nextafter(coded[:-1], np.inf)):
         expected = 2 + np.searchsorted(coded, values)
         np.testing.assert_array_equal(day_slots.encode(values, resource), expected)

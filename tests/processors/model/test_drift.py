@@ -122,7 +122,7 @@ def test_beyond_its_size_the_window_forgets_its_oldest_values() -> None:
     for step, value in enumerate(values):
         assert not drift.update(columns, np.array([0]), np.array([value]))[0]
         if step % 1000 == 999 or 10_234 <= step <= 10_236:
-            width = int(drift._width(columns["drift_values"].ravel()[:1].astype(np.int64))[0])
+            width = int(drift.window_width(columns["drift_values"].ravel()[:1].astype(np.int64))[0])
             assert width == step + 1 if step < 10_235 else 8188 <= width <= 10_235
             kept = values[step + 1 - width : step + 1]
             total = columns["drift_total"].flat[0]
@@ -240,7 +240,7 @@ def _peak(bank: Bank, entity: int = NODE) -> float:
 
 def _weights(bank: Bank) -> FloatArray:
     """Of the entities of the node, (entities, 2)."""
-    return bank._learner.rows.weight[bank._nodes["node-a"].fixed]
+    return bank.learner.rows.weight[bank.node_models["node-a"].fixed]
 
 
 RISE, FALL = [2.0] * 160 + [9.0] * 40, [9.0] * 160 + [2.0] * 240

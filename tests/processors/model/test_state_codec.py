@@ -87,12 +87,11 @@ def test_a_bucket_beyond_the_layout_is_refused() -> None:
 
 
 def test_valid_checksum_but_no_state_is_refused() -> None:
-    no_state = state_codec._COMPRESSION.compress(b"\x80", asbytes=True)
+    no_state = state_codec.COMPRESSION.compress(b"\x80", asbytes=True)
     sized = [(8, b"not zstd"), *((size, no_state) for size in (0, 1, 9, 0xFFFFFFFF))]
-    for body in (b"", b"123", *(state_codec._SIZE.pack(size) + rest for size, rest in sized)):
+    for body in (b"", b"123", *(state_codec.SIZE.pack(size) + rest for size, rest in sized)):
         data = (
-            state_codec._HEADER.pack(state_codec.MAGIC, state_codec.VERSION, zlib.crc32(body))
-            + body
+            state_codec.HEADER.pack(state_codec.MAGIC, state_codec.VERSION, zlib.crc32(body)) + body
         )
         with pytest.raises(CheckpointError, match="cannot be read"):
             state_codec.decode(data)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
-from pipeline.processors.predictors.resource_central import ResourceCentral, _ranks
+from pipeline.processors.predictors.resource_central import ResourceCentral, ranks_of
 from tests.processors.predictors.answers import answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, streams, window
 
@@ -65,7 +65,7 @@ def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
 @given(st.decimals("0", "1", places=4), st.integers(1, 288))
 @settings(deadline=None)
 def test_ranks_follow_from_exact_fractions(fraction: object, count: int) -> None:
-    rank = _ranks(float(str(fraction)))[count]
+    rank = ranks_of(float(str(fraction)))[count]
     share = Fraction(str(fraction)) * count
     assert rank + 1 >= share
     assert rank == 0 or rank < share
@@ -73,7 +73,7 @@ def test_ranks_follow_from_exact_fractions(fraction: object, count: int) -> None
 
 def test_a_rank_is_not_moved_by_rounding() -> None:
     """29 of 100 is the 29th, whatever 0.29 * 100 comes to in floating point."""
-    assert [int(_ranks(percent / 100)[100]) + 1 for percent in range(1, 101)] == [*range(1, 101)]
+    assert [int(ranks_of(percent / 100)[100]) + 1 for percent in range(1, 101)] == [*range(1, 101)]
 
 
 @given(streams())

@@ -3,7 +3,8 @@
 The API server so refuses what a struct could not decode. The columns that kubectl prints are here.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from inspect import getdoc
 from typing import Any, Final, NamedTuple
 
@@ -107,7 +108,7 @@ def schema_of(of: inspect.Type) -> Schema:
         case inspect.UnionType(types=types):
             return _of_any(types)
         case inspect.StructType(cls=struct, fields=fields):
-            return _object(fields) | {"description": " ".join((getdoc(struct) or "").split())}
+            return _object(struct, fields)
         case inspect.DictType(value_type=inspect.AnyType()):
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         case inspect.DictType(value_type=value):
@@ -136,11 +137,17 @@ def _of_any(types: Iterable[inspect.Type]) -> Schema:
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 
 
-def _object(fields: Iterable[inspect.Field]) -> Schema:
+def _object(struct: type, fields: Iterable[inspect.Field]) -> Schema:
+    """The schema of a struct. Behind a blank line its docstring has lines `field: description`."""
+    head, _, lines = (getdoc(struct) or "").partition("\n\n")
+    described = dict(re.findall(r"^(\w+): (.*)$", lines, re.MULTILINE))
+    properties: dict[str, Schema] = {}
     found: Schema = {"type": "object"}
-    properties: Mapping[str, Schema] = {one.encode_name: schema_of(one.type) for one in fields}
+    for field in fields:
+        text = {"description": described[field.name]} if field.name in described else {}
+        properties[field.encode_name] = schema_of(field.type) | text
     if properties:
         found["properties"] = properties
-    if required := [one.encode_name for one in fields if one.required]:
+    if required := [field.encode_name for field in fields if field.required]:
         found["required"] = required
-    return found
+    return found | {"description": " ".join(head.split())}

@@ -1,11 +1,10 @@
-"""The fields of `slo.koordinator.sh/v1alpha1 NodeSLO`: a node's rules of quality of service.
+"""The fields of `slo.koordinator.sh/v1alpha1 NodeSLO`: rules of quality of service for a node.
 
-The object has the name of its node and no namespace. The docstrings are part of its definition.
+The object has the name of its node and no namespace. Docstrings become descriptions in its
+definition.
 """
 
-from typing import Annotated, Literal, TypeAlias
-
-from msgspec import Meta
+from typing import Literal, TypeAlias
 
 from pipeline.processors.slo.crd_fields import (
     AboveZero,
@@ -39,146 +38,114 @@ CgroupBase: TypeAlias = Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "
 
 
 class ThresholdStrategy(Document, frozen=True, kw_only=True):
-    """When low classes are held back, and when they are evicted. Percents are of the node's
-    capacity unless they say otherwise."""
+    """Thresholds for suppressing and evicting pods of low classes, in percent of capacity.
+
+    cpu_suppress_threshold_percent: CPU usage up to which Best Effort pods may fill the node.
+    cpu_suppress_min_percent: CPU that Best Effort pods always keep.
+    cpu_suppress_policy: How Best Effort pods are limited.
+    memory_evict_threshold_percent: Memory usage that starts evictions.
+    memory_evict_lower_percent: Memory usage that ends evictions.
+    memory_allocatable_evict_threshold_percent: Requests, % of allocatable, that start evictions.
+    memory_allocatable_evict_lower_percent: Requests, % of allocatable, that end evictions.
+    cpu_evict_be_satisfaction_upper_percent: CPU available, % of requests, that ends evictions.
+    cpu_evict_be_satisfaction_lower_percent: CPU available, % of requests, that starts evictions.
+    cpu_evict_be_usage_threshold_percent: CPU used, % of CPU available, that starts evictions.
+    cpu_evict_time_window_seconds: Time over which CPU usage is averaged.
+    cpu_evict_threshold_percent: CPU usage that starts evictions.
+    cpu_evict_lower_percent: CPU usage that ends evictions.
+    cpu_allocatable_evict_threshold_percent: Requests, % of allocatable, that start evictions.
+    cpu_allocatable_evict_lower_percent: Requests, % of allocatable, that end evictions.
+    cpu_evict_policy: How the CPU available to Best Effort pods is measured.
+    evict_enabled_priority_threshold: Highest pod priority that is evicted for usage.
+    allocatable_evict_priority_threshold: Highest pod priority that is evicted for requests.
+    """
 
     enable: bool | None = None
-    cpu_suppress_threshold_percent: Annotated[
-        Percent | None, Meta(description="CPU use that Best Effort pods may bring the node to.")
-    ] = None
-    cpu_suppress_min_percent: Annotated[
-        Percent | None, Meta(description="CPU that Best Effort pods keep in any case.")
-    ] = None
-    cpu_suppress_policy: Annotated[
-        CpuSuppressPolicy | None, Meta(description="By which means CPU is taken away.")
-    ] = None
-    memory_evict_threshold_percent: Annotated[
-        Percent | None, Meta(description="Memory use from which pods are evicted.")
-    ] = None
-    memory_evict_lower_percent: Annotated[
-        Percent | None, Meta(description="Memory use down to which pods are evicted.")
-    ] = None
-    memory_allocatable_evict_threshold_percent: Annotated[
-        NotNegative | None,
-        Meta(description="Requested memory, of the allocatable, from which pods are evicted."),
-    ] = None
-    memory_allocatable_evict_lower_percent: Annotated[
-        NotNegative | None,
-        Meta(description="Requested memory, of the allocatable, down to which pods are evicted."),
-    ] = None
-    cpu_evict_be_satisfaction_upper_percent: Annotated[
-        Percent | None,
-        Meta(description="CPU that Best Effort pods may use, of their requests, to evict up to."),
-    ] = None
-    cpu_evict_be_satisfaction_lower_percent: Annotated[
-        Percent | None,
-        Meta(description="CPU that Best Effort pods may use, of their requests, to evict from."),
-    ] = None
-    cpu_evict_be_usage_threshold_percent: Annotated[
-        Percent | None,
-        Meta(description="CPU that Best Effort pods use, of what they may, to evict from."),
-    ] = None
-    cpu_evict_time_window_seconds: Annotated[
-        AboveZero | None, Meta(description="The time over which CPU use is averaged.")
-    ] = None
-    cpu_evict_threshold_percent: Annotated[
-        Percent | None, Meta(description="CPU use from which pods are evicted.")
-    ] = None
-    cpu_evict_lower_percent: Annotated[
-        Percent | None, Meta(description="CPU use down to which pods are evicted.")
-    ] = None
-    cpu_allocatable_evict_threshold_percent: Annotated[
-        NotNegative | None,
-        Meta(description="Requested CPU, of the allocatable, from which pods are evicted."),
-    ] = None
-    cpu_allocatable_evict_lower_percent: Annotated[
-        NotNegative | None,
-        Meta(description="Requested CPU, of the allocatable, down to which pods are evicted."),
-    ] = None
-    cpu_evict_policy: Annotated[
-        CpuEvictPolicy | None, Meta(description="What Best Effort pods may use is measured by.")
-    ] = None
-    evict_enabled_priority_threshold: Annotated[
-        Int32 | None, Meta(description="The highest priority that is evicted for its use.")
-    ] = None
-    allocatable_evict_priority_threshold: Annotated[
-        BelowProd | None, Meta(description="The highest priority that is evicted for its request.")
-    ] = None
+    cpu_suppress_threshold_percent: Percent | None = None
+    cpu_suppress_min_percent: Percent | None = None
+    cpu_suppress_policy: CpuSuppressPolicy | None = None
+    memory_evict_threshold_percent: Percent | None = None
+    memory_evict_lower_percent: Percent | None = None
+    memory_allocatable_evict_threshold_percent: NotNegative | None = None
+    memory_allocatable_evict_lower_percent: NotNegative | None = None
+    cpu_evict_be_satisfaction_upper_percent: Percent | None = None
+    cpu_evict_be_satisfaction_lower_percent: Percent | None = None
+    cpu_evict_be_usage_threshold_percent: Percent | None = None
+    cpu_evict_time_window_seconds: AboveZero | None = None
+    cpu_evict_threshold_percent: Percent | None = None
+    cpu_evict_lower_percent: Percent | None = None
+    cpu_allocatable_evict_threshold_percent: NotNegative | None = None
+    cpu_allocatable_evict_lower_percent: NotNegative | None = None
+    cpu_evict_policy: CpuEvictPolicy | None = None
+    evict_enabled_priority_threshold: Int32 | None = None
+    allocatable_evict_priority_threshold: BelowProd | None = None
 
 
 class CpuQos(Document, frozen=True, kw_only=True):
-    """Which class has the CPU first."""
+    """CPU priority of a class.
+
+    group_identity: With the policy groupIdentity: 2 is the highest priority.
+    sched_idle: With the policy coreSched: 1 runs pods only on idle CPUs.
+    core_expeller: With the policy coreSched: share no core with idle-class tasks.
+    """
 
     enable: bool | None = None
-    group_identity: Annotated[
-        GroupIdentity | None, Meta(description="Under the policy groupIdentity; 2 is first.")
-    ] = None
-    sched_idle: Annotated[
-        Flag | None, Meta(description="Under the policy coreSched: runs when nothing else does.")
-    ] = None
-    core_expeller: Annotated[
-        bool | None, Meta(description="Under the policy coreSched: shares no core with the idle.")
-    ] = None
+    group_identity: GroupIdentity | None = None
+    sched_idle: Flag | None = None
+    core_expeller: bool | None = None
 
 
 class MemoryQos(Document, frozen=True, kw_only=True):
-    """How memory is protected and reclaimed."""
+    """Memory protection and reclaim.
+
+    min_limit_percent: Memory that is never reclaimed, in percent of the request.
+    low_limit_percent: Memory that is reclaimed last, in percent of the request.
+    throttling_percent: Threshold of throttling, in percent of the range from request to limit.
+    wmark_ratio: Threshold of background reclaim, in percent of the limit.
+    wmark_scale_permill: Memory reclaimed in the background at once, in permill of the limit.
+    wmark_min_adj: Adjustment of the node's watermark; below 0 memory is reclaimed later.
+    priority: Order in which the kernel kills when memory runs out.
+    oom_kill_group: Whether all processes of a group are killed together.
+    page_cache_enable: Whether the page cache is limited.
+    page_cache_limit_percent: Page cache in percent of the limit.
+    page_cache_limit_size: Page cache in bytes; overrides the percentage.
+    page_cache_reclaim_sync: Whether groups above the limit wait for reclaim.
+    """
 
     enable: bool | None = None
-    min_limit_percent: Annotated[
-        Percent | None, Meta(description="Never reclaimed, of the request.")
-    ] = None
-    low_limit_percent: Annotated[
-        Percent | None, Meta(description="Reclaimed last, of the request.")
-    ] = None
-    throttling_percent: Annotated[
-        Percent | None, Meta(description="Slowed beyond, of what the limit is above the request.")
-    ] = None
-    wmark_ratio: Annotated[
-        Percent | None, Meta(description="Reclaimed in the background beyond, of the limit.")
-    ] = None
-    wmark_scale_permill: Annotated[
-        Permill | None, Meta(description="How much is reclaimed in the background at once.")
-    ] = None
-    wmark_min_adj: Annotated[
-        MinAdjustment | None, Meta(description="Less than 0: reclaimed later than others.")
-    ] = None
+    min_limit_percent: Percent | None = None
+    low_limit_percent: Percent | None = None
+    throttling_percent: Percent | None = None
+    wmark_ratio: Percent | None = None
+    wmark_scale_permill: Permill | None = None
+    wmark_min_adj: MinAdjustment | None = None
     priority_enable: Flag | None = None
-    priority: Annotated[
-        OomPriority | None, Meta(description="Who is killed first where memory runs out.")
-    ] = None
-    oom_kill_group: Annotated[
-        Flag | None, Meta(description="Whether all processes are killed together.")
-    ] = None
-    page_cache_enable: Annotated[
-        bool | None, Meta(description="Whether the page cache is limited.")
-    ] = None
-    page_cache_limit_percent: Annotated[
-        Percent | None, Meta(description="Page cache, of the limit.")
-    ] = None
-    page_cache_limit_size: Annotated[
-        Quantity | None, Meta(description="Page cache in bytes, before the percentage.")
-    ] = None
-    page_cache_reclaim_sync: Annotated[
-        bool | None, Meta(description="Whether groups that exceed it have to wait.")
-    ] = None
+    priority: OomPriority | None = None
+    oom_kill_group: Flag | None = None
+    page_cache_enable: bool | None = None
+    page_cache_limit_percent: Percent | None = None
+    page_cache_limit_size: Quantity | None = None
+    page_cache_reclaim_sync: bool | None = None
 
 
 class IoConfig(Document, frozen=True, kw_only=True):
-    """Limits of a block device, 0 is none; latencies and costs are for the root group alone."""
+    """Limits of a block device, 0 is unlimited. Latencies and costs apply to the root group only.
+
+    read_latency: Microseconds.
+    write_latency: Microseconds.
+    enable_user_model: Whether the model* costs are used.
+    """
 
     read_iops: NotNegative | None = None
     write_iops: NotNegative | None = None
     read_bps: NotNegative | None = None
     write_bps: NotNegative | None = None
     io_weight_percent: Weight | None = None
-    read_latency: Annotated[NotNegative | None, Meta(description="Microseconds.")] = None
-    write_latency: Annotated[NotNegative | None, Meta(description="Microseconds.")] = None
+    read_latency: NotNegative | None = None
+    write_latency: NotNegative | None = None
     read_latency_percent: Percent | None = None
     write_latency_percent: Percent | None = None
-    enable_user_model: Annotated[
-        bool | None, Meta(description="Whether the costs below are in force.")
-    ] = None
+    enable_user_model: bool | None = None
     model_read_bps: AboveZero | None = None
     model_write_bps: AboveZero | None = None
     model_read_seq_iops: AboveZero | None = None
@@ -196,14 +163,14 @@ class Block(Document, frozen=True, kw_only=True):
 
 
 class BlkioQos(Document, frozen=True, kw_only=True):
-    """How block devices are shared."""
+    """Sharing of block devices."""
 
     enable: bool | None = None
     blocks: tuple[Block, ...] | None = None
 
 
 class ResctrlQos(Document, frozen=True, kw_only=True):
-    """Which part of the last cache, and of the memory's bandwidth, a class may use."""
+    """Share of the last-level cache and of memory bandwidth that a class may use."""
 
     enable: bool | None = None
     cat_range_start_percent: Percent | None = None
@@ -212,7 +179,7 @@ class ResctrlQos(Document, frozen=True, kw_only=True):
 
 
 class NetworkQos(Document, frozen=True, kw_only=True):
-    """Bandwidth: a whole number is percent of the node's, a text an amount per second."""
+    """Bandwidth: an integer is a percentage of the node, a string an amount per second."""
 
     enable: bool | None = None
     ingress_request: PercentOrQuantity | None = None
@@ -222,7 +189,7 @@ class NetworkQos(Document, frozen=True, kw_only=True):
 
 
 class QosClass(Document, frozen=True, kw_only=True):
-    """The rules for the pods of one QoS class."""
+    """Rules for the pods of a QoS class."""
 
     cpu_qos: CpuQos | None = None
     memory_qos: MemoryQos | None = None
@@ -232,14 +199,14 @@ class QosClass(Document, frozen=True, kw_only=True):
 
 
 class QosPolicies(Document, frozen=True, kw_only=True):
-    """By which means quality of service is kept."""
+    """Kernel mechanisms that enforce the rules."""
 
     cpu_policy: CpuPolicy | None = None
     net_qos_policy: NetQosPolicy | None = None
 
 
 class QosStrategy(Document, frozen=True, kw_only=True):
-    """The rules for each QoS class."""
+    """Rules by QoS class."""
 
     policies: QosPolicies | None = None
     lsr_class: QosClass | None = None
@@ -250,46 +217,43 @@ class QosStrategy(Document, frozen=True, kw_only=True):
 
 
 class BurstStrategy(Document, frozen=True, kw_only=True):
-    """By how much a container may exceed its CPU limit for a while."""
+    """How far a container may exceed its CPU limit for a while.
+
+    cpu_burst_percent: CPU time that a container may accumulate, in percent of the limit.
+    cfs_quota_burst_percent: Highest CPU quota, in percent of the limit.
+    cfs_quota_burst_period_seconds: Longest time of a raised quota; -1 is unlimited.
+    share_pool_threshold_percent: CPU usage of the shared cores that ends a raised quota.
+    """
 
     policy: BurstPolicy | None = None
-    cpu_burst_percent: Annotated[
-        BurstPercent | None, Meta(description="What the kernel lets it save up, of the limit.")
-    ] = None
-    cfs_quota_burst_percent: Annotated[
-        QuotaPercent | None, Meta(description="What its quota is raised to, of the limit.")
-    ] = None
-    cfs_quota_burst_period_seconds: Annotated[
-        OrUnlimited | None, Meta(description="For how long; -1 is without an end.")
-    ] = None
-    share_pool_threshold_percent: Annotated[
-        Percent | None, Meta(description="CPU use of the shared cores that ends it.")
-    ] = None
+    cpu_burst_percent: BurstPercent | None = None
+    cfs_quota_burst_percent: QuotaPercent | None = None
+    cfs_quota_burst_period_seconds: OrUnlimited | None = None
+    share_pool_threshold_percent: Percent | None = None
 
 
 class SystemStrategy(Document, frozen=True, kw_only=True):
-    """Settings of the node's kernel."""
+    """Kernel settings of the node.
 
-    min_free_kbytes_factor: Annotated[
-        AboveZero | None, Meta(description="Memory kept free, in ten-thousandths.")
-    ] = None
-    watermark_scale_factor: Annotated[
-        ScaleFactor | None, Meta(description="vm.watermark_scale_factor")
-    ] = None
-    memcg_reap_back_ground: Annotated[
-        Flag | None, Meta(description="Whether dead memory groups are reaped.")
-    ] = None
+    min_free_kbytes_factor: Memory kept free, in ten-thousandths.
+    watermark_scale_factor: vm.watermark_scale_factor
+    memcg_reap_back_ground: Whether deleted memory groups are reaped.
+    sched_idle_saver_wmark: Nanoseconds.
+    total_network_bandwidth: Bandwidth of the node; 0 is that of its network card.
+    """
+
+    min_free_kbytes_factor: AboveZero | None = None
+    watermark_scale_factor: ScaleFactor | None = None
+    memcg_reap_back_ground: Flag | None = None
     sched_group_identity_enabled: Flag | None = None
-    sched_idle_saver_wmark: Annotated[NotNegative | None, Meta(description="Nanoseconds.")] = None
+    sched_idle_saver_wmark: NotNegative | None = None
     sched_features: dict[str, bool] | None = None
     page_cache_limit_enabled: Flag | None = None
-    total_network_bandwidth: Annotated[
-        Quantity | None, Meta(description="Bandwidth of the node; 0 is what its network card says.")
-    ] = None
+    total_network_bandwidth: Quantity | None = None
 
 
 class CgroupPath(Document, frozen=True, kw_only=True):
-    """Where the cgroup of a host application is."""
+    """Path of a host application's cgroup."""
 
     base: CgroupBase | None = None
     parent_dir: str | None = None
@@ -297,23 +261,25 @@ class CgroupPath(Document, frozen=True, kw_only=True):
 
 
 class HostApplicationStrategy(Document, frozen=True, kw_only=True):
-    """Nothing yet."""
+    """Reserved."""
 
 
 class HostApplication(Document, frozen=True, kw_only=True):
-    """An application that runs beside Kubernetes."""
+    """An application that runs outside of Kubernetes.
+
+    priority: Class: koord-prod, koord-mid, koord-batch, koord-free.
+    qos: LSE, LSR, LS, BE or SYSTEM.
+    """
 
     name: str | None = None
-    priority: Annotated[
-        str | None, Meta(description="Class: koord-prod, koord-mid, koord-batch, koord-free.")
-    ] = None
-    qos: Annotated[str | None, Meta(description="LSE, LSR, LS, BE or SYSTEM.")] = None
+    priority: str | None = None
+    qos: str | None = None
     cgroup_path: CgroupPath | None = None
     strategy: HostApplicationStrategy | None = None
 
 
 class NodeSLOSpec(Document, frozen=True, kw_only=True):
-    """By which rules this node keeps quality of service."""
+    """Rules of quality of service for a node."""
 
     resource_used_threshold_with_be: ThresholdStrategy | None = None
     resource_qos_strategy: QosStrategy | None = None
@@ -324,11 +290,11 @@ class NodeSLOSpec(Document, frozen=True, kw_only=True):
 
 
 class NodeSLOStatus(Document, frozen=True, kw_only=True):
-    """Nothing yet."""
+    """Reserved."""
 
 
 class NodeSLO(Document, frozen=True, kw_only=True):
-    """By which rules the node of this name keeps quality of service."""
+    """Rules of quality of service for the node of this name."""
 
     api_version: Literal["slo.koordinator.sh/v1alpha1"]
     kind: Literal["NodeSLO"]

@@ -126,4 +126,4 @@ def test_kubectl_prints_what_is_of_interest(plane: ControlPlane) -> None:
 
 def test_kubectl_explains_a_field_in_our_words(plane: ControlPlane) -> None:
     said = plane.kubectl("explain", "nodeslo.spec.cpuBurstStrategy.cfsQuotaBurstPercent")
-    assert "What its quota is raised to, of the limit." in said
+    assert "Highest CPU quota, in percent of the limit." in said

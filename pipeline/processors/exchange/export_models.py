@@ -5,8 +5,6 @@ Koordinator's format has only histograms, rounded to a ten-thousandth of the hea
 only for models with Koordinator's buckets and half-lives.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final

@@ -4,8 +4,6 @@ If the buckets are equal, weights stay in theirs; otherwise each goes to the buc
 its own, so that nothing is understated. A histogram without weight is unknown: it is not imported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Rows have the columns of samples and windows, and go through the join. So models
 those that a worker would have learned, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any, Final

@@ -4,8 +4,6 @@ The codes number the classes in the log and in the model bank. `none` is a pod t
 no class, `unknown` a pod without a record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

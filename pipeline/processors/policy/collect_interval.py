@@ -1,7 +1,5 @@
 """Interval and aggregation span of a node's reports: defaults and limits."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 DEFAULT_REPORT_SECONDS: Final = 60

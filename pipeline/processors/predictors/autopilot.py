@@ -4,8 +4,6 @@ From the moving-window recommender of Rzadca et al., Autopilot: workload autosca
 (EuroSys 2020).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final, Literal
 

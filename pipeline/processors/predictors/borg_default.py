@@ -1,7 +1,5 @@
 """Borg's default: a fixed share of the requests, whatever is used of them."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal
 
 import numpy as np

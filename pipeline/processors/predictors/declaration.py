@@ -4,8 +4,6 @@ Settings are checked against it. `springtide explain` derives the published peak
 `springtide model predictors` and docs/explanation/models.md print it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """Tables of predictors, their options and their terms, in Markdown and as lines for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 

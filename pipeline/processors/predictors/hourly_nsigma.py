@@ -5,8 +5,6 @@ thousandth of the usage, and how often the hour began since its last sample: 676
 hour begins again its weight fades, so that all days together weigh at most `days`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """The maximum of other predictors, entity by entity: as careful as the most careful of them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Mapping

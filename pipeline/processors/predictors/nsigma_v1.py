@@ -1,7 +1,5 @@
 """N-sigma, version 1: the decayed mean plus N standard deviations of each entity's usage."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

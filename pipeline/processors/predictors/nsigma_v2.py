@@ -4,8 +4,6 @@ The sum adds the pods' deviations as if all pods peaked at once. Version 1, whic
 alone, takes that for unlikely.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Options of a predictor: name, default, allowed values, and the check of a given value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

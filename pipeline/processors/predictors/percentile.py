@@ -1,7 +1,5 @@
 """Koordinator's predictor: a quantile of each entity's decayed histogram."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 

@@ -6,8 +6,6 @@ pod that has ended counts nothing. The sums are published as terms, so that they
 again from the published pods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """N-sigma of the pods: the sum over the pods of each pod's mean plus N standard deviations."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

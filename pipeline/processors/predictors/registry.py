@@ -5,8 +5,6 @@ group `springtide.predictors`. Either is a class with a `declaration`, which is 
 predictor's options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module

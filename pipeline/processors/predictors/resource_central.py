@@ -1,7 +1,5 @@
 """Resource Central: the sum over pods of a high percentile of each pod's recent usage."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any, Final, Literal

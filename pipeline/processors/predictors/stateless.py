@@ -1,7 +1,5 @@
 """Base of predictors that read histograms, moments and the recent past, and keep no columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

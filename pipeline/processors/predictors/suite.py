@@ -5,8 +5,6 @@ through a bank that runs the predictor. It raises AssertionError with the law th
 breaks. `LAWS` has the laws by name. No test framework is needed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Windows for the suite of laws: random with all kinds of faults, and steady."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Final
 

@@ -4,8 +4,6 @@ A quantile of the decayed histogram, plus a margin, for a pod at least a floor. 
 half-lives are those of the model: the preset `vpa` sets the autoscaler's.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal
 
 import numpy as np

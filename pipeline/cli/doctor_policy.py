@@ -78,7 +78,7 @@ def policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     except SpringtideError as error:
         return Check("policy", "unknown", f"not checked: {error.message}", error.hint or ""), None
     policies, problems = load_policies(data, None, filter_limits(settings))
-    refused = [problem for problem in problems if not problem.taken]
+    refused = [problem for problem in problems if not problem.in_force]
     state = PolicyState(source, None if refused else policies, leader, actuator)
     first = "; ".join(str(problem) for problem in (refused or problems)[:3])
     if refused:

@@ -71,7 +71,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
       springtide policy slo-controller-config.yaml --nodes nodes.json --json | jq '."node-1"'
     """
     policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
-    refused = [problem for problem in problems if not problem.taken]
+    refused = [problem for problem in problems if not problem.in_force]
     if any(problem.where in KEYS for problem in refused):
         raise InvalidPolicyError(
             "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
@@ -81,7 +81,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     warnings = [str(problem) for problem in problems]
     for node in resolved:
         warnings += [f"node {node.record.node}: {problem}" for problem in node.problems]
-        refused += [problem for problem in node.problems if not problem.taken]
+        refused += [problem for problem in node.problems if not problem.in_force]
     for warning in warnings:
         click.echo(f"warning: {printable(warning)}", err=True)
     if not as_json:

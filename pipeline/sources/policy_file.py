@@ -41,7 +41,7 @@ def report_problems(problems: Iterable[PolicyProblem]) -> None:
     """Set the metric to the present problems of the policy, and log each."""
     present = list(problems)
     for in_force in (True, False):
-        count = sum(problem.taken is in_force for problem in present)
+        count = sum(problem.in_force is in_force for problem in present)
         PROBLEMS.labels(str(in_force).lower()).set(count)
     for problem in present:
         log.warning("policy problem", problem=str(problem))

@@ -15,9 +15,9 @@ from pipeline.processors.loadaware.loadaware_args import (
     span_seconds,
 )
 from pipeline.processors.policy.config_sections import (
+    canonical_keys,
     convert,
     keys_of,
-    named,
     read_object,
     unknown_keys,
 )
@@ -106,5 +106,5 @@ def _unread(annotation: str | None) -> Iterator[str]:
     """Unknown keys, which may be misspelt."""
     found = read_object(annotation) if annotation else {}
     yield from unknown_keys(found, keys_of(_Own).values(), only_near=False)
-    within = named(found, keys_of(_Own).values()).get("aggregatedUsage") or {}
+    within = canonical_keys(found, keys_of(_Own).values()).get("aggregatedUsage") or {}
     yield from unknown_keys(within, keys_of(Aggregated).values(), only_near=False)

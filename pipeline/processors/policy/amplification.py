@@ -30,9 +30,9 @@ class Amplification(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     resource_amplification_ratio: dict[str, float] | None = None
 
 
-def problems_of(of: Amplification) -> Iterator[tuple[str, str]]:
+def problems_of(config: Amplification) -> Iterator[tuple[str, str]]:
     """Every ratio that is out of range: the name of its field, and the problem."""
-    for name, ratio in (of.resource_amplification_ratio or {}).items():
+    for name, ratio in (config.resource_amplification_ratio or {}).items():
         # The ratio of cpu is multiplied by the CPU's normalization, which may be more than 1.
         low = ratio <= 0 if name == _CPU else ratio < 1
         if low or not ratio <= LARGEST_RATIO:
@@ -49,15 +49,15 @@ AMPLIFICATION: Final = Section(
 )
 
 
-def ratios(of: Amplification, normalization: Decimal | None) -> dict[str, Decimal]:
+def ratios(config: Amplification, normalization: Decimal | None) -> dict[str, Decimal]:
     """The ratio of each resource of a node, with two decimals. The ratio of cpu is multiplied by
     the node's `normalization`, and is left out if the product is 1.
 
     Raises InvalidPolicyError for a ratio below 1 or above its limit; the annotation then stays.
     Koordinator removes it, which takes capacity from nodes.
     """
-    policy = (of.resource_amplification_ratio or {}) if of.enable else {}
-    exact = {name: Decimal(repr(ratio)) for name, ratio in policy.items()}
+    stated = (config.resource_amplification_ratio or {}) if config.enable else {}
+    exact = {name: Decimal(repr(ratio)) for name, ratio in stated.items()}
     exact[_CPU] = exact.get(_CPU, Decimal(1)) * (normalization or Decimal(1))
     for name, ratio in exact.items():
         if not 1 <= ratio <= LARGEST_RATIO:
@@ -72,11 +72,11 @@ def ratios(of: Amplification, normalization: Decimal | None) -> dict[str, Decima
 def node_ratios(node: NodeRecord) -> dict[str, Decimal] | None:
     """`ratios` of this node with the normalization of its annotation; None before the first valid
     policy: leave its annotation unchanged."""
-    of = msgspec.json.decode(node.amplification, type=Amplification | None)
-    return None if of is None else ratios(of, read_ratio(node.annotations))
+    config = msgspec.json.decode(node.amplification, type=Amplification | None)
+    return None if config is None else ratios(config, read_ratio(node.annotations))
 
 
-def ratios_text(of: Mapping[str, Decimal]) -> str | None:
+def ratios_text(ratios: Mapping[str, Decimal]) -> str | None:
     """The annotation `node.koordinator.sh/resource-amplification-ratio`; None removes it."""
-    members = (f"{json.dumps(name)}:{ratio:.2f}" for name, ratio in sorted(of.items()))
-    return "{" + ",".join(members) + "}" if of else None
+    members = (f"{json.dumps(name)}:{ratio:.2f}" for name, ratio in sorted(ratios.items()))
+    return "{" + ",".join(members) + "}" if ratios else None

@@ -13,12 +13,12 @@ from pipeline.processors.kubernetes.durations import seconds_of
 from pipeline.processors.policy.collect_interval import LONGEST_SECONDS
 from pipeline.processors.policy.config_sections import (
     MOST,
-    Said,
+    Config,
     Section,
     keys_of,
     out_of_range,
     read_object,
-    strange_texts,
+    unknown_words,
 )
 from pipeline.processors.slo.nodemetric import (
     AggregatePolicy,
@@ -136,18 +136,18 @@ def decode(text: str | bytes) -> Colocation:
     return COLOCATION.convert(read_object(text))
 
 
-def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
+def problems_of(config: Colocation) -> Iterator[tuple[str, str]]:
     """Every value that is out of range: the name of its field, and the problem."""
-    yield from out_of_range(of, _RANGES)
-    threshold = of.resource_diff_threshold
+    yield from out_of_range(config, _RANGES)
+    threshold = config.resource_diff_threshold
     if threshold is not None and not 0 < threshold < float("inf"):
         yield (
             "resource_diff_threshold",
             f"resourceDiffThreshold is {threshold:g}, allowed is more than 0",
         )
-    if of.metric_memory_collect_policy == "":
+    if config.metric_memory_collect_policy == "":
         yield "metric_memory_collect_policy", "metricMemoryCollectPolicy is empty"
-    spans = of.metric_aggregate_policy or AggregatePolicy()
+    spans = config.metric_aggregate_policy or AggregatePolicy()
     for text in spans.durations or ():
         if seconds_of(text) is None:
             yield (
@@ -155,7 +155,7 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
                 f"metricAggregatePolicy.durations has {text!r:.60}, which is not a duration such "
                 "as 5m, from a second to a year",
             )
-    predict = of.node_predict_policy or PredictPolicy()
+    predict = config.node_predict_policy or PredictPolicy()
     for name, value in (
         ("resourceDiffThresholdPercent", predict.resource_diff_threshold_percent),
         ("coldStartPeriodSeconds", predict.cold_start_period_seconds),
@@ -164,37 +164,37 @@ def problems_of(of: Colocation) -> Iterator[tuple[str, str]]:
             yield "node_predict_policy", f"{name} is {value}, allowed is 0 to {MOST}"
 
 
-def bounded(of: Colocation) -> Colocation:
+def bounded(config: Colocation) -> Colocation:
     """Limit the settings of measuring and predicting to their largest usual values."""
-    predict = of.node_predict_policy
+    predict = config.node_predict_policy
     return msgspec.structs.replace(
-        _at_most(of, _OF_MEASURING),
+        _at_most(config, _OF_MEASURING),
         node_predict_policy=predict and _at_most(predict, _OF_PREDICTING),
     )
 
 
-def _at_most(of: Said, ranges: Mapping[str, _Range]) -> Said:
-    values = {name: getattr(of, name) for name in ranges}
+def _at_most(struct: Config, ranges: Mapping[str, _Range]) -> Config:
+    values = {name: getattr(struct, name) for name in ranges}
     limited = {name: min(n, ranges[name][1]) for name, n in values.items() if n is not None}
-    return msgspec.structs.replace(of, **limited)
+    return msgspec.structs.replace(struct, **limited)
 
 
-def oddities_of(of: Colocation) -> Iterator[str]:
+def warnings_for(config: Colocation) -> Iterator[str]:
     """Warnings of accepted but unusual values. An unknown text acts as the default, nothing is
     reported for a span that is not measured, and `bounded` limits the others."""
-    predict = of.node_predict_policy or PredictPolicy()
+    predict = config.node_predict_policy or PredictPolicy()
     for _, text in (
-        *strange_texts(of, _TEXTS),
-        *out_of_range(of, _OF_STATIC | _OF_MEASURING, "usual"),
+        *unknown_words(config, _TEXTS),
+        *out_of_range(config, _OF_STATIC | _OF_MEASURING, "usual"),
         *out_of_range(predict, _OF_PREDICTING, "usual"),
     ):
         yield text
-    if (of.resource_diff_threshold or 0) > 1:
+    if (config.resource_diff_threshold or 0) > 1:
         yield (
-            f"resourceDiffThreshold is {of.resource_diff_threshold:g}, which is "
-            f"{of.resource_diff_threshold:.0%} of the present amount: usual is up to 1"
+            f"resourceDiffThreshold is {config.resource_diff_threshold:g}, which is "
+            f"{config.resource_diff_threshold:.0%} of the present amount: usual is up to 1"
         )
-    spans = of.metric_aggregate_policy or AggregatePolicy()
+    spans = config.metric_aggregate_policy or AggregatePolicy()
     for span in spans.durations or ():
         if seconds_of(span) not in AGGREGATED.values():
             yield (
@@ -204,6 +204,6 @@ def oddities_of(of: Colocation) -> Iterator[str]:
 
 
 COLOCATION: Final = Section(
-    "colocation-config", DEFAULTS, problems_of, oddities_of, switch="enable"
+    "colocation-config", DEFAULTS, problems_of, warnings_for, switch="enable"
 )
 """How, and on which nodes, unused capacity of Prod is offered."""

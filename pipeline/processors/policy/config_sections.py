@@ -15,65 +15,62 @@ from msgspec import inspect
 
 from pipeline.errors import InvalidPolicyError
 
-Said = TypeVar("Said", bound=msgspec.Struct)
+Config = TypeVar("Config", bound=msgspec.Struct)
 
-_MOST_UNREAD: Final = 100
-
-
-def _nothing(of: Any) -> Iterator[str]:
-    return iter(())
+_MOST_UNKNOWN_KEYS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Generic[Said]):
-    """A key of the ConfigMap. `problems` names the values out of range by field, `oddities` warns
-    of accepted but unusual values.
+class Section(Generic[Config]):
+    """A key of the ConfigMap. `problems` names values out of range by field, `warnings` warns of
+    accepted but unusual values.
 
     `cluster` is the key of the cluster's part, empty if that is the whole object; `entries` the key
-    of the entries for some nodes, which are merged over `of_entry`. All keys of a section that
-    `is_ours` are known. If the field `switch` is false, that counts even in an invalid part."""
+    of the entries for some nodes, which are merged over `entry_defaults`. A section that
+    `knows_all_keys` warns of every other key. If the field `switch` is false, that counts even in
+    an invalid part."""
 
     key: str
-    defaults: Said
-    problems: Callable[[Said], Iterator[tuple[str, str]]]
-    oddities: Callable[[Said], Iterator[str]] = _nothing
+    defaults: Config
+    problems: Callable[[Config], Iterator[tuple[str, str]]]
+    warnings: Callable[[Config], Iterator[str]] = lambda config: iter(())
     cluster: str = ""
     entries: str = "nodeConfigs"
-    of_entry: Said | None = None
-    is_ours: bool = False
+    entry_defaults: Config | None = None
+    knows_all_keys: bool = False
     switch: str = ""
 
     @property
-    def nothing(self) -> Said:
+    def empty(self) -> Config:
         """The struct without any field set."""
         return type(self.defaults)()
 
-    def unread(self, found: Mapping[str, Any], *more: str) -> Iterator[str]:
+    def unknown_keys(self, tree: Mapping[str, Any], *more: str) -> Iterator[str]:
         """Warnings of possible typing errors: unknown keys other than `more`."""
         names = {*keys_of(type(self.defaults)).values(), *more}
-        return unknown_keys(found, names, only_near=not self.is_ours)
+        return unknown_keys(tree, names, only_near=not self.knows_all_keys)
 
-    def convert(self, found: Mapping[str, Any]) -> Said:
+    def convert(self, tree: Mapping[str, Any]) -> Config:
         """Convert an object. Raises InvalidPolicyError for a value of another type."""
-        return convert(found, type(self.defaults))
+        return convert(tree, type(self.defaults))
 
-    def convert_each(self, found: Mapping[str, Any]) -> tuple[Said, dict[str, str]]:
+    def convert_each(self, tree: Mapping[str, Any]) -> tuple[Config, dict[str, str]]:
         """Convert an object; a value of another type is not set, and has its problem by field."""
-        own, wrong = self.nothing, {}
-        keys = keys_of(type(own))
-        read = named(found, keys.values())
+        config, problems = self.empty, {}
+        keys = keys_of(type(config))
+        values = canonical_keys(tree, keys.values())
         for field, key in keys.items():
             try:
-                own = merged(own, self.convert({key: read.get(key)}))
+                config = merged(config, self.convert({key: values.get(key)}))
             except InvalidPolicyError as error:
-                wrong[field] = error.message
-        return own, wrong
+                problems[field] = error.message
+        return config, problems
 
-    def what_counts(self, found: Mapping[str, Any]) -> Said:
+    def switched_off(self, tree: Mapping[str, Any]) -> Config:
         """The part of an invalid object that counts: that it switches off, or nothing."""
         key = keys_of(type(self.defaults)).get(self.switch, "")
-        is_off = named(found, (key,)).get(key) is False
-        return self.convert({key: False}) if is_off else self.nothing
+        is_off = canonical_keys(tree, (key,)).get(key) is False
+        return self.convert({key: False}) if is_off else self.empty
 
 
 @cache
@@ -85,31 +82,31 @@ def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
 def read_object(text: str | bytes) -> dict[str, Any]:
     """Decode a JSON object, its keys as written. Raises InvalidPolicyError for anything else."""
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
-    if not isinstance(found, dict):
-        raise InvalidPolicyError(f"{json_type(found)}, not an object")
-    return found
+    if not isinstance(value, dict):
+        raise InvalidPolicyError(f"{json_type(value)}, not an object")
+    return value
 
 
-def json_type(found: Any) -> str:
+def json_type(value: Any) -> str:
     """The name of a JSON value's type.
 
     >>> json_type(None), json_type([]), json_type(1.5)
     ('null', 'a list', 'a number')
     """
-    if found is None or isinstance(found, bool):
-        return "null" if found is None else "a boolean"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "a boolean"
     names = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
-    return names[type(found)]
+    return names[type(value)]
 
 
-def convert(found: Mapping[str, Any], kind: type[Said]) -> Said:
+def convert(tree: Mapping[str, Any], kind: type[Config]) -> Config:
     """Convert an object with keys in any case; unknown keys are ignored, null is not set. Raises
     InvalidPolicyError for a value of another type, and for an unknown word of an enumeration."""
     try:
-        return msgspec.convert(_as_go_reads(found, _type_of(kind)), kind)
+        return msgspec.convert(_as_go_reads(tree, _type_of(kind)), kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidPolicyError(str(error)) from error
 
@@ -119,43 +116,45 @@ def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _as_go_reads(found: Any, of: inspect.Type) -> Any:
-    """The value with every key in the case that its type `of` expects."""
-    match of:
+def _as_go_reads(value: Any, kind: inspect.Type) -> Any:
+    """The value with every key in the case that its type `kind` expects."""
+    match kind:
         case inspect.Metadata(type=inner):
-            return _as_go_reads(found, inner)
+            return _as_go_reads(value, inner)
         case inspect.UnionType(types=types):
-            for one in types:
-                found = _as_go_reads(found, one)
-        case inspect.StructType(fields=fields) if isinstance(found, Mapping):
+            for inner in types:
+                value = _as_go_reads(value, inner)
+        case inspect.StructType(fields=fields) if isinstance(value, Mapping):
             types_of = {field.encode_name: field.type for field in fields}
-            read = named(found, types_of)
-            return {k: _as_go_reads(v, types_of[k]) for k, v in read.items() if k in types_of}
-        case inspect.DictType(value_type=value) if isinstance(found, Mapping):
-            return {name: _as_go_reads(one, value) for name, one in found.items()}
-        case inspect.VarTupleType(item_type=item) if isinstance(found, list):
-            return [_as_go_reads(one, item) for one in found]
-    return found
+            items = canonical_keys(value, types_of).items()
+            return {key: _as_go_reads(v, types_of[key]) for key, v in items if key in types_of}
+        case inspect.DictType(value_type=inner) if isinstance(value, Mapping):
+            return {key: _as_go_reads(item, inner) for key, item in value.items()}
+        case inspect.VarTupleType(item_type=inner) if isinstance(value, list):
+            return [_as_go_reads(item, inner) for item in value]
+    return value
 
 
-def named(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def canonical_keys(tree: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The object with these keys in the given case, however they are written, as encoding/json
     reads them: of several the last counts. Null is not set."""
     lower = {name.casefold(): name for name in names}
-    read: dict[str, Any] = {}
-    for name, value in found.items():
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
         if value is not None:
-            read[lower.get(name.casefold(), name)] = value
-    return read
+            values[lower.get(name.casefold(), name)] = value
+    return values
 
 
-def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool) -> Iterator[str]:
+def unknown_keys(
+    tree: Mapping[str, Any], known_keys: Iterable[str], *, only_near: bool
+) -> Iterator[str]:
     """A warning for each unknown key, which may be a typing error; with `only_near` only for keys
-    that are similar to a known one. At most `_MOST_UNREAD` are checked, because each is compared
-    with every known key and an annotation has room for thousands."""
-    known = {name.casefold(): name for name in of}
-    unread = (name for name in found if name.casefold() not in known)
-    for name in islice(unread, _MOST_UNREAD):
+    that are similar to a known one. At most `_MOST_UNKNOWN_KEYS` are checked: each is compared with
+    every known key, and an annotation has room for thousands."""
+    known = {name.casefold(): name for name in known_keys}
+    unknown = (name for name in tree if name.casefold() not in known)
+    for name in islice(unknown, _MOST_UNKNOWN_KEYS):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
         if near:
             yield f"unknown key {name!r:.80}: is {known[near[0]]} meant?"
@@ -163,12 +162,12 @@ def unknown_keys(found: Mapping[str, Any], of: Iterable[str], *, only_near: bool
             yield f"unknown key {name!r:.80}"
 
 
-def merged(usual: Said, own: Said) -> Said:
-    """Merge `own` over `usual`: values and lists replace those of `usual`, objects are merged key
+def merged(base: Config, own: Config) -> Config:
+    """Merge `own` over `base`: values and lists replace those of `base`, objects are merged key
     by key, as in a JSON merge patch."""
     replaced: dict[str, Any] = {}
-    for field in keys_of(type(usual)):
-        before, value = getattr(usual, field), getattr(own, field)
+    for field in keys_of(type(base)):
+        before, value = getattr(base, field), getattr(own, field)
         if value is None:
             continue
         if isinstance(value, msgspec.Struct) and before is not None:
@@ -176,40 +175,40 @@ def merged(usual: Said, own: Said) -> Said:
         elif isinstance(value, dict) and before is not None:
             value = before | value
         replaced[field] = value
-    return msgspec.structs.replace(usual, **replaced)
+    return msgspec.structs.replace(base, **replaced)
 
 
-def without(of: Said, fields: Iterable[str]) -> Said:
-    """`of` with these fields not set."""
-    return msgspec.structs.replace(of, **dict.fromkeys(fields, None))
+def without(config: Config, fields: Iterable[str]) -> Config:
+    """`config` with these fields not set."""
+    return msgspec.structs.replace(config, **dict.fromkeys(fields, None))
 
 
-def document(of: msgspec.Struct) -> dict[str, Any]:
+def document(struct: msgspec.Struct) -> dict[str, Any]:
     """The set fields by their JSON keys."""
-    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(of))
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(struct))
     return fields
 
 
 def out_of_range(
-    of: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], those: str = "allowed"
+    struct: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], qualifier: str = "allowed"
 ) -> Iterator[tuple[str, str]]:
     """Every number outside of its range in `ranges`, whose ends are included."""
-    keys = keys_of(type(of))
+    keys = keys_of(type(struct))
     for field, (least, most) in ranges.items():
-        value = getattr(of, field)
+        value = getattr(struct, field)
         if value is not None and not least <= value <= most:
-            endless = most == MOST and value < least
-            allowed = f"{least} or more" if endless else f"{least} to {most}"
-            yield field, f"{keys[field]} is {value}, {those} is {allowed}"
+            is_open = most == MOST and value < least
+            allowed = f"{least} or more" if is_open else f"{least} to {most}"
+            yield field, f"{keys[field]} is {value}, {qualifier} is {allowed}"
 
 
-def strange_texts(
-    of: msgspec.Struct, known: Mapping[str, tuple[str, ...]]
+def unknown_words(
+    struct: msgspec.Struct, known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, str]]:
     """Every text that is not `known` for its field."""
-    keys = keys_of(type(of))
+    keys = keys_of(type(struct))
     for field, texts in known.items():
-        value = getattr(of, field)
+        value = getattr(struct, field)
         if value and value not in texts:
             yield field, f"{keys[field]} is {value!r:.60}, allowed are {', '.join(texts)}"
 

@@ -38,7 +38,7 @@ def effective(
     off. An own value out of range is ignored; the others count.
     """
     own, problems = annotated(COLOCATION, ANNOTATION, annotations.get(ANNOTATION))
-    strategy = merged(policy.of_labels(labels), own)
+    strategy = merged(policy.for_labels(labels), own)
     ratios: dict[str, Any] = {}
     for label, field in RATIO_LABELS.items():
         if label in labels:
@@ -49,8 +49,10 @@ def effective(
                 )
             else:
                 ratios[field] = percent
-                warnings = COLOCATION.oddities(COLOCATION.convert({KEYS[field]: percent}))
-                problems += [PolicyProblem(f"label {label}", text, taken=True) for text in warnings]
+                warnings = COLOCATION.warnings(COLOCATION.convert({KEYS[field]: percent}))
+                problems += [
+                    PolicyProblem(f"label {label}", text, in_force=True) for text in warnings
+                ]
     strategy = merged(strategy, Colocation(**ratios))
     is_on = bool(policy.cluster.enable) and bool(strategy.enable)
     return Effective(strategy, is_on, tuple(problems))

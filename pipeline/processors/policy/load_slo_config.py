@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import Section
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, load
-from pipeline.processors.policy.slo_checks import HostApplications, oddities_of, problems_of
+from pipeline.processors.policy.slo_checks import HostApplications, problems_of, warnings_for
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import (
     BurstStrategy,
@@ -23,7 +23,12 @@ T = TypeVar("T", bound=Document)
 
 def _strategy(key: str, defaults: T) -> Section[T]:
     return Section(
-        key, defaults, problems_of, oddities_of, cluster="clusterStrategy", entries="nodeStrategies"
+        key,
+        defaults,
+        problems_of,
+        warnings_for,
+        cluster="clusterStrategy",
+        entries="nodeStrategies",
     )
 
 
@@ -38,8 +43,8 @@ HOST_APPLICATIONS: Final = Section(
     "host-application-config",
     _NO_APPLICATIONS,
     problems_of,
-    oddities_of,
-    of_entry=_NO_APPLICATIONS,
+    warnings_for,
+    entry_defaults=_NO_APPLICATIONS,
 )
 _SECTIONS: Final[tuple[Section[Any], ...]] = (THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS)
 SLO_KEYS: Final = tuple(section.key for section in _SECTIONS)

@@ -11,7 +11,7 @@ from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERV
 from pipeline.processors.kubernetes.node_reservation import reservation
 from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.colocation_config import COLOCATION
-from pipeline.processors.policy.config_sections import Said, Section
+from pipeline.processors.policy.config_sections import Config, Section
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.load_configmap import PolicyProblem, annotated
 from pipeline.processors.policy.springtide_config import SPRINGTIDE
@@ -24,28 +24,28 @@ def usable(record: NodeRecord, before: NodeRecord) -> tuple[NodeRecord, list[Pol
     An invalid value of a strategy is replaced by that of the record `before`, or not set. An
     invalid reservation is replaced as a whole; it stays if `before` has none.
     """
-    of_koordinator, problems = _strategy(COLOCATION, OF_KOORDINATOR, record, before)
-    of_ours, more = _strategy(SPRINGTIDE, STRATEGY, record, before)
-    kept, problems = of_koordinator | of_ours, problems + more
+    koordinator, problems = _strategy(COLOCATION, OF_KOORDINATOR, record, before)
+    springtide, more = _strategy(SPRINGTIDE, STRATEGY, record, before)
+    replaced, problems = koordinator | springtide, problems + more
     try:
         reservation(record.annotations)
     except InvalidPolicyError as error:
         where, _, text = error.message.partition(": ")
         problems.append(PolicyProblem(where, text))
-        kept |= _reservation_of(before)
-    if kept:
-        annotations = {**record.annotations, **kept}
+        replaced |= _reservation_of(before)
+    if replaced:
+        annotations = {**record.annotations, **replaced}
         record = msgspec.structs.replace(record, annotations=annotations)
     return record, problems
 
 
 def _strategy(
-    section: Section[Said], annotation: str, record: NodeRecord, before: NodeRecord
+    section: Section[Config], annotation: str, record: NodeRecord, before: NodeRecord
 ) -> tuple[dict[str, str], list[PolicyProblem]]:
     """The valid form of an invalid annotation, and its problems; empty for a valid annotation."""
     last, _ = annotated(section, annotation, before.annotations.get(annotation))
     own, problems = annotated(section, annotation, record.annotations.get(annotation), last)
-    if all(problem.taken for problem in problems):
+    if all(problem.in_force for problem in problems):
         return {}, []
     return {annotation: msgspec.json.encode(own, order="deterministic").decode()}, problems
 

@@ -47,7 +47,7 @@ def node_rules(
         system_strategy=system,
         host_applications=None if hosts is None else hosts.applications,
     )
-    known = [field for field, of in zip(_PARTS, policy, strict=True) if of is not None]
+    known = [field for field, part in zip(_PARTS, policy, strict=True) if part is not None]
     if before is not None:
         spec = merged(without(before, known), spec)
     return NodeRules(spec, problems)
@@ -70,7 +70,7 @@ def slo_spec(node: NodeRecord) -> NodeSLOSpec | None:
 
 
 def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
-    return None if policy is None else policy.of_labels(labels)
+    return None if policy is None else policy.for_labels(labels)
 
 
 def _system(

@@ -60,11 +60,11 @@ class CpuInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     turbo_enabled: bool = False
 
 
-def problems_of(of: Normalization) -> Iterator[tuple[str, str]]:
+def problems_of(config: Normalization) -> Iterator[tuple[str, str]]:
     """Every ratio that is out of range: the name of its field, and the problem."""
-    if of.default_ratio is not None and not _is_ratio(of.default_ratio):
-        yield "default_ratio", f"defaultRatio is {_refused(of.default_ratio)}"
-    for name, model in (of.ratio_model or {}).items():
+    if config.default_ratio is not None and not _is_ratio(config.default_ratio):
+        yield "default_ratio", f"defaultRatio is {_refused(config.default_ratio)}"
+    for name, model in (config.ratio_model or {}).items():
         for field, key in keys_of(Model).items():
             ratio = getattr(model, field)
             if ratio is not None and not _is_ratio(ratio):
@@ -74,22 +74,22 @@ def problems_of(of: Normalization) -> Iterator[tuple[str, str]]:
 NORMALIZATION: Final = Section("cpu-normalization-config", Normalization(enable=False), problems_of)
 
 
-def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo | None) -> str:
+def ratio_text(config: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo | None) -> str:
     """The annotation `RATIO` of a node, with two decimals; 1 if normalization is off.
 
     Raises InvalidPolicyError if the CPU is unknown, has no ratio, or label or ratio are invalid;
     the annotation then stays.
     """
-    if not is_on(of, labels):
+    if not is_on(config, labels):
         return "1.00"
     if cpu_info is None:
         raise InvalidPolicyError(
             "the node's CPU is unknown", hint=f"its topology has no annotation {CPU_INFO}"
         )
-    model = (of.ratio_model or {}).get(cpu_info.cpu_model, Model())
+    model = (config.ratio_model or {}).get(cpu_info.cpu_model, Model())
     ratio = _ratio_of(model, cpu_info)
     if ratio is None:
-        ratio = of.default_ratio
+        ratio = config.default_ratio
     if ratio is None:
         raise InvalidPolicyError(
             f"{NORMALIZATION.key} has no ratio for {cpu_info.cpu_model!r:.100}, "
@@ -102,12 +102,12 @@ def ratio_text(of: Normalization, labels: Mapping[str, str], cpu_info: CpuInfo |
     return f"{Decimal(repr(ratio)).quantize(_HUNDREDTH, ROUND_HALF_UP)}"
 
 
-def is_on(of: Normalization, labels: Mapping[str, str]) -> bool:
+def is_on(config: Normalization, labels: Mapping[str, str]) -> bool:
     """Whether normalization is on for a node with these labels. Raises InvalidPolicyError for an
     invalid label."""
     label = labels.get(ENABLED)
     if label is None:
-        return bool(of.enable)
+        return bool(config.enable)
     if label not in _BOOLS:
         raise InvalidPolicyError(f"label {ENABLED} is {label!r:.60}, neither true nor false")
     return _BOOLS[label]
@@ -116,15 +116,15 @@ def is_on(of: Normalization, labels: Mapping[str, str]) -> bool:
 def node_ratio(node: NodeRecord, cpu_info: CpuInfo | None) -> str | None:
     """`ratio_text` of this node; None before the first valid policy: leave its annotation
     unchanged."""
-    of = msgspec.json.decode(node.cpu_normalization, type=Normalization | None)
-    return None if of is None else ratio_text(of, node.labels, cpu_info)
+    config = msgspec.json.decode(node.cpu_normalization, type=Normalization | None)
+    return None if config is None else ratio_text(config, node.labels, cpu_info)
 
 
-def _ratio_of(model: Model, of: CpuInfo) -> float | None:
-    if of.hyper_thread_enabled:
+def _ratio_of(model: Model, cpu: CpuInfo) -> float | None:
+    if cpu.hyper_thread_enabled:
         ratio = model.hyper_thread_enabled_ratio
-        return model.hyper_thread_turbo_enabled_ratio if of.turbo_enabled else ratio
-    return model.turbo_enabled_ratio if of.turbo_enabled else model.base_ratio
+        return model.hyper_thread_turbo_enabled_ratio if cpu.turbo_enabled else ratio
+    return model.turbo_enabled_ratio if cpu.turbo_enabled else model.base_ratio
 
 
 def _is_ratio(ratio: float) -> bool:

@@ -18,11 +18,17 @@ from pipeline.processors.policy.colocation_config import (
     Colocation,
     bounded,
 )
-from pipeline.processors.policy.config_sections import Said, Section, document, merged, unknown_keys
+from pipeline.processors.policy.config_sections import (
+    Config,
+    Section,
+    document,
+    merged,
+    unknown_keys,
+)
 from pipeline.processors.policy.contradictions import (
     FilterLimits,
     contradictions,
-    own_contradictions,
+    node_contradictions,
 )
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
 from pipeline.processors.policy.effective_strategy import effective
@@ -118,19 +124,19 @@ def with_policy(
     strategies, problems = _strategies(record, policies, before)
     ratios, of_ratios = _ratios(record, policies, before)
     rules, of_rules = _rules(record, policies.slo, before)
-    filled = strategies | ratios | rules
-    found = msgspec.structs.replace(record, **filled)
-    if found != record:
-        found = msgspec.structs.replace(found, strategy_hash=_hash(filled))
-    told = (*of_own, *problems, *of_ratios, *of_rules)
-    return found, tuple(dict.fromkeys(told))
+    fields = strategies | ratios | rules
+    resolved = msgspec.structs.replace(record, **fields)
+    if resolved != record:
+        resolved = msgspec.structs.replace(resolved, strategy_hash=_hash(fields))
+    all_problems = (*of_own, *problems, *of_ratios, *of_rules)
+    return resolved, tuple(dict.fromkeys(all_problems))
 
 
-_Filled = tuple[dict[str, Any], Iterable[PolicyProblem]]
+_Resolved = tuple[dict[str, Any], Iterable[PolicyProblem]]
 """Fields of a record, and problems of the node's own settings."""
 
 
-def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Resolved:
     labels = record.labels
     colocation = _usable(policies.colocation, record, before.colocation)
     springtide = _usable(policies.springtide, record, before.springtide)
@@ -138,98 +144,100 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
     problems: list[PolicyProblem] = []
     if colocation is not None:
-        found = effective(colocation, labels, record.annotations)
-        strategy, is_on = found.strategy, found.is_on
-        problems += found.problems
+        resolved = effective(colocation, labels, record.annotations)
+        strategy, is_on = resolved.strategy, resolved.is_on
+        problems += resolved.problems
     else:
         # The node's own annotation counts nevertheless: a node must be able to switch itself off.
         text = record.annotations.get(OF_KOORDINATOR)
-        said, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
+        own_config, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
         problems += of_own
-        strategy = merged(COLOCATION.convert(before.colocation or {}), said)
-        is_on = before.overcommit is not None and said.enable is not False
+        strategy = merged(COLOCATION.convert(before.colocation or {}), own_config)
+        is_on = before.overcommit is not None and own_config.enable is not False
         if policies.colocation is not None:
             # An invalid entry can be switched off, and so can the cluster beside it.
-            cluster, usual = policies.colocation.cluster, policies.colocation.of_labels(labels)
-            is_on = is_on and bool(cluster.enable) and bool(usual.enable)
+            cluster, for_node = policies.colocation.cluster, policies.colocation.for_labels(labels)
+            is_on = is_on and bool(cluster.enable) and bool(for_node.enable)
     if springtide is not None:
         annotation, of_own = annotated(SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY))
-        own = merged(springtide.of_labels(labels), annotation)
+        own = merged(springtide.for_labels(labels), annotation)
         problems += of_own
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
     if colocation is not None and springtide is not None:
-        without = colocation.of_labels(labels), springtide.of_labels(labels)
-        if without != (strategy, own):
+        unannotated = colocation.for_labels(labels), springtide.for_labels(labels)
+        if unannotated != (strategy, own):
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
-            problems += own_contradictions(without, (strategy, own), threshold.of_labels(labels))
-    filled = {
+            problems += node_contradictions(
+                unannotated, (strategy, own), threshold.for_labels(labels)
+            )
+    fields = {
         # As the spec of its NodeMetric: a node that is off is measured by the defaults.
         "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
         "overcommit": overcommit_of(strategy, own) if is_on else None,
         "colocation": document(strategy),
         "springtide": document(own),
     }
-    return filled, problems
+    return fields, problems
 
 
 _STRATEGIES: Final = ("strategy", "overcommit", "colocation", "springtide")
 
 
 def _usable(
-    policy: Policy[Said] | None, record: NodeRecord, known: Mapping[str, Any] | None
-) -> Policy[Said] | None:
+    policy: Policy[Config] | None, record: NodeRecord, known: Mapping[str, Any] | None
+) -> Policy[Config] | None:
     """The policy, if it is certain for this node or there is nothing better."""
-    if policy is None or (known is not None and not policy.is_certain_of(record.labels)):
+    if policy is None or (known is not None and not policy.is_certain_for(record.labels)):
         return None
     return policy
 
 
-def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Filled:
+def _ratios(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Resolved:
     normalization, amplification = before.cpu_normalization, before.amplification
     problems = []
     if policies.amplification is not None:
-        amplification = _raw(policies.amplification.of_labels(record.labels))
+        amplification = _raw(policies.amplification.for_labels(record.labels))
     if policies.normalization is not None:
-        found = policies.normalization.of_labels(record.labels)
+        config = policies.normalization.for_labels(record.labels)
         try:
             # A node that is off does not need the table of all models of CPU.
-            found = found if is_on(found, record.labels) else Normalization(enable=False)
+            config = config if is_on(config, record.labels) else Normalization(enable=False)
         except InvalidPolicyError as error:
             text = error.message.removeprefix(f"label {ENABLED} ")
             problems.append(PolicyProblem(f"label {ENABLED}", text))
-        normalization = _raw(found)
+        normalization = _raw(config)
     return {"cpu_normalization": normalization, "amplification": amplification}, problems
 
 
-def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Filled:
-    kept = slo_spec(before) if None in policy else None
-    spec, problems = node_rules(policy, record.labels, record.annotations, kept)
+def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Resolved:
+    last_spec = slo_spec(before) if None in policy else None
+    spec, problems = node_rules(policy, record.labels, record.annotations, last_spec)
     return {
         "slo": UNSTATED if spec == NodeSLOSpec() else _raw(spec),
         "host_apps": {
-            one.name: HOST_CLASSES[one.priority]
-            for one in spec.host_applications or ()
-            if one.name and one.priority and one.priority in HOST_CLASSES
+            app.name: HOST_CLASSES[app.priority]
+            for app in spec.host_applications or ()
+            if app.name and app.priority and app.priority in HOST_CLASSES
         },
     }, problems
 
 
-def _raw(of: msgspec.Struct) -> msgspec.Raw:
-    return shared(msgspec.json.encode(of, order="deterministic"))
+def _raw(struct: msgspec.Struct) -> msgspec.Raw:
+    return shared(msgspec.json.encode(struct, order="deterministic"))
 
 
 def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy | None:
     """The settings of prediction that the policy sets for a node; None if there are none. For an
     interval that is Koordinator's default the worker's setting holds."""
-    taken = bounded(strategy)
-    predict = taken.node_predict_policy or PredictPolicy()
-    interval = taken.metric_report_interval_seconds
+    limited = bounded(strategy)
+    predict = limited.node_predict_policy or PredictPolicy()
+    interval = limited.metric_report_interval_seconds
     if interval == DEFAULTS.metric_report_interval_seconds:
         interval = None
     cold = predict.cold_start_period_seconds
     threshold = predict.resource_diff_threshold_percent
-    found = NodeStrategy(
+    settings = NodeStrategy(
         safety_margin_percent=own.safety_margin_percent,
         cold_start_seconds=None if cold is None else float(cold),
         cold_start_samples=own.cold_start_samples,
@@ -238,7 +246,7 @@ def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy |
         resource_diff_threshold_percent=None if threshold is None else float(threshold),
         report_interval_seconds=None if interval is None else float(interval),
     )
-    return None if found == NodeStrategy() else found
+    return None if settings == NodeStrategy() else settings
 
 
 def overcommit_of(strategy: Colocation, own: SpringtideConfig) -> Overcommit:
@@ -264,6 +272,6 @@ def _bounded(name: str, value: Any) -> Any:
     return min(value, _YEAR_SECONDS) if name.endswith("_seconds") else value
 
 
-def _hash(filled: Mapping[str, Any]) -> str:
-    text = msgspec.json.encode(filled, order="deterministic")
+def _hash(fields: Mapping[str, Any]) -> str:
+    text = msgspec.json.encode(fields, order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]

@@ -32,7 +32,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Whether the selector, which has passed `check`, selects an object with these labels."""
         return all(
             labels.get(key) == value for key, value in (self.match_labels or {}).items()
-        ) and all(_holds(one, labels) for one in self.match_expressions or ())
+        ) and all(_holds(requirement, labels) for requirement in self.match_expressions or ())
 
 
 def check(selector: Selector) -> None:
@@ -40,27 +40,29 @@ def check(selector: Selector) -> None:
     for key, value in (selector.match_labels or {}).items():
         _check_key(key)
         _check_value(value)
-    for one in selector.match_expressions or ():
-        _check_key(one.key)
-        if one.operator not in (*_WITH_VALUES, *_WITHOUT_VALUES):
-            raise InvalidPolicyError(f"{one.operator!r:.40} is not an operator of selectors")
-        if (one.operator in _WITH_VALUES) != bool(one.values):
-            needs = "needs" if one.operator in _WITH_VALUES else "takes no"
-            raise InvalidPolicyError(f"operator {one.operator} {needs} values")
-        for value in one.values or ():
+    for requirement in selector.match_expressions or ():
+        _check_key(requirement.key)
+        if requirement.operator not in (*_WITH_VALUES, *_WITHOUT_VALUES):
+            raise InvalidPolicyError(
+                f"{requirement.operator!r:.40} is not an operator of selectors"
+            )
+        if (requirement.operator in _WITH_VALUES) != bool(requirement.values):
+            needs = "needs" if requirement.operator in _WITH_VALUES else "takes no"
+            raise InvalidPolicyError(f"operator {requirement.operator} {needs} values")
+        for value in requirement.values or ():
             _check_value(value)
 
 
-def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
-    match one.operator:
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    match requirement.operator:
         case "In":
-            return labels.get(one.key) in (one.values or ())
+            return labels.get(requirement.key) in (requirement.values or ())
         case "NotIn":
-            return labels.get(one.key) not in (one.values or ())
+            return labels.get(requirement.key) not in (requirement.values or ())
         case "Exists":
-            return one.key in labels
+            return requirement.key in labels
         case _:
-            return one.key not in labels
+            return requirement.key not in labels
 
 
 def _check_key(key: str) -> None:

@@ -1,7 +1,7 @@
 """Check the strategies of a NodeSLO: ranges, orders, amounts, names.
 
 `problems_of` names every value that the API server would refuse or the node's agent would ignore.
-`oddities_of` warns of accepted but unusual values. Decoding checks types and words.
+`warnings_for` warns of accepted but unusual values. Decoding checks types and words.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,46 +47,46 @@ class HostApplications(Document, frozen=True, kw_only=True):
     applications: tuple[HostApplication, ...] | None = None
 
 
-def problems_of(of: Document) -> Iterator[tuple[str, str]]:
+def problems_of(config: Document) -> Iterator[tuple[str, str]]:
     """Every value that is out of range, not an amount, or not less than its upper limit. The field
     is empty, because annotations of nodes do not set these."""
-    for text in _problems(of):
+    for text in _problems(config):
         yield "", text
 
 
-def _problems(of: Document) -> Iterator[str]:
-    yield from _outside(msgspec.to_builtins(of), _schema(type(of)), "")
-    yield from _out_of_order(of)
-    if isinstance(of, QosStrategy):
-        for name in of.__struct_fields__:
-            found = getattr(getattr(of, name), "resctrl_qos", None)
-            if found is not None:
-                yield from _out_of_order(found, f"{_name(type(of), name)}.resctrlQOS.")
-    if isinstance(of, HostApplications):
-        yield from _unnamed(of)
+def _problems(config: Document) -> Iterator[str]:
+    yield from _outside(msgspec.to_builtins(config), _schema(type(config)), "")
+    yield from _out_of_order(config)
+    if isinstance(config, QosStrategy):
+        for name in config.__struct_fields__:
+            resctrl = getattr(getattr(config, name), "resctrl_qos", None)
+            if resctrl is not None:
+                yield from _out_of_order(resctrl, f"{_name(type(config), name)}.resctrlQOS.")
+    if isinstance(config, HostApplications):
+        yield from _unnamed(config)
 
 
-def oddities_of(of: Document) -> Iterator[str]:
+def warnings_for(config: Document) -> Iterator[str]:
     """Warn of unknown priorities and QoS classes of host applications."""
-    for one in (of.applications or ()) if isinstance(of, HostApplications) else ():
+    for app in (config.applications or ()) if isinstance(config, HostApplications) else ():
         for field, value, known in (
-            ("priority", one.priority, tuple(HOST_CLASSES)),
-            ("qos", one.qos, _QOS),
+            ("priority", app.priority, tuple(HOST_CLASSES)),
+            ("qos", app.qos, _QOS),
         ):
             if value and value not in known:
-                where = f"{field} of application {one.name!r:.60}"
+                where = f"{field} of application {app.name!r:.60}"
                 yield f"{where} is {value!r:.60}, allowed are {', '.join(known)}"
 
 
 def _outside(value: Any, schema: Schema, path: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         properties = schema.get("properties", {})
-        for name, one in value.items():
-            way = f"{path}.{name}" if path else name
-            yield from _outside(one, properties.get(name, {}), way)
+        for name, item in value.items():
+            inner = f"{path}.{name}" if path else name
+            yield from _outside(item, properties.get(name, {}), inner)
     elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
-            yield from _outside(one, schema["items"], f"{path}[{number}]")
+        for number, item in enumerate(value):
+            yield from _outside(item, schema["items"], f"{path}[{number}]")
     elif schema.get("x-kubernetes-int-or-string"):
         yield from _no_amount(value, path, is_percent="pattern" not in schema)
     elif schema.get("type") == "integer":
@@ -115,16 +115,16 @@ def _out_of_range(value: int, path: str, least: int, most: int, largest: int) ->
         yield f"{path} is {value}, allowed is {allowed}"
 
 
-def _out_of_order(of: Document, path: str = "") -> Iterator[str]:
-    for lower, upper in _IN_ORDER.get(type(of), ()):
-        less, more = getattr(of, lower), getattr(of, upper)
-        if less is not None and more is not None and not less < more:
-            name, other = (_name(type(of), field) for field in (lower, upper))
-            yield f"{path}{name} is {less}, allowed is less than {other}, which is {more}"
+def _out_of_order(struct: Document, path: str = "") -> Iterator[str]:
+    for lower, upper in _IN_ORDER.get(type(struct), ()):
+        low, high = getattr(struct, lower), getattr(struct, upper)
+        if low is not None and high is not None and not low < high:
+            name, other = (_name(type(struct), field) for field in (lower, upper))
+            yield f"{path}{name} is {low}, allowed is less than {other}, which is {high}"
 
 
-def _unnamed(of: HostApplications) -> Iterator[str]:
-    names = sorted(one.name or "" for one in of.applications or ())
+def _unnamed(hosts: HostApplications) -> Iterator[str]:
+    names = sorted(app.name or "" for app in hosts.applications or ())
     for name, alike in groupby(names):
         if not name:
             yield "an application has no name"

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.processors.policy.config_sections import Section, out_of_range, strange_texts
+from pipeline.processors.policy.config_sections import Section, out_of_range, unknown_words
 from pipeline.processors.predictors.registry import available
 from pipeline.topics.overcommit_policy import MID_FORMULAS
 
@@ -46,22 +46,22 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 
-def problems_of(of: SpringtideConfig) -> Iterator[tuple[str, str]]:
+def problems_of(config: SpringtideConfig) -> Iterator[tuple[str, str]]:
     """Every value that is out of range: the name of its field, and the problem."""
-    yield from out_of_range(of, _RANGES)
-    yield from strange_texts(of, {"mid_formula": MID_FORMULAS})
-    if of.predictor is not None and not 0 < len(of.predictor) <= 100:
+    yield from out_of_range(config, _RANGES)
+    yield from unknown_words(config, {"mid_formula": MID_FORMULAS})
+    if config.predictor is not None and not 0 < len(config.predictor) <= 100:
         yield "predictor", "predictor is not a name of 1 to 100 characters"
 
 
-def oddities_of(of: SpringtideConfig) -> Iterator[str]:
+def warnings_for(config: SpringtideConfig) -> Iterator[str]:
     """Warn of a predictor that is not installed here; the workers' settings decide which run."""
-    if of.predictor is not None and of.predictor not in available():
+    if config.predictor is not None and config.predictor not in available():
         yield (
-            f"predictor {of.predictor!r:.80} is not installed here: where no worker runs it, the "
-            "predictor of the worker's settings decides"
+            f"predictor {config.predictor!r:.80} is not installed here: where no worker runs it, "
+            "the predictor of the worker's settings decides"
         )
 
 
-SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, oddities_of, is_ours=True)
+SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, warnings_for, knows_all_keys=True)
 """How Springtide predicts and offers."""

@@ -105,5 +105,5 @@ def test_an_entry_replaces_the_ratios_that_it_names() -> None:
     }
     loaded = load(AMPLIFICATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
-    found = ratios(loaded.policy.of_labels({}), None)
+    found = ratios(loaded.policy.for_labels({}), None)
     assert ratios_text(found) == '{"cpu":3.00,"memory":2.00}'

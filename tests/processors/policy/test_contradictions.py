@@ -20,7 +20,7 @@ def told(
     said = dict(zip(NAMES, (colocation, own or {}, rules or {}), strict=True))
     policies, problems = load_policies({k: json.dumps(v) for k, v in said.items()}, None, limits)
     assert policies.is_usable
-    assert all(problem.taken for problem in problems)
+    assert all(problem.in_force for problem in problems)
     return list(problems)
 
 

@@ -51,7 +51,7 @@ def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
         found = effective(Policy(DEFAULTS), {label: ratio}, {})
         assert getattr(found.strategy, field) == percent
-        assert all(problem.taken for problem in found.problems)
+        assert all(problem.in_force for problem in found.problems)
 
 
 @pytest.mark.parametrize(

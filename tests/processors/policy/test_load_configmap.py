@@ -133,7 +133,7 @@ def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
     assert said(config) == [f"{KEY}: {says}"]
     assert strategy_of(read(config)) == document(DEFAULTS) | config
     _, _, problems = effective(read({}), {}, {ANNOTATION: json.dumps(config)})
-    assert [(problem.text, problem.taken) for problem in problems] == [(says, True)]
+    assert [(problem.text, problem.in_force) for problem in problems] == [(says, True)]
 
 
 def test_what_admission_upstream_takes_is_not_odd() -> None:
@@ -248,4 +248,4 @@ def test_entries_that_are_no_list_keep_those_of_before() -> None:
 def test_no_text_breaks_it(text: str) -> None:
     loaded = load(COLOCATION, {KEY: text}, Policy(DEFAULTS))
     assert loaded.policy is not None
-    assert loaded.failed == bool([p for p in loaded.problems if not p.taken])
+    assert loaded.failed == bool([p for p in loaded.problems if not p.in_force])

@@ -143,7 +143,7 @@ def test_no_value_is_beyond_what_can_be_due(huge: int) -> None:
         ("resourceDiffThresholdPercent", "0 to 1000"),
     ):
         assert f"{key} is {huge}, usual is {most}" in [problem.text for problem in problems]
-    assert all(problem.taken for problem in problems)
+    assert all(problem.in_force for problem in problems)
 
 
 def test_before_any_policy_was_read_nothing_is_touched() -> None:

@@ -447,7 +447,7 @@ def test_no_text_breaks_it(key: str, text: str) -> None:
     loaded = load_slo({key: text}, DEFAULTS)
     assert all(loaded.policy)
     assert loaded.failed == any(
-        problem.where == key and not problem.taken for problem in loaded.problems
+        problem.where == key and not problem.in_force for problem in loaded.problems
     )
 
 

@@ -128,7 +128,7 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
     loaded = load(NORMALIZATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
     assert not loaded.problems
-    found = loaded.policy.of_labels({"pool": "gold"}).ratio_model or {}
+    found = loaded.policy.for_labels({"pool": "gold"}).ratio_model or {}
     assert set(found) == {"X", "Y", "Z"}
     assert (found["X"].turbo_enabled_ratio, found["X"].base_ratio) == (2, None)
     assert found["Y"] == found["Z"]
@@ -155,4 +155,4 @@ def test_an_invalid_section_keeps_the_last_policy(config: Any, says: str) -> Non
 def test_without_the_section_it_is_off() -> None:
     loaded = load(NORMALIZATION, {})
     assert loaded.policy is not None
-    assert ratio_text(loaded.policy.of_labels({}), {}, None) == "1.00"
+    assert ratio_text(loaded.policy.for_labels({}), {}, None) == "1.00"

@@ -181,7 +181,7 @@ def test_an_invalid_section_keeps_its_last_policy_and_no_other(own: str, says: s
     found, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
     (problem,) = problems
     assert says in str(problem)
-    assert not problem.taken
+    assert not problem.in_force
     record = in_force(found)
     assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
 
@@ -211,7 +211,7 @@ def test_a_broken_key_costs_itself_alone(broken: str) -> None:
     other = {key: json.dumps(of) for key, of in OTHER.items()}
     for policies_before in (last, None):
         found, problems = load_policies(other | {broken: "{"}, policies_before)
-        assert [problem.where for problem in problems if not problem.taken] == [broken]
+        assert [problem.where for problem in problems if not problem.in_force] == [broken]
         record, _ = with_policy(node(labels=GOLD), found, before)
         now = in_force(loaded(**OTHER), node(labels=GOLD))
         assert record != now
@@ -429,7 +429,7 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
         },
     }
     found, problems = load_policies(data(said))
-    assert all(problem.taken for problem in problems)
+    assert all(problem.in_force for problem in problems)
     record = in_force(found)
     assert decode_json(NodeRecord, encode_json(record)) == record
 
@@ -477,7 +477,7 @@ def test_what_a_node_contradicts_by_itself_is_told_of_it(
     assert len(problems) == len(says)
     for problem, text in zip(problems, says, strict=True):
         key, _, part = text.partition(": ")
-        assert problem.taken
+        assert problem.in_force
         assert problem.where == key
         assert part in problem.text
 
@@ -531,9 +531,9 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
         assert with_policy(gold, found, before)[0].overcommit is None, of
         assert with_policy(gold, found)[0].overcommit is None, of
         # All of it is told, and what of it counts.
-        refused = [problem for problem in problems if not problem.taken]
+        refused = [problem for problem in problems if not problem.in_force]
         assert len(refused) == len(wrong)
-        assert [problem.text for problem in problems if problem.taken] == [
+        assert [problem.text for problem in problems if problem.in_force] == [
             "that it is switched off is in force nevertheless"
         ]
 
@@ -590,7 +590,7 @@ def test_a_key_similar_to_a_known_one_is_a_warning(said: Any, says: str) -> None
     found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
     assert found.is_usable
     (problem,) = problems
-    assert problem.taken
+    assert problem.in_force
     assert says in problem.text
 
 

@@ -1,8 +1,11 @@
-"""Whether a process is alive, and waiting until something is so."""
+"""Whether a process is alive, and waiting until a condition is true."""
 
+import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def is_alive(pid: int) -> bool:
@@ -13,11 +16,31 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether the condition comes true within `seconds`."""
+def eventually(condition: Callable[[], Any], seconds: float = 20) -> bool:
+    """Return whether the condition becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.02)
-    return condition()
+    return bool(condition())
+
+
+async def until(
+    condition: Callable[..., Any], seconds: float = 30, explain: Callable[[], object] | None = None
+) -> None:
+    """Return when the condition, or what it awaits, is true.
+
+    Otherwise raises AssertionError with its last value, and what `explain` returns.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return
+        if time.monotonic() > deadline:
+            reason = f"\n{explain()}" if explain else ""
+            raise AssertionError(f"not within {seconds:g} s: {value!r}{reason}")
+        await asyncio.sleep(0.05)

@@ -22,8 +22,9 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
-from tests.cluster.objects import PARTITIONS, Object, apply, items, pod, until
+from tests.cluster.objects import PARTITIONS, Object, apply, items, pod
 from tests.cluster.watching import Role
+from tests.processes import until
 
 PORT: Final = free_port()
 GIB: Final = 2.0**30

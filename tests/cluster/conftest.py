@@ -12,7 +12,8 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
 from tests.cluster.asking import Cluster, settings_of
-from tests.cluster.objects import PARTITIONS, There, only, there, until
+from tests.cluster.objects import PARTITIONS, There, only, there
+from tests.processes import until
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 """Objects of a cluster as manifests, what lies on topics, and waiting for it."""
 
-import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.kafka.client import client_options
@@ -175,22 +173,6 @@ async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:
         else:
             values[message.key.decode()] = message.value
     return values
-
-
-async def until(
-    condition: Callable[[], Awaitable[Any]] | Callable[[], Any], seconds: float = 30
-) -> None:
-    """Return when the condition is true; what it last was else stands in the error."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {found!r}")
-        await asyncio.sleep(0.1)
 
 
 def manifests(of: Iterable[Object]) -> str:

@@ -19,8 +19,9 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
-from tests.cluster.objects import PARTITIONS, apply, items, node, pod, until
+from tests.cluster.objects import PARTITIONS, apply, items, node, pod
 from tests.cluster.watching import Role
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

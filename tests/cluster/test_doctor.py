@@ -10,8 +10,9 @@ from pipeline.clock import SystemClock
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
-from tests.cluster.objects import apply, delete, items, node, until, write_policy
+from tests.cluster.objects import apply, delete, items, node, write_policy
 from tests.cluster.watching import Role, in_step
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -30,11 +30,11 @@ from tests.cluster.objects import (
     messages,
     node,
     pod,
-    until,
     write_policy,
 )
 from tests.cluster.usage import SERIES, Exporters
 from tests.cluster.watching import Role, in_step, worker
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -18,8 +18,9 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
-from tests.cluster.objects import apply, delete, items, messages, node, pod, until
+from tests.cluster.objects import apply, delete, items, messages, node, pod
 from tests.cluster.watching import Role
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,8 +12,9 @@ import pytest
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.settings import KubernetesSettings, Settings
 from tests.cluster.asking import ROOM, Cluster, all_bound, configured
-from tests.cluster.objects import apply, items, node, pod, remove_pods, until
+from tests.cluster.objects import apply, items, node, pod, remove_pods
 from tests.cluster.watching import Role
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

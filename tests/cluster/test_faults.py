@@ -24,10 +24,11 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.overcommit.status_patch import amounts_on
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.tasks import cancel_tasks
-from tests.cluster.objects import apply, delete, items, node, pod, until, write_policy
+from tests.cluster.objects import apply, delete, items, node, pod, write_policy
 from tests.cluster.results import Results
 from tests.cluster.watching import Role, in_step
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

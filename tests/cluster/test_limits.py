@@ -16,8 +16,9 @@ from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import amounts
 from pipeline.processors.loadaware.pod_amounts import by_name, pod_limits
 from tests.cluster.asking import Cluster, all_bound, configured, in_file, join, read
-from tests.cluster.objects import Object, apply, delete, items, node, pod, until
+from tests.cluster.objects import Object, apply, delete, items, node, pod
 from tests.cluster.watching import Role
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

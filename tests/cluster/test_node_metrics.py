@@ -10,9 +10,10 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.slo.nodemetric import NodeMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
 from pipeline.settings import Settings
-from tests.cluster.objects import apply, define, delete, items, node, pod, until, write_policy
+from tests.cluster.objects import apply, define, delete, items, node, pod, write_policy
 from tests.cluster.usage import Exporters, used_by
 from tests.cluster.watching import Role, in_step, worker
+from tests.processes import until
 from tests.processors.slo.recorded import strictly
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -24,9 +24,9 @@ from pipeline.settings import Settings
 from pipeline.times import format_time
 from tests.cluster import asking as asked
 from tests.cluster.asking import ROOM, UNSCORED, Cluster, configured, join, state
-from tests.cluster.objects import Object, apply, items, node, pod, until
+from tests.cluster.objects import Object, apply, items, node, pod
 from tests.cluster.watching import Role, worker
-from tests.processes import eventually
+from tests.processes import eventually, until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

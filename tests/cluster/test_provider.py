@@ -23,9 +23,10 @@ from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.sample_rows import read_samples
-from tests.cluster.objects import items, messages, until
+from tests.cluster.objects import items, messages
 from tests.cluster.test_watcher import by_token
 from tests.cluster.watching import Role
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -9,7 +9,8 @@ import yaml
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from tests.cluster.asking import PORT, Cluster, all_bound
-from tests.cluster.objects import apply, node, pod, until
+from tests.cluster.objects import apply, node, pod
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

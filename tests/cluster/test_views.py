@@ -9,9 +9,10 @@ from pipeline.settings import Settings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.registry import NODE_VIEWS, PODS
-from tests.cluster.objects import apply, delete, latest, messages, node, pod, until, write_policy
+from tests.cluster.objects import apply, delete, latest, messages, node, pod, write_policy
 from tests.cluster.usage import Exporters
 from tests.cluster.watching import Role, in_step, worker
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

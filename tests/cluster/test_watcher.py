@@ -23,11 +23,11 @@ from tests.cluster.objects import (
     messages,
     node,
     pod,
-    until,
     write_policy,
 )
 from tests.cluster.watching import Role, in_step
 from tests.kube.access import in_pod
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -14,9 +14,10 @@ import pytest
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
-from tests.cluster.objects import apply, delete, messages, node, pod, until, write_policy
+from tests.cluster.objects import apply, delete, messages, node, pod, write_policy
 from tests.cluster.watching import Role, said, wanted
 from tests.kube.fault_proxy import fault_proxy
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -32,7 +32,7 @@ from pipeline.topics.registry import NODES
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, SampleHeader
 from tests.cgroup_tree import CgroupTree, cgroup_tree
-from tests.processes import eventually
+from tests.processes import eventually, until
 
 pytestmark = [pytest.mark.cgroups, pytest.mark.slow]
 
@@ -226,10 +226,10 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         return [header.window_end_ms - header.window_start_ms for header in headers]
 
     async def comes(length: int) -> None:
-        deadline = time.monotonic() + 40
-        while (await lengths())[-1:] != [length]:
-            assert time.monotonic() < deadline, f"{await lengths()}\n{exporter.log}"
-            await asyncio.sleep(0.3)
+        async def has_come() -> bool:
+            return (await lengths())[-1:] == [length]
+
+        await until(has_come, 40, lambda: exporter.log)
 
     flags = ("--request-timeout-seconds=2",)
     await publish(NODE, other, policies)
@@ -242,9 +242,7 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         await publish(NODE, own, Policies())
         await comes(1000)
         await send(kafka, NODE, b"not a record")
-        assert await asyncio.to_thread(
-            eventually, lambda: bool(exporter.events("cannot decode the record of this node"))
-        )
+        await until(lambda: exporter.events("cannot decode the record of this node"))
         assert exporter.stop() == 0
     assert (await lengths())[:4] == [1000] * 4
 
@@ -322,7 +320,7 @@ async def test_it_starts_without_a_broker_and_without_its_topic(
     await asyncio.to_thread(broker.stop)
     try:
         with running(kafka, tree, tmp_path, "--request-timeout-seconds=2") as exporter:
-            assert eventually(lambda: bool(exporter.events("windows are waiting for kafka")), 10)
+            assert eventually(lambda: exporter.events("windows are waiting for kafka"), 10)
             await asyncio.to_thread(broker.start)
             await asyncio.sleep(4)
             await apply_topics(kafka)

@@ -8,7 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
 from pipeline.topics.resource_amounts import Resources
-from tests.processes import eventually
+from tests.processes import eventually, until
 from tests.table.records import node_state
 
 PARTITIONS = 3
@@ -106,12 +106,6 @@ async def following(cluster: Cluster, **options: Any) -> AsyncIterator[Feed]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 def fresh(node: str, **more: Any) -> NodeStateRecord:

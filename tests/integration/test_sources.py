@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +45,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES, Topic
 from pipeline.topics.sample_rows import read_samples
+from tests.processes import until
 
 PARTITIONS = 4
 
@@ -90,13 +90,6 @@ async def latest(kafka: KafkaSettings, topic: Topic) -> dict[bytes, bytes]:
         else:
             values[message.key] = message.value
     return values
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.2)
 
 
 async def stopped(task: asyncio.Task[None]) -> None:

@@ -21,6 +21,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings
 from pipeline.tasks import cancel_tasks
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -114,12 +115,6 @@ class Mirror:
         name: str = of["metadata"]["name"]
         self.known[name] = of.get("data")
         return name
-
-
-async def until(true: Any, seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def wanted(api: Api) -> dict[str, Any]:

@@ -33,8 +33,9 @@ from pipeline.topics.registry import NODE_STATE, SAMPLES
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
-from tests.cluster.objects import latest, messages, until
+from tests.cluster.objects import latest, messages
 from tests.cluster.watching import worker
+from tests.processes import until
 from tests.providers import machines
 from tests.providers.conftest import HASH, OTHER_UID, UID, WINDOW_SECONDS
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSett
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.windows import decode_window, encode_window, sample_offset_of
-from tests.processes import is_alive
+from tests.processes import is_alive, until
 from tests.system.load import Load, Message, partition
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -164,7 +164,7 @@ class Worker:
     async def loaded(self, seconds: float = 40) -> None:
         """Wait until it has loaded partitions since its last start."""
         text = "partition loaded"
-        assert await until(lambda: self.says(text) > self._loads, seconds), self.tail()
+        await until(lambda: self.says(text) > self._loads, seconds, self.tail)
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -281,16 +281,6 @@ async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
         yield made
     finally:
         await producer.stop()
-
-
-async def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait up to `seconds` for the condition; return whether it became true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        await asyncio.sleep(0.05)
-    return condition()
 
 
 # -- content of the topics

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from pipeline.local.local_kafka import LocalKafka
+from tests.processes import until
 from tests.system import oracle
 from tests.system.harness import (
     SESSION_SECONDS,
@@ -34,7 +35,6 @@ from tests.system.harness import (
     repartition_windows,
     start_supervised,
     starved_seconds,
-    until,
 )
 from tests.system.load import Load
 
@@ -358,7 +358,7 @@ async def test_a_failed_delivery_stops_the_worker_and_loses_nothing(
         async with made.running():
             for _ in range(4):
                 failing.start()
-                assert await until(lambda: not failing.is_running(), 60), failing.tail()
+                await until(lambda: not failing.is_running(), 60, failing.tail)
                 assert failing.process is not None
                 codes.append(failing.process.returncode)
             sound.start()

@@ -29,16 +29,16 @@ _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 
 
 def put_back(
-    node: str, mine: bytes, theirs: bytes, config: ModelConfig, *, now_ms: int
+    node: str, current: bytes, imported: bytes, config: ModelConfig, *, now_ms: int
 ) -> tuple[bytes, ModelState | None]:
-    """Replace the state `mine` by `theirs`. Returns the new state, and the replaced one, None if
-    that is damaged.
+    """Replace the state `current` by `imported`. Returns the new state and the replaced one, which
+    is None if it is damaged.
 
     The state is taken bit for bit, but a state without a machine (learned from a file) gets the
     node's. Raises CheckpointError if it is damaged, of another node or from the future, and
     CheckpointLayoutError if a bank of `config` has another layout.
     """
-    state = state_codec.decode(theirs)
+    state = state_codec.decode(imported)
     if state.node != node:
         raise CheckpointError(
             f"it has the models of node {state.node!r:.100}, not of {node!r:.100}",
@@ -51,7 +51,7 @@ def put_back(
             hint="compare the clocks of the machines",
         )
     try:
-        Bank(config).restore(node, theirs)
+        Bank(config).restore(node, imported)
     except CheckpointLayoutError as error:
         raise CheckpointLayoutError(
             error.message,
@@ -59,13 +59,13 @@ def put_back(
             "docs/explanation/models.md names those that shape models",
         ) from error
     try:
-        replaced = state_codec.decode(mine)
+        replaced = state_codec.decode(current)
     except CheckpointError:
-        return theirs, None
+        return imported, None
     if not state.machine_id:
         state = msgspec.structs.replace(state, machine_id=replaced.machine_id, epoch=replaced.epoch)
         return state_codec.encode(state), replaced
-    return theirs, replaced
+    return imported, replaced
 
 
 def to_koordinator(
@@ -82,8 +82,8 @@ def to_koordinator(
     number = unpack(state.profile, "<i1", count)
     last_ms = unpack(state.last_ms, "<i8", count)
     weights = [dense_weights(state, r, profiles) for r in range(len(KOORDINATOR.layouts))]
-    uids = {ours: theirs for theirs, ours in KOORDINATOR_IDS.items()}
-    found = {}
+    uids = {entity: uid for uid, entity in KOORDINATOR_IDS.items()}
+    documents = {}
     for row, name in enumerate(names):
         if last_ms[row] == NEVER or (name in ENTITIES and name not in uids):
             continue
@@ -99,13 +99,13 @@ def to_koordinator(
             _stored(weights[r][row, : layout.num_buckets], state.reference_ms[number[row]][r])
             for r, layout in enumerate(KOORDINATOR.layouts)
         )
-        found[uid] = {
+        documents[uid] = {
             "UID": uid,
             "LastUpdated": format_time(int(last_ms[row]) / 1000),
             "CPU": cpu,
             "Memory": memory,
         }
-    return found
+    return documents
 
 
 def _stored(weights: FloatArray, reference_ms: int | None) -> dict[str, Any]:

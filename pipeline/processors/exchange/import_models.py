@@ -89,12 +89,12 @@ def from_koordinator(document: Mapping[str, Any]) -> Learned:
     name = document.get("UID")
     if not isinstance(name, str) or not name:
         raise CheckpointError("not a prediction checkpoint of Koordinator: it has no UID")
-    found = (
+    histograms = (
         _histogram(document.get("CPU"), KOORDINATOR, 0, f"CPU of {name}"),
         _histogram(document.get("Memory"), KOORDINATOR, 1, f"Memory of {name}"),
     )
     last_ms = _time_ms(document.get("LastUpdated"), f"LastUpdated of {name}")
-    return Learned(KOORDINATOR_IDS.get(name, name), found, _last(last_ms, found, name))
+    return Learned(KOORDINATOR_IDS.get(name, name), histograms, _last(last_ms, histograms, name))
 
 
 def from_vpa(document: Mapping[str, Any]) -> Learned:
@@ -115,7 +115,7 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
             f"{name} has the checkpoint version {version!r:.40}, not {_VPA_VERSION!r}",
             hint="it is of another release of VPA: wait until the present one has written it",
         )
-    found = (
+    histograms = (
         _histogram(status.get("cpuHistogram"), VPA, 0, f"cpuHistogram of {name}"),
         _histogram(status.get("memoryHistogram"), VPA, 1, f"memoryHistogram of {name}"),
     )
@@ -125,7 +125,7 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
     }
     last_ms = times["lastSampleStart"] or times["lastUpdateTime"]
     return Learned(
-        name, found, _last(last_ms, found, name), times["firstSampleStart"],
+        name, histograms, _last(last_ms, histograms, name), times["firstSampleStart"],
         _count(status.get("totalSamplesCount"), f"totalSamplesCount of {name}"),
     )  # fmt: skip
 
@@ -162,23 +162,23 @@ def taken_over(
     after the node's last window, and for a histogram that does not fit.
     """
     names = (*ENTITIES, *state.uids)
-    if strangers := sorted(learned.keys() - set(names)):
+    if unknown := sorted(learned.keys() - set(names)):
         raise CheckpointError(
-            f"node {state.node!r:.100} has no model of {', '.join(strangers):.300}",
+            f"node {state.node!r:.100} has no model of {', '.join(unknown):.300}",
             hint="a pod must run on the node, and be in its newest checkpoint",
         )
-    for found in learned.values():
-        _require_past(found, state.end_ms)
+    for model in learned.values():
+        _require_past(model, state.end_ms)
     rows = _Rows(state, profiles)
-    taken = {}
-    for name, found in learned.items():
+    received = {}
+    for name, model in learned.items():
         row = names.index(name)
         cpu, memory = (
-            None if histogram is None else rows.add(row, resource, found, histogram)
-            for resource, histogram in enumerate(found.histograms)
+            None if histogram is None else rows.add(row, resource, model, histogram)
+            for resource, histogram in enumerate(model.histograms)
         )
-        taken[name] = cpu, memory
-    return rows.state(), taken
+        received[name] = cpu, memory
+    return rows.state(), received
 
 
 class _Rows:
@@ -208,18 +208,18 @@ class _Rows:
         if reference is None:
             reference = nearest_reference_ms(learned.last_ms, half_life_ms)
             self._references[number][resource] = reference
-        now = Histogram(
+        current = Histogram(
             histogram.layout, histogram.remaining(learned.last_ms), learned.last_ms,
             histogram.half_life_ms,
         )  # fmt: skip
-        worth = float(now.weights.sum())
-        if not worth <= _MOST_SAMPLES:
-            raise CheckpointError(f"{learned.name} is worth {worth:g} samples, which is too many")
+        total = float(current.weights.sum())
+        if not total <= _MOST_SAMPLES:
+            raise CheckpointError(f"{learned.name} is worth {total:g} samples, which is too many")
         count = learned.samples
         if count is None:
             # As many samples of full weight: at most the real number.
-            count = max(int(worth), 1)
-        added = converted(now, layout) * _decay(learned.last_ms - reference, half_life_ms)
+            count = max(int(total), 1)
+        added = converted(current, layout) * _decay(learned.last_ms - reference, half_life_ms)
         added[added < layout.epsilon] = 0.0
         received = Received(int(np.count_nonzero(added)), histogram.layout != layout)
         if not received.buckets:
@@ -227,26 +227,24 @@ class _Rows:
         self._weights[resource][row, : layout.num_buckets] += added
         self._add_moments(row, resource, added, layout.ends)
         self._samples[row, resource] += count
-        first = [
-            ms for ms in (int(self._first_ms[row]), learned.first_ms) if ms not in (NEVER, None)
-        ]
-        self._first_ms[row] = min((ms for ms in first if ms is not None), default=learned.last_ms)
+        first = [ms for ms in (int(self._first_ms[row]), learned.first_ms) if ms is not None]
+        self._first_ms[row] = min((ms for ms in first if ms != NEVER), default=learned.last_ms)
         self._last_ms[row] = max(int(self._last_ms[row]), learned.last_ms)
         return received
 
     def _add_moments(self, row: int, resource: int, added: FloatArray, ends: FloatArray) -> None:
         """Formula: T. F. Chan et al., Updating formulae for combining sample variances (1979)."""
         weight, mean, squares = (column[row, resource] for column in self._moments)
-        more = float(added.sum())
-        other = float((added * ends).sum()) / more
-        total, delta = weight + more, other - mean
-        spread = float((added * (ends - other) ** 2).sum())
+        added_weight = float(added.sum())
+        added_mean = float((added * ends).sum()) / added_weight
+        total, delta = weight + added_weight, added_mean - mean
+        spread = float((added * (ends - added_mean) ** 2).sum())
         for column, value in zip(
             self._moments,
             (
                 total,
-                mean + delta * (more / total),
-                squares + spread + delta * delta * weight * (more / total),
+                mean + delta * (added_weight / total),
+                squares + spread + delta * delta * weight * (added_weight / total),
             ),
             strict=True,
         ):
@@ -275,13 +273,13 @@ class _Rows:
 
 def _sparse(weights: FloatArray) -> tuple[bytes, bytes, bytes]:
     """The filled buckets of each row as a state has them: how many, which, and their weights."""
-    at, buckets = np.nonzero(weights)
-    counts = np.bincount(at, minlength=len(weights))
-    return pack(counts, "<u2"), pack(buckets, "<u2"), pack(weights[at, buckets], "<f8")
+    rows, buckets = np.nonzero(weights)
+    counts = np.bincount(rows, minlength=len(weights))
+    return pack(counts, "<u2"), pack(buckets, "<u2"), pack(weights[rows, buckets], "<f8")
 
 
 def _histogram(
-    stored: Mapping[str, Any] | None, profile: Profile, resource: int, what: str
+    stored: Mapping[str, Any] | None, profile: Profile, resource: int, name: str
 ) -> Histogram | None:
     """A histogram in the rounded form; None if there is none, or nothing in it."""
     if stored is None:
@@ -290,22 +288,22 @@ def _histogram(
     try:
         buckets = stored.get("bucketWeights") or {}
         weights = load_checkpoint(layout, {**stored, "bucketWeights": buckets})
-        reference_ms = _time_ms(stored.get("referenceTimestamp"), what)
+        reference_ms = _time_ms(stored.get("referenceTimestamp"), name)
     except (CheckpointError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{what}: {error}") from error
+        raise CheckpointError(f"{name}: {error}") from error
     if not weights.any():
         return None
     if reference_ms is None:
-        raise CheckpointError(f"{what} has weights and no referenceTimestamp")
+        raise CheckpointError(f"{name} has weights and no referenceTimestamp")
     return Histogram(layout, weights, reference_ms, profile.half_life_ms[resource])
 
 
-def _count(stored: object, what: str) -> int | None:
+def _count(stored: object, name: str) -> int | None:
     """The number of samples; None if not stated."""
     if stored is None:
         return None
     if isinstance(stored, bool) or not isinstance(stored, int) or not 0 <= stored <= _MOST_SAMPLES:
-        raise CheckpointError(f"{what} is {stored!r:.100}, not 0 to {_MOST_SAMPLES}")
+        raise CheckpointError(f"{name} is {stored!r:.100}, not 0 to {_MOST_SAMPLES}")
     return stored
 
 
@@ -318,9 +316,9 @@ def _require_past(learned: Learned, end_ms: int) -> None:
     latest = end_ms + _EARLY_MS
     times = [(learned.last_ms, latest), (learned.first_ms or 0, latest)]
     times += [
-        (found.reference_ms, latest + found.half_life_ms)
-        for found in learned.histograms
-        if found is not None
+        (histogram.reference_ms, latest + histogram.half_life_ms)
+        for histogram in learned.histograms
+        if histogram is not None
     ]
     if any(time_ms > allowed_ms for time_ms, allowed_ms in times):
         raise CheckpointError(
@@ -338,17 +336,19 @@ def _decay(distance_ms: int, half_life_ms: int) -> float:
     return float(2.0**half_lives)
 
 
-def _last(last_ms: int | None, found: tuple[Histogram | None, Histogram | None], name: str) -> int:
+def _last(
+    last_ms: int | None, histograms: tuple[Histogram | None, Histogram | None], name: str
+) -> int:
     """The time of the last sample; if not stated, the latest reference."""
     if last_ms is not None:
         return last_ms
-    references = [histogram.reference_ms for histogram in found if histogram is not None]
+    references = [histogram.reference_ms for histogram in histograms if histogram is not None]
     if not references:
         raise CheckpointError(f"{name} has neither samples nor a time: it is unknown")
     return max(references)
 
 
-def _time_ms(text: object, what: str) -> int | None:
+def _time_ms(text: object, name: str) -> int | None:
     """Milliseconds of an RFC 3339 time; None if unset, which is written as null or year 1."""
     if text is None:
         return None
@@ -357,7 +357,7 @@ def _time_ms(text: object, what: str) -> int | None:
     try:
         seconds = parse_time(text) if isinstance(text, str) else math.nan
     except (ValueError, OverflowError) as error:
-        raise CheckpointError(f"{what}: {error}") from error
+        raise CheckpointError(f"{name}: {error}") from error
     if math.isnan(seconds):
-        raise CheckpointError(f"{what} is {text!r:.100}, not a time")
+        raise CheckpointError(f"{name} is {text!r:.100}, not a time")
     return round(seconds * 1000) if seconds > 0 else None

@@ -71,9 +71,9 @@ def document(
     return Document(timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes)))
 
 
-def encode(of: Document) -> bytes:
+def encode(document: Document) -> bytes:
     """The document as JSON, nodes by name."""
-    return msgspec.json.encode(of, order="deterministic")
+    return msgspec.json.encode(document, order="deterministic")
 
 
 def metric(type: str, operator: str, rollup: str, value: float, name: str = "") -> Metric | None:
@@ -85,10 +85,10 @@ def metric(type: str, operator: str, rollup: str, value: float, name: str = "") 
     return Metric(name=name, type=type, operator=operator, rollup=rollup, value=whole)
 
 
-def served_window(asked: str, available: Iterable[str]) -> str | None:
-    """The window to answer with: `asked`, or the next shorter window with data; None for an unknown
+def served_window(wanted: str, available: Iterable[str]) -> str | None:
+    """The window to answer with: `wanted`, or the next shorter one with data. None for an unknown
     name, and without data. load-watcher tries only one shorter window."""
-    if asked not in WINDOWS:
+    if wanted not in WINDOWS:
         return None
     names, with_data = [*WINDOWS], set(available)
-    return next((name for name in names[names.index(asked) :] if name in with_data), None)
+    return next((name for name in names[names.index(wanted) :] if name in with_data), None)

@@ -132,14 +132,14 @@ def _pods(rows: pa.Table) -> dict[str, PodRow]:
     pods = {}
     for row, (kind, uid) in enumerate(zip(columns["kind"], columns["id"], strict=True)):
         if kind == "pod":
-            said = {name: columns[name][row] for name in facts}
-            name = said.get(_CLASS) or "unknown"
+            values = {name: columns[name][row] for name in facts}
+            name = values.get(_CLASS) or "unknown"
             if name not in CLASS_CODES:
                 raise InvalidRecordError(
                     f"{_CLASS} of {uid!r:.100} is {name!r:.40}",
                     hint=f"use {', '.join(CLASS_CODES)}",
                 )
-            pods[uid] = PodRow(**said | {_CLASS: CLASS_CODES[name], "uid": uid})
+            pods[uid] = PodRow(**values | {_CLASS: CLASS_CODES[name], "uid": uid})
     return pods
 
 
@@ -152,9 +152,9 @@ def _typed(table: pa.Table) -> pa.Table:
                 columns[name] = table.column(name).cast(TYPES[name], safe=False)
             except (pa.ArrowException, ValueError) as error:
                 raise InvalidRecordError(f"column {name}: {error!s:.200}") from error
-    for name, usual in _USUAL.items():
+    for name, default in _USUAL.items():
         if name not in columns:
-            columns[name] = pa.array([usual] * len(table), TYPES[name])
+            columns[name] = pa.array([default] * len(table), TYPES[name])
     for name in ("kind", "id"):  # of the node's row others leave both open
         columns[name] = columns[name].fill_null(_USUAL[name])
     return pa.table(columns)

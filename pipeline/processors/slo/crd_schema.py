@@ -68,7 +68,7 @@ def definition(kind: Kind) -> Schema:
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            {"name": name, "type": of, "jsonPath": path} for name, of, path in kind.columns
+            {"name": name, "type": type, "jsonPath": path} for name, type, path in kind.columns
         ],
         "schema": {"openAPIV3Schema": _resource(kind.struct)},
     }
@@ -92,17 +92,17 @@ def definition(kind: Kind) -> Schema:
 
 def _resource(struct: type[msgspec.Struct]) -> Schema:
     """The schema of a whole object; the API server knows type and metadata itself."""
-    found = schema_of(inspect.type_info(struct))
-    own = {name: of for name, of in found["properties"].items() if name not in _OWN}
+    schema = schema_of(inspect.type_info(struct))
+    own = {name: field for name, field in schema["properties"].items() if name not in _OWN}
     plain = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
-    found["properties"] = {**plain, "metadata": {"type": "object"}, **own}
-    del found["required"]
-    return found
+    schema["properties"] = {**plain, "metadata": {"type": "object"}, **own}
+    del schema["required"]
+    return schema
 
 
-def schema_of(of: inspect.Type) -> Schema:
+def schema_of(kind: inspect.Type) -> Schema:
     """The structural schema of a type. Raises TypeError for a type without one."""
-    match of:
+    match kind:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
             return schema_of(inner) | dict(extra or {})
         case inspect.UnionType(types=types):
@@ -124,16 +124,16 @@ def schema_of(of: inspect.Type) -> Schema:
         case inspect.BoolType():
             return {"type": "boolean"}
         case _:
-            raise TypeError(f"{of} has no schema")
+            raise TypeError(f"{kind} has no schema")
 
 
 def _of_any(types: Iterable[inspect.Type]) -> Schema:
     """The schema of an optional type, or of an integer or text."""
-    stated = [each for each in types if not isinstance(each, inspect.NoneType)]
-    if len(stated) == 1:
-        return schema_of(stated[0])
-    if {type(each) for each in stated} != {inspect.IntType, inspect.StrType}:
-        raise TypeError(f"{stated} has no schema")
+    kinds = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
+    if len(kinds) == 1:
+        return schema_of(kinds[0])
+    if {type(kind) for kind in kinds} != {inspect.IntType, inspect.StrType}:
+        raise TypeError(f"{kinds} has no schema")
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 
 
@@ -142,12 +142,12 @@ def _object(struct: type, fields: Iterable[inspect.Field]) -> Schema:
     head, _, lines = (getdoc(struct) or "").partition("\n\n")
     described = dict(re.findall(r"^(\w+): (.*)$", lines, re.MULTILINE))
     properties: dict[str, Schema] = {}
-    found: Schema = {"type": "object"}
+    schema: Schema = {"type": "object"}
     for field in fields:
         text = {"description": described[field.name]} if field.name in described else {}
         properties[field.encode_name] = schema_of(field.type) | text
     if properties:
-        found["properties"] = properties
+        schema["properties"] = properties
     if required := [field.encode_name for field in fields if field.required]:
-        found["required"] = required
-    return found | {"description": " ".join(head.split())}
+        schema["required"] = required
+    return schema | {"description": " ".join(head.split())}

@@ -89,14 +89,14 @@ def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetric, ...]:
         for namespace, name, qos, phase, code, used in zip(
             *columns, pods.classes.tolist(), usage, strict=True
         )
-        # Koordinator finds a pod by its namespace and name.
+        # Koordinator identifies a pod by its namespace and name.
         if namespace and name and phase != GONE
     )
 
 
 def usage_of(used: FloatArray) -> Usage:
     """Cores and bytes, (2,), NaN is unknown."""
-    cpu, memory = (None if math.isnan(one) else one for one in used.tolist())
+    cpu, memory = (None if math.isnan(amount) else amount for amount in used.tolist())
     return Usage(cpu_cores=cpu, memory_bytes=memory)
 
 
@@ -120,14 +120,14 @@ def _seconds(span: str) -> Decimal:
     return seconds
 
 
-def _statistics(of: node_state.AggregatedUsage) -> dict[str, ResourceMap]:
-    found = {name: resource_map(getattr(of, name)) for name in AGGREGATIONS}
-    return {name: usage for name, usage in found.items() if usage.resources is not None}
+def _statistics(usages: node_state.AggregatedUsage) -> dict[str, ResourceMap]:
+    statistics = {name: resource_map(getattr(usages, name)) for name in AGGREGATIONS}
+    return {name: usage for name, usage in statistics.items() if usage.resources is not None}
 
 
 def _predicted(usage: Usage) -> PredictedMetric | None:
-    found = resource_map(usage)
-    return None if found.resources is None else PredictedMetric(resource=found)
+    resource = resource_map(usage)
+    return None if resource.resources is None else PredictedMetric(resource=resource)
 
 
 def resource_map(usage: Usage) -> ResourceMap:

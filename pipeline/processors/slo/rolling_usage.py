@@ -2,7 +2,7 @@
 
 Averages are over the windows within the aggregation time, which ends with the newest window. A pod
 is averaged over the windows that list it, as 0 in the missing part of its first and last. Only
-arrays of numbers are kept, not the windows.
+arrays of numbers are stored, not the windows.
 """
 
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ class RollingUsage:
     host_apps: FloatArray
 
 
-class _Kept(NamedTuple):
+class _History(NamedTuple):
     """The windows of a node, oldest first: start and end (windows, 2), the part of each that was
     observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
-    window, its host applications; NaN where a row is unknown or was not there."""
+    window, its host applications; NaN where a row is unknown or not listed."""
 
     machine_id: str
     uids: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Rolling:
     """The last windows of many nodes."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Kept] = {}
+        self._nodes: dict[str, _History] = {}
 
     def __len__(self) -> int:
         """The number of nodes with a window."""
@@ -71,16 +71,16 @@ class Rolling:
         machine until the first machine is silent; after that the node starts over. A departure
         removes a node. The newest window stays, however long it is.
         """
-        taken = []
+        applied = []
         measured = [window for window in windows if window.type == "window"]
         usages = iter(_usages(measured, memory_policy))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type == "departure":
                 self.forget(window.header.node)
-                taken.append(True)
+                applied.append(True)
             else:
-                taken.append(self._put(window, next(usages), 1000 * seconds))
-        return taken
+                applied.append(self._put(window, next(usages), 1000 * seconds))
+        return applied
 
     def forget(self, node: str) -> None:
         """Remove a node, if it exists."""
@@ -88,42 +88,42 @@ class Rolling:
 
     def read(self, node: str) -> RollingUsage | None:
         """The averages of a node, None without a window."""
-        kept = self._nodes.get(node)
-        if kept is None:
+        history = self._nodes.get(node)
+        if history is None:
             return None
-        lengths = kept.spans[:, 1] - kept.spans[:, 0]
-        averages = _averages(kept.usage, lengths * kept.coverages)
-        first_host = _FIRST_POD + len(kept.uids)
+        lengths = history.spans[:, 1] - history.spans[:, 0]
+        averages = _averages(history.usage, lengths * history.coverages)
+        first_host = _FIRST_POD + len(history.uids)
         return RollingUsage(
-            end_ms=int(kept.spans[-1, 1]),
+            end_ms=int(history.spans[-1, 1]),
             span_ms=int(lengths.sum()),
             node=averages[_NODE],
             system=averages[_SYSTEM],
-            uids=kept.uids,
+            uids=history.uids,
             pods=averages[_FIRST_POD:first_host],
-            hosts=kept.hosts,
+            hosts=history.hosts,
             host_apps=averages[first_host:],
         )
 
     def _put(self, window: Window, usage: "_WindowUsage", aggregate_ms: int) -> bool:
-        header, kept = window.header, self._nodes.get(window.header.node)
-        if kept is not None:
-            start_ms, end_ms = kept.spans[-1]
+        header, history = window.header, self._nodes.get(window.header.node)
+        if history is not None:
+            start_ms, end_ms = history.spans[-1]
             if header.window_end_ms <= end_ms:
                 return False
-            if kept.machine_id != header.machine_id:
+            if history.machine_id != header.machine_id:
                 # As in the models: two machines of one name must not alternate.
                 if header.window_start_ms - end_ms < end_ms - start_ms:
                     return False
-                kept = None
-        kept = kept or _Kept(header.machine_id)
-        kept = _laid_out(kept, window.rows.listing)
-        recent = kept.spans[:, 0] >= header.window_end_ms - aggregate_ms
+                history = None
+        history = history or _History(header.machine_id)
+        history = _aligned(history, window.rows.listing)
+        recent = history.spans[:, 0] >= header.window_end_ms - aggregate_ms
         span = np.array([[header.window_start_ms, header.window_end_ms]])
-        self._nodes[header.node] = kept._replace(
-            spans=np.concatenate([kept.spans[recent], span]),
-            coverages=np.append(kept.coverages[recent], usage.coverage),
-            usage=np.concatenate([kept.usage[recent], usage.rows[None]]),
+        self._nodes[header.node] = history._replace(
+            spans=np.concatenate([history.spans[recent], span]),
+            coverages=np.append(history.coverages[recent], usage.coverage),
+            usage=np.concatenate([history.usage[recent], usage.rows[None]]),
         )
         return True
 
@@ -154,19 +154,18 @@ def _usages(windows: Sequence[Window], memory_policy: str) -> list[_WindowUsage]
     ]  # fmt: skip
 
 
-def _laid_out(kept: _Kept, listing: Listing) -> _Kept:
-    """What is kept with the rows of a listing: a pod that is gone goes, one that is new was not
-    there."""
+def _aligned(history: _History, listing: Listing) -> _History:
+    """The history with the rows of a listing, without deleted pods; new pods are unknown."""
     hosts = _hosts_of(listing)
-    if kept.uids is listing.uids and kept.hosts == hosts:
-        return kept
-    now = _rows_of(listing.uids, hosts)
-    usage = np.full((len(kept.usage), _FIRST_POD + len(now), 2), np.nan)
-    usage[:, :_FIRST_POD] = kept.usage[:, :_FIRST_POD]
-    for one, row in _rows_of(kept.uids, kept.hosts).items():
-        if one in now:
-            usage[:, now[one]] = kept.usage[:, row]
-    return kept._replace(uids=listing.uids, hosts=hosts, usage=usage)
+    if history.uids is listing.uids and history.hosts == hosts:
+        return history
+    rows = _rows_of(listing.uids, hosts)
+    usage = np.full((len(history.usage), _FIRST_POD + len(rows), 2), np.nan)
+    usage[:, :_FIRST_POD] = history.usage[:, :_FIRST_POD]
+    for name, row in _rows_of(history.uids, history.hosts).items():
+        if name in rows:
+            usage[:, rows[name]] = history.usage[:, row]
+    return history._replace(uids=listing.uids, hosts=hosts, usage=usage)
 
 
 def _rows_of(uids: tuple[str, ...], hosts: tuple[str, ...]) -> dict[tuple[str, str], int]:
@@ -181,7 +180,7 @@ def _hosts_of(listing: Listing) -> tuple[str, ...]:
 
 
 def _averages(usage: FloatArray, weights: FloatArray) -> FloatArray:
-    """The average (rows, 2) of what is known of usage (windows, rows, 2), by weight of windows."""
+    """The average (rows, 2) of the known usage (windows, rows, 2), by weight of windows."""
     known = ~np.isnan(usage)
     weight = np.where(known, weights[:, None, None], 0.0)
     total = weight.sum(axis=0)

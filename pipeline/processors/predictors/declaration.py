@@ -65,6 +65,12 @@ class Declaration:
     needs_samples: bool = True
     combines: bool = False
 
+    def __post_init__(self) -> None:
+        parts = (self.options, Option), (self.terms, Term), (self.formulas, Formula)
+        for given, kind in (((self.summary,), str), *parts):
+            if wrong := [part for part in given if not isinstance(part, kind)]:
+                raise TypeError(f"declaration: {wrong[0]!r:.100} is not of type {kind.__name__}")
+
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """All options, those that are not given with their defaults. Raises ValueError for an
         option that is not declared and for a value that is not allowed."""

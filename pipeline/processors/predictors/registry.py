@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import Any, Final, NamedTuple
 
-from pipeline import __version__
+from pipeline import __version__, plugins
 from pipeline.errors import PredictorError
 from pipeline.processors import predictors
 from pipeline.processors.model.predictor import Predictor, fault_of
@@ -62,10 +62,10 @@ def packages_with(name: str) -> list[str]:
 
 
 def package_of(point: EntryPoint) -> str:
-    """Name and version of the package that an entry point comes from."""
+    """Name and version of the package of a predictor."""
     if point.value.startswith(f"{predictors.__name__}."):
         return f"springtide {__version__}"
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    return plugins.package_of(point)
 
 
 def declaration_of(name: str) -> Declaration:
@@ -108,14 +108,14 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         )
     try:
         made = make(**options)
-    except Exception as error:  # code of other packages can raise anything
+    except (Exception, SystemExit) as error:  # foreign code may raise anything, or exit
         raise _error(
             keys.options, f"predictor {name}: {error}", hint="see docs/explanation/models.md"
         ) from error
     if (own := getattr(made, "name", None)) != name:
-        raise _error(keys.names, f"entry point {name!r} makes a predictor named {own!r:.100}")
+        raise _error(keys.names, f"entry point {_where(name)} makes a predictor named {own!r:.100}")
     if fault := fault_of(made):
-        raise _error(keys.names, f"predictor {name}: {fault}")
+        raise _error(keys.names, f"predictor {_where(name)}: {fault}")
     predictor: Predictor = made
     return predictor
 
@@ -123,8 +123,12 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
 def _declared(name: str, make: Any, keys: Keys) -> Declaration:
     declaration = getattr(make, "declaration", None)
     if not isinstance(declaration, Declaration):
-        raise _error(keys.names, f"predictor {name} has no `declaration`")
+        raise _error(keys.names, f"predictor {_where(name)} has no `declaration`")
     return declaration
+
+
+def _where(name: str) -> str:
+    return f"{name} of {package_of(available()[name])}"
 
 
 def _load(name: str, keys: Keys) -> Any:
@@ -143,11 +147,9 @@ def _load(name: str, keys: Keys) -> Any:
             hint="uninstall all but one of them, or rename the predictor of the others",
         )
     try:
-        return point.load()
-    except Exception as error:  # code of other packages can raise anything
-        raise _error(
-            keys.names, f"predictor {name} of {package_of(point)} cannot be loaded: {error!r}"
-        ) from error
+        return plugins.load_plugin(point)
+    except ImportError as error:
+        raise _error(keys.names, f"predictor {error}") from error
 
 
 def _error(key: str, problem: str, hint: str | None = None) -> PredictorError:

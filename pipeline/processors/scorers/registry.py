@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.plugins import load_plugin, package_of
 from pipeline.processors import scorers
 from pipeline.processors.scorers.scorer import Scorer
 
@@ -46,7 +47,7 @@ def scorer(name: str) -> Scorer[Any]:
     Raises InvalidPolicyError if no package or more than one provides it, or if it cannot be loaded.
     """
     points = _points().get(name, [])
-    packages = [_package(point) for point in points]
+    packages = [package_of(point) for point in points]
     if name in built_in():
         packages.append("springtide")
     if len(packages) > 1:
@@ -62,15 +63,9 @@ def scorer(name: str) -> Scorer[Any]:
             hint=f"use one of {', '.join(names())}, or install the package that provides it",
         )
     try:
-        loaded = points[0].load()
-    except Exception as error:  # foreign code may raise anything
-        raise InvalidPolicyError(
-            f"plugin {name} of {packages[0]} cannot be loaded: {error!r:.200}"
-        ) from error
+        loaded = load_plugin(points[0])
+    except ImportError as error:
+        raise InvalidPolicyError(f"plugin {error}") from error
     if not isinstance(loaded, Scorer) or loaded.name != name:
         raise InvalidPolicyError(f"plugin {name} of {packages[0]} is not a Scorer of that name")
     return loaded
-
-
-def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"

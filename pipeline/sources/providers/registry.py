@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from typing import Final
 
 from pipeline.errors import SettingsError
+from pipeline.plugins import load_plugin, package_of
 from pipeline.sources import providers
 from pipeline.sources.providers.protocol import SampleSource
 
@@ -29,19 +30,22 @@ def source_of(name: str) -> SampleSource:
     Raises `SettingsError` if no package or more than one provides it, or if it cannot be loaded.
     """
     points = [*entry_points(group=GROUP, name=name)]
-    if len(points) + (name in built_in()) > 1:
-        raise _error(f"more than one package provides the source {name}", "uninstall all but one")
+    packages = [*map(package_of, points), *(["springtide"] if name in built_in() else [])]
+    if len(packages) > 1:
+        problem = f"source {name} is in more than one package: {', '.join(sorted(packages))}"
+        raise _error(problem, "uninstall all but one of them")
     if name in built_in():
         return built_in()[name]
     if not points:
         names = sorted({*built_in(), *(point.name for point in entry_points(group=GROUP))})
         raise _error(f"no source is named {name!r:.80}", f"use one of {', '.join(names)}")
     try:
-        source = points[0].load()
-    except Exception as error:  # foreign code may raise anything
-        raise _error(f"source {name} cannot be loaded: {error!r:.200}", "update it") from error
+        source = load_plugin(points[0])
+    except ImportError as error:
+        raise _error(f"source {error}", "update or uninstall the package") from error
     if not isinstance(source, SampleSource) or source.name != name:
-        raise _error(f"source {name} is not a SampleSource of that name", "update its package")
+        problem = f"source {name} of {packages[0]} is not a SampleSource of that name"
+        raise _error(problem, "update or uninstall the package")
     return source
 
 

@@ -102,7 +102,7 @@ def test_an_unknown_option_is_answered_with_the_declared_options(name: str, hint
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("pipeline.processors.predictors.stateless:Stateless", "mine has no `declaration`"),
+        ("pipeline.processors.predictors.stateless:Stateless", "has no `declaration`"),
         ("pipeline.processors.nowhere:Percentile", "cannot be loaded: .*No module"),
         ("pipeline.processors.predictors.percentile:Nowhere", "cannot be loaded: .*Nowhere"),
         ("pipeline.processors.predictors.percentile:Percentile", "makes a predictor named 'perc"),

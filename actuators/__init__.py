@@ -1,6 +1,5 @@
-"""Actuators: consumers that make the world match the result topics.
+"""Actuators: write published results to a Kubernetes cluster.
 
-`actuators.cluster` writes Kubernetes objects, `actuators.eviction` evicts pods; `actuators.node`
-will write cgroups. An actuator compares the desired state with the actual one and writes the
-difference. Nothing changes unless its mode is `act`.
+`actuators.cluster` writes Kubernetes objects, `actuators.eviction` evicts pods. An actuator
+compares the desired state with the actual one and writes the difference, as its mode allows.
 """

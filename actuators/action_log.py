@@ -1,7 +1,6 @@
 """Write the decisions of actuators to `springtide.actions`.
 
-An actuator never waits for Kafka: while Kafka is away for long the oldest actions are dropped and
-counted.
+An actuator never waits for Kafka: during a long outage the oldest actions are dropped and counted.
 """
 
 import asyncio

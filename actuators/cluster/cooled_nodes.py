@@ -2,7 +2,7 @@
 
 kube-scheduler retries a refused pod when a Node changes, else only after minutes. A Node that was
 above the extender's thresholds, or its own, gets one change of the annotation when it is below them
-again. A Node that pods leave by an eviction plan gets one per window for a while.
+again. A Node with an eviction plan gets one per window for a while.
 """
 
 from collections.abc import Mapping, Set

@@ -1,7 +1,7 @@
-"""The base class of features of the cluster actuator, and what the actuator gives to each feature.
+"""Base class of the cluster actuator's features, and the context that each feature gets.
 
-A feature keeps one thing in the cluster equal to the topics. To add one, write a module with a
-subclass of `Feature` (of `NodeMarks` for annotations and labels), and add the class to `FEATURES`
+A feature keeps one kind of data in the cluster equal to the topics. To add one, write a module with
+a subclass of `Feature` (of `NodeMarks` for annotations and labels), and add the class to `FEATURES`
 in `cluster_actuator`.
 """
 

@@ -1,4 +1,4 @@
-"""What a stream library and the agents expect of each other.
+"""Interfaces between the stream library that hosts the consumer group (Faust) and the agents.
 
 A host runs the consumer group and calls a `GroupMember`. The member sees the group as a
 `ConsumerGroup`, and the records of `samples` as a `RecordSource`.

@@ -1,4 +1,4 @@
-"""The view agent: one document per node with everything that is known of it.
+"""The view agent: publish strategy, resources and pods of each node as one document.
 
 A view is written within a second of a change, and only if its content differs. Generations only
 increase. The agent reads the state of join and model and has none of its own: a worker that takes

@@ -1,4 +1,4 @@
-"""The command line: one module a command, loaded when it is asked for."""
+"""The command line: one module per command, imported when the command runs."""
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C interrupted."""

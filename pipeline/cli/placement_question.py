@@ -1,4 +1,4 @@
-"""Ask how nodes are judged for a pod: a running extender, or the rules in these settings."""
+"""Explain how nodes are judged for a pod, by a running extender or by the rules of the settings."""
 
 from pathlib import Path
 from typing import Final

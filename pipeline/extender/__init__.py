@@ -1,4 +1,4 @@
-"""The HTTP service that a scheduler asks, over the state table.
+"""The scheduler extender: an HTTP service over the state table.
 
 `scheduler_messages` and `preempt_messages` read and write kube-scheduler's messages, `decisions`
 decides from the table, `scheduler_api` answers, `service` runs it. `limits` has every time-out.

@@ -1,4 +1,4 @@
-"""The access log, and a log for aiohttp's server that treats malformed HTTP as no error of ours."""
+"""The access log, and a log of aiohttp's server that reports malformed HTTP at level info."""
 
 import logging
 from typing import Final

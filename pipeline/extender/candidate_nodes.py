@@ -1,12 +1,12 @@
-"""The nodes that a scheduler asks about, as columns of the state table at one moment.
+"""The nodes of a request, as columns of the state table at one moment.
 
 A filter or scorer reads the columns that it needs; each is read from the table at its first use and
 cached, so all of them see the same numbers. Before a `CandidateNodes` is used again in a later
 request, compare `Table.version`: columns that were not read yet would be newer than the others.
 
-The nodes are in the order of the table, whatever order they are asked about in: a scheduler names
-most nodes of the cluster in another order for each pod, and columns that are read from one end to
-the other cost half as much. (Without it 10,000 nodes take 1.7 times the processor time per pod.)
+The nodes are in the order of the table, not of the request: a scheduler names most nodes of the
+cluster in another order for each pod, and columns that are read from one end to the other cost half
+as much. In the order of the request, 10,000 nodes take 1.7 times the processor time per pod.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Decide from the state table: which nodes are refused and why, and how good the others are.
+"""Filter, score and explain nodes for a pod from the state table.
 
-Each decision sees one moment of the table. Prioritize uses what filter worked out for the same pod
-while the table has not changed. The arithmetic is in the processors, which get columns. A pod
-counts at once on the node that was best for it.
+Each decision reads the table at one moment. `prioritize` reuses the columns that `filter` read for
+the same pod while the table has not changed. The pod then counts on the best node until its bind
+is seen. The arithmetic is in `pipeline.processors`.
 """
 
 from collections import OrderedDict

@@ -1,11 +1,11 @@
 """Plan evictions that make room for a Prod pod that every node refuses.
 
-A plan names a node and its pods of lower classes that would have to leave. It helps by the very
-filters that refused the pod, given the usage that is expected to leave with the pods. A scheduler's
-own preemption cannot plan this: its filters pass these nodes, so no pod is in the way for it.
+A plan names a node and the pods of lower classes to evict there. It is made if the filters that
+refused the pod would pass it without these pods and the usage that is expected to leave with them.
+kube-scheduler's own preemption cannot plan this, because its filters pass these nodes.
 
 There is one plan at a time per pod and per node, and few per pod. The pod counts on its node until
-the plan has had time to work; if no evictor carries it out, only for a short while.
+the plan has had time to take effect; if no evictor executes it, only for a short while.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
-"""Find records of a key without reading their topic from its first record.
+"""Find the newest record of a key without reading its topic from the start.
 
-For commands that ask once. The newest record is searched from the end of the partition backwards in
-growing ranges: a node that reports now is found among the last records, a silent one wherever
-compaction left its record.
+For commands that run once. The partition is searched from its end backwards in growing ranges: a
+node that reports now is found among the last records, a silent node wherever compaction left its
+record.
 """
 
 import difflib

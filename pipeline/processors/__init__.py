@@ -1,5 +1,5 @@
-"""The mathematics and the decisions: numpy arrays or plain values in, arrays or plain values out.
+"""Pure functions of the pipeline: models, peaks, policies, offers and placement decisions.
 
-Nothing in here knows Kafka, Kubernetes, a clock or a random number without a seed, so the same
-code runs live, in a replay and in a backtest, and gives the same bits.
+No module here uses Kafka, the API server, a clock or unseeded randomness. So the same code gives
+the same bits live, in a replay and in a test.
 """

@@ -124,7 +124,6 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(
             description="Options by predictor, such as {percentile: {cpu: 0.99}}; see "
             "docs/explanation/models.md."
-            "has them all."
         ),
     ] = field(default_factory=dict)
     histogram: HistogramSettings = HistogramSettings()

@@ -1,7 +1,7 @@
 """Expiry of placed pods: pods that count on a node before their record arrives.
 
-Expired pods are found in time that does not depend on how many pods there are, also when the clock
-is set back.
+Finding expired pods takes time that does not grow with the number of pods, also after the clock was
+set back.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Read Arrow IPC streams whose bytes may be anything.
+"""Read Arrow IPC streams from untrusted bytes.
 
-The exporter does not import this module: pyarrow costs it 25 MB.
+The exporter does not import this module, because pyarrow takes 25 MB of memory.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""What a node offers to Mid and Batch as text: the formulas with their numbers filled in.
+"""Derive a node's Mid and Batch from its resources record, with the numbers filled in.
 
 Lines (see `derivation`) are in whole millicores and bytes. Results are those of the record.
 """

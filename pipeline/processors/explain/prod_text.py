@@ -1,4 +1,4 @@
-"""How a prediction came to what Prod leaves unused, and to the peak of Prod, line by line.
+"""Derive what Prod leaves unused, and its peak, from a prediction record, line by line.
 
 The two views of `reclaimable`, pods and classes, are derived in whole millicores and bytes. Results
 come from the record, so that a wrong step is visible.

@@ -1,6 +1,6 @@
-"""One predictor's peak of one entity, as a prediction record has it, and why it is unknown.
+"""Read one peak of a prediction record, and explain why it is unknown.
 
-A reason is given only where the record proves it.
+A reason is given only if the record proves it.
 """
 
 from __future__ import annotations

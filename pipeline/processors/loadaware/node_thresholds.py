@@ -1,4 +1,4 @@
-"""The thresholds of a node, and the usage that they are for."""
+"""The thresholds that apply to a node, and the kind of usage that they limit."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

@@ -1,6 +1,6 @@
-"""Which usage LoadAwareScheduling compares, of the nodes of a question.
+"""Select the usage that LoadAwareScheduling compares with a threshold.
 
-The usage that a threshold is for (all, Prod's or a percentile), plus what is in flight.
+It is all usage, that of Prod or a percentile, plus that of pods in flight.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The amounts of a pod that the state table sums per node.
 
-Whole numbers, so that removing a pod gives the sum before it. A pod that is asked about counts the
-same as one on its way and one that runs.
+Whole numbers, so that removing a pod restores the previous sum. The pod of a request, pods in
+flight and running pods are counted by the same rules.
 """
 
 from collections.abc import Mapping

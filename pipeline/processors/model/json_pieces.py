@@ -1,7 +1,7 @@
-"""JSON of many like records in pieces: texts that stay the same, and columns of numbers between.
+"""Encode many records of one type as JSON, by column.
 
-A record type says once which texts stand between its values (`Template`); the texts of the values
-are made for a whole column at once. The result is byte for byte what `encode_json` gives.
+A record type states once the constant texts between its values (`Template`); the texts of the
+values are made for a whole column at once. The result has the bytes of `encode_json`.
 """
 
 from __future__ import annotations

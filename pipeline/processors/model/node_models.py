@@ -1,4 +1,4 @@
-"""The state of one node's models beside their rows: bank and learner change it."""
+"""The state of one node's models outside of the columns; `Bank` and `Learner` change it."""
 
 from __future__ import annotations
 

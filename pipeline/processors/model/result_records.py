@@ -1,9 +1,8 @@
-"""Result records as JSON: what a node's models and its last window say, as the topics carry it.
+"""Encode predictions and node states as JSON, from the models and the last windows.
 
 The same window and peaks give the same bytes, from any writer at any time; only `epoch` names the
-writer. Units change here: models hold cores and bytes, Kubernetes amounts are millicores. Most of
-a record are numbers between texts that never change, so the texts of numbers are made by column
-(`json_pieces`), and the record types say what stands between them.
+writer. Models hold cores and bytes, Kubernetes amounts in records are millicores. Numbers are
+encoded by column (`json_pieces`), because most of a record are numbers between constant texts.
 """
 
 import math

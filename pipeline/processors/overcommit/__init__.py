@@ -1,6 +1,7 @@
-"""What nodes offer to Mid and Batch, for many nodes at once.
+"""Compute and decide what nodes offer to Mid and Batch, for many nodes at once.
 
-`resource_columns` has the columns that all modules read, `batch` and `mid` the amounts with their
-terms, `status_patch` and `offer_decision` what is written to nodes and when, `third_party` what
-other frameworks took. Amounts are int64 (nodes, 2) in millicores and bytes.
+`resource_columns` has the input columns, `mid` and `batch` the amounts with their terms.
+`offer_decision` and `status_patch` decide which amounts are written to a Node, and when.
+`third_party` reads what other frameworks allocate. Amounts are int64 (nodes, 2), millicores and
+bytes.
 """

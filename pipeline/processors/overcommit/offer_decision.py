@@ -2,8 +2,8 @@
 
 A record younger than the node's `updateTimeThresholdSeconds`, or than two windows, is offered as it
 is. After that the lower bound of Mid is offered, and no tier grows. After `degradeTimeMinutes`
-nothing is offered. At a limit the younger rule holds. The offer is removed if colocation is off for
-the node, or if usage or size are unknown. Third parties keep their allocation while their
+nothing is offered. An age equal to a limit is below it. The offer is removed if colocation is off
+for the node, or if usage or size are unknown. Third parties keep their allocation while their
 annotation is invalid.
 """
 

@@ -1,6 +1,7 @@
-"""Batch that third parties such as Hadoop YARN hand out on a node.
+"""Batch that third parties such as Hadoop YARN allocate on a node.
 
-They state their allocations in one annotation, and read the amounts before these in another.
+They write their allocations to one annotation of the Node, and read the amount of Batch before
+allocations from another.
 """
 
 from collections.abc import Mapping, Sequence

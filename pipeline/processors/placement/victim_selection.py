@@ -1,8 +1,8 @@
-"""Choose the pods that leave a node for another: as few and as cheap as possible.
+"""Choose pods of a node to evict so that another pod fits: as few and as cheap as possible.
 
 Free leaves before Batch, Batch before Mid; lower priority before higher; among equals the pod that
-frees most. `fits` says whether the pod fits without some pods; if it fits, it must also fit when
-more of them are gone.
+frees most. `fits` says whether the pod fits without some pods; if it fits, it must also fit without
+more of them.
 """
 
 from collections.abc import Callable, Sequence

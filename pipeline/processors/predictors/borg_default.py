@@ -1,4 +1,4 @@
-"""Borg's default: a fixed share of the requests, whatever is used of them."""
+"""Borg's default: a fixed share of the requests, regardless of usage."""
 
 from typing import Any, Final, Literal
 

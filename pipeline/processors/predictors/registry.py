@@ -1,8 +1,7 @@
-"""The installed predictors by name, their declarations, and instances for a model.
+"""Find installed predictors and their declarations by name, and create instances for a model.
 
-A module of this package with a `PREDICTOR` is one; other packages name theirs by the entry point
-group `springtide.predictors`. Either is a class with a `declaration`, which is called with the
-predictor's options.
+A predictor is a class with a `declaration`, called with its options. Modules of this package name
+it `PREDICTOR`, other packages by the entry point group `springtide.predictors`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The declaration of a scorer, and what it is given: the nodes of a question and the pod.
+"""The declaration of a scorer, and the interfaces of its inputs: candidate nodes and the pod.
 
 A scorer is one value of `Scorer`, named `SCORER` in a module of this package or named by an entry
 point of the group `springtide.scorers`. Its function gets columns and returns whole scores.

@@ -1,6 +1,7 @@
 """Make the CustomResourceDefinitions in `deploy/crds` from the structs of their fields.
 
-The API server so refuses what a struct could not decode. The columns that kubectl prints are here.
+So the API server refuses objects that the structs cannot decode. The columns that kubectl prints
+are declared here.
 """
 
 import re

@@ -73,12 +73,12 @@ SAMPLES: Final = Topic(
 )  # fmt: skip
 NODES: Final = Topic(
     name="nodes", key="node", codec="json", cleanup="compact",
-    value="what a node is: allocatable, labels, taints, strategy",
+    value="allocatable, labels, taints and strategy of a node",
     written_by="cluster watcher or file source", record="nodes",
 )  # fmt: skip
 PODS: Final = Topic(
     name="pods", key="node/uid", codec="json", cleanup="compact",
-    value="what a pod is: cgroup uid, class, requests, limits, phase",
+    value="cgroup uid, class, requests, limits and phase of a pod",
     written_by="cluster watcher or file source", record="pods",
 )  # fmt: skip
 WORKLOADS: Final = Topic(
@@ -112,7 +112,7 @@ NODE_STATE: Final = Topic(
 )  # fmt: skip
 NODE_VIEWS: Final = Topic(
     name="node-views", key="node", codec="json", cleanup="compact",
-    value="all that a node actuator needs, with a generation", written_by="view agent",
+    value="everything that a node actuator needs, with a generation", written_by="view agent",
     record="node_views",
 )  # fmt: skip
 ALERTS: Final = Topic(
@@ -125,17 +125,17 @@ EVICTION_REQUESTS: Final = Topic(
 )  # fmt: skip
 EVICTION_PLANS: Final = Topic(
     name="eviction-plans", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
-    value="which pods are to leave which node, and why", written_by="extender",
+    value="pods to evict from a node, and why", written_by="extender",
     record="eviction_plans",
 )  # fmt: skip
 ACTIONS: Final = Topic(
     name="actions", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
-    value="what an actuator did, or refused to do and why", written_by="actuators",
+    value="writes and refusals of an actuator, with the reason", written_by="actuators",
     record="actions",
 )  # fmt: skip
 ACCURACY: Final = Topic(
     name="accuracy", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
-    value="predictions held against what happened", written_by="model agent",
+    value="past predictions compared with usage", written_by="model agent",
 )  # fmt: skip
 CHECKPOINTS: Final = Topic(
     name="checkpoints", key="node@epoch", codec="msgpack", cleanup="compact",

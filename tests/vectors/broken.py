@@ -102,7 +102,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "trimaran_resource_stats": (f"{_S}.load_statistics:of_percent",),
     "trimaran_mu_sigma": (f"{_S}.load_statistics:shares",),
     "trimaran_effective_resources": (f"{_P}.kubernetes.object_records:pod_record",),
-    "trimaran_node_requests_limits": (f"{_S}.low_risk_over_commitment:asked_with_pod",),
+    "trimaran_node_requests_limits": (f"{_S}.low_risk_over_commitment:sums_with_pod",),
     "load_variation_risk_balancing": (f"{_S}.load_variation_risk_balancing:risk_score",),
     "load_variation_risk_balancing_node": (f"{_S}.load_variation_risk_balancing:SCORER.score",),
     "low_risk_overcommitment": (f"{_S}.low_risk_over_commitment:total_risk",),

@@ -301,7 +301,7 @@ def trimaran_node_requests_limits(case: Case) -> object:
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
     answer: dict[str, dict[str, Any]] = {name: {} for name in names}
     for resource in _TYPES:
-        sums = low_risk_over_commitment.asked_of(moment, asked, resource)
+        sums = low_risk_over_commitment.sums_of(moment, asked, resource)
         for name, amount in zip(names, sums, strict=True):
             answer[name][resource] = first(amount) * load_statistics.unit(resource)
     return answer
@@ -309,7 +309,7 @@ def trimaran_node_requests_limits(case: Case) -> object:
 
 def low_risk_overcommitment(case: Case) -> object:
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
-    asked = low_risk_over_commitment.Asked(*(column(case[name]) for name in names))
+    asked = low_risk_over_commitment.RequestSums(*(column(case[name]) for name in names))
     capacity = column(case["capacity"])
     average, deviation = (column(case[f"used_{name}_percent"]) for name in ("avg", "std"))
     used = load_statistics.of_percent(capacity, average, deviation)
@@ -608,7 +608,7 @@ GROUPS: dict[str, Group | str] = {
         trimaran_effective_resources, through="object_records.pod_record"
     ),
     "trimaran_node_requests_limits": Group(
-        trimaran_node_requests_limits, through="low_risk_over_commitment.asked_of"
+        trimaran_node_requests_limits, through="low_risk_over_commitment.sums_of"
     ),
     "load_variation_risk_balancing": Group(
         load_variation_risk_balancing_group, through="load_variation_risk_balancing.risk_score"

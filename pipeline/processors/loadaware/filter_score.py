@@ -88,20 +88,20 @@ def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
 
 def judge(
     nodes: Nodes,
-    asked: IntArray,
+    estimate: IntArray,
     thresholds: IntArray,
     expired: BoolArray,
     *,
     passes_expired: bool = False,
 ) -> Verdict:
-    """Judge nodes for a pod that will use `asked` (resources,).
+    """Judge nodes for a pod that will use `estimate` (resources,).
 
     `thresholds` are percent, (nodes, resources) or one row for all nodes; 0 switches one off.
     `expired` (nodes,) is all False if age does not count. A node without thresholds passes, and so
     does one that was never reported.
     """
     with np.errstate(all="ignore"):
-        percent = (nodes.compared + asked) / nodes.capacity * 100
+        percent = (nodes.compared + estimate) / nodes.capacity * 100
     over = over_thresholds(percent, thresholds) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
     is_judged = thresholds.any(axis=1) & nodes.is_reported
@@ -118,7 +118,7 @@ def judge(
 
 def score(
     nodes: Nodes,
-    asked: IntArray,
+    estimate: IntArray,
     expired: BoolArray,
     weights: IntArray,
     dominant_weight: int = 0,
@@ -129,7 +129,7 @@ def score(
     total = int(weights.sum()) + dominant_weight
     if total <= 0:
         return np.zeros(len(nodes.has_usage), np.int64)
-    left = np.maximum(nodes.capacity - nodes.compared - asked, 0)
+    left = np.maximum(nodes.capacity - nodes.compared - estimate, 0)
     shares = left * MAX_SCORE // np.maximum(nodes.capacity, 1)
     # Column by column: each is contiguous in memory.
     summed = sum(share * weight for share, weight in zip(shares.T, weights.tolist(), strict=True))

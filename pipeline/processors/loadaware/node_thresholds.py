@@ -104,7 +104,7 @@ def problem(annotation: str | None) -> str | None:
 
 def _unread(annotation: str | None) -> Iterator[str]:
     """Unknown keys, which may be misspelt."""
-    found = read_object(annotation) if annotation else {}
-    yield from unknown_keys(found, keys_of(_Own).values(), only_near=False)
-    within = canonical_keys(found, keys_of(_Own).values()).get("aggregatedUsage") or {}
-    yield from unknown_keys(within, keys_of(Aggregated).values(), only_near=False)
+    tree = read_object(annotation) if annotation else {}
+    yield from unknown_keys(tree, keys_of(_Own).values(), only_near=False)
+    aggregated = canonical_keys(tree, keys_of(_Own).values()).get("aggregatedUsage") or {}
+    yield from unknown_keys(aggregated, keys_of(Aggregated).values(), only_near=False)

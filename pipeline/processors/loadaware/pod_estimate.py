@@ -60,10 +60,10 @@ def _estimate(
     if name is None:
         return 0
     limit = limits.get(name, 0)
-    asked = max(limit, requests.get(name, 0))
-    if asked <= 0:
+    larger = max(limit, requests.get(name, 0))
+    if larger <= 0:
         return 0 if pod_class == "mid" else _WITHOUT_REQUESTS.get(resource, 0)
-    scaled = (asked * factor + 50) // 100
+    scaled = (larger * factor + 50) // 100
     return min(scaled, limit) if limit > 0 else scaled
 
 

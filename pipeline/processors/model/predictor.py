@@ -112,10 +112,11 @@ class Predictor(Protocol):
     columns: Mapping[str, Column]
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
-        """Learn one sample `values` (m, 2) for each of the distinct rows `at` (m,), whose windows
-        end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
+        """Learn one sample `values` (m, 2) for each of the distinct rows `index` (m,), whose
+        windows end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have
+        learned."""
         ...
 
     def peak(self, view: View) -> Peaks:

@@ -44,14 +44,14 @@ def one_best(steps: IntArray, score: IntArray) -> IntArray:
 def best_fit(
     allocatable: Mapping[str, IntArray],
     requested: Mapping[str, IntArray],
-    asked: Mapping[str, int],
+    request: Mapping[str, int],
 ) -> IntArray:
     """Scores by requests alone, (nodes,): the fuller with the pod the better, 0 if it does not fit.
     Trimaran's fallback for unknown usage (KEP-61, Bad Metrics)."""
     shares = np.zeros(len(next(iter(allocatable.values()))), np.int64)
     fits = np.ones(len(shares), np.bool_)
     for resource, capacity in allocatable.items():
-        taken = requested[resource] + asked.get(resource, 0)
+        taken = requested[resource] + request.get(resource, 0)
         fits &= (taken <= capacity) & (capacity > 0)
         shares += np.minimum(taken, capacity) * MAX_SCORE // np.maximum(capacity, 1)
     return np.where(fits, shares // len(allocatable), 0)

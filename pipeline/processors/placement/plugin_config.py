@@ -100,7 +100,10 @@ def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:
         raise InvalidPolicyError(f"several profiles have plugins that run here: {names}")
     if not ours:
         enabled = [
-            each.name for p in candidates for _, at in points(p) for each in at.enabled or ()
+            each.name
+            for p in candidates
+            for _, plugin_set in points(p)
+            for each in plugin_set.enabled or ()
         ]
         others = ", ".join(dict.fromkeys(enabled)) or "none"
         raise InvalidPolicyError(
@@ -119,7 +122,7 @@ def _profiles(tree: Any) -> list[Any]:
 
 
 def _has_ours(profile: Profile) -> bool:
-    enabled = {each.name for _, at in points(profile) for each in at.enabled or ()}
+    enabled = {each.name for _, plugin_set in points(profile) for each in plugin_set.enabled or ()}
     configured = {each.name for each in profile.plugin_config or ()}
     for name in sorted((enabled | configured) - _IN_TREE):
         refuse_misspelt(name, plugins(), "plugin")
@@ -129,9 +132,9 @@ def _has_ours(profile: Profile) -> bool:
 def _placement(profile: Profile) -> Placement:
     enabled: dict[str, dict[str, int]] = {}
     disabled: dict[str, set[str]] = {}
-    for point, at in points(profile):
-        disabled.setdefault(point, set()).update(each.name for each in at.disabled or ())
-        for each in at.enabled or ():
+    for point, plugin_set in points(profile):
+        disabled.setdefault(point, set()).update(each.name for each in plugin_set.disabled or ())
+        for each in plugin_set.enabled or ():
             if each.name in plugins():
                 enabled.setdefault(point, {})[each.name] = _weight(each, point)
     scores = running_at(SCORE_POINTS, enabled, disabled)

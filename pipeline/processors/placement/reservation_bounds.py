@@ -15,24 +15,24 @@ class Bounded(NamedTuple):
 
 
 def beyond_reservation(
-    allocatable: IntArray, reserved: FloatArray, requested: IntArray, asked: IntArray
+    allocatable: IntArray, reserved: FloatArray, requested: IntArray, request: IntArray
 ) -> Bounded:
-    """Where requests with the pod, `asked` (resources,), use what the Node's annotation reserves.
+    """Where requests with the pod, `request` (resources,), use what the Node's annotation reserves.
 
     The other arrays are (nodes, resources); `reserved` is NaN without a reservation. A resource
     that the pod does not request is never exceeded.
     """
-    kept = np.nan_to_num(reserved, posinf=2.0**53).astype(np.int64)
-    most = np.maximum(allocatable - kept, 0)
-    over = np.isfinite(reserved) & (asked > 0) & (allocatable > 0) & (requested + asked > most)
+    whole = np.nan_to_num(reserved, posinf=2.0**53).astype(np.int64)
+    most = np.maximum(allocatable - whole, 0)
+    over = np.isfinite(reserved) & (request > 0) & (allocatable > 0) & (requested + request > most)
     return Bounded(over, most)
 
 
 def beyond_certain(
-    bound: FloatArray, is_late: BoolArray, requested: IntArray, asked: IntArray
+    bound: FloatArray, is_late: BoolArray, requested: IntArray, request: IntArray
 ) -> Bounded:
     """Where requests of Mid with the pod exceed the lower bound `bound` (nodes, resources), NaN if
     unknown, while predictions are late (nodes,): the Node may offer what is gone already."""
     most = np.nan_to_num(bound, posinf=2.0**53).astype(np.int64)
-    judged = is_late[:, None] & np.isfinite(bound) & (asked > 0)
-    return Bounded(judged & (requested + asked > most), most)
+    judged = is_late[:, None] & np.isfinite(bound) & (request > 0)
+    return Bounded(judged & (requested + request > most), most)

@@ -274,8 +274,8 @@ def _running(profile: Profile) -> _Running:
         off = {each.name for each in at_point.disabled or ()}
         disabled.setdefault(point, set()).update(off)
         if point == EVERYWHERE:
-            gone = {*BY_REQUESTS} if "*" in off else off
-            left = {name: w for name, w in enabled[EVERYWHERE].items() if name not in gone}
+            removed = {*BY_REQUESTS} if "*" in off else off
+            left = {name: w for name, w in enabled[EVERYWHERE].items() if name not in removed}
             enabled[EVERYWHERE] = left
         for each in at_point.enabled or ():
             enabled.setdefault(point, {})[each.name] = each.weight or 1
@@ -315,20 +315,20 @@ def _of_profile(profile: Profile) -> Iterator[Finding]:
 
 def _of_scores(profile: Profile, mode: Mode, weight: int | None) -> Iterator[Finding]:
     """Plugins that score by requests beside an extender that acts, of this weight if it scores."""
-    where, on = f"profile {profile.scheduler_name:.80}", _running(profile).at(SCORE_POINTS)
-    fighting = {name: on[name] for name in BY_REQUESTS if name in on}
-    if mode == "observe" and not fighting:
+    where, running = f"profile {profile.scheduler_name:.80}", _running(profile).at(SCORE_POINTS)
+    competing = {name: running[name] for name in BY_REQUESTS if name in running}
+    if mode == "observe" and not competing:
         yield Finding(
             where,
             "nothing scores by requests, and an extender in mode observe gives no scores: nodes "
             "are filled as it happens",
             f"let {' and '.join(BY_REQUESTS)} score until the extender acts",
         )
-    theirs, step = 100 * sum(fighting.values()), _POINTS_A_STEP * (weight or 0)
-    if mode == "act" and weight is not None and step < theirs:
+    total, step = 100 * sum(competing.values()), _POINTS_A_STEP * (weight or 0)
+    if mode == "act" and weight is not None and step < total:
         yield Finding(
             where,
-            f"{', '.join(fighting)} score by requests with up to {theirs} points, where a step of "
+            f"{', '.join(competing)} score by requests with up to {total} points, where a step of "
             f"the extender's score is {step}: they may outvote it, and a pod in flight counts on "
             "the wrong node until its bind is seen",
             "disable them at score, or give the extender more weight",

@@ -59,18 +59,18 @@ def fewest(order: Sequence[int], fits: Fits) -> list[int] | None:
         return None
     enough, too_few = len(order), -1
     while enough - too_few > 1:
-        tried = (enough + too_few) // 2
-        if fits(order[:tried]):
-            enough = tried
+        middle = (enough + too_few) // 2
+        if fits(order[:middle]):
+            enough = middle
         else:
-            too_few = tried
-    gone = [*order[:enough]]
+            too_few = middle
+    victims = [*order[:enough]]
     # From the most important on: a pod that need not leave stays.
     for position in reversed(order[:enough]):
-        rest = [other for other in gone if other != position]
-        if fits(rest):
-            gone = rest
-    return gone if len(gone) <= AT_MOST else None
+        others = [other for other in victims if other != position]
+        if fits(others):
+            victims = others
+    return victims if len(victims) <= AT_MOST else None
 
 
 def cost(classes: Sequence[str], priorities: Sequence[int]) -> Cost:
@@ -88,10 +88,10 @@ def shares(groups: IntArray, used: FloatArray, estimates: IntArray) -> FloatArra
     """
     known = np.where(np.isfinite(used) & (used > 0), used, 0.0)
     pods = np.bincount(groups, minlength=len(used))[groups]
-    found = np.empty(estimates.shape)
-    for at in range(estimates.shape[1]):
-        expected = estimates[:, at].astype(np.float64)
+    result = np.empty(estimates.shape)
+    for resource in range(estimates.shape[1]):
+        expected = estimates[:, resource].astype(np.float64)
         total = np.bincount(groups, expected, minlength=len(used))[groups]
         part = np.where(total > 0, expected / np.where(total > 0, total, 1.0), 1.0 / pods)
-        found[:, at] = part * known[groups, at]
-    return found
+        result[:, resource] = part * known[groups, resource]
+    return result

@@ -60,16 +60,16 @@ class HourlyNSigma:
         self._history_ms = 1000 * given["history_seconds"]
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
         """Learn one sample for the hour in which each window ends."""
         # A window that ends with the hour still belongs to it.
         hour = (end_ms - 1) // _HOUR_MS
         hours, newest = rows.store[self._hours], rows.store[self._newest]
         missed = rows.store[self._missed]
-        self._fade(hours, missed, at, newest[at], hour)
-        newest[at] = hour
-        cell = (at, hour % _HOURS)
+        self._fade(hours, missed, index, newest[index], hour)
+        newest[index] = hour
+        cell = (index, hour % _HOURS)
         weight, mean, variance = np.moveaxis(hours[cell].astype(np.float64), 1, 0)
         known = ~np.isnan(values)
         total = weight + 1.0

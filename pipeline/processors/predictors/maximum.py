@@ -77,11 +77,11 @@ class Maximum:
         }
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
         """Let every member learn."""
         for key, member in self._members.items():
-            member.observe(self._rows_of(key, rows), at, values, end_ms)
+            member.observe(self._rows_of(key, rows), index, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
         """Return the highest peaks, with each member's peak and terms as terms."""

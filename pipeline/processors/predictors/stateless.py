@@ -16,6 +16,6 @@ class Stateless:
     columns: Mapping[str, Column] = {}
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
         """Do nothing."""

@@ -115,8 +115,8 @@ def _a_node_stands_alone(subject: Subject) -> None:
     for node in together.nodes:
         alone = subject.bank()
         alone.apply([window for window in windows if window.node == node])
-        among = _bits(together, node, asked=together.nodes)
-        _must_be_equal(_bits(alone, node), among, "alone and among others")
+        together_bits = _bits(together, node, among=together.nodes)
+        _must_be_equal(_bits(alone, node), together_bits, "alone and among others")
 
 
 def _batches_do_not_matter(subject: Subject) -> None:
@@ -201,10 +201,10 @@ class _Checked:
         self.columns = predictor.columns
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
         with _blamed("observe"):
-            self._predictor.observe(rows, at, values, end_ms)
+            self._predictor.observe(rows, index, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
         with _blamed("peak"):
@@ -245,22 +245,24 @@ class _Witness(Stateless):
         self.seen: list[bytes] = []
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
-        self._note(at, values, end_ms)
+        self._note(index, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
-        rows, at = view.rows, view.all_rows
+        rows, index = view.rows, view.all_rows
         settings = view.settings
         self._note(*(getattr(settings, field.name) for field in dataclasses.fields(settings)))
         given = {field.name for field in dataclasses.fields(view)} - {"rows", "settings"}
         self._note(*(getattr(view, name) for name in sorted(given)))
-        self._note(rows.weight[at], rows.mean[at], rows.squares[at], rows.samples[at])
-        self._note(rows.first_ms[at], rows.last_ms[at], rows.seen_ms[at], rows.profile[at])
-        self._note(*(rows.sparse(at, r)[part] for r in range(2) for part in range(3)))
-        self._note(*(rows.store[name][at] for name in day_slots.COLUMNS))
-        self._note(rows.store["witness"][at])
-        return Peaks(*view.split(np.full((len(at), 2), np.nan)))
+        self._note(rows.weight[index], rows.mean[index], rows.squares[index], rows.samples[index])
+        self._note(
+            rows.first_ms[index], rows.last_ms[index], rows.seen_ms[index], rows.profile[index]
+        )
+        self._note(*(rows.sparse(index, r)[part] for r in range(2) for part in range(3)))
+        self._note(*(rows.store[name][index] for name in day_slots.COLUMNS))
+        self._note(rows.store["witness"][index])
+        return Peaks(*view.split(np.full((len(index), 2), np.nan)))
 
     def _note(self, *arrays: npt.NDArray[Any]) -> None:
         self.seen.extend(array.tobytes() for array in arrays)
@@ -283,10 +285,10 @@ def _answer(bank: Bank, node: str) -> PredictorPeaks:
     return bank.peaks([node])[0].predictors[bank.predictors[0]]
 
 
-def _bits(bank: Bank, node: str, asked: Sequence[str] = ()) -> dict[str, bytes]:
+def _bits(bank: Bank, node: str, among: Sequence[str] = ()) -> dict[str, bytes]:
     """State and first predictor's answer of a node as bytes by part, computed together with the
-    nodes `asked`."""
-    nodes = [*asked] or [node]
+    nodes `among`."""
+    nodes = [*among] or [node]
     answer = bank.peaks(nodes)[nodes.index(node)].predictors[bank.predictors[0]]
     return {
         "state": bank.state_of(node),

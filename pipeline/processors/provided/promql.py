@@ -43,7 +43,9 @@ DEFAULT_QUERIES: Final[Mapping[str, str]] = {
     ),
 }
 
-_OF_USAGES: Final = frozenset(f"{usage}_{of}" for usage in USAGES for of in STATISTICS)
+_OF_USAGES: Final = frozenset(
+    f"{usage}_{statistic}" for usage in USAGES for statistic in STATISTICS
+)
 _ASKABLE: Final = (*USAGES, *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"))
 
 

@@ -35,8 +35,8 @@ def score(nodes: NodesView, demand: PodDemand, args: LoadAwareArgs) -> IntArray:
 
 def _problems(args: LoadAwareArgs) -> Iterator[str]:
     complete = loadaware_args.with_defaults(args)
-    if found := [f"{key}: {text}" for key, text in loadaware_args.problems(complete)]:
-        yield "; ".join(found)
+    if problems := [f"{key}: {text}" for key, text in loadaware_args.problems(complete)]:
+        yield "; ".join(problems)
 
 
 def _notes(tree: Tree, args: LoadAwareArgs) -> Iterator[str]:

@@ -30,7 +30,7 @@ class LowRiskOverCommitmentArgs(trimaran.TrimaranArgs, frozen=True, kw_only=True
     risk_limit_weights: dict[str, float] | None = None
 
 
-class Asked(NamedTuple):
+class RequestSums(NamedTuple):
     """Sums over the pods of nodes of one resource, (nodes,) each: of requests, and of limits that
     are at least the requests; with the pod that is to be placed, and before."""
 
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     request_before: FloatArray
     limit_before: FloatArray
 
-    def capped(self, allocatable: FloatArray) -> "Asked":
+    def capped(self, allocatable: FloatArray) -> "RequestSums":
         """With requests of at most allocatable; limits are not capped."""
         return self._replace(
             request=np.minimum(self.request, allocatable),
@@ -47,25 +47,25 @@ class Asked(NamedTuple):
         )
 
 
-def asked_with_pod(
+def sums_with_pod(
     requests: FloatArray, limits: FloatArray, pod_request: float, pod_limit: float
-) -> Asked:
+) -> RequestSums:
     """The sums with a pod and before it. `limits` are sums of limits that are at least the
     requests; the pod's limit is raised to its request."""
     added = max(pod_limit, pod_request)
-    return Asked(requests + pod_request, limits + added, requests, limits)
+    return RequestSums(requests + pod_request, limits + added, requests, limits)
 
 
-def limit_risk(capacity: FloatArray, asked: Asked) -> FloatArray:
+def limit_risk(capacity: FloatArray, sums: RequestSums) -> FloatArray:
     """How far limits exceed capacity, as a share of what they are above requests, (nodes,)."""
-    above = asked.limit - capacity
+    above = sums.limit - capacity
     with np.errstate(all="ignore"):
-        risk = above / (asked.limit - asked.request)
+        risk = above / (sums.limit - sums.request)
     return np.where(above > 0, risk, 0.0)
 
 
 def load_risk(
-    capacity: FloatArray, asked: Asked, load: Load, smoothing_window: float = 5.0
+    capacity: FloatArray, sums: RequestSums, load: Load, smoothing_window: float = 5.0
 ) -> FloatArray:
     """The probability that load is above what was requested, given that it is below the limits,
     (nodes,); 0 where the resource was not measured, as upstream."""
@@ -75,35 +75,35 @@ def load_risk(
         share.deviation * np.sqrt(smoothing_window), np.sqrt(_MOST_SPREAD * mean * (1 - mean))
     )
     with np.errstate(all="ignore"):
-        asked_share = clamp(asked.request_before / capacity)
-        limit_share = asked.limit_before / capacity
-    within = below(mean, spread, asked_share)
-    is_limited = (asked.limit_before < capacity) & (asked.request_before <= asked.limit_before)
+        request_share = clamp(sums.request_before / capacity)
+        limit_share = sums.limit_before / capacity
+    within = below(mean, spread, request_share)
+    is_limited = (sums.limit_before < capacity) & (sums.request_before <= sums.limit_before)
     under_limit = below(mean, spread, clamp(limit_share))
     can_be_scaled = is_limited & fit(mean, spread).is_fit & (under_limit > 0)
     scaled = clamp(within / np.where(can_be_scaled, under_limit, 1.0))
     within = np.where(can_be_scaled, scaled, within)
-    within = np.where(is_limited & (asked.limit_before == 0), 1.0, within)
+    within = np.where(is_limited & (sums.limit_before == 0), 1.0, within)
     return np.where(np.isfinite(load.average), 1 - within, 0.0)
 
 
 def total_risk(
     capacity: FloatArray,
-    asked: Asked,
+    sums: RequestSums,
     load: Load,
     *,
     limit_weight: float = 0.5,
     smoothing_window: float = 5.0,
 ) -> FloatArray:
     """The risk of one resource, (nodes,), 0 to 1."""
-    by_load = load_risk(capacity, asked, load, smoothing_window)
-    return clamp(limit_weight * limit_risk(capacity, asked) + (1 - limit_weight) * by_load)
+    by_load = load_risk(capacity, sums, load, smoothing_window)
+    return clamp(limit_weight * limit_risk(capacity, sums) + (1 - limit_weight) * by_load)
 
 
-def asked_of(nodes: NodesView, demand: PodDemand, resource: str) -> Asked:
+def sums_of(nodes: NodesView, demand: PodDemand, resource: str) -> RequestSums:
     """What the pods of nodes and the pod ask for, in the unit of the resource."""
     scale = unit(resource)
-    return asked_with_pod(
+    return sums_with_pod(
         nodes.counted(f"request:{resource}") / scale,
         nodes.counted(f"bound:{resource}") / scale,
         demand.counted[f"request:{resource}"] / scale,
@@ -120,7 +120,7 @@ def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) 
         risks.append(
             total_risk(
                 capacity,
-                asked_of(nodes, demand, resource),
+                sums_of(nodes, demand, resource),
                 load(nodes, resource, capacity),
                 limit_weight=(args.risk_limit_weights or {}).get(resource, _DEFAULT_WEIGHT),
                 smoothing_window=float(args.smoothing_window_size or 0),

@@ -23,8 +23,8 @@ def built_in() -> Mapping[str, Scorer[Any]]:
     """The scorers of this package by name: each `SCORER` of its modules."""
     names = sorted(module.name for module in pkgutil.iter_modules(scorers.__path__))
     modules = [importlib.import_module(f"{scorers.__name__}.{name}") for name in names]
-    found = [module.SCORER for module in modules if hasattr(module, "SCORER")]
-    return {scorer.name: scorer for scorer in found}
+    declared = [module.SCORER for module in modules if hasattr(module, "SCORER")]
+    return {scorer.name: scorer for scorer in declared}
 
 
 @cache

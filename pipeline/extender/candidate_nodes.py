@@ -10,6 +10,7 @@ as much. In the order of the request, 10,000 nodes take 1.7 times the processor 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, by_name
-from pipeline.table import UNKNOWN_ROW, NodeRecords, RowArray, Rows, Table
+from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
 from pipeline.table.pod_columns import EvictablePods
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
@@ -89,7 +90,8 @@ class CandidateNodes:
     def names(self) -> Sequence[str]:
         """The name of each node."""
         if self._names is None:
-            self._names = [self.requested[position] for position in self.order.tolist()]
+            names = [*self.requested]
+            self._names = [names[position] for position in self.order.tolist()]
         return self._names
 
     def in_requested_order(self, values: Array) -> Array:
@@ -105,7 +107,10 @@ class CandidateNodes:
         order = self.order[positions]
         is_part = np.zeros(len(self.requested), np.bool_)
         is_part[order] = True
-        requested = [self.requested[index] for index in np.flatnonzero(is_part).tolist()]
+        if isinstance(self.requested, NodeNames):
+            requested: Sequence[str] = self.requested.take(is_part)
+        else:
+            requested = [*compress(self.requested, is_part.tolist())]
         part = self._copy(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
         part._cache = {name: values[positions] for name, values in self._cache.items()}
         part._freed = {name: values[positions] for name, values in self._freed.items()}
@@ -278,7 +283,7 @@ class CandidateNodes:
 
     def records(self, position: int) -> NodeRecords:
         """The newest records of one of these nodes."""
-        return self._table.snapshot(self.requested[int(self.order[position])])
+        return self._table.records(int(self.rows[position]))
 
 
 def _as_slice(rows: RowArray) -> Rows:

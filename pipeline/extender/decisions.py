@@ -72,18 +72,17 @@ class Rules(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """The refusals by node name; of the other nodes `unknown` passed because their usage is not
-    known."""
+    """The nodes that `passed`, in the order of the request, and the refusals by node name. Of those
+    that passed, usage of `unknown` nodes is not known."""
 
+    passed: Sequence[str]
     refused: Mapping[str, Refusal]
-    nodes: int
     unknown: int
 
     def counts(self) -> dict[str, int]:
         """How many nodes passed on their data, were refused, or passed as unknown."""
-        refused = len(self.refused)
-        passed = self.nodes - refused - self.unknown
-        return {"passed": passed, "refused": refused, "unknown": self.unknown}
+        known = len(self.passed) - self.unknown
+        return {"passed": known, "refused": len(self.refused), "unknown": self.unknown}
 
 
 class PrioritizeResult(NamedTuple):
@@ -146,14 +145,17 @@ class Decisions:
         self._table.withdraw(pod.uid)
         nodes, demand = self.candidates(names, now), self.demand(pod)
         refused = self.refused(nodes, demand)
+        passed = nodes.among(_others(refused, len(names)))
         if pod.uid:
-            self._remember(pod.uid, demand, nodes.among(_others(refused, len(names))))
+            self._remember(pod.uid, demand, passed)
+        texts = [*names] if refused else names
         requested = {int(nodes.order[position]): refusal for position, refusal in refused.items()}
         reasons = {
-            names[index]: refusal._replace(reason=f"{names[index]}: {refusal.reason}")
+            texts[index]: refusal._replace(reason=f"{texts[index]}: {refusal.reason}")
             for index, refusal in sorted(requested.items())
         }
-        return FilterResult(reasons, len(names), int(self._is_unknown(nodes, refused).sum()))
+        unknown = int(self._is_unknown(nodes, refused).sum())
+        return FilterResult(passed.requested, reasons, unknown)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""
@@ -305,7 +307,8 @@ class Decisions:
             return self.demand(pod), self.candidates(names, now), "anew"
         version, names_version = cycle.versions
         nodes = cycle.nodes
-        if names_version != self._table.names_version or list(names) != list(nodes.requested):
+        is_same = names is nodes.requested or [*names] == [*nodes.requested]
+        if names_version != self._table.names_version or not is_same:
             # Another extender may have refused some of the nodes.
             return cycle.demand, self.candidates(names, now), "anew"
         if version != self._table.version:

@@ -10,7 +10,7 @@ answers 503, because it can neither pass nor refuse nodes that it does not know;
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -257,8 +257,9 @@ class Extender:
         timer = StageTimer("filter")
         body = await self._bodies.read(request)
         timer.done("receive")
-        question = read_question(body)
+        question = read_question(body, self._table)
         timer.done("read")
+        passed = question.names
         refused: Mapping[str, Refusal] = {}
         counts = {"exempt": len(question.names)}
         if not self._may_decide():
@@ -266,15 +267,18 @@ class Extender:
         elif not question.pod.of_daemon_set:
             now = self._clock.now()
             result = self._decisions.filter(question.record, question.names, now)
-            refused, counts = result.refused, result.counts()
-            self._place_on_only_node(question, refused, now)
-            self._plan_evictions(question, refused, now)
+            passed, refused, counts = result.passed, result.refused, result.counts()
+            if self._mode == "act":
+                self._place_on_only_node(question, passed, now)
+                self._plan_evictions(question, refused, now)
         for verdict, count in counts.items():
             _verdicts(self._mode, verdict).inc(count)
         reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
         self._log_answer("filter", question, counts, reasons)
         timer.done("decide")
-        reply = filter_reply(question, refused if self._mode == "act" else {})
+        if self._mode == "observe":
+            passed, refused = question.names, {}
+        reply = filter_reply(question, passed, refused)
         self._remember(question, reply)
         timer.done("write")
         return json_reply(reply.body)
@@ -286,19 +290,16 @@ class Extender:
             while len(self._replies) > limits.CYCLES:
                 del self._replies[next(iter(self._replies))]
 
-    def _place_on_only_node(
-        self, question: Question, refused: Mapping[str, Refusal], now: float
-    ) -> None:
+    def _place_on_only_node(self, question: Question, passed: Sequence[str], now: float) -> None:
         """Where one node is left a scheduler does not ask for scores."""
-        if self._mode == "act" and len(question.names) - len(refused) == 1:
-            node = next(name for name in question.names if name not in refused)
-            self._decisions.place(question.record, node, now)
+        if len(passed) == 1:
+            self._decisions.place(question.record, passed[0], now)
 
     def _plan_evictions(
         self, question: Question, refused: Mapping[str, Refusal], now: float
     ) -> None:
         """Where every node is refused, plan evictions, if that is enabled."""
-        if self._publish is None or self._mode != "act" or not question.pod.may_preempt:
+        if self._publish is None or not question.pod.may_preempt:
             return
         if not refused or len(refused) < len(question.names):
             return
@@ -315,7 +316,7 @@ class Extender:
         timer = StageTimer("prioritize")
         body = await self._bodies.read(request)
         timer.done("receive")
-        question = read_question(body, self._replies)
+        question = read_question(body, self._table, self._replies)
         self._replies.pop(question.pod_json, None)
         timer.done("read")
         scores = np.zeros(len(question.names), np.int64)

@@ -11,12 +11,15 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender import limits
 from pipeline.extender.filters import Refusal
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.kubernetes.object_records import read_manifest
+from pipeline.table import NodeNames, Table
 from pipeline.topics.pods import PodRecord
 
 T = TypeVar("T")
@@ -142,13 +145,15 @@ class FilterReply(NamedTuple):
     next: Question
 
 
-def read_question(body: bytes, replies: Mapping[bytes, FilterReply] | None = None) -> Question:
+def read_question(
+    body: bytes, table: Table | None = None, replies: Mapping[bytes, FilterReply] | None = None
+) -> Question:
     """The question in the body of a filter or prioritize request. Unknown keys are ignored, and a
     name that is given twice counts once.
 
-    `replies` are recent replies to filter, by the JSON of the pod: the names that a reply had are
-    not decoded again when they come back with the same pod, which saves a sixth of the processor
-    time per pod.
+    `table` reads names much faster than a decoder. `replies` are recent replies to filter, by the
+    JSON of the pod: the names that a reply had are not read again when they come back with the same
+    pod.
 
     Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, not exactly one
     of NodeNames and Nodes, or more than `limits.MAX_NODES` of them.
@@ -160,6 +165,9 @@ def read_question(body: bytes, replies: Mapping[bytes, FilterReply] | None = Non
     reply = (replies or {}).get(pod_json)
     if reply is not None and nodes_json == b"null" and names_json == reply.names:
         return reply.next
+    node_names = None if table is None else table.read_names(names_json)
+    if node_names is not None:
+        parts["nodenames"] = msgspec.Raw(b"[]")
     args = read_args(ExtenderArgs, parts, _FILTER_KEYS)
     names, nodes = args.node_names, args.nodes
     if (names is None) == (nodes is None):
@@ -169,8 +177,9 @@ def read_question(body: bytes, replies: Mapping[bytes, FilterReply] | None = Non
         )
     pod, record = read_pod(args.pod, _FILTER_KEYS)
     if names is not None:
-        refuse_too_many(names)
-        return Question(pod, record, tuple(dict.fromkeys(names)), pod_json=bytes(args.pod))
+        each_once = tuple(dict.fromkeys(names)) if node_names is None else node_names
+        refuse_too_many(names or each_once)
+        return Question(pod, record, each_once, pod_json=pod_json)
     items = (nodes and nodes.items) or ()
     refuse_too_many(items)
     by_name: dict[str, msgspec.Raw] = {}
@@ -180,16 +189,17 @@ def read_question(body: bytes, replies: Mapping[bytes, FilterReply] | None = Non
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
 
 
-def filter_reply(question: Question, refused: Mapping[str, Refusal]) -> FilterReply:
-    """The reply to filter: all nodes of the question except those in `refused`.
+def filter_reply(
+    question: Question, passed: Sequence[str], refused: Mapping[str, Refusal]
+) -> FilterReply:
+    """The reply to filter: the names of the question are either in `passed` or in `refused`.
 
     Refusals that evictions cannot cure are unresolvable, so that the scheduler does not try
     preemption: usage of the last window would stay as it is.
     """
-    passed = [name for name in question.names if name not in refused] if refused else question.names
     names, nodes = b"", None
     if question.nodes is None:
-        names = _encoder.encode(passed)
+        names = passed.json() if isinstance(passed, NodeNames) else _encoder.encode(passed)
     else:
         pairs = zip(question.names, question.nodes, strict=True)
         nodes = {"metadata": {}, "items": [node for name, node in pairs if name not in refused]}
@@ -207,6 +217,12 @@ def filter_reply(question: Question, refused: Mapping[str, Refusal]) -> FilterRe
 
 def prioritize_reply(names: Sequence[str], scores: IntArray) -> bytes:
     """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
+    if isinstance(names, NodeNames) and len(names):
+        # Each item ends with the quote at which a key begins.
+        ends = pa.array([b'Score":%d},' % score for score in range(int(scores.max()) + 1)])
+        ends = ends.take(pa.array(scores))
+        priorities = pc.binary_join_element_wise(b'{"Host":"', names.items, ends, b"")
+        return b"".join((b"[", memoryview(priorities.buffers()[2])[:-1], b"]"))
     return _encoder.encode([*map(HostPriority, names, scores.tolist())])
 
 

@@ -26,7 +26,8 @@ from pipeline.processors.exchange.load_watcher_document import (
     served_window,
 )
 from pipeline.processors.loadaware.usage_readings import usage_percent
-from pipeline.table.state_table import RowArray, Table
+from pipeline.table.node_names import RowArray
+from pipeline.table.state_table import Table
 from pipeline.topics.node_state import AGGREGATED
 
 SOURCE: Final = "springtide"

@@ -11,7 +11,8 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import ReportedUsage, find_anomalies
-from pipeline.table.state_table import RowArray, Table
+from pipeline.table.node_names import RowArray
+from pipeline.table.state_table import Table
 
 
 def anomalies(

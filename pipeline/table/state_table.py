@@ -17,7 +17,6 @@ from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_def
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.loadaware.usage_readings import is_fresh
 from pipeline.table.compressed_views import NodeViewStore
-from pipeline.table.name_index import UNKNOWN_ROW, NameIndex
 from pipeline.table.node_columns import (
     COLUMNS,
     COUNTED_WHOLE,
@@ -28,6 +27,7 @@ from pipeline.table.node_columns import (
     value_of,
     whole,
 )
+from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray
 from pipeline.table.pod_columns import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
 from pipeline.table.tentative_pods import TENTATIVE_SECONDS
@@ -35,7 +35,6 @@ from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import supersedes
 
-RowArray = npt.NDArray[np.intp]
 Rows = RowArray | slice
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
@@ -109,13 +108,23 @@ class Table:
 
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
+        return self._current_index().lookup(names)
+
+    def read_names(self, json: bytes) -> NodeNames | None:
+        """The names of a JSON array; None for a list that needs a full decoder."""
+        return self._current_index().read(json)
+
+    def _current_index(self) -> NameIndex:
         if self._name_index is None:
             self._name_index = NameIndex(self._index)
-        return self._name_index.lookup(names)
+        return self._name_index
 
     def snapshot(self, name: str) -> NodeRecords:
         """The records of one node; all None if it is not in the table."""
-        row = self._index.get(name, UNKNOWN_ROW)
+        return self.records(self._index.get(name, UNKNOWN_ROW))
+
+    def records(self, row: int) -> NodeRecords:
+        """The records of a row; all None for `UNKNOWN_ROW`."""
         return NodeRecords() if row == UNKNOWN_ROW else self._rows[row]
 
     def ages(self, rows: Rows, now: float) -> FloatArray:

@@ -1,14 +1,63 @@
-"""A name index finds the rows that a dictionary finds."""
+"""A name index finds the rows that a dictionary finds, and lists of names are read as JSON."""
 
+import json
+import re
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.table import UNKNOWN_ROW, Table
-from pipeline.table.name_index import NameIndex
+from pipeline.table.node_names import NameIndex
 from tests.table.records import node_state, table_of
 
 alike = st.builds("node-{:03d}.{}".format, st.integers(0, 40), st.sampled_from(["a", "bb", ""]))
 names = st.text(max_size=70) | alike
+
+
+texts = st.sampled_from(["", "a", "b-1", 'c"', "d\\", "\n", "é", "\ud800", "E", ","]) | alike
+
+
+@given(st.sets(alike, max_size=30), st.lists(texts, max_size=30), st.booleans())
+def test_an_array_is_read_as_by_json_or_not_at_all(
+    known: set[str], asked: list[str], escapes: bool
+) -> None:
+    rows = {name: row for row, name in enumerate(known)}
+    text = json.dumps(asked, separators=(",", ":"), ensure_ascii=escapes)
+    names = NameIndex(rows).read(text.encode(errors="surrogatepass"))
+    is_plain = all(re.fullmatch("[a-z0-9.-]*", name) for name in asked)
+    may_read = is_plain and len(set(asked)) == len(asked) and 8 * len(asked) >= len(known)
+    assert (names is not None) == (may_read and asked != [])
+    if names is not None:
+        assert [names[index] for index in range(len(names))] == [*names] == asked
+        assert names.rows.tolist() == [rows.get(name, UNKNOWN_ROW) for name in asked]
+        assert json.loads(names.json()) == asked
+        is_taken = np.array([name.endswith("a") for name in asked])
+        taken = names.take(is_taken)
+        assert json.loads(taken.json()) == [*taken] == [name for name in asked if name[-1:] == "a"]
+        assert NameIndex({"a": 7}).lookup(taken).tolist() == [7 if n == "a" else -1 for n in taken]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["a","a"]',
+        '["a", "b"]',
+        '["a"',
+        '["a"b"]',
+        '["]',
+        "[]",
+        '["a",,"b"]',
+        '["a","b",]',
+        '["a"]"]',
+        "null",
+        '["a":"b"]',
+        '["a",["b"]]',
+    ],
+)
+def test_any_other_json_is_left_to_a_decoder(text: str) -> None:
+    assert NameIndex({"a": 0, "b": 1}).read(text.encode()) is None
 
 
 @given(st.dictionaries(names, st.integers(0, 100)), st.lists(names, max_size=60))

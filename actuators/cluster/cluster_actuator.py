@@ -34,7 +34,7 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
 from pipeline.topics.windows import decode_window
 
@@ -140,6 +140,7 @@ class ClusterActuator:
         """Hand a record to the features that read its topic; count and drop invalid ones."""
         try:
             node, value = (record.key or b"").decode(), record.value
+            check_node_name(node)  # features put it into paths of the API server
             decoded = None if value is None else TOPICS[topic](value)
             for feature in self.features:
                 if feature.is_on and topic in feature.topics:

@@ -86,8 +86,8 @@ class World:
             follower.observed(msgspec.json.encode(self.api.objects[NAME]))
         self.actuator.start()
 
-    def take(self, topic: Topic, value: bytes) -> None:
-        record = SimpleNamespace(partition=0, offset=0, key=NAME.encode(), value=value)
+    def take(self, topic: Topic, value: bytes, key: bytes | None = NAME.encode()) -> None:
+        record = SimpleNamespace(partition=0, offset=0, key=key, value=value)
         self.actuator.learn(topic, cast(Any, record))
 
     def take_good(self, *others_than: Topic) -> None:
@@ -219,6 +219,17 @@ def test_an_invalid_record_is_counted_and_the_last_valid_one_stays(
     assert bad(topic) == before + 1
     offered = [one.body for one in world.api.asked if one.path == f"/api/v1/nodes/{NAME}/status"]
     assert offered[0]["status"]["allocatable"]["kubernetes.io/mid-cpu"] == "1000"
+
+
+@pytest.mark.parametrize(
+    "key", [None, b"", b"../namespaces/n/pods/p", b"n?x=1", b"\xff", b"N" * 999]
+)
+async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
+    world, before = World(), bad(NODE_STATE)
+    world.take(NODE_STATE, encode_json(STATE), key)
+    assert bad(NODE_STATE) == before + 1
+    await world.work()
+    assert world.api.asked == []
 
 
 def test_valid_records_cause_every_kind_of_write() -> None:

@@ -8,7 +8,8 @@ extends a log without holes. Errors are those of `translated_errors`, except tho
 What aiokafka 0.14 requires, all in this module:
 
 - A producer whose `start` failed or was cancelled must be stopped, else its tasks stay.
-- `stop` waits for a broker that is away: it has five seconds to deliver what is in flight.
+- `stop` waits for a broker that is away: it has five seconds to deliver what is in flight. Then
+  deliveries fail, and the parts of the client are closed one by one.
 - `send` costs ten times as much per record as batches that are made here.
 - lz4 is always packed at level 9: 0.9 ms for a window of 100 pods, more than the rest of the join,
   for a tenth less of bytes. Snappy is used instead.
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
+    KafkaConnectionError,
     MessageSizeTooLargeError,
     ProducerFenced,
     RecordListTooLargeError,
@@ -106,7 +108,8 @@ class Producer:
         await self._started()
 
     async def stop(self) -> None:
-        """Deliver what is in flight, within five seconds, and disconnect."""
+        """Deliver what is in flight, within five seconds, and disconnect. Deliveries that did not
+        end by then fail."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await self._stop(producer)
@@ -242,7 +245,13 @@ class Producer:
 
     async def _stop(self, producer: AIOKafkaProducer) -> None:
         with suppress(KafkaError, OSError), translated_errors(self._client, "disconnecting"):
-            await run_within(STOP_SECONDS, producer.stop())
+            try:
+                await run_within(STOP_SECONDS, producer.stop())
+            except TimeoutError:
+                # A cancelled `stop` leaves deliveries pending, tasks running and connections open.
+                producer._message_accumulator.fail_all(KafkaConnectionError("not delivered"))
+                await run_within(1.0, producer.client.close())
+                await run_within(1.0, producer._sender.close())
 
 
 def log_producer(client: Mapping[str, Any]) -> Producer:

@@ -75,6 +75,7 @@ class FakeClient:
         self.record_error: BaseException | None = None
         self._in_flight = self._sent = 0
         self.client = SimpleNamespace(_metadata_update=None)
+        self._sender = self._message_accumulator = SimpleNamespace()
 
     async def start(self) -> None:
         self.starts += 1
@@ -283,17 +284,28 @@ async def test_a_client_that_did_not_start_is_stopped(
     assert (client.starts, client.stops) == (1, 1)
 
 
-async def test_a_client_that_cannot_flush_holds_nobody_up(
+async def test_a_client_that_cannot_flush_is_closed_and_deliveries_fail(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    closed: list[str] = []
+    failed: list[Exception] = []
+
     async def hang() -> None:
         await asyncio.sleep(60)
 
+    async def close(part: str) -> None:
+        closed.append(part)
+
     monkeypatch.setattr(module, "STOP_SECONDS", 0.02)
     monkeypatch.setattr(client, "stop", hang)
+    client.client.close = lambda: close("connections")
+    client._sender = SimpleNamespace(close=lambda: close("sender"))
+    client._message_accumulator = SimpleNamespace(fail_all=failed.append)
     async with asyncio.timeout(5):
         async with Producer(CLIENT):
             pass
+    assert closed == ["connections", "sender"]
+    assert [type(error) for error in failed] == [KafkaConnectionError]
 
 
 def test_a_fenced_producer_is_recognized_behind_the_errors_that_follow() -> None:

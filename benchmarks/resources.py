@@ -29,15 +29,12 @@ from pipeline.processors.join.sample_join import NodeView, join, listing_facts
 from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
-from pipeline.processors.overcommit.mid import Percents, allocated, mid
+from pipeline.processors.overcommit.mid import allocated, mid
 from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records
 from pipeline.processors.overcommit.resource_columns import (
-    MAX_USAGE_REQUEST,
-    REQUEST,
     NodeAmounts,
     PodAmounts,
-    Strategies,
-    strategies,
+    Policies,
 )
 from pipeline.processors.overcommit.window_columns import Prod, is_known, nodes_of, pods_of
 from pipeline.topics.codec import encode_json
@@ -61,11 +58,13 @@ class Part(NamedTuple):
     batch: WindowBatch
     prods: list[Prod]
 
-    def columns(self) -> tuple[NodeAmounts, PodAmounts, Strategies]:
-        policies = [window.node.overcommit or Overcommit() for window in self.batch.windows]
+    def overcommit(self) -> list[Overcommit]:
+        return [window.node.overcommit or Overcommit() for window in self.batch.windows]
+
+    def columns(self) -> tuple[NodeAmounts, PodAmounts, Policies]:
         is_known(self.batch)
         found = nodes_of(self.batch, self.prods[0])
-        return found, pods_of(self.batch), strategies(policies)
+        return found, pods_of(self.batch), Policies(self.overcommit())
 
     def offers(self) -> NodeOffers:
         return offers(self.batch, self.prods[0], self.prods[1:])
@@ -115,18 +114,16 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
     return found
 
 
-def amounts(nodes: NodeAmounts, pods: PodAmounts, of: Strategies) -> tuple[IntArray, IntArray]:
+def amounts(nodes: NodeAmounts, pods: PodAmounts, policies: Policies) -> tuple[IntArray, IntArray]:
     """Mid and Batch, idle capacity promised once."""
-    count = len(nodes.capacity)
-    percents = Percents(np.zeros(count, np.int64), of.mid_reclaim_percent)
-    to_mid = mid(nodes, allocated(count, pods), of, percents).amount
-    return to_mid, batch(nodes, pods, of, to_mid).amount
+    to_mid = mid(nodes, allocated(len(nodes.capacity), pods), policies).amount
+    return to_mid, batch(nodes, pods, policies, to_mid).amount
 
 
 class Loop:
     """The same by loops over nodes, pods and resources: what the arrays are held against."""
 
-    def __init__(self, nodes: NodeAmounts, pods: PodAmounts, of: Strategies) -> None:
+    def __init__(self, nodes: NodeAmounts, pods: PodAmounts, policies: list[Overcommit]) -> None:
         """Take everything out of the arrays."""
         names = list(CLASS_CODES)
         self._pods: list[list[tuple[Any, ...]]] = [[] for _ in range(len(nodes.capacity))]
@@ -135,22 +132,23 @@ class Loop:
         self._nodes = [
             NodeAmounts(*row) for row in zip(*(column.tolist() for column in nodes), strict=True)
         ]
-        self._of = [
-            Strategies(*row) for row in zip(*(column.tolist() for column in of), strict=True)
-        ]
+        self._policies = policies
 
     def amounts(self) -> tuple[list[list[int]], list[list[int]]]:
         """Mid and Batch of each node."""
         both = [
             [self._of_node(*each, r) for r in range(2)]
-            for each in zip(self._nodes, self._pods, self._of, strict=True)
+            for each in zip(self._nodes, self._pods, self._policies, strict=True)
         ]
         return [[m for m, _ in node] for node in both], [[b for _, b in node] for node in both]
 
     @staticmethod
-    def _of_node(node: Any, pods: list[tuple[Any, ...]], of: Any, r: int) -> tuple[int, int]:
+    def _of_node(
+        node: Any, pods: list[tuple[Any, ...]], policies: Overcommit, r: int
+    ) -> tuple[int, int]:
         allocated = counted = counted_of_mid = 0
-        policy = of.policy[r]
+        resource = ("cpu", "memory")[r]
+        policy = getattr(policies, f"{resource}_calculate_policy")
         for name, is_lse, is_listed, has_usage, request, usage in pods:
             asked = request[r] if is_listed else 0
             if name in ("prod", "none", "unknown"):
@@ -158,9 +156,9 @@ class Loop:
             if name in ("batch", "free") or not (is_listed or has_usage):
                 continue
             used = usage[r] if has_usage else request[r]
-            if policy == REQUEST:
+            if policy == "request" and r == 1:
                 count = asked
-            elif policy == MAX_USAGE_REQUEST:
+            elif policy == "maxUsageRequest":
                 count = max(used, asked)
             else:
                 count = request[r] if is_lse and is_listed and r == 0 else used
@@ -169,12 +167,13 @@ class Loop:
         kept = max(node.allocatable[r] - allocated, 0)
         unused = max(node.capacity[r] - node.usage[r], 0) if node.has_usage else 0
         spare = max(allocated - node.prod_peak[r], 0) if node.has_peak else 0
-        limit = node.allocatable[r] * of.mid_percent[r] // 100
-        to_mid = min(spare, unused, limit) + kept * of.mid_unallocated_percent[0] // 100
+        limit = node.allocatable[r] * getattr(policies, f"mid_{resource}_threshold_percent") // 100
+        to_mid = min(spare, unused, limit) + kept * policies.mid_unallocated_percent // 100
         reserved = max(node.kubelet_reserved[r], node.annotated_reserved[r])
         outside = max(node.system[r] + node.prod_apps[r] + node.mid_apps[r], reserved)
-        left = node.capacity[r] - node.capacity[r] * (100 - of.reclaim_percent[r]) // 100
-        left -= (reserved if policy == REQUEST else outside) + counted
+        margin = 100 - getattr(policies, f"{resource}_reclaim_threshold_percent")
+        left = node.capacity[r] - node.capacity[r] * margin // 100
+        left -= (reserved if policy == "request" and r == 1 else outside) + counted
         return to_mid, max(left - max(to_mid - counted_of_mid, 0), 0)
 
 
@@ -211,8 +210,9 @@ def timed(of: Sequence[Part]) -> Timed:
 def report(nodes: int, pods: int, at_once: Sequence[int], rounds: int) -> None:
     """The table."""
     fleet = list(windows(nodes, pods))
-    few = parts(fleet[:LOOPED_NODES], LOOPED_NODES)[0].columns()
-    loop = Loop(*few)
+    (part,) = parts(fleet[:LOOPED_NODES], LOOPED_NODES)
+    few = part.columns()
+    loop = Loop(few[0], few[1], part.overcommit())
     # Else the collector goes through all windows while the loop makes its numbers.
     gc.collect()
     gc.freeze()

@@ -19,15 +19,15 @@ def test_all_nodes_take_part_with_each_policy_and_class() -> None:
     (part,) = resources.parts(fleet, 6)
     found = part.offers()
     assert found.known.all()
-    assert (found.mid_amount > 0).all()
-    assert (found.batch.promised > 0).any()
-    _, pods, of = part.columns()
-    assert len(np.unique(of.policy[:, 1])) == 3
+    assert (found.mid.amount > 0).all()
+    assert (found.batch.terms["promised"] > 0).any()
+    _, pods, policies = part.columns()
+    assert len(set(policies.column("memory_calculate_policy"))) == 3
     assert len(np.unique(pods.class_code)) == 3
     assert [record.node for record in part.records(found)] == [w.header.node for w in fleet]
 
 
 def test_amounts_that_differ_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "MAX_USAGE_REQUEST", -7)
+    monkeypatch.setattr(resources, "allocated", lambda count, _: np.ones((count, 2), np.int64))
     with pytest.raises(SystemExit, match="the loop's amounts differ"):
         resources.report(3, 6, [3], 1)

@@ -1,48 +1,44 @@
 """Batch: the capacity of a node that usage or requests of Prod and Mid leave.
 
 Formulas and names of the policies are those of
-[Koordinator](https://koordinator.sh/docs/architecture/resource-model).
+[Koordinator](https://koordinator.sh/docs/architecture/resource-model). `batch` computes the amount
+and its terms, `formula_text` shows the same formula with its names. A new term needs a place in
+both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`).
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import IntArray
+from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.pairs import pairs
 from pipeline.processors.overcommit.resource_columns import (
-    MAX_USAGE_REQUEST,
     NO_LIMIT,
-    REQUEST,
     NodeAmounts,
     PodAmounts,
-    Strategies,
+    Policies,
     by_node,
     percent_of,
 )
+from pipeline.processors.overcommit.tier import FormulaText, TermLine, Tier
+from pipeline.topics.node_resources import NodeResourcesRecord
 
+TAKEN: Final[Mapping[str, str]] = {
+    "request": "reserved + requested",
+    "maxUsageRequest": "outside + larger",
+    "usage": "outside + used",
+}
+"""What Prod, Mid and processes outside of Kubernetes take, by calculate policy."""
 
-class Batch(NamedTuple):
-    """The amounts (nodes, 2) and their terms.
-
-    `outside` is for processes outside of Kubernetes: their usage or reservation. The policy takes
-    `used`, `requested` or `larger` for Prod and Mid; `promised` goes to Mid beyond that.
-    """
-
-    amount: IntArray
-    margin: IntArray
-    outside: IntArray
-    reserved: IntArray
-    used: IntArray
-    requested: IntArray
-    larger: IntArray
-    promised: IntArray
+AMOUNT: Final = "max(capacity - margin - taken - promised, 0)"
+LIMITED: Final = f"min({AMOUNT}, trunc(capacity * percent / 100))"
 
 
 def batch(
-    nodes: NodeAmounts, pods: PodAmounts, strategies: Strategies, mid: IntArray | None = None
-) -> Batch:
+    nodes: NodeAmounts, pods: PodAmounts, policies: Policies, mid: IntArray | None = None
+) -> Tier:
     """Compute Batch of each node; `mid` (nodes, 2) is the amount promised to Mid.
 
     Idle capacity is promised once, and first to Mid, which Batch yields to anyway. The policy
@@ -53,37 +49,73 @@ def batch(
     listed pod counts, too. Under maxUsageRequest pods without usage count their request;
     Koordinator leaves them out at the level of nodes, so that new pods cause a gap.
     """
-    count = len(nodes.capacity)
-    pods = pods.of(~pods.is_low & (pods.is_listed | pods.has_usage))
-    listed, every = pods.is_listed, np.ones(len(pods.node), bool)
+    pods = pods.select(~pods.is_low & (pods.is_listed | pods.has_usage))
+    listed = pods.is_listed
     usage = np.where(pairs(pods.has_usage), pods.usage, pods.request)
-    counted = usage.copy()
-    held = pods.is_lse & listed
-    counted[held, 0] = pods.request[held, 0]
+    used = usage.copy()
+    exclusive = pods.is_lse & listed
+    used[exclusive, 0] = pods.request[exclusive, 0]
     larger = np.maximum(usage, np.where(pairs(listed), pods.request, 0))
-    margin = percent_of(nodes.capacity, 100 - strategies.reclaim_percent)
-    reserved = nodes.reserved
-    outside = np.maximum(nodes.system + nodes.prod_apps + nodes.mid_apps, reserved)
-    used = by_node(count, pods, counted, every)
-    requested = by_node(count, pods, pods.request, listed)
-    of_larger = by_node(count, pods, larger, every)
-    by_request = strategies.policy == REQUEST
-    by_larger = strategies.policy == MAX_USAGE_REQUEST
+    by_request, by_larger = _policies(policies)
 
-    def as_policy(of_requests: IntArray, of_larger: IntArray, of_usage: IntArray) -> IntArray:
-        return np.select([by_request, by_larger], [of_requests, of_larger], of_usage)
+    def sums(amounts: IntArray, counted: BoolArray | None = None) -> IntArray:
+        return by_node(len(nodes.capacity), pods, amounts, counted)
 
-    taken = as_policy(reserved + requested, outside + of_larger, outside + used)
-    promised = np.zeros_like(taken)
+    def by_policy(request: IntArray, larger: IntArray, usage: IntArray) -> IntArray:
+        return np.select([by_request, by_larger], [request, larger], usage)
+
+    terms = {
+        "capacity": nodes.capacity,
+        "margin": percent_of(nodes.capacity, 100 - policies.pair("{}_reclaim_threshold_percent")),
+        "outside": np.maximum(nodes.system + nodes.prod_apps + nodes.mid_apps, nodes.reserved),
+        "reserved": nodes.reserved,
+        "used": sums(used),
+        "requested": sums(pods.request, listed),
+        "larger": sums(larger),
+    }
+    taken = by_policy(
+        terms["reserved"] + terms["requested"],
+        terms["outside"] + terms["larger"],
+        terms["outside"] + terms["used"],
+    )
+    terms["promised"] = np.zeros_like(taken)
     if mid is not None:
         is_mid = pods.class_code == CLASS_CODES["mid"]
-        counted_of_mid = as_policy(
-            by_node(count, pods, pods.request, listed & is_mid),
-            by_node(count, pods, larger, is_mid),
-            by_node(count, pods, counted, is_mid),
+        counted = by_policy(
+            sums(pods.request, listed & is_mid), sums(larger, is_mid), sums(used, is_mid)
         )
-        promised = np.maximum(mid - counted_of_mid, 0)
-    left = np.maximum(nodes.capacity - margin - taken - promised, 0)
-    limit = percent_of(nodes.capacity, strategies.batch_percent)
-    amount = np.where(strategies.batch_percent == NO_LIMIT, left, np.minimum(left, limit))
-    return Batch(amount, margin, outside, reserved, used, requested, of_larger, promised)
+        terms["promised"] = np.maximum(mid - counted, 0)
+    amount = np.maximum(nodes.capacity - terms["margin"] - taken - terms["promised"], 0)
+    percent = policies.pair("batch_{}_threshold_percent")
+    limited = np.minimum(amount, percent_of(nodes.capacity, percent))
+    return Tier(np.where(percent == NO_LIMIT, amount, limited), terms)
+
+
+def formula_text(
+    record: NodeResourcesRecord, resource: str, terms: Mapping[str, float]
+) -> FormulaText:
+    """The formula of Batch for `resource` (cpu or memory) of a record with these `terms`."""
+    policy: str = getattr(record.strategy, f"{resource}_calculate_policy")
+    # As in `_policies`.
+    if policy not in TAKEN or (policy == "request" and resource == "cpu"):
+        policy = "usage"
+    summands = TAKEN[policy].split(" + ")
+    percent: int | None = getattr(record.strategy, f"batch_{resource}_threshold_percent")
+    return FormulaText(
+        heading=f"policy: {policy}",
+        lines=[
+            *map(TermLine, ("capacity", "margin", "promised", *summands)),
+            TermLine("taken", TAKEN[policy]),
+        ],
+        amount=AMOUNT if percent is None else LIMITED,
+        values={**terms, "taken": sum(map(terms.__getitem__, summands)), "percent": percent or 0},
+    )
+
+
+def _policies(policies: Policies) -> tuple[BoolArray, BoolArray]:
+    """Where requests count, and where the larger of usage and request, (nodes, 2); elsewhere usage.
+    Only memory may be offered by requests. An unknown policy counts as usage."""
+    policy = policies.pair("{}_calculate_policy")
+    by_request: BoolArray = policy == "request"
+    by_request[:, 0] = False
+    return by_request, policy == "maxUsageRequest"

@@ -1,7 +1,8 @@
 """Mid: requests of Prod that will not be used, and a share of unrequested capacity.
 
 `FORMULAS` has the published formulas by name: `source` is Koordinator's code, `v1.6` and `v1.3` are
-the notes of its releases, `proposal` its design proposal. Static mode overrides all of them.
+the notes of its releases, `proposal` its design proposal. Static mode overrides all of them. Each
+formula has its computation and its expressions for `explain`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,73 +11,69 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
+from pipeline.processors.model.pairs import pairs
 from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
-    Strategies,
+    Policies,
     by_node,
     percent_of,
 )
+from pipeline.processors.overcommit.tier import FormulaText, TermLine, Tier
+from pipeline.processors.policy.colocation_config import STATIC
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.resource_amounts import Resources
+
+USUAL_FORMULA: Final = Overcommit().mid_formula
+_NOTHING: Final = np.zeros((1, 2), np.int64)
 
 
-class Mid(NamedTuple):
-    """The amounts (nodes, 2) and their terms.
+class _Inputs(NamedTuple):
+    """Inputs of a formula: `unused` is the node's present idle capacity, `allocated` the requests
+    of Prod."""
 
-    `reclaimable` is unused by Prod as the formula counts it, `unused` is the node's present idle
-    capacity, `allocated` the requests of Prod, `unallocated` the rest of the node, and `limit` the
-    most that Mid may be.
-    """
-
-    amount: IntArray
-    reclaimable: IntArray
-    unused: IntArray
-    allocated: IntArray
-    unallocated: IntArray
-    limit: IntArray
-
-
-class Percents(NamedTuple):
-    """Parameters of formulas, (nodes,): the margin on the peak of Prod that the peak does not
-    contain yet, and the share of Prod's requests that may be offered."""
-
-    margin: IntArray
-    reclaim: IntArray
-
-
-class _Terms(NamedTuple):
     nodes: NodeAmounts
-    strategies: Strategies
-    percents: Percents
+    policies: Policies
     unused: IntArray
     allocated: IntArray
-
-    @property
-    def kept(self) -> IntArray:
-        """What the requests of Prod leave of allocatable and of capacity beside processes outside
-        of Kubernetes."""
-        nodes = self.nodes
-        room = np.minimum(nodes.allocatable, nodes.capacity - outside(nodes))
-        kept: IntArray = np.maximum(room - self.allocated, 0)
-        return kept
 
     @property
     def limit(self) -> IntArray:
-        return percent_of(self.nodes.allocatable, self.strategies.mid_percent)
+        """The most that Mid may be."""
+        return percent_of(self.nodes.allocatable, self.policies.pair("mid_{}_threshold_percent"))
 
     @property
-    def share(self) -> IntArray:
-        return self.strategies.mid_unallocated_percent
+    def unallocated(self) -> IntArray:
+        """What requests of Prod leave of allocatable, and of capacity without processes outside of
+        Kubernetes."""
+        nodes = self.nodes
+        room = np.minimum(nodes.allocatable, nodes.capacity - outside(nodes))
+        return np.asarray(np.maximum(room - self.allocated, 0))
 
-    def beside(self, peak: IntArray, of: IntArray) -> IntArray:
-        """What `peak` leaves of `of`; 0 if the peak is unknown."""
-        known = self.nodes.has_peak[:, None]
-        return np.where(known, np.maximum(of - peak, 0), 0)
+    def share_of(self, unallocated: IntArray) -> IntArray:
+        """The share of unallocated capacity for Mid."""
+        return percent_of(unallocated, self.policies.pair("mid_unallocated_percent"))
 
-    @property
-    def below_margin(self) -> IntArray:
-        """Requests of Prod less its peak with the margin, which is rounded up."""
-        peak, margin = self.nodes.prod_peak, self.percents.margin[:, None]
-        return self.beside(peak - (-peak * margin) // 100, self.allocated)
+    def above_peak(self, requests: IntArray) -> IntArray:
+        """Requests above the peak of Prod; 0 if the peak is unknown."""
+        above = np.maximum(requests - self.nodes.prod_peak, 0)
+        return np.where(pairs(self.nodes.has_peak), above, 0)
+
+    def tier(
+        self, amount: IntArray, reclaimable: IntArray, unallocated: IntArray, limit: IntArray
+    ) -> Tier:
+        """Mid with all terms."""
+        terms = {
+            "allocatable": self.nodes.allocatable,
+            "allocated": self.allocated,
+            "prod_peak": self.nodes.prod_peak,
+            "reclaimable": reclaimable,
+            "unused": self.unused,
+            "unallocated": unallocated,
+            "limit": limit,
+        }
+        return Tier(amount, terms)
 
 
 def allocated(nodes: int, pods: PodAmounts) -> IntArray:
@@ -85,80 +82,144 @@ def allocated(nodes: int, pods: PodAmounts) -> IntArray:
 
 
 def unmeasured(nodes: int, pods: PodAmounts) -> IntArray:
-    """What Prod asked for, (nodes, 2), by pods of which there is no usage: nobody can say yet what
-    of it they leave."""
+    """What Prod asked for by pods without usage, (nodes, 2): what they will leave of it is
+    unknown."""
     return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
-
-
-def mid(
-    nodes: NodeAmounts,
-    allocated: IntArray,
-    strategies: Strategies,
-    percents: Percents,
-    formula: str = "v1.6",
-) -> Mid:
-    """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
-    unknown formula."""
-    unused = np.where(nodes.has_usage[:, None], np.maximum(nodes.capacity - nodes.usage, 0), 0)
-    terms = _Terms(nodes, strategies, percents, unused, allocated)
-    found = FORMULAS[formula](terms)
-    of_capacity = percent_of(nodes.capacity, strategies.mid_percent)
-    static = np.minimum(percent_of(nodes.capacity, strategies.mid_static_percent), of_capacity)
-    amount = np.where(strategies.is_static[:, None], static, found.amount)
-    return found._replace(amount=amount)
 
 
 def outside(nodes: NodeAmounts) -> IntArray:
     """Usage or reservation of processes outside of Kubernetes, (nodes, 2), whichever is larger."""
-    of: IntArray = np.maximum(nodes.system + nodes.prod_apps, nodes.reserved)
-    return of
+    return np.asarray(np.maximum(nodes.system + nodes.prod_apps, nodes.reserved))
 
 
-def _source(terms: _Terms) -> Mid:
+def mid(
+    nodes: NodeAmounts, allocated: IntArray, policies: Policies, formula: str = USUAL_FORMULA
+) -> Tier:
+    """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
+    unknown formula."""
+    unused = np.where(pairs(nodes.has_usage), np.maximum(nodes.capacity - nodes.usage, 0), 0)
+    tier = FORMULAS[formula].compute(_Inputs(nodes, policies, unused, allocated))
+    fixed = percent_of(nodes.capacity, policies.pair("mid_static_{}_reserved_percent"))
+    most = percent_of(nodes.capacity, policies.pair("mid_{}_threshold_percent"))
+    is_static = policies.pair("mid_reclaim_mode") == STATIC
+    return tier._replace(amount=np.where(is_static, np.minimum(fixed, most), tier.amount))
+
+
+FIXED: Final = "min(trunc(capacity * fixed / 100), trunc(capacity * most / 100))"
+"""The amount in static mode."""
+
+
+class Formula(NamedTuple):
+    """A formula of Mid: its computation, and the expressions of the amount and of what Prod leaves
+    unused; without the latter the predictor decides that."""
+
+    compute: Callable[[_Inputs], Tier]
+    amount: str
+    reclaimable: str = ""
+
+
+def _source(inputs: _Inputs) -> Tier:
     """Koordinator's code: of capacity, and with the share of unallocated below the limit."""
-    nodes = terms.nodes
-    unallocated = np.maximum(nodes.capacity - outside(nodes) - terms.allocated, 0)
-    reclaimable = np.minimum(nodes.reclaimable, terms.unused)
-    limit = percent_of(nodes.capacity, terms.strategies.mid_percent)
-    amount = np.minimum(reclaimable + percent_of(unallocated, terms.share), limit)
-    return Mid(amount, reclaimable, terms.unused, terms.allocated, unallocated, limit)
+    nodes = inputs.nodes
+    unallocated = np.maximum(nodes.capacity - outside(nodes) - inputs.allocated, 0)
+    reclaimable = np.minimum(nodes.reclaimable, inputs.unused)
+    limit = percent_of(nodes.capacity, inputs.policies.pair("mid_{}_threshold_percent"))
+    amount = np.minimum(reclaimable + inputs.share_of(unallocated), limit)
+    return inputs.tier(amount, reclaimable, unallocated, limit)
 
 
-def _v1_6(terms: _Terms) -> Mid:
+def _v1_6(inputs: _Inputs) -> Tier:
     """Koordinator's notes of release 1.6: at most the node's idle capacity."""
-    reclaimable = np.minimum(terms.below_margin, terms.unused)
-    return _of(terms, reclaimable, percent_of(terms.kept, terms.share))
+    reclaimable = np.minimum(inputs.above_peak(inputs.allocated), inputs.unused)
+    unallocated = inputs.unallocated
+    return _limited(inputs, reclaimable, unallocated, inputs.share_of(unallocated))
 
 
-def _v1_3(terms: _Terms) -> Mid:
+def _v1_3(inputs: _Inputs) -> Tier:
     """Koordinator's notes of release 1.3."""
-    return _of(terms, terms.below_margin, np.zeros_like(terms.allocated))
+    return _limited(inputs, inputs.above_peak(inputs.allocated), inputs.unallocated)
 
 
-def _proposal(terms: _Terms) -> Mid:
+def _proposal(inputs: _Inputs) -> Tier:
     """Koordinator's proposal: a share of Prod's requests, less its peak."""
-    return _of(terms, _shared(terms), np.zeros_like(terms.allocated))
+    return _limited(inputs, _shared(inputs), inputs.unallocated)
 
 
-def _proposal_unallocated(terms: _Terms) -> Mid:
+def _proposal_unallocated(inputs: _Inputs) -> Tier:
     """Koordinator's proposal for later: with all unallocated capacity."""
-    return _of(terms, _shared(terms), terms.kept)
+    unallocated = inputs.unallocated
+    return _limited(inputs, _shared(inputs), unallocated, unallocated)
 
 
-def _shared(terms: _Terms) -> IntArray:
-    of = percent_of(terms.allocated, terms.percents.reclaim[:, None])
-    return terms.beside(terms.nodes.prod_peak, of)
+def _shared(inputs: _Inputs) -> IntArray:
+    share = percent_of(inputs.allocated, inputs.policies.pair("mid_reclaim_percent"))
+    return inputs.above_peak(share)
 
 
-def _of(terms: _Terms, reclaimable: IntArray, more: IntArray) -> Mid:
-    amount = np.minimum(reclaimable, terms.limit) + more
-    return Mid(amount, reclaimable, terms.unused, terms.allocated, terms.kept, terms.limit)
+def _limited(
+    inputs: _Inputs, reclaimable: IntArray, unallocated: IntArray, more: IntArray = _NOTHING
+) -> Tier:
+    limit = inputs.limit
+    amount = np.minimum(reclaimable, limit) + more
+    return inputs.tier(amount, reclaimable, unallocated, limit)
 
 
-FORMULAS: Final[Mapping[str, Callable[[_Terms], Mid]]] = {
-    "proposal": _proposal,
-    "proposal-unallocated": _proposal_unallocated,
-    "v1.3": _v1_3,
-    "v1.6": _v1_6,
-    "source": _source,
+_ABOVE_PEAK: Final = "max(allocated - prod_peak, 0)"
+_SHARED: Final = "max(trunc(allocated * share / 100) - prod_peak, 0)"
+_LIMITED: Final = "min(reclaimable, limit)"
+_UNALLOCATED: Final = "trunc(unallocated * percent / 100)"
+
+FORMULAS: Final[Mapping[str, Formula]] = {
+    "proposal": Formula(_proposal, _LIMITED, _SHARED),
+    "proposal-unallocated": Formula(_proposal_unallocated, f"{_LIMITED} + unallocated", _SHARED),
+    "v1.3": Formula(_v1_3, _LIMITED, _ABOVE_PEAK),
+    "v1.6": Formula(_v1_6, f"{_LIMITED} + {_UNALLOCATED}", f"min({_ABOVE_PEAK}, unused)"),
+    "source": Formula(_source, f"min(reclaimable + {_UNALLOCATED}, limit)"),
 }
+
+
+def formula_of(policy: Overcommit) -> str:
+    """The formula in force. An unknown one, as in a record of a newer release, counts as the
+    default."""
+    return policy.mid_formula if policy.mid_formula in FORMULAS else USUAL_FORMULA
+
+
+def formula_text(
+    record: NodeResourcesRecord, resource: str, terms: Mapping[str, float]
+) -> FormulaText:
+    """The formula of Mid for `resource` (cpu or memory) of a record with these `terms` and the
+    capacity."""
+    policy = record.strategy
+    values = {
+        **terms,
+        "percent": policy.mid_unallocated_percent,
+        "share": policy.mid_reclaim_percent,
+        "fixed": getattr(policy, f"mid_static_{resource}_reserved_percent"),
+        "most": getattr(policy, f"mid_{resource}_threshold_percent"),
+    }
+    if policy.mid_reclaim_mode == STATIC:
+        return FormulaText("formula: a fixed share", [TermLine("capacity")], FIXED, values)
+    name = formula_of(policy)
+    formula = FORMULAS[name]
+    is_peak_known = record.mid_terms.prod_peak != Resources()
+    if not formula.reclaimable:
+        label = f"reclaimable, by {record.predictor}, at most unused"
+        reclaimable = TermLine("reclaimable", label=label)
+    elif is_peak_known:
+        reclaimable = TermLine("reclaimable", formula.reclaimable)
+    else:
+        reclaimable = TermLine("reclaimable", label="reclaimable, 0 without a peak")
+    peak_label = "prod_peak, with margin and what was not measured"
+    return FormulaText(
+        heading=f"formula: {name}",
+        lines=[
+            *map(TermLine, ("allocatable", "allocated", "unused", "unallocated")),
+            TermLine("limit", label="limit, the most that the policy allows for Mid"),
+            TermLine("prod_peak", label=peak_label)
+            if is_peak_known
+            else TermLine("prod_peak", unknown=f"{record.predictor} has no peak of Prod"),
+            reclaimable,
+        ],
+        amount=formula.amount,
+        values=values,
+    )

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
+from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, KnownTiers, is_due, written
 from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
 from pipeline.processors.policy.normalization import read_ratio
@@ -78,7 +78,7 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
         return []
     in_force = [case.strategy or Overcommit() for case in cases]
     ages = np.array([_age(case, now) for case in cases])
-    fresh = is_fresh(ages, strategies(in_force)).tolist()
+    fresh = is_fresh(ages, Policies(in_force)).tolist()
     wanted = [_wanted(*one) for one in zip(cases, ages.tolist(), fresh, strict=True)]
     ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
     old = np.array([case.amounts for case in cases], np.int64)

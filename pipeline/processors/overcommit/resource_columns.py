@@ -1,4 +1,4 @@
-"""Columns of nodes, of their pods, and of strategies: the inputs of Mid and Batch.
+"""Columns of nodes, of their pods, and of policies: the inputs of Mid and Batch.
 
 Amounts are rows of millicores and bytes. Unknown amounts of a node are 0; `has_usage` and
 `has_peak` tell whether usage and peak are known.
@@ -8,24 +8,19 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.policy.colocation_config import STATIC
+from pipeline.processors.model.pairs import paired
 from pipeline.topics.overcommit_policy import Overcommit
 
 RESOURCES: Final = ("cpu_millicores", "memory_bytes")
 
-USAGE: Final = 0
-REQUEST: Final = 1
-MAX_USAGE_REQUEST: Final = 2
-_POLICIES: Final = {"request": REQUEST, "maxUsageRequest": MAX_USAGE_REQUEST}
-
 NO_LIMIT: Final = -1
 _MOST_PERCENT: Final = 10_000
-_COLUMNS: Final = 17
 
 # By the code of a class.
 _LOW: Final = np.array([name in ("batch", "free") for name in CLASS_CODES])
@@ -84,81 +79,59 @@ class PodAmounts(NamedTuple):
         """Whether the class is Prod, none or unknown."""
         return _PROD.take(self.class_code)
 
-    def of(self, some: BoolArray) -> "PodAmounts":
-        """The pods for which `some` (pods,) is true."""
-        (at,) = some.nonzero()
+    def select(self, selected: BoolArray) -> "PodAmounts":
+        """The pods for which `selected` (pods,) is true."""
+        (rows,) = selected.nonzero()
         columns: Iterable[Any] = self
-        return PodAmounts(*(column.take(at, axis=0) for column in columns))
+        return PodAmounts(*(column.take(rows, axis=0) for column in columns))
 
 
-class Strategies(NamedTuple):
-    """The percents and policies in force for each node, (nodes, 2) or (nodes,)."""
+class Policies:
+    """The policies of n nodes: one column for each field of `Overcommit`."""
 
-    reclaim_percent: IntArray
-    policy: IntArray
-    batch_percent: IntArray
-    mid_percent: IntArray
-    mid_unallocated_percent: IntArray
-    mid_static_percent: IntArray
-    is_static: BoolArray
-    degrade_seconds: IntArray
-    mid_reclaim_percent: IntArray
-    promises_once: BoolArray
-    buffer_percent: IntArray
+    def __init__(self, policies: Sequence[Overcommit]) -> None:
+        self._rows = np.array([_row(policy) for policy in policies], _ROW)
+        self._pairs: dict[str, npt.NDArray[Any]] = {}
+
+    def column(self, field: str) -> npt.NDArray[Any]:
+        """The values of a field, (n,)."""
+        return self._rows[field]
+
+    def pair(self, field: str) -> npt.NDArray[Any]:
+        """The values for cpu and memory, (n, 2), of the two fields that have the resource in place
+        of `{}`, or of one field for both."""
+        values = self._pairs.get(field)
+        if values is None:
+            cpu, memory = (self._rows[field.format(resource)] for resource in ("cpu", "memory"))
+            values = self._pairs[field] = paired(cpu, memory)
+        return values
 
 
-def strategies(of: Sequence[Overcommit]) -> Strategies:
-    """The columns of these strategies."""
-    rows = np.array([_row(one) for one in of], np.int64).reshape(len(of), _COLUMNS)
-
-    def both(first: int) -> IntArray:
-        return rows[:, first : first + 2]
-
-    return Strategies(
-        policy=both(0),
-        reclaim_percent=both(2),
-        batch_percent=both(4),
-        mid_percent=both(6),
-        mid_static_percent=both(8),
-        buffer_percent=both(10),
-        mid_unallocated_percent=rows[:, 12:13],
-        mid_reclaim_percent=rows[:, 13],
-        degrade_seconds=60 * rows[:, 14],
-        is_static=rows[:, 15].astype(np.bool_),
-        promises_once=rows[:, 16].astype(np.bool_),
-    )
+_TYPES: Final = {str: object, bool: np.bool_, float: np.float64}
+_ROW: Final = np.dtype(
+    [
+        (field, _TYPES.get(type(value), np.int64))
+        for field, value in msgspec.structs.asdict(Overcommit()).items()
+    ],
+    align=True,
+)
 
 
 @lru_cache(maxsize=4096)  # most nodes have that of their pool
-def _row(of: Overcommit) -> tuple[int, ...]:
-    """The columns of a strategy: pairs, numbers, flags."""
-    percents = (
-        of.cpu_reclaim_threshold_percent, of.memory_reclaim_threshold_percent,
-        _or(of.batch_cpu_threshold_percent, NO_LIMIT),
-        _or(of.batch_memory_threshold_percent, NO_LIMIT),
-        of.mid_cpu_threshold_percent, of.mid_memory_threshold_percent,
-        of.mid_static_cpu_reserved_percent, of.mid_static_memory_reserved_percent,
-        of.buffer_percent, of.buffer_percent,
-        of.mid_unallocated_percent, of.mid_reclaim_percent, of.degrade_time_minutes,
+def _row(policy: Overcommit) -> tuple[Any, ...]:
+    """Its fields, whole numbers within bounds; `NO_LIMIT` for None."""
+    return tuple(
+        NO_LIMIT if value is None
+        else min(max(value, NO_LIMIT), _MOST_PERCENT) if type(value) is int
+        else value
+        for value in msgspec.structs.astuple(policy)
     )  # fmt: skip
-    return (
-        # Only memory may be offered by requests.
-        MAX_USAGE_REQUEST if of.cpu_calculate_policy == "maxUsageRequest" else USAGE,
-        _POLICIES.get(of.memory_calculate_policy, USAGE),
-        *(min(max(percent, -1), _MOST_PERCENT) for percent in percents),
-        of.mid_reclaim_mode == STATIC,
-        of.promise_once,
-    )
 
 
-def _or(percent: int | None, unset: int) -> int:
-    return unset if percent is None else percent
-
-
-def is_fresh(ages_seconds: npt.NDArray[np.float64], strategies: Strategies) -> BoolArray:
+def is_fresh(ages_seconds: npt.NDArray[np.float64], policies: Policies) -> BoolArray:
     """Which nodes (nodes,) have fresh data: at most as old as the limit. NaN is an unknown age.
     Data as far in the future is stale, too, because one of two clocks is wrong."""
-    fresh: BoolArray = np.abs(ages_seconds) <= strategies.degrade_seconds
+    fresh: BoolArray = np.abs(ages_seconds) <= 60 * policies.column("degrade_time_minutes")
     return fresh
 
 
@@ -171,16 +144,20 @@ def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
     return cut
 
 
-def by_node(nodes: int, pods: PodAmounts, amounts: IntArray, of: BoolArray) -> IntArray:
-    """The sum (nodes, 2) of the amounts of the pods marked by `of`, exact in 64 bits."""
-    (at,) = of.nonzero()
-    node = pods.node.take(at)
+def by_node(
+    nodes: int, pods: PodAmounts, amounts: IntArray, counted: BoolArray | None = None
+) -> IntArray:
+    """The sum (nodes, 2) of the amounts of the `counted` pods, or of all, exact in 64 bits."""
+    node = pods.node
+    if counted is not None:
+        (rows,) = counted.nonzero()
+        node, amounts = node.take(rows), amounts.take(rows, axis=0)
     if (node[1:] < node[:-1]).any():
         order = node.argsort(kind="stable")
-        at, node = at.take(order), node.take(order)
+        node, amounts = node.take(order), amounts.take(order, axis=0)
     sums = np.zeros((nodes, len(RESOURCES)), np.int64)
     starts = node.searchsorted(np.arange(nodes + 1))
     (some,) = np.diff(starts).nonzero()
     if len(some):
-        sums[some] = np.add.reduceat(amounts.take(at, axis=0), starts[some], axis=0)
+        sums[some] = np.add.reduceat(amounts, starts[some], axis=0)
     return sums

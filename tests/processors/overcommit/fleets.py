@@ -9,14 +9,14 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
-    Strategies,
-    strategies,
+    Policies,
 )
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of
 from pipeline.processors.policy.springtide_config import SpringtideConfig
 
+CONFIG = SpringtideConfig(mid_reclaim_percent=60)
 AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
 PERCENT = st.integers(0, 1000)
 
@@ -75,7 +75,7 @@ def amounts(of: list[tuple[int, int]]) -> Any:
     return np.array(of, np.int64).reshape(len(of), 2)
 
 
-def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Strategies]:
+def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Policies]:
     nodes = [node for node, _ in fleet]
     pods = [(number, pod) for number, (_, on) in enumerate(fleet) for pod in on]
 
@@ -107,7 +107,5 @@ def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Strategies]:
             request=amounts([pod.request for _, pod in pods]),
             usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
         ),
-        strategies(
-            [overcommit_of(merged(DEFAULTS, node.own), SpringtideConfig()) for node in nodes]
-        ),
+        Policies([overcommit_of(merged(DEFAULTS, node.own), CONFIG) for node in nodes]),
     )

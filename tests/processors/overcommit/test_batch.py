@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pipeline.processors.overcommit.batch import Batch, batch
+from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.resource_columns import PodAmounts as PodColumns
 from pipeline.processors.overcommit.resource_columns import by_node, percent_of
+from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
@@ -48,7 +49,7 @@ def oracle(node: Node, pods: list[Pod], r: int, mid: int = 0) -> int:
     return left if cap is None else min(left, capacity * cap // 100)
 
 
-def work_out(fleet: Fleet) -> Batch:
+def work_out(fleet: Fleet) -> Tier:
     return batch(*columns(fleet))
 
 
@@ -80,16 +81,16 @@ def test_what_is_idle_is_enough_for_both(fleet: Fleet, promised: list[tuple[int,
     mid = np.array(promised[: len(fleet)], np.int64)
     idle = work_out(uncapped).amount
     found = batch(*columns(uncapped), mid)
-    assert (found.amount + np.minimum(found.promised, idle) == idle).all()
+    assert (found.amount + np.minimum(found.terms["promised"], idle) == idle).all()
 
 
 @given(FLEET)
 def test_other_nodes_change_nothing(fleet: Fleet) -> None:
     together = work_out(fleet)
     alone = [work_out([one]) for one in fleet]
-    for name in Batch._fields:
-        apart = np.concatenate([getattr(one, name) for one in alone])
-        assert (getattr(together, name) == apart).all()
+    assert (together.amount == np.concatenate([tier.amount for tier in alone])).all()
+    for name, term in together.terms.items():
+        assert (term == np.concatenate([tier.terms[name] for tier in alone])).all()
 
 
 @given(FLEET, st.sampled_from(["system", "kubelet", "annotated", "prod_apps"]))
@@ -132,8 +133,10 @@ def test_in_which_order_pods_stand_changes_nothing(fleet: Fleet, random: Random)
     random.shuffle(order)
     at = np.array(order, np.int64)
     shuffled = PodColumns._make(column[at] for column in pods)
-    for one, other in zip(batch(nodes, pods, of), batch(nodes, shuffled, of), strict=True):
-        assert one.tolist() == other.tolist()
+    tier, other = batch(nodes, pods, of), batch(nodes, shuffled, of)
+    assert tier.amount.tolist() == other.amount.tolist()
+    for name, term in tier.terms.items():
+        assert term.tolist() == other.terms[name].tolist()
 
 
 def test_sums_beyond_what_floats_hold_are_exact() -> None:
@@ -147,8 +150,7 @@ def test_sums_beyond_what_floats_hold_are_exact() -> None:
         request=np.array([[large, 1], [3, 2**53 + 1], [large, 2**53]]),
         usage=np.zeros((3, 2), np.int64),
     )
-    every = np.ones(3, bool)
-    assert by_node(4, pods, pods.request, every).tolist() == [
+    assert by_node(4, pods, pods.request).tolist() == [
         [3, 2**53 + 1], [0, 0], [2 * large, 2**53 + 1], [0, 0],
     ]  # fmt: skip
-    assert by_node(4, pods, pods.request, ~every).tolist() == [[0, 0]] * 4
+    assert by_node(4, pods, pods.request, ~pods.is_listed).tolist() == [[0, 0]] * 4

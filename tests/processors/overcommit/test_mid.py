@@ -1,21 +1,18 @@
 """Mid by each formula against a plain oracle in whole numbers, and the laws that it keeps."""
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.overcommit.mid import FORMULAS, Mid, Percents, allocated, mid
-from pipeline.processors.overcommit.resource_columns import is_fresh, strategies
+from pipeline.processors.overcommit.mid import FORMULAS, allocated, mid
+from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
+from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.topics.overcommit_policy import MID_FORMULAS, Overcommit
-from tests.processors.overcommit.fleets import FLEET, Fleet, Node, Pod, columns
+from tests.processors.overcommit.fleets import CONFIG, FLEET, Fleet, Node, Pod, columns
 
-MARGIN, RECLAIM = 10, 60
 NAMES = sorted(FORMULAS)
 
 
@@ -54,20 +51,18 @@ def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
     )
     peak = node.peak and node.peak[r]
     if formula.startswith("proposal"):
-        left = 0 if peak is None else max(allocated * RECLAIM // 100 - peak, 0)
+        share_of_prod = allocated * (CONFIG.mid_reclaim_percent or 0) // 100
+        left = 0 if peak is None else max(share_of_prod - peak, 0)
         return min(left, limit) + (rest if formula == "proposal-unallocated" else 0)
-    raised = math.ceil(Fraction((peak or 0) * (100 + MARGIN), 100))
-    left = 0 if peak is None else max(allocated - raised, 0)
+    left = 0 if peak is None else max(allocated - peak, 0)
     if formula == "v1.3":
         return min(left, limit)
     return min(left, unused, limit) + rest * share // 100
 
 
-def work_out(fleet: Fleet, formula: str) -> Mid:
-    count = len(fleet)
-    percents = Percents(np.full(count, MARGIN), np.full(count, RECLAIM))
+def work_out(fleet: Fleet, formula: str) -> Tier:
     nodes, pods, of = columns(fleet)
-    return mid(nodes, allocated(len(fleet), pods), of, percents, formula)
+    return mid(nodes, allocated(len(fleet), pods), of, formula)
 
 
 @given(FLEET, st.sampled_from(NAMES))
@@ -81,16 +76,17 @@ def test_it_is_what_the_words_say_for_every_node(fleet: Fleet, formula: str) -> 
 @given(FLEET, st.sampled_from(NAMES))
 def test_other_nodes_change_nothing(fleet: Fleet, formula: str) -> None:
     together = work_out(fleet, formula)
-    for name in Mid._fields:
-        apart = np.concatenate([getattr(work_out([one], formula), name) for one in fleet])
-        assert (getattr(together, name) == apart).all()
+    alone = [work_out([node], formula) for node in fleet]
+    assert (together.amount == np.concatenate([tier.amount for tier in alone])).all()
+    for name, term in together.terms.items():
+        assert (term == np.concatenate([tier.terms[name] for tier in alone])).all()
 
 
 @given(FLEET)
 def test_of_what_prod_leaves_no_more_than_the_node_does_not_use(fleet: Fleet) -> None:
     for formula in ("v1.6", "source"):
         found = work_out(fleet, formula)
-        assert (found.reclaimable <= found.unused).all()
+        assert (found.terms["reclaimable"] <= found.terms["unused"]).all()
 
 
 def test_an_empty_node_has_mid_where_the_unallocated_is_handed_on() -> None:
@@ -116,5 +112,5 @@ def test_a_formula_that_there_is_not_is_an_error() -> None:
     ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
 )
 def test_at_the_limit_what_is_known_may_still_be_used(age: float, fresh: bool) -> None:
-    of = strategies([Overcommit(degrade_time_minutes=10)])
+    of = Policies([Overcommit(degrade_time_minutes=10)])
     assert is_fresh(np.array([age]), of).tolist() == [fresh]

@@ -121,6 +121,15 @@ def test_every_term_of_a_node_that_was_worked_out_by_hand() -> None:
     assert found.batch == amount(16 - 1 - 3 - 5, 32 - 2 - 6 - 12)
 
 
+def test_records_have_every_term_of_both_formulas() -> None:
+    (found,) = work_out(shop(), peaks=[(4, 6)])
+    assert all(
+        term != Resources()
+        for terms in (found.mid_terms, found.batch_terms)
+        for term in msgspec.structs.astuple(terms)
+    )
+
+
 def test_as_upstream_where_capacity_may_be_promised_twice() -> None:
     (found,) = work_out(shop(with_overcommit(promise_once=False)), peaks=[(4, 6)])
     assert (found.mid, found.batch) == (amount(6, 14), amount(12, 24))

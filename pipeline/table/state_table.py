@@ -154,9 +154,19 @@ class Table:
             record.node, (-1, -1)
         ):
             return False
+        window = self._last_window(record.node)
         self._write(record.node, old._replace(state=record))
         self._departed.pop(record.node, None)
+        if (self._last_window(record.node) < window).any():
+            # A clock was set back: pods that the window before measured may be younger than this.
+            self.pods.unreported(self._index[record.node])
         return True
+
+    def _last_window(self, name: str) -> FloatArray:
+        """The end and the begin of the last window of a node, (2,); NaN where there is none."""
+        row = self._index.get(name, UNKNOWN_ROW)
+        end = self["as_of_seconds"][row]
+        return np.array([end, end - np.fmax(self["window_seconds"][row], 0.0)])
 
     def put_resources(self, record: OfferedResources) -> bool:
         """Take what a node offers to Mid and Batch; False if the table has a newer record."""

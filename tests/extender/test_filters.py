@@ -174,6 +174,15 @@ def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
     assert world.table.pods.flight[world.table.lookup(["a"])[0]].tolist() == [100, 70 << 20]
 
 
+def test_a_window_that_began_earlier_puts_younger_pods_in_flight_again() -> None:
+    world = World().node("a", node_state("a", age=10.0))
+    bound = pod("other", 2000, node="a", phase="Running", scheduled_at=format_time(NOW - 120))
+    world.table.put_pod(bound)
+    assert world.refused() == []
+    world.table.put_state(node_state("a", age=170.0, offset=1))
+    assert world.refused() == ["a"]
+
+
 def test_pods_may_extend_the_time_of_their_estimate() -> None:
     annotations = {
         "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled": "600",

@@ -102,7 +102,7 @@ class SettingsError(SpringtideError, ValueError):
         number, hint = getattr(error, "errno", None), None
         if number == errno.EADDRINUSE:
             none = ", null for no page" if or_none else ""
-            hint = f"another process uses the port: set {key} to another, 0 for any free port{none}"
+            hint = f"the port is in use: set {key} to another port, 0 for any free port{none}"
         elif number == errno.EACCES and 0 < port < 1024:
             hint = f"ports below 1024 need root: set {key} to another"
         elif number in _NO_ADDRESS or isinstance(error, gaierror):

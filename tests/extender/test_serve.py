@@ -215,7 +215,7 @@ async def test_a_taken_port_is_a_settings_error() -> None:
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}") as raised:
             await serve(feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.port"
-    assert "another process uses the port" in str(raised.value)
+    assert "the port is in use: set extender.port to another port" in str(raised.value)
 
 
 async def test_a_foreign_address_is_not_blamed_on_the_port() -> None:

@@ -1,10 +1,11 @@
-"""What predictors answer to windows, and the sums over pods once more, slowly."""
+"""Answers of predictors to windows, and a slow reference for sums over pods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
@@ -12,6 +13,7 @@ from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWi
 from pipeline.processors.model.peaks import NodePeaks
 from pipeline.processors.predictors.registry import build
 
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 ALL = (
     "percentile", "nsigma-v1", "nsigma-v2", "borg-default", "resource-central", "max", "autopilot",
     "vpa", "hourly-nsigma", "pods-nsigma",

@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.model.histogram import CPU_LAYOUT, VPA_CPU_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, NODE, VPA, Profile
-from pipeline.processors.predictors.autopilot import Autopilot
-from tests.processors.predictors.answers import answer
+from tests.processors.predictors.answers import LAWS, answer
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, Pod, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 # One half-life a window: all weights are powers of two.
 HALVING = Profile(half_life_seconds=(120.0, 120.0))
 
@@ -79,13 +77,3 @@ def test_an_idle_class_has_peak_zero_and_an_unseen_class_none() -> None:
     own = answer([window(1)], "autopilot").predictors["autopilot"]
     assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
     assert np.isnan(own.raw[ENTITIES.index("unknown")]).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"cpu": 2}, {"cpu": None}, {"memory_window_seconds": 0}, {"memory_window_seconds": 1e9}],
-)
-def test_options_out_of_range_are_refused_by_name(options: dict[str, float]) -> None:
-    (name,) = options
-    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
-        Autopilot(**options)

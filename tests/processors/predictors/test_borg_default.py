@@ -1,16 +1,11 @@
 """Borg's default: requests by a constant."""
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
-from pipeline.errors import PredictorError
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
-from pipeline.processors.predictors.borg_default import BorgDefault
-from tests.processors.predictors.answers import answer, learned, same
+from tests.processors.predictors.answers import LAWS, answer, learned, same
 from tests.processors.windows import GIB, Pod, streams, window
-
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 @given(streams())
@@ -61,14 +56,3 @@ def test_without_a_peak_of_the_system_what_prod_leaves_unused_is_unknown() -> No
     found = answer([window(i, [Pod("a", (0.1, GIB))]) for i in range(20)], "borg-default")
     assert np.isnan(found.predictors["borg-default"].raw[SYSTEM]).all()
     assert np.isnan(found.reclaimable.amount).all()
-
-
-@pytest.mark.parametrize("a", [0, -1.1, float("nan"), float("inf"), True, "1.1", None])
-def test_an_invalid_divisor_is_refused(a: object) -> None:
-    with pytest.raises(ValueError, match=r"^a is .* not a number above 0"):
-        BorgDefault(a=a)
-
-
-def test_an_unknown_option_is_an_error_that_names_the_predictor() -> None:
-    with pytest.raises(PredictorError, match="predictor borg-default has no option 'b'"):
-        learned([], "borg-default", options={"borg-default": {"b": 2.0}})

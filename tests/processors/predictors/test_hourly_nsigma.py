@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointLayoutError
 from pipeline.processors.model.model_config import ENTITIES, NODE, NodeWindow
-from pipeline.processors.predictors.hourly_nsigma import HourlyNSigma
-from tests.processors.predictors.answers import answer, learned
+from tests.processors.predictors.answers import LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, window
 
 MIDNIGHT_MS = 1_700_006_400_000
 HOUR_MS = 3_600_000
 HALF_HOUR_MS = HOUR_MS // 2
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 def at(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -> NodeWindow:
@@ -206,13 +204,3 @@ def test_another_machine_starts_without_history() -> None:
     windows = days(3, lambda hour: 8.0)
     other = [replace(w, machine_id="machine-2") for w in days(0.5, lambda hour: 1.0, first=3)]
     assert np.isnan(answer(windows + other, "hourly-nsigma").decided.raw[NODE]).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("days", 0), ("days", 400), ("days", "7"), ("history_seconds", -1),
-     ("history_seconds", float("nan"))],
-)  # fmt: skip
-def test_options_out_of_range_are_refused_by_name(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
-        HourlyNSigma(**{name: value})

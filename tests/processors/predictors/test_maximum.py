@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PredictorError
 from pipeline.processors.model.model_config import NODE, SYSTEM, NodeWindow
 from pipeline.processors.predictors.maximum import Maximum
-from tests.processors.predictors.answers import ALL, answer, learned
+from tests.processors.predictors.answers import ALL, LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 OTHERS = tuple(name for name in ALL if name != "max")
 
 
@@ -90,26 +88,3 @@ def test_columns_of_a_member_are_apart_from_the_same_predictor() -> None:
 )
 def test_prod_is_that_of_the_most_careful_member(members: list[str], prod: str) -> None:
     assert Maximum(members=members).prod == prod
-
-
-@pytest.mark.parametrize("members", [[], (), "percentile", ""])
-def test_invalid_members_are_refused(members: Any) -> None:
-    with pytest.raises(ValueError, match=r"^members is .* not a list of predictors"):
-        Maximum(members=members)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (of(["percentile", "tea-leaves"]), "there is no predictor 'tea-leaves'"),
-        (of(["percentile", "percentile"]), "predictors are named twice"),
-        (of(["percentile"], vpa={"cpu": 0.5}), "options for vpa, which does not run"),
-        (of(["vpa"], vpa={"cpu": 1.5}), "predictor vpa: cpu is 1.5"),
-        ({"max": {"members": []}}, "predictor max: members is"),
-    ],
-)
-def test_members_that_cannot_be_made_are_an_error(
-    options: dict[str, dict[str, Any]], problem: str
-) -> None:
-    with pytest.raises(PredictorError, match=problem):
-        learned([], "max", options=options)

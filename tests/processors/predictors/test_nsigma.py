@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow, Profile
 from pipeline.processors.model.training_batch import training_batch
-from tests.processors.predictors.answers import answer, learned, same, sums_of
+from tests.processors.predictors.answers import LAWS, answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 
 FAST = Profile(half_life_seconds=(600.0, 1200.0))
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 USAGE = st.tuples(st.floats(0, 64), st.floats(0, 64 * GIB))
 PROD = ENTITIES.index("prod")
 

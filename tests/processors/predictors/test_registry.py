@@ -1,6 +1,7 @@
 """Predictors by name: which there are, how they are made, and what is said when one is not."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -70,6 +71,20 @@ def test_predictors_are_built_in_order_with_their_options() -> None:
             "predictor max: members: there is no predictor",
         ),
         (["max"], {"max": {"options": {"nsigma-v1": {}}}}, "max: options: options for nsigma-v1"),
+        *(
+            (
+                ["max"],
+                {"max": {"members": m}},
+                "predictor max: members is .* not a list of predictors",
+            )
+            for m in ([], (), "percentile", "")
+        ),
+        (["max"], {"max": {"members": ["percentile"] * 2}}, "members: predictors are named twice"),
+        (
+            ["max"],
+            {"max": {"members": ["vpa"], "options": {"vpa": {"cpu": 1.5}}}},
+            "predictor max: options: predictor vpa: cpu is 1.5",
+        ),
         (["percentile"], {"percentile": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
         (["percentile"], {"percentile": {"cpu": True}}, "cpu is True, not a number from"),
         (["vpa"], {"vpa": {"gpu": 1}}, "predictor vpa has no option 'gpu'"),
@@ -81,6 +96,33 @@ def test_invalid_names_and_options_are_errors(
 ) -> None:
     with pytest.raises(PredictorError, match=problem):
         build(names, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        ("autopilot", "cpu", [2, None]),
+        ("autopilot", "memory_window_seconds", [0, 1e9]),
+        ("borg-default", "a", [0, -1.1, math.nan, math.inf, True, "1.1", None]),
+        ("hourly-nsigma", "days", [0, 400, "7"]),
+        ("hourly-nsigma", "history_seconds", [-1, math.nan]),
+        ("resource-central", "cpu", [1.01]),
+        ("resource-central", "memory", [-0.1, math.nan]),
+        ("resource-central", "history_seconds", [299, 86_401, "1d"]),
+        ("vpa", "cpu", [1.1]),
+        ("vpa", "memory", [-1]),
+        ("vpa", "margin_percent", [-0.5, math.nan]),
+        ("vpa", "floor_cpu_cores", [-0.025]),
+        ("vpa", "floor_memory_bytes", [math.inf]),
+    ],
+)
+def test_values_out_of_range_are_refused_by_option(
+    name: str, option: str, values: list[object]
+) -> None:
+    for value in values:
+        problem = rf"predictor {name}: {option} is .* not a number (from|above)"
+        with pytest.raises(PredictorError, match=problem):
+            build([name], {name: {option: value}})
 
 
 def test_an_unknown_name_is_answered_with_the_available_names() -> None:

@@ -6,15 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
-from pipeline.processors.predictors.resource_central import ResourceCentral, ranks_of
-from tests.processors.predictors.answers import answer, learned, same, sums_of
+from pipeline.processors.predictors.resource_central import ranks_of
+from tests.processors.predictors.answers import LAWS, answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, streams, window
 
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 USAGE = st.floats(1e-3, 64)
 SLOT_MS = 300_000
 OFF = 1.0012
@@ -125,19 +124,3 @@ def test_peaks_are_unknown_without_a_slot() -> None:
     assert np.isnan(own.pod_raw).all()
     assert np.isnan(own.raw[SYSTEM]).all()
     assert np.isnan(own.raw[NODE]).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"cpu": 1.01}, "cpu"),
-        ({"memory": -0.1}, "memory"),
-        ({"memory": float("nan")}, "memory"),
-        ({"history_seconds": 299}, "history_seconds"),
-        ({"history_seconds": 86_401}, "history_seconds"),
-        ({"history_seconds": "1d"}, "history_seconds"),
-    ],
-)
-def test_options_out_of_range_are_refused_by_name(options: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{named} is .* not a number from"):
-        ResourceCentral(**options)

@@ -1,6 +1,6 @@
 """Every installed predictor keeps every law, and every law finds a predictor that breaks it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -21,145 +21,117 @@ def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
     LAWS[law](Subject(available()[name].load()))
 
 
-class Broken(NSigmaV1):
-    """N-sigma with something wrong with its answer, its columns or what it does to others'."""
+class Correct(NSigmaV1):
+    """N-sigma with a column of its own. `broken` changes its attributes, answer or learning."""
 
     name = "broken"
     prod: Literal["pair", "classes"] = "pair"
     columns: Mapping[str, Column] = {"broken": Column((2,))}
 
+    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
+        """Learn nothing."""
+
+    def answer(self, peaks: Peaks, view: View) -> Any:
+        return peaks
+
+    def observe(self, rows: Rows, index: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+        self.learn(rows, index, values)
+
     def peak(self, view: View) -> Peaks:
-        return self.spoil(super().peak(view), view)
-
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return answer
+        peaks: Peaks = self.answer(super().peak(view), view)
+        return peaks
 
 
-class OneEntityShort(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities[:, 1:], answer.pods)
+def broken(label: str, **changes: Any) -> type[Correct]:
+    return type(label, (Correct,), changes)
 
 
-class InSinglePrecision(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, answer.pods.astype(np.float32))
+def answering(label: str, change: Callable[[Peaks], Any], **more: Any) -> type[Correct]:
+    return broken(label, answer=lambda self, peaks, view: change(peaks), **more)
 
 
-class Negative(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities - 1.0, answer.pods)
+def learning(label: str, learn: Callable[[Rows, IntArray, FloatArray], Any]) -> type[Correct]:
+    return broken(label, learn=lambda self, *learned: learn(*learned))
 
 
-class Infinite(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, np.where(np.isnan(answer.pods), np.inf, answer.pods))
+def writing(label: str, column: str, value: float) -> type[Correct]:
+    """It adds a value to a column, if there is such a column."""
+
+    def learn(rows: Rows, index: IntArray, values: FloatArray) -> None:
+        if column in rows.store:
+            rows.store[column][index] += value
+
+    return learning(label, learn)
 
 
-class WithATermPerPod(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, answer.pods, {"own": answer.pods})
+def _without_system(peaks: Peaks) -> Peaks:
+    return Peaks(np.where(np.arange(8)[:, None] == 1, np.nan, peaks.entities), peaks.pods)
 
 
-class ZeroForUnknown(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, np.nan_to_num(answer.pods))
+def _busiest(peaks: Peaks) -> Peaks:
+    busiest = np.fmax.reduce(peaks.entities[:, :1], axis=0)
+    return Peaks(np.where(np.isnan(peaks.entities), np.nan, busiest), peaks.pods)
 
 
-class SilentAboutTheSystem(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(np.where(np.arange(8)[:, None] == 1, np.nan, answer.entities), answer.pods)
+ZERO_FOR_UNKNOWN = answering("zero for unknown", lambda p: Peaks(p.entities, np.nan_to_num(p.pods)))
+COUNTING_ALL_ROWS = learning(
+    "counting all rows",
+    lambda rows, index, values: np.add.at(rows.store["broken"], index, len(index)),
+)
 
 
-class SilentByDesign(SilentAboutTheSystem):
-    never = ("system",)
-
-
-class SilentAboutPods(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, np.full(answer.pods.shape, np.nan))
-
-
-class ByTheBusiestNode(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        busiest = np.fmax.reduce(answer.entities[:, :1], axis=0)
-        return Peaks(np.where(np.isnan(answer.entities), np.nan, busiest), answer.pods)
-
-
-class CountingAllRows(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        rows.store["broken"][at] += len(at)
-
-
-class WithAMemoryOfItsOwn(Broken):
+class WithMemoryOutsideColumns(Correct):
     def __init__(self) -> None:
-        self._highest = 0.0
+        self._highest, self._seen = 0.0, list[Any]()
 
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
         self._highest += 1.0
 
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities + self._highest, answer.pods)
+    def answer(self, peaks: Peaks, view: View) -> Peaks:
+        return Peaks(peaks.entities + self._highest, peaks.pods)
 
 
-class CountingItsCalls(Broken):
-    calls = 0
-
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        CountingItsCalls.calls += 1
-        return Peaks(answer.entities, answer.pods, {"calls": answer.entities * 0 + self.calls})
-
-
-class WritingToTheSamples(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        values[:] = np.nan
-
-
-class WritingToTheMoments(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        rows.mean[at] = 1.0
-
-
-class WritingToTheView(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        view.requests[:] = 0.0
-        return answer
-
-
-class WritingToTheRecentPast(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        rows.store["recent_slot"][at] += 1
-
-
-class WritingToAnothersColumn(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        if "witness" in rows.store:
-            rows.store["witness"][at] = 0.0
-
-
-class NotingWhatItSaw(Broken):
-    def __init__(self) -> None:
-        self._seen: list[Any] = []
-
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
+class NotingInputs(WithMemoryOutsideColumns):
+    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
         self._seen.append(values.copy())
 
 
-BREAKERS = {
+class CountingCalls(Correct):
+    calls = 0
+
+    def answer(self, peaks: Peaks, view: View) -> Peaks:
+        CountingCalls.calls += 1
+        return Peaks(peaks.entities, peaks.pods, {"calls": peaks.entities * 0 + self.calls})
+
+
+BREAKERS: dict[str, tuple[type[Correct], ...]] = {
     "answers are peaks": (
-        OneEntityShort, InSinglePrecision, Negative, Infinite, WithATermPerPod,
+        answering("one entity short", lambda p: Peaks(p.entities[:, 1:], p.pods)),
+        answering("single precision", lambda p: Peaks(p.entities, p.pods.astype(np.float32))),
+        answering("negative", lambda p: Peaks(p.entities - 1.0, p.pods)),
+        answering(
+            "infinite", lambda p: Peaks(p.entities, np.where(np.isnan(p.pods), np.inf, p.pods))
+        ),
+        answering("term per pod", lambda p: Peaks(p.entities, p.pods, {"own": p.pods})),
     ),
-    "unknown is not zero": (ZeroForUnknown,),
-    "known once learned": (SilentAboutTheSystem, SilentAboutPods),
-    "a node stands alone": (ByTheBusiestNode, CountingAllRows),
-    "batches do not matter": (CountingAllRows,),
-    "state is in the columns": (WithAMemoryOfItsOwn,),
-    "order of pods does not matter": (CountingItsCalls,),
+    "unknown is not zero": (ZERO_FOR_UNKNOWN,),
+    "known once learned": (
+        answering("system unknown", _without_system),
+        answering("pods unknown", lambda p: Peaks(p.entities, np.full(p.pods.shape, np.nan))),
+    ),
+    "a node stands alone": (answering("busiest node", _busiest), COUNTING_ALL_ROWS),
+    "batches do not matter": (COUNTING_ALL_ROWS,),
+    "state is in the columns": (WithMemoryOutsideColumns,),
+    "order of pods does not matter": (CountingCalls,),
     "others are left alone": (
-        WritingToTheSamples, WritingToTheMoments, WritingToTheView, WritingToTheRecentPast,
-        WritingToAnothersColumn,
+        learning("writing samples", lambda rows, index, values: values.fill(np.nan)),
+        learning("writing moments", lambda rows, index, values: rows.mean.fill(1.0)),
+        broken("writing the view", answer=lambda self, p, view: view.requests.fill(0.0) or p),
+        writing("writing recent usage", "recent_slot", 1),
+        writing("writing another's column", "witness", -7.0),
     ),
-    "nothing is kept outside columns": (NotingWhatItSaw, WithAMemoryOfItsOwn),
-}  # fmt: skip
+    "nothing is kept outside columns": (NotingInputs, WithMemoryOutsideColumns),
+}
 
 
 def test_every_law_has_a_breaker() -> None:
@@ -167,87 +139,30 @@ def test_every_law_has_a_breaker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "broken"), [(law, broken) for law, many in BREAKERS.items() for broken in many]
+    ("law", "breaker"), [(law, breaker) for law, many in BREAKERS.items() for breaker in many]
 )
-def test_a_law_detects_its_breakers(law: str, broken: type[Broken]) -> None:
+def test_a_law_detects_its_breakers(law: str, breaker: type[Correct]) -> None:
     with pytest.raises(AssertionError):
-        LAWS[law](Subject(broken))
+        LAWS[law](Subject(breaker))
 
 
 def test_a_correct_predictor_passes_every_law() -> None:
-    check_predictor(Broken)
+    check_predictor(Correct)
 
 
 def test_the_error_names_predictor_and_law() -> None:
     expected = "broken breaks the law 'unknown is not zero': it answers .* without known usage"
     with pytest.raises(AssertionError, match=expected):
-        check_predictor(ZeroForUnknown)
+        check_predictor(ZERO_FOR_UNKNOWN)
 
 
 def test_peaks_unknown_by_design_break_no_law() -> None:
-    LAWS["known once learned"](Subject(SilentByDesign))
+    by_design = answering("system unknown by design", _without_system, never=("system",))
+    LAWS["known once learned"](Subject(by_design))
 
 
-class Raising(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        raise ZeroDivisionError("of all")
-
-
-class ObservingBadly(Broken):
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        rows.store["broken"][at] = values[:, :1, None]
-
-
-class WithoutItsColumn(Broken):
-    columns: Mapping[str, Column] = {}
-
-    def observe(self, rows: Rows, at: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        rows.store["undeclared"][at] = values
-
-
-class AnsweringNothing(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return None  # type: ignore[return-value]
-
-
-class AnsweringLists(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities.tolist(), answer.pods)
-
-
-class WithoutTerms(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, answer.pods, None)  # type: ignore[arg-type]
-
-
-class BareOfOneNode(Broken):
-    def spoil(self, answer: Peaks, view: View) -> Peaks:
-        return Peaks(answer.entities, answer.pods, bare=answer.entities[:1, :3])
-
-
-class Nameless(Broken):
-    name = ""
-
-
-class Boundless(Broken):
-    prod: Any = "both"
-
-
-class WithListsForColumns(Broken):
-    columns: Any = "broken"
-
-
-class WithAColumnOfOurs(Broken):
-    columns: Mapping[str, Column] = {"recent": Column((2,))}
-
-
-class NeverOfNothingKnown(Broken):
-    never = ("gpu",)
-
-
-class NotToBeMade(Broken):
-    def __init__(self) -> None:
-        raise RuntimeError("no licence")
+def _raise(error: Exception) -> Any:
+    raise error
 
 
 class WithoutPeak:
@@ -259,28 +174,36 @@ class WithoutPeak:
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("invalid", "says"),
     [
-        (Raising, r"peak raises ZeroDivisionError\('of all'\)"),
-        (ObservingBadly, "observe raises ValueError"),
-        (WithoutItsColumn, r"observe raises KeyError\('undeclared'\) \(a column that it does not"),
-        (AnsweringNothing, "peak answers NoneType, not Peaks"),
-        (AnsweringLists, "peaks of entities are list, not an array"),
-        (WithoutTerms, "terms are not arrays by name"),
-        (BareOfOneNode, r"bare peaks of entities are float64 \(1, 3, 2\), not float64"),
-        (Nameless, "its name is ''"),
-        (Boundless, "prod is 'both', not 'pair' or 'classes'"),
-        (WithListsForColumns, "columns are not `Column`s by name"),
-        (WithAColumnOfOurs, "no bank can run it: predictor broken: column 'recent' is another"),
-        (NeverOfNothingKnown, r"never is \('gpu',\), not some of node, system"),
-        (NotToBeMade, r"it cannot be made: RuntimeError\('no licence'\)"),
+        (answering("raising", lambda p: _raise(ZeroDivisionError("of all"))),
+         r"peak raises ZeroDivisionError\('of all'\)"),
+        (learning("wrong shape", lambda rows, index, values: np.copyto(values, np.ones((7, 7)))),
+         "observe raises ValueError"),
+        (learning("undeclared column", lambda rows, index, values: rows.store["undeclared"]),
+         r"observe raises KeyError\('undeclared'\) \(a column that it does not"),
+        (answering("no answer", lambda p: None), "peak answers NoneType, not Peaks"),
+        (answering("lists", lambda p: Peaks(p.entities.tolist(), p.pods)),
+         "peaks of entities are list, not an array"),
+        (answering("no terms", lambda p: Peaks(p.entities, p.pods, None)),  # type: ignore[arg-type]
+         "terms are not arrays by name"),
+        (answering("bare", lambda p: Peaks(p.entities, p.pods, bare=p.entities[:1, :3])),
+         r"bare peaks of entities are float64 \(1, 3, 2\), not float64"),
+        (broken("nameless", name=""), "its name is ''"),
+        (broken("boundless", prod="both"), "prod is 'both', not 'pair' or 'classes'"),
+        (broken("text for columns", columns="broken"), "columns are not `Column`s by name"),
+        (broken("our column", columns={"recent": Column((2,))}),
+         "no bank can run it: predictor broken: column 'recent' is another"),
+        (broken("other entity", never=("gpu",)), r"never is \('gpu',\), not some of node, system"),
+        (broken("not made", __init__=lambda self: _raise(RuntimeError("no licence"))),
+         r"it cannot be made: RuntimeError\('no licence'\)"),
         (WithoutPeak, "it has no method peak"),
         (object, "its name is None"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("law", LAWS)
 def test_an_invalid_predictor_breaks_the_laws_with_a_message(
-    broken: Any, says: str, law: str
+    invalid: Any, says: str, law: str
 ) -> None:
     with pytest.raises(AssertionError, match=says):
-        LAWS[law](Subject(broken))
+        LAWS[law](Subject(invalid))

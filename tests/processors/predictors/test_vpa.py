@@ -1,17 +1,13 @@
 """In the manner of the Vertical Pod Autoscaler."""
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from pipeline.processors.model.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, NODE, VPA, NodeWindow
-from pipeline.processors.predictors.vpa import Vpa
 from pipeline.topics.nodes import Strategy
-from tests.processors.predictors.answers import answer, learned
+from tests.processors.predictors.answers import LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
-
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 @given(streams())
@@ -57,19 +53,3 @@ def test_an_idle_pod_gets_the_floor_and_an_idle_class_zero() -> None:
 def test_the_floor_does_not_make_an_unknown_pod_known() -> None:
     own = answer([window(1, [Pod("a", (np.nan, np.nan))])], "vpa").predictors["vpa"]
     assert np.isnan(own.pod_raw).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("cpu", 1.1),
-        ("memory", -1),
-        ("margin_percent", -0.5),
-        ("margin_percent", float("nan")),
-        ("floor_cpu_cores", -0.025),
-        ("floor_memory_bytes", float("inf")),
-    ],
-)
-def test_options_out_of_range_are_refused_by_name(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} is .* not a number from"):
-        Vpa(**{name: value})

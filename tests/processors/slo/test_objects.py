@@ -154,174 +154,158 @@ def _short(schema: Json) -> str:
     return f"{words or of or schema['type']}{bounds}"
 
 
+def table(path: str, names_by_kind: dict[str, str]) -> dict[str, str]:
+    """The kind of each field by its path."""
+    return {
+        f"{path}.{name}".removeprefix("."): kind
+        for kind, names in names_by_kind.items()
+        for name in names.split()
+    }
+
+
 USAGE = {
-    "resources{}": "quantity",
-    "devices[].health": "boolean",
-    "devices[].type": "string",
-    "devices[].labels{}": "string",
-    "devices[].id": "string",
-    "devices[].minor": "int32",
-    "devices[].moduleID": "int32",
-    "devices[].resources{}": "quantity",
-    "devices[].topology.socketID": "int32",
-    "devices[].topology.nodeID": "int32",
-    "devices[].topology.pcieID": "string",
-    "devices[].topology.busID": "string",
-    "devices[].vfGroups[].labels{}": "string",
-    "devices[].vfGroups[].vfs[].minor": "int32",
-    "devices[].vfGroups[].vfs[].busID": "string",
+    "quantity": "resources{} devices[].resources{}",
+    "boolean": "devices[].health",
+    "string": (
+        "devices[].type devices[].labels{} devices[].id devices[].topology.pcieID "
+        "devices[].topology.busID devices[].vfGroups[].labels{} devices[].vfGroups[].vfs[].busID"
+    ),
+    "int32": (
+        "devices[].minor devices[].moduleID devices[].topology.socketID devices[].topology.nodeID "
+        "devices[].vfGroups[].vfs[].minor"
+    ),
 }
 QOS = {
-    "cpuQOS.enable": "boolean",
-    "cpuQOS.groupIdentity": "int64 -1..2",
-    "cpuQOS.schedIdle": "int64 0..1",
-    "cpuQOS.coreExpeller": "boolean",
-    "memoryQOS.enable": "boolean",
-    "memoryQOS.minLimitPercent": "int64 0..100",
-    "memoryQOS.lowLimitPercent": "int64 0..100",
-    "memoryQOS.throttlingPercent": "int64 0..100",
-    "memoryQOS.wmarkRatio": "int64 0..100",
-    "memoryQOS.wmarkScalePermill": "int64 1..1000",
-    "memoryQOS.wmarkMinAdj": "int64 -25..50",
-    "memoryQOS.priorityEnable": "int64 0..1",
-    "memoryQOS.priority": "int64 0..12",
-    "memoryQOS.oomKillGroup": "int64 0..1",
-    "memoryQOS.pageCacheEnable": "boolean",
-    "memoryQOS.pageCacheLimitPercent": "int64 0..100",
-    "memoryQOS.pageCacheLimitSize": "quantity",
-    "memoryQOS.pageCacheReclaimSync": "boolean",
-    "blkioQOS.enable": "boolean",
-    "blkioQOS.blocks[].name": "string",
-    "blkioQOS.blocks[].type": "device|podvolume|volumegroup",
-    "blkioQOS.blocks[].ioCfg.readIOPS": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.writeIOPS": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.readBPS": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.writeBPS": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.ioWeightPercent": "int64 1..100",
-    "blkioQOS.blocks[].ioCfg.readLatency": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.writeLatency": "int64 0..",
-    "blkioQOS.blocks[].ioCfg.readLatencyPercent": "int64 0..100",
-    "blkioQOS.blocks[].ioCfg.writeLatencyPercent": "int64 0..100",
-    "blkioQOS.blocks[].ioCfg.enableUserModel": "boolean",
-    "blkioQOS.blocks[].ioCfg.modelReadBPS": "int64 1..",
-    "blkioQOS.blocks[].ioCfg.modelWriteBPS": "int64 1..",
-    "blkioQOS.blocks[].ioCfg.modelReadSeqIOPS": "int64 1..",
-    "blkioQOS.blocks[].ioCfg.modelWriteSeqIOPS": "int64 1..",
-    "blkioQOS.blocks[].ioCfg.modelReadRandIOPS": "int64 1..",
-    "blkioQOS.blocks[].ioCfg.modelWriteRandIOPS": "int64 1..",
-    "resctrlQOS.enable": "boolean",
-    "resctrlQOS.catRangeStartPercent": "int64 0..100",
-    "resctrlQOS.catRangeEndPercent": "int64 0..100",
-    "resctrlQOS.mbaPercent": "int64 0..100",
-    "networkQOS.enable": "boolean",
-    "networkQOS.ingressRequest": "int or text",
-    "networkQOS.ingressLimit": "int or text",
-    "networkQOS.egressRequest": "int or text",
-    "networkQOS.egressLimit": "int or text",
+    "boolean": (
+        "cpuQOS.enable cpuQOS.coreExpeller memoryQOS.enable memoryQOS.pageCacheEnable "
+        "memoryQOS.pageCacheReclaimSync blkioQOS.enable blkioQOS.blocks[].ioCfg.enableUserModel "
+        "resctrlQOS.enable networkQOS.enable"
+    ),
+    "int64 -1..2": "cpuQOS.groupIdentity",
+    "int64 0..1": "cpuQOS.schedIdle memoryQOS.priorityEnable memoryQOS.oomKillGroup",
+    "int64 0..100": (
+        "memoryQOS.minLimitPercent memoryQOS.lowLimitPercent memoryQOS.throttlingPercent "
+        "memoryQOS.wmarkRatio memoryQOS.pageCacheLimitPercent "
+        "blkioQOS.blocks[].ioCfg.readLatencyPercent blkioQOS.blocks[].ioCfg.writeLatencyPercent "
+        "resctrlQOS.catRangeStartPercent resctrlQOS.catRangeEndPercent resctrlQOS.mbaPercent"
+    ),
+    "int64 1..1000": "memoryQOS.wmarkScalePermill",
+    "int64 -25..50": "memoryQOS.wmarkMinAdj",
+    "int64 0..12": "memoryQOS.priority",
+    "quantity": "memoryQOS.pageCacheLimitSize",
+    "string": "blkioQOS.blocks[].name",
+    "device|podvolume|volumegroup": "blkioQOS.blocks[].type",
+    "int64 0..": (
+        "blkioQOS.blocks[].ioCfg.readIOPS blkioQOS.blocks[].ioCfg.writeIOPS "
+        "blkioQOS.blocks[].ioCfg.readBPS blkioQOS.blocks[].ioCfg.writeBPS "
+        "blkioQOS.blocks[].ioCfg.readLatency blkioQOS.blocks[].ioCfg.writeLatency"
+    ),
+    "int64 1..100": "blkioQOS.blocks[].ioCfg.ioWeightPercent",
+    "int64 1..": (
+        "blkioQOS.blocks[].ioCfg.modelReadBPS blkioQOS.blocks[].ioCfg.modelWriteBPS "
+        "blkioQOS.blocks[].ioCfg.modelReadSeqIOPS blkioQOS.blocks[].ioCfg.modelWriteSeqIOPS "
+        "blkioQOS.blocks[].ioCfg.modelReadRandIOPS blkioQOS.blocks[].ioCfg.modelWriteRandIOPS"
+    ),
+    "int or text": (
+        "networkQOS.ingressRequest networkQOS.ingressLimit networkQOS.egressRequest "
+        "networkQOS.egressLimit"
+    ),
 }
-
-
-def at(path: str, table: dict[str, str]) -> dict[str, str]:
-    return {f"{path}.{name}": of for name, of in table.items()}
-
-
-COLLECT = "spec.metricCollectPolicy"
-NODE = "status.nodeMetric"
 NODE_METRIC = {
-    f"{COLLECT}.aggregateDurationSeconds": "int64 1..",
-    f"{COLLECT}.reportIntervalSeconds": "int64 1..",
-    f"{COLLECT}.nodeAggregatePolicy.durations[]": "string",
-    f"{COLLECT}.nodeMemoryCollectPolicy": (
-        "usageWithHotPageCache|usageWithPageCache|usageWithoutPageCache"
+    "int64 1..": (
+        "spec.metricCollectPolicy.aggregateDurationSeconds "
+        "spec.metricCollectPolicy.reportIntervalSeconds"
     ),
-    "spec.predictPolicy.resourceDiffThresholdPercent": "int64 0..",
-    "spec.predictPolicy.coldStartPeriodSeconds": "int64 0..",
-    "status.updateTime": "date-time",
-    **at(f"{NODE}.nodeUsage", USAGE),
-    f"{NODE}.aggregatedNodeUsages[].duration": "string",
-    **at(f"{NODE}.aggregatedNodeUsages[].usage{{}}", USAGE),
-    **at(f"{NODE}.systemUsage", USAGE),
-    f"{NODE}.aggregatedSystemUsages[].duration": "string",
-    **at(f"{NODE}.aggregatedSystemUsages[].usage{{}}", USAGE),
-    f"{NODE}.numaUsages[].numaNodeID": "int32",
-    **at(f"{NODE}.numaUsages[].nodeUsage", USAGE),
-    **at(f"{NODE}.numaUsages[].systemUsage", USAGE),
-    "status.podsMetric[].name": "string",
-    "status.podsMetric[].namespace": "string",
-    **at("status.podsMetric[].podUsage", USAGE),
-    "status.podsMetric[].priority": "string",
-    "status.podsMetric[].qos": "string",
-    "status.podsMetric[].extensions": "free",
-    "status.hostApplicationMetric[].name": "string",
-    **at("status.hostApplicationMetric[].usage", USAGE),
-    "status.hostApplicationMetric[].priority": "string",
-    "status.hostApplicationMetric[].qos": "string",
-    **at("status.prodReclaimableMetric.resource", USAGE),
-    **at("status.prodPeakMetric.resource", USAGE),
-}
-THRESHOLD = "spec.resourceUsedThresholdWithBE"
-STRATEGY = "spec.resourceQOSStrategy"
-NODE_SLO = {
-    f"{THRESHOLD}.enable": "boolean",
-    f"{THRESHOLD}.cpuSuppressThresholdPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuSuppressMinPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuSuppressPolicy": "cfsQuota|cpuset",
-    f"{THRESHOLD}.memoryEvictThresholdPercent": "int64 0..100",
-    f"{THRESHOLD}.memoryEvictLowerPercent": "int64 0..100",
-    f"{THRESHOLD}.memoryAllocatableEvictThresholdPercent": "int64 0..",
-    f"{THRESHOLD}.memoryAllocatableEvictLowerPercent": "int64 0..",
-    f"{THRESHOLD}.cpuEvictBESatisfactionUpperPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuEvictBESatisfactionLowerPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuEvictBEUsageThresholdPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuEvictTimeWindowSeconds": "int64 1..",
-    f"{THRESHOLD}.cpuEvictThresholdPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuEvictLowerPercent": "int64 0..100",
-    f"{THRESHOLD}.cpuAllocatableEvictThresholdPercent": "int64 0..",
-    f"{THRESHOLD}.cpuAllocatableEvictLowerPercent": "int64 0..",
-    f"{THRESHOLD}.cpuEvictPolicy": "evictByAllocatable|evictByRealLimit",
-    f"{THRESHOLD}.evictEnabledPriorityThreshold": "int32",
-    f"{THRESHOLD}.allocatableEvictPriorityThreshold": "int32 0..7999",
-    f"{STRATEGY}.policies.cpuPolicy": "coreSched|groupIdentity",
-    f"{STRATEGY}.policies.netQOSPolicy": "tc|terway-qos",
-    **at(f"{STRATEGY}.lsrClass", QOS),
-    **at(f"{STRATEGY}.lsClass", QOS),
-    **at(f"{STRATEGY}.beClass", QOS),
-    **at(f"{STRATEGY}.systemClass", QOS),
-    **at(f"{STRATEGY}.cgroupRoot", QOS),
-    "spec.cpuBurstStrategy.policy": "auto|cfsQuotaBurstOnly|cpuBurstOnly|none",
-    "spec.cpuBurstStrategy.cpuBurstPercent": "int64 1..10000",
-    "spec.cpuBurstStrategy.cfsQuotaBurstPercent": "int64 100..",
-    "spec.cpuBurstStrategy.cfsQuotaBurstPeriodSeconds": "int64 -1..",
-    "spec.cpuBurstStrategy.sharePoolThresholdPercent": "int64 0..100",
-    "spec.systemStrategy.minFreeKbytesFactor": "int64 1..",
-    "spec.systemStrategy.watermarkScaleFactor": "int64 1..400",
-    "spec.systemStrategy.memcgReapBackGround": "int64 0..1",
-    "spec.systemStrategy.schedGroupIdentityEnabled": "int64 0..1",
-    "spec.systemStrategy.schedIdleSaverWmark": "int64 0..",
-    "spec.systemStrategy.schedFeatures{}": "boolean",
-    "spec.systemStrategy.pageCacheLimitEnabled": "int64 0..1",
-    "spec.systemStrategy.totalNetworkBandwidth": "quantity",
-    "spec.hostApplications[].name": "string",
-    "spec.hostApplications[].priority": "string",
-    "spec.hostApplications[].qos": "string",
-    "spec.hostApplications[].cgroupPath.base": (
-        "CgroupRoot|Kubepods|KubepodsBesteffort|KubepodsBurstable"
+    "string": (
+        "spec.metricCollectPolicy.nodeAggregatePolicy.durations[] "
+        "status.nodeMetric.aggregatedNodeUsages[].duration "
+        "status.nodeMetric.aggregatedSystemUsages[].duration status.podsMetric[].name "
+        "status.podsMetric[].namespace status.podsMetric[].priority status.podsMetric[].qos "
+        "status.hostApplicationMetric[].name status.hostApplicationMetric[].priority "
+        "status.hostApplicationMetric[].qos"
     ),
-    "spec.hostApplications[].cgroupPath.parentDir": "string",
-    "spec.hostApplications[].cgroupPath.relativePath": "string",
-    "spec.hostApplications[].strategy": "object",
-    "spec.extensions": "free",
-    "status": "object",
+    "usageWithHotPageCache|usageWithPageCache|usageWithoutPageCache": (
+        "spec.metricCollectPolicy.nodeMemoryCollectPolicy"
+    ),
+    "int64 0..": (
+        "spec.predictPolicy.resourceDiffThresholdPercent spec.predictPolicy.coldStartPeriodSeconds"
+    ),
+    "date-time": "status.updateTime",
+    "int32": "status.nodeMetric.numaUsages[].numaNodeID",
+    "free": "status.podsMetric[].extensions",
 }
-
-
-@pytest.mark.parametrize(
-    ("kind", "table"), [(KINDS[0], NODE_METRIC), (KINDS[1], NODE_SLO)], ids=lambda of: ""
+USAGE_PATHS = (
+    "status.nodeMetric.nodeUsage",
+    "status.nodeMetric.aggregatedNodeUsages[].usage{}",
+    "status.nodeMetric.systemUsage",
+    "status.nodeMetric.aggregatedSystemUsages[].usage{}",
+    "status.nodeMetric.numaUsages[].nodeUsage",
+    "status.nodeMetric.numaUsages[].systemUsage",
+    "status.podsMetric[].podUsage",
+    "status.hostApplicationMetric[].usage",
+    "status.prodReclaimableMetric.resource",
+    "status.prodPeakMetric.resource",
 )
-def test_fields_are_those_that_are_documented(kind: Kind, table: dict[str, str]) -> None:
+THRESHOLD = {
+    "boolean": "enable",
+    "int64 0..100": (
+        "cpuSuppressThresholdPercent cpuSuppressMinPercent memoryEvictThresholdPercent "
+        "memoryEvictLowerPercent cpuEvictBESatisfactionUpperPercent "
+        "cpuEvictBESatisfactionLowerPercent cpuEvictBEUsageThresholdPercent "
+        "cpuEvictThresholdPercent cpuEvictLowerPercent"
+    ),
+    "cfsQuota|cpuset": "cpuSuppressPolicy",
+    "int64 0..": (
+        "memoryAllocatableEvictThresholdPercent memoryAllocatableEvictLowerPercent "
+        "cpuAllocatableEvictThresholdPercent cpuAllocatableEvictLowerPercent"
+    ),
+    "int64 1..": "cpuEvictTimeWindowSeconds",
+    "evictByAllocatable|evictByRealLimit": "cpuEvictPolicy",
+    "int32": "evictEnabledPriorityThreshold",
+    "int32 0..7999": "allocatableEvictPriorityThreshold",
+}
+BURST = {
+    "auto|cfsQuotaBurstOnly|cpuBurstOnly|none": "policy",
+    "int64 1..10000": "cpuBurstPercent",
+    "int64 100..": "cfsQuotaBurstPercent",
+    "int64 -1..": "cfsQuotaBurstPeriodSeconds",
+    "int64 0..100": "sharePoolThresholdPercent",
+}
+SYSTEM = {
+    "int64 1..": "minFreeKbytesFactor",
+    "int64 1..400": "watermarkScaleFactor",
+    "int64 0..1": "memcgReapBackGround schedGroupIdentityEnabled pageCacheLimitEnabled",
+    "int64 0..": "schedIdleSaverWmark",
+    "boolean": "schedFeatures{}",
+    "quantity": "totalNetworkBandwidth",
+}
+HOST_APPLICATION = {
+    "string": "name priority qos cgroupPath.parentDir cgroupPath.relativePath",
+    "CgroupRoot|Kubepods|KubepodsBesteffort|KubepodsBurstable": "cgroupPath.base",
+    "object": "strategy",
+}
+NODE_SLO = {
+    "coreSched|groupIdentity": "spec.resourceQOSStrategy.policies.cpuPolicy",
+    "tc|terway-qos": "spec.resourceQOSStrategy.policies.netQOSPolicy",
+    "free": "spec.extensions",
+    "object": "status",
+}
+QOS_CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
+
+
+def test_fields_are_those_that_are_documented() -> None:
+    node_metric, node_slo = table("", NODE_METRIC), table("", NODE_SLO)
+    for path in USAGE_PATHS:
+        node_metric |= table(path, USAGE)
+    for name in QOS_CLASSES:
+        node_slo |= table(f"spec.resourceQOSStrategy.{name}", QOS)
+    node_slo |= table("spec.resourceUsedThresholdWithBE", THRESHOLD)
+    node_slo |= table("spec.cpuBurstStrategy", BURST)
+    node_slo |= table("spec.systemStrategy", SYSTEM)
+    node_slo |= table("spec.hostApplications[]", HOST_APPLICATION)
     own = {"apiVersion": "string", "kind": "string", "metadata": "object"}
-    found = dict(rows(schema_of(kind)))
-    assert found == own | table
+    for kind, fields in zip(KINDS, (node_metric, node_slo), strict=True):
+        assert dict(rows(schema_of(kind))) == own | fields
 
 
 def test_names_of_fields_and_words_of_aggregation() -> None:

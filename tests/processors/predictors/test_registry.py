@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -41,61 +41,46 @@ def test_predictors_are_built_in_order_with_their_options() -> None:
         (["percentile", "oracle"], {}, "there is no predictor 'oracle'"),
         (["percentile", "percentile"], {}, "predictors are named twice"),
         (["percentile"], {"vpa": {}}, "options for vpa, which does not run"),
-        (["percentile"], {"percentile": {"cpu": 95}}, "predictor percentile: cpu is 95"),
-        (["percentile"], {"percentile": {"gpu": 0.5}}, "predictor percentile has no option 'gpu'"),
-        (
-            ["percentile"],
-            {"percentile": {"classes": {"prod": 0.9}}},
-            "predictor percentile: classes: 'prod' is 0.9, not values by name",
-        ),
-        (
-            ["percentile"],
-            {"percentile": {"classes": ["prod"]}},
-            r"predictor percentile: classes is \['prod'\], not values by name",
-        ),
-        (["max"], {"max": {"options": ["a"]}}, r"predictor max: options is \['a'\], not values"),
-        (
-            ["max"],
-            {"max": {"options": {"vpa": 1}}},
-            "predictor max: options: 'vpa' is 1, not values",
-        ),
-        (["max"], {"max": {"members": 7}}, "predictor max: members is 7, not a list"),
-        (
-            ["max"],
-            {"max": {"members": ["vpa", "max"]}},
-            "predictor max: members has max, which cannot",
-        ),
-        (
-            ["max"],
-            {"max": {"members": ["oracle"]}},
-            "predictor max: members: there is no predictor",
-        ),
-        (["max"], {"max": {"options": {"nsigma-v1": {}}}}, "max: options: options for nsigma-v1"),
-        *(
-            (
-                ["max"],
-                {"max": {"members": m}},
-                "predictor max: members is .* not a list of predictors",
-            )
-            for m in ([], (), "percentile", "")
-        ),
-        (["max"], {"max": {"members": ["percentile"] * 2}}, "members: predictors are named twice"),
-        (
-            ["max"],
-            {"max": {"members": ["vpa"], "options": {"vpa": {"cpu": 1.5}}}},
-            "predictor max: options: predictor vpa: cpu is 1.5",
-        ),
-        (["percentile"], {"percentile": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
-        (["percentile"], {"percentile": {"cpu": True}}, "cpu is True, not a number from"),
-        (["vpa"], {"vpa": {"gpu": 1}}, "predictor vpa has no option 'gpu'"),
-        (["autopilot"], {"autopilot": {"cpu": 0}}, "cpu is 0, not a number from above 0"),
     ],
 )
-def test_invalid_names_and_options_are_errors(
+def test_invalid_names_are_errors(
     names: list[str], options: dict[str, dict[str, float]], problem: str
 ) -> None:
     with pytest.raises(PredictorError, match=problem):
         build(names, options)
+
+
+MEMBERS = "max: members is .* not a list of predictors"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("percentile", {"cpu": 95}, "predictor percentile: cpu is 95"),
+        ("percentile", {"cpu": 0}, "cpu is 0, not a number from above 0"),
+        ("percentile", {"cpu": True}, "cpu is True, not a number from"),
+        ("percentile", {"gpu": 0.5}, "predictor percentile has no option 'gpu'"),
+        ("percentile", {"classes": {"prod": 0.9}}, "classes: 'prod' is 0.9, not values by name"),
+        ("percentile", {"classes": ["prod"]}, r"classes is \['prod'\], not values by name"),
+        ("vpa", {"gpu": 1}, "predictor vpa has no option 'gpu'"),
+        ("autopilot", {"cpu": 0}, "cpu is 0, not a number from above 0"),
+        ("max", {"options": ["a"]}, r"predictor max: options is \['a'\], not values"),
+        ("max", {"options": {"vpa": 1}}, "predictor max: options: 'vpa' is 1, not values"),
+        ("max", {"options": {"nsigma-v1": {}}}, "max: options: options for nsigma-v1"),
+        ("max", {"members": 7}, MEMBERS),
+        ("max", {"members": []}, MEMBERS),
+        ("max", {"members": ()}, MEMBERS),
+        ("max", {"members": "percentile"}, MEMBERS),
+        ("max", {"members": ""}, MEMBERS),
+        ("max", {"members": ["vpa", "max"]}, "predictor max: members has max, which cannot"),
+        ("max", {"members": ["oracle"]}, "predictor max: members: there is no predictor"),
+        ("max", {"members": ["percentile"] * 2}, "members: predictors are named twice"),
+        ("max", {"members": ["vpa"], "options": {"vpa": {"cpu": 1.5}}}, "vpa: cpu is 1.5"),
+    ],
+)
+def test_invalid_options_are_errors(name: str, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PredictorError, match=problem):
+        build([name], {name: options})
 
 
 @pytest.mark.parametrize(

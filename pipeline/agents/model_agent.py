@@ -207,7 +207,7 @@ class ModelCursor(PartitionModels):
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
-                window = record.said
+                window = record.window
                 if window is None:
                     window = decode_window(record.value or b"")
                 if record.key != window.header.node.encode():

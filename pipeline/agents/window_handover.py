@@ -95,7 +95,7 @@ class WindowHandover:
 def _bytes_of(record: LogRecord) -> int:
     """Estimate the memory of a record. A decoded window takes about twice its encoded size."""
     size = len(record.value or b"")
-    return size if record.said is None else 3 * size
+    return size if record.window is None else 3 * size
 
 
 async def feed_models(handover: WindowHandover, topic: str, open_reader: Readers) -> None:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 class LogRecord(NamedTuple):
     """A record of a partition. `appended_ms` is the broker's time in milliseconds since 1970;
-    `said` is the decoded value where the worker that wrote it still has it."""
+    `window` is the decoded value where the worker that wrote it still has it."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
     appended_ms: int
-    said: "Window | None" = None
+    window: "Window | None" = None
 
 
 class LogReader:

@@ -312,10 +312,10 @@ async def test_handed_over_windows_equal_those_of_the_log(row: dict[str, Any], k
         join.cluster_state.apply_pod(put(pod_key(NODE, "uid-1"), encode_json(pod)))
     await join.cursor.process([sample(0), sample(1, **row), sample(2, OTHER, **row)])
     for record in join.handed_over:
-        assert record.said is not None
+        assert record.window is not None
         read = decode_window(record.value or b"")
-        assert plain(record.said) == plain(read)
-        handed_over, from_log = (WindowBatch([w], POLICY) for w in (record.said, read))
+        assert plain(record.window) == plain(read)
+        handed_over, from_log = (WindowBatch([w], POLICY) for w in (record.window, read))
         assert bits(handed_over.training("p90")) == bits(from_log.training("p90"))
         assert bits(handed_over.average) == bits(from_log.average)
 
@@ -335,4 +335,4 @@ async def test_refused_samples_are_not_handed_over() -> None:
     late = sample(0)._replace(appended_ms=1 << 60)
     await join.cursor.process([late, sample(1)])
     assert join.joined == [1]
-    assert [record.said is None for record in join.handed_over] == [False]
+    assert [record.window is None for record in join.handed_over] == [False]

@@ -229,7 +229,7 @@ async def test_a_decoded_window_counts_three_times_its_bytes(
     plain = broker.records("t.windows")
     size = sum(len(record.value or b"") for record in plain)
     monkeypatch.setattr(module, "MAX_BYTES", 2 * size)
-    with_window = [record._replace(said=decode_window(record.value or b"")) for record in plain]
+    with_window = [record._replace(window=decode_window(record.value or b"")) for record in plain]
     for records, waits in ((plain, False), (with_window, True)):
         handover = WindowHandover()
         await handover.put(cursor, records)

@@ -220,7 +220,10 @@ def encode_arrays(
         "kind": pa.array(kinds, _TEXT),
         "id": pa.array(ids, _TEXT),
         "qos": pa.array(qos or [""] * rows, _TEXT),
-        "statistics": pa.FixedSizeListArray.from_arrays(numbers, size),
+        # `from_arrays` refuses lists of no statistics.
+        "statistics": pa.Array.from_buffers(
+            pa.list_(pa.float64(), size), rows, [None], children=[numbers]
+        ),
         "points": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), triples),
     }
     batch = pa.record_batch(columns, metadata=sample_metadata(tuple(statistics)))

@@ -289,6 +289,12 @@ def test_invalid_points_are_null_and_others_keep_their_places(name: str) -> None
     assert window.bad_values == {name: 3}
 
 
+def test_invalid_points_of_a_sample_without_statistics_are_null_and_counted() -> None:
+    window = joined({"kind": "node", "id": "", "points_cpu_cores": [math.nan, 2.0]})
+    assert column(window, "points_cpu_cores") == [[None, 2.0]]
+    assert window.bad_values == {"points_cpu_cores": 1}
+
+
 @given(rows())
 @LAWS
 def test_cleaned_sample_keeps_valid_values(found: Sequence[Row]) -> None:

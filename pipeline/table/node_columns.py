@@ -1,10 +1,7 @@
 """The columns of the state table: each is declared once in `COLUMNS`, with name, unit, type and how
 its value is read from the records of a node.
 
-To add a field to node states: add it to `NodeStateRecord` (`pipeline/topics/node_state.py`), set it
-where the worker writes the record (`pipeline/processors/model/result_records.py`), and, if filters
-or scorers read it, add its column here. /v1/nodes, its OpenAPI schema, `springtide top -o json` and
-the table's snapshots have every field of the record.
+docs/how-to/add-a-node-state-field.md has the steps from a sample to a column.
 """
 
 import math

@@ -1,11 +1,14 @@
 """Run the examples of a how-to guide as if its package had been installed."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "how-to"
@@ -14,7 +17,53 @@ GUIDES = ROOT / "docs" / "how-to"
 def blocks(guide: str, language: str) -> list[str]:
     """The fenced blocks of one language in a guide."""
     text = (GUIDES / guide).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+class Edit(NamedTuple):
+    """A change of a module's source: `old`, which occurs once, becomes `new`."""
+
+    module: str
+    old: str
+    new: str
+
+
+def edits(guide: str) -> list[Edit]:
+    """The changes that the `diff` blocks of a guide show; a block begins with the file's path."""
+    found = []
+    for block in blocks(guide, "diff"):
+        path, *lines = block.splitlines(keepends=True)
+        module = path.removeprefix("--- ").strip().removesuffix(".py").replace("/", ".")
+        old = "".join(line[1:] for line in lines if line[0] in " -")
+        new = "".join(line[1:] for line in lines if line[0] in " +")
+        found.append(Edit(module, old, new))
+    return found
+
+
+EDIT = """
+import importlib.machinery, json, sys
+edits = json.load(sys.stdin)
+loader = importlib.machinery.SourceFileLoader
+get_code = loader.get_code
+
+def edited_code(self, name):
+    own = [(old, new) for module, old, new in edits if module == name]
+    if not own:
+        return get_code(self, name)
+    source = self.get_source(name)
+    for old, new in own:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return compile(source, self.path, "exec")
+
+loader.get_code = edited_code
+"""
+
+
+def run_edited(changes: Sequence[Edit], code: str, package: Path) -> str:
+    """Run `code` with these changes of the product."""
+    return run(EDIT + code, package, json.dumps(changes))
 
 
 def run(code: str, package: Path, given: str = "") -> str:

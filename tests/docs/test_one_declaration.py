@@ -1,25 +1,10 @@
-"""The examples of the guides for columns, metrics and settings work as one declaration each."""
+"""The examples of the guides that change the product work as they are written."""
 
-import json
 from pathlib import Path
 
-from tests.docs.guides import blocks, run
+from tests.docs.guides import Edit, blocks, edits, run, run_edited
 
-EDIT = """
-import importlib.machinery, json, sys
-module, anchor, example = json.load(sys.stdin)
-loader = importlib.machinery.SourceFileLoader
-get_code = loader.get_code
-
-def edited_code(self, name):
-    if name != module:
-        return get_code(self, name)
-    source = self.get_source(name)
-    assert source.count(anchor) == 1
-    return compile(source.replace(anchor, anchor + example), self.path, "exec")
-
-loader.get_code = edited_code
-
+HELP = """
 from click.testing import CliRunner
 from pipeline.cli.main import cli
 
@@ -28,10 +13,10 @@ def show_help(*command):
 """
 
 
-def run_edited(module: str, anchor: str, guide: str, code: str, package: Path) -> str:
-    """Run `code` with the guide's example inserted into a module behind `anchor`."""
+def inserted(module: str, anchor: str, guide: str) -> list[Edit]:
+    """The guide's example behind an anchor."""
     (example,) = blocks(guide, "python")
-    return run(EDIT + code, package, json.dumps([module, anchor, example]))
+    return [Edit(module, anchor, anchor + example)]
 
 
 def test_column_of_the_guide_is_shown_sorted_and_documented(tmp_path: Path) -> None:
@@ -45,13 +30,12 @@ states = [msgspec.structs.replace(node_state(name), coverage=share)
 print(plain_text(node_lines(table_of(*states), NOW, sort="measured")))
 show_help("top")
 """
-    output = run_edited(
+    changes = inserted(
         "pipeline.cli.top_columns",
         "COLUMNS: Final[tuple[Column[Any], ...]] = (\n",
         "add-a-top-column.md",
-        code,
-        tmp_path,
     )
+    output = run_edited(changes, HELP + code, tmp_path)
     rows = [line.split()[:2] for line in output.splitlines()[:3]]
     assert rows == [["MEASURED", "NODE"], ["100%", "b"], ["50%", "a"]]
     assert "--sort [measured|name|cpu|memory|peak]" in output
@@ -78,15 +62,60 @@ except SettingsError as error:
 print(*(line for line in settings_markdown().splitlines() if "request_bytes_limit" in line))
 show_help("extender")
 """
-    output = run_edited(
+    changes = inserted(
         "pipeline.settings.extender_settings",
         '    """The extender, an HTTP service for kube-scheduler."""\n',
         "change-a-setting.md",
-        code,
-        tmp_path,
     )
+    output = run_edited(changes, HELP + code, tmp_path)
     value, error, row, shown = output.splitlines()
     assert value == "2048"
     assert "extender.request_bytes_limit: '0' is not allowed" in error
     assert row.startswith("| `extender.request_bytes_limit` | `33554432` |")
     assert "--request-bytes-limit INTEGER Largest accepted request; 413 for larger ones." in shown
+
+
+def test_node_state_field_of_the_guide_is_published_and_in_the_table(tmp_path: Path) -> None:
+    code = """
+from tests.processors.joined import pod_row
+from tests.processors.model.test_result_records import state
+from tests.table.records import table_of
+
+ratios = {"a": 0.05, "b": 0.5, "c": None, "d": 1.0}
+found = state(*(pod_row(uid, cpu_throttled_ratio=ratio) for uid, ratio in ratios.items()))
+print(found.pods, found.throttled_pods, table_of(found)["throttled_pods"][0])
+"""
+    output = run_edited(edits("add-a-node-state-field.md"), code, tmp_path)
+    assert output.split() == ["4", "2", "2.0"]
+
+
+def test_policy_key_of_the_guide_is_resolved_checked_and_used(tmp_path: Path) -> None:
+    code = """
+import json
+from pipeline.processors.explain.offer_text import explain_offers
+from pipeline.processors.policy.policy_in_force import load_policies, with_policy
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord
+from tests.processors.derivations import check, numbers
+from tests.processors.overcommit.test_node_offers import shop, with_overcommit, work_out
+
+for percent in (10, 101):
+    own = json.dumps({"batchMarginPercent": percent})
+    policies, problems = load_policies(
+        {"colocation-config": '{"enable": true}', "springtide-config": own}
+    )
+    record, _ = with_policy(NodeRecord(node="n"), policies)
+    overcommit = record.overcommit
+    print(overcommit and overcommit.batch_margin_percent, *(problem.text for problem in problems))
+for percent in (0, 25):
+    (found,) = work_out(shop(with_overcommit(batch_margin_percent=percent)), peaks=[(4, 6)])
+    check(explain_offers(found)[1:], numbers(json.loads(encode_json(found))))
+    print(found.batch.cpu_millicores, found.batch_terms.margin.cpu_millicores)
+"""
+    output = run_edited(edits("add-a-policy-key.md"), code, tmp_path)
+    assert output.splitlines() == [
+        "10",
+        "None batchMarginPercent is 101, allowed is 0 to 100",
+        "7000 0",
+        "3000 4000",
+    ]

@@ -58,8 +58,24 @@ class TimeRange(NamedTuple):
     last: float
 
 
+_HELP: Final = f"""
+Show the usage of NODE, or of one pod on it, window by window and summarized.
+
+The command reads the node's partition of springtide.windows, which retains {WINDOWS.retention},
+from the start of the range on. Fifteen minutes of a large cluster are some hundred megabytes.
+
+\b
+Examples:
+  springtide series node-1
+  springtide series node-1 --pod shop/web-0 --last 2h
+  springtide series node-1 --from 2023-11-14T22:00:00Z --to 2023-11-14T22:15:00Z
+  springtide series node-1 -o json | jq .statistics.cpu_cores.p95
+"""
+
+
 @click.command(
     cls=Command,
+    help=_HELP,
     exit_codes={
         0: "shown",
         2: "invalid usage or settings, or the pod is unknown on the node",
@@ -94,18 +110,7 @@ def command(
     settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: float | None,
     since: str | None, until: str | None, output: str,
 ) -> None:  # fmt: skip
-    """Show the usage of NODE, or of one pod on it, window by window and summarized.
-
-    The command reads the node's partition of springtide.windows, which retains three days, from the
-    start of the range on. Fifteen minutes of a large cluster are some hundred megabytes.
-
-    \b
-    Examples:
-      springtide series node-1
-      springtide series node-1 --pod shop/web-0 --last 2h
-      springtide series node-1 --from 2023-11-14T22:00:00Z --to 2023-11-14T22:15:00Z
-      springtide series node-1 -o json | jq .statistics.cpu_cores.p95
-    """
+    """Print the series."""
     quiet_client(settings)
     requested = time_range(last, since, until, SystemClock().now())
     series = asyncio.run(_read(settings.kafka, node, _selected_pod(pod, pod_uid), requested))

@@ -41,6 +41,11 @@ class Topic:
         """The topic's name on the broker."""
         return f"{prefix}.{self.name}"
 
+    @property
+    def retention(self) -> str:
+        """How long the topic has its records, for texts."""
+        return "compacted" if self.retention_ms is None else f"{self.retention_ms // HOUR_MS} h"
+
     def config(self) -> Mapping[str, str]:
         """The topic configuration that `apply` sets and `check` compares."""
         common = {
@@ -165,10 +170,9 @@ def markdown_table() -> str:
         "|---|---|---|---|---|---|",
     ]
     for topic in (*TOPICS, *PLANNED_TOPICS):
-        kept = "compacted" if topic.retention_ms is None else f"{topic.retention_ms // HOUR_MS} h"
         writer = f"{topic.written_by} (not yet)" if topic in PLANNED_TOPICS else topic.written_by
         lines.append(
             f"| `springtide.{topic.name}` | {topic.key} | {topic.value} | {topic.codec} "
-            f"| {kept} | {writer} |"
+            f"| {topic.retention} | {writer} |"
         )
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""What is written wrongly changes nothing and is said; what is good beside it counts."""
+"""Invalid parts of a section change nothing and are reported; valid parts beside them count."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,10 @@ from pipeline.processors.policy.colocation_config import (
     Colocation,
     problems_of,
 )
-from pipeline.processors.policy.config_sections import document
+from pipeline.processors.policy.config_sections import Section, document
 from pipeline.processors.policy.effective_strategy import ANNOTATION, effective
 from pipeline.processors.policy.load_configmap import Policy, load
+from pipeline.processors.policy.load_slo_config import BURST
 
 KEY = COLOCATION.key
 
@@ -200,26 +201,61 @@ def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key()
     assert found["metricAggregatePolicy"] == {"durations": ["1m"]}
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
+class Keys(NamedTuple):
+    """The keys of a section: cluster's part (empty: the whole), entries, and a number."""
+
+    section: Section[Any]
+    cluster: str
+    entries: str
+    number: str
+
+    def load(
+        self, cluster: int | None, entries: Any, last: Policy[Any] | None = None
+    ) -> tuple[Policy[Any], list[str]]:
+        part = {} if cluster is None else {self.number: cluster}
+        config = {**({self.cluster: part} if self.cluster else part), self.entries: entries}
+        loaded = load(self.section, {self.section.key: json.dumps(config)}, last)
+        assert loaded.policy is not None
+        assert not loaded.failed
+        return loaded.policy, [str(problem) for problem in loaded.problems]
+
+    def number_of(self, policy: Policy[Any]) -> int:
+        number: int = document(policy.for_labels({"pool": "gold"}))[self.number]
+        return number
+
+
+SECTIONS = pytest.mark.parametrize(
+    "keys",
     [
-        ({"nodeSelector": GOLD, "degradeTimeMinutes": 0}, "degradeTimeMinutes is 0"),
-        ({"nodeSelector": GOLD, "degradeTimeMinutes": "1"}, "degradeTimeMinutes"),
-        ({"name": "x", "nodeSelector": GOLD, "enable": 1}, "nodeConfigs[0] (x): "),
+        Keys(COLOCATION, "", "nodeConfigs", "degradeTimeMinutes"),
+        Keys(BURST, "clusterStrategy", "nodeStrategies", "cpuBurstPercent"),
     ],
+    ids=lambda keys: keys.section.key,
 )
-def test_an_entry_that_cannot_be_used_keeps_what_it_said(entry: dict[str, Any], says: str) -> None:
-    last = read({"nodeConfigs": [{"nodeSelector": GOLD, "degradeTimeMinutes": 4}]})
-    config = {"degradeTimeMinutes": 5, "nodeConfigs": [entry]}
-    assert strategy_of(read(config, last))["degradeTimeMinutes"] == 4
-    assert strategy_of(read(config))["degradeTimeMinutes"] == 5, "nothing was good before"
-    assert says in said(config)[0]
 
 
+@SECTIONS
+@pytest.mark.parametrize("number", [0, "1"])
+@pytest.mark.parametrize("name", ["", "x"])
+def test_an_invalid_entry_keeps_its_last_valid_settings(number: Any, name: str, keys: Keys) -> None:
+    last, _ = keys.load(None, [{"nodeSelector": GOLD, keys.number: 4}])
+    entry = {"name": name, "nodeSelector": GOLD, keys.number: number}
+    found, (problem,) = keys.load(5, [entry], last)
+    assert keys.number in problem
+    assert f"{keys.entries}[0]{name and ' (x)'}: " in problem
+    assert keys.number_of(found) == 4
+    without, _ = keys.load(5, [entry])
+    assert keys.number_of(without) == 5, "nothing was valid before"
+    # An entry that was never valid follows the cluster's present settings.
+    again, _ = keys.load(6, [entry], without)
+    assert keys.number_of(again) == 6
+
+
+@SECTIONS
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"degradeTimeMinutes": 1}, "has no nodeSelector and is for no node"),
+        ({}, "has no nodeSelector and is for no node"),
         ({"nodeSelector": 7}, "nodeSelector: "),
         ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "'a b' is not the key of a label"),
         ({"nodeSelector": {"matchLabels": {"a": "c d"}}}, "'c d' is not the value of a label"),
@@ -230,18 +266,21 @@ def test_an_entry_that_cannot_be_used_keeps_what_it_said(entry: dict[str, Any], 
         ("entry", "a text, not an object"),
     ],
 )
-def test_an_entry_that_selects_nothing_readable_is_for_no_node(entry: Any, says: str) -> None:
-    config = {"nodeConfigs": [entry, {"nodeSelector": {}, "degradeTimeMinutes": 9}]}
-    assert says in said(config)[0]
-    assert strategy_of(read(config))["degradeTimeMinutes"] == 9
+def test_an_entry_with_an_invalid_selector_is_for_no_node(
+    entry: Any, says: str, keys: Keys
+) -> None:
+    found, problems = keys.load(None, [entry, {"nodeSelector": {}, keys.number: 9}])
+    assert says in problems[0]
+    assert keys.number_of(found) == 9
 
 
-def test_entries_that_are_no_list_keep_those_of_before() -> None:
-    last = read({"nodeConfigs": [{"nodeSelector": GOLD, "degradeTimeMinutes": 4}]})
-    assert read({"nodeConfigs": {}}, last).entries == last.entries
-    assert said({"nodeConfigs": {}}) == [
-        f"{KEY}.nodeConfigs: an object, not a list; it is not in force"
-    ]
+@SECTIONS
+def test_entries_that_are_not_a_list_leave_the_last_ones(keys: Keys) -> None:
+    last, _ = keys.load(None, [{"nodeSelector": GOLD, keys.number: 4}])
+    found, problems = keys.load(None, {}, last)
+    assert found == last
+    where = f"{keys.section.key}.{keys.entries}"
+    assert problems == [f"{where}: an object, not a list; it is not in force"]
 
 
 @given(st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z".-]{0,9}\}'))

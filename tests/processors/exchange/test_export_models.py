@@ -61,13 +61,10 @@ def test_what_knows_of_no_machine_is_the_nodes() -> None:
         ({"node": "node-b"}, CheckpointError, "models of node 'node-a', not of 'node-b'"),
         ({"now_ms": START_MS - 3_600_000}, CheckpointError, "is yet to come"),
         ({"config": ModelConfig(profile=VPA)}, CheckpointLayoutError, "is of model"),
-        (
-            {"config": ModelConfig(predictors=("percentile", "hourly-nsigma"))},
-            CheckpointLayoutError,
-            "settings that shape what is learned",
-        ),
+        ({"config": ModelConfig(predictors=("percentile", "hourly-nsigma"))},
+         CheckpointLayoutError, "settings that shape what is learned"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(
     changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:

@@ -120,15 +120,12 @@ def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
         (simple([1.0, 2.0], kind="pod", id="a"), "2023-11-.*: batch has 0 node rows, not one"),
         (simple([1.0, 2.0]) * 2, "2023-11-.*: batch has 2 node rows, not one"),
         (simple([1.0, 2.0], kind="pot"), "batch has 0 node rows"),
-        (
-            simple([1.0, 2.0], kind=None)
-            + simple([1.0, 2.0], kind="pod", id="a", pod_class="gold"),
-            "pod_class of 'a' is 'gold'",
-        ),
+        (simple([1.0, 2.0], kind=None) + simple([1.0, 2.0], kind="pod", id="a", pod_class="gold"),
+         "pod_class of 'a' is 'gold'"),
         ([*simple([1.0, 2.0]), {"window_end": "soon"}], "window_end: not an RFC 3339 time"),
         ([*simple([1.0, 2.0]), {"window_end": None}], "a row has no window_end"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_trace_is_refused(rows: list[Row], says: str) -> None:
     with pytest.raises(InvalidRecordError, match=says):
         list(read_trace(table_of(rows), NODE, Strategy()))

@@ -219,13 +219,8 @@ def test_an_unscheduled_pod_has_the_empty_node() -> None:
 @pytest.mark.parametrize(
     ("labels", "priority", "status_qos", "requests", "expected"),
     [
-        (
-            {"koordinator.sh/priority-class": "koord-batch"},
-            None,
-            "BestEffort",
-            None,
-            ("batch", "BE"),
-        ),
+        ({"koordinator.sh/priority-class": "koord-batch"}, None, "BestEffort", None,
+         ("batch", "BE")),
         ({}, 7500, "Burstable", None, ("mid", "LS")),
         ({"koordinator.sh/qosClass": "LSE"}, None, "Guaranteed", None, ("prod", "LSE")),
         ({}, None, "BestEffort", None, ("batch", "BE")),
@@ -233,7 +228,7 @@ def test_an_unscheduled_pod_has_the_empty_node() -> None:
         ({}, None, None, {"cpu": "1"}, ("prod", "LS")),
         ({}, 0, "Burstable", None, ("prod", "LS")),
     ],
-)
+)  # fmt: skip
 def test_class_and_qos(
     labels: dict[str, str], priority: int | None, status_qos: str | None, requests: Any,
     expected: tuple[str, str],

@@ -58,16 +58,12 @@ def test_upstreams_sample_is_read() -> None:
         ({"usageThresholds": {"cpu": 101}}, "usageThresholds: 101 for cpu"),
         ({"prodUsageThresholds": {"memory": -1}}, "prodUsageThresholds: -1 for memory"),
         ({"resourceWeights": {"gpu": 1}}, "estimatedScalingFactors: has none for gpu"),
-        (
-            {"usageThresholds": {"CPU": 65}},
-            "usageThresholds: 'CPU' is no resource of a node: is it cpu?",
-        ),
+        ({"usageThresholds": {"CPU": 65}},
+         "usageThresholds: 'CPU' is no resource of a node: is it cpu?"),
         ({"usageThresholds": {"/": 65}}, "'/' is no resource of a node: all but"),
         ({"supportedResources": ["mem"]}, "'mem' is no resource of a node: is it memory?"),
-        (
-            {"aggregated": {"usageThresholds": {"memory ": 1}}},
-            "aggregated.usageThresholds: 'memory '",
-        ),
+        ({"aggregated": {"usageThresholds": {"memory ": 1}}},
+         "aggregated.usageThresholds: 'memory '"),
         ({"dominantResourceWeight": 101}, "dominantResourceWeight"),
         ({"estimatedSecondsAfterInitialized": -1}, "estimatedSecondsAfterInitialized"),
         ({"aggregated": {"usageAggregatedDuration": "-5m"}}, "aggregated.usageAggregatedDuration"),
@@ -75,7 +71,7 @@ def test_upstreams_sample_is_read() -> None:
         ({"aggregated": {"usageType": "p95"}}, "usageType"),
         ({"nodeMetricExpirationSeconds": 2**80}, "nodeMetricExpirationSeconds"),
     ],
-)
+)  # fmt: skip
 def test_invalid_arguments_are_refused_by_their_key(tree: Any, names: str) -> None:
     with pytest.raises(InvalidPolicyError, match=names.split(":")[0].split(".")[-1]) as raised:
         load_aware.SCORER.read(tree)
@@ -136,14 +132,11 @@ def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
 @pytest.mark.parametrize(
     ("annotation", "says"),
     [
-        (
-            '{"usageThreshold":{"cpu":9}}',
-            "unknown key 'usageThreshold': is usageThresholds meant?",
-        ),
+        ('{"usageThreshold":{"cpu":9}}', "unknown key 'usageThreshold': is usageThresholds meant?"),
         ('{"aggregatedUsage":{"usageType":"p99"}}', "unknown key 'usageType'"),
         ('{"cpu":9,"USAGETHRESHOLDS":{}}', "unknown key 'cpu'"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str) -> None:
     assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
         "cpu": 65,

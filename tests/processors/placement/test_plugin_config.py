@@ -194,12 +194,8 @@ def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
         (TRIMARAN, "    score:", "    reserve:", "plugins.reserve: TargetLoadPacking does nothing"),
         (TRIMARAN, "    score:", "    filter:", "nothing is left .* only at multiPoint, score"),
         (TRIMARAN, "targetUtilization: 70", "targetUtilization: 150", "150 is over 100"),
-        (
-            TRIMARAN,
-            "Margin: 1,",
-            "Margin: 1, resources: [x.io/gpu],",
-            "usage of .* is not measured",
-        ),
+        (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [x.io/gpu],",
+         "usage of .* is not measured"),
         (TRIMARAN, "Margin: 1,", "Margin: 1, resources: [],", "length >= 1"),
         (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: much, ", "defaultLimit: .*much"),
         (LIMITS, "defaultLimit: {", "defaultLimit: {cpu: -1m, ", "amount is below 0"),
@@ -210,7 +206,7 @@ def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
         (FIT_PLUS, "cpu: {", "CPU: {", "FitPlusArgs: resources: 'CPU' is no .*: is it cpu?"),
         (TRIMARAN, "name: LowRiskOverCommitment", "name: TargetLoadPacking", "more than once"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_value_is_named(text: str, wrong: str, right: str, says: str) -> None:
     assert wrong in text
     with pytest.raises(InvalidPolicyError, match=says):
@@ -246,15 +242,11 @@ def plugins(**points: Any) -> Any:
         ({"multiPoint": ([LOAD_AWARE], []), "filter": ([], [LOAD_AWARE])}, [], [LOAD_AWARE]),
         ({"multiPoint": ([LOAD_AWARE], []), "score": ([], ["*"])}, [LOAD_AWARE], []),
         ({"multiPoint": ([LOAD_AWARE], ["*"])}, [LOAD_AWARE], [LOAD_AWARE]),
-        (
-            {"multiPoint": ([LOAD_AWARE], []), "score": ([_ROOM], ["*"])},
-            [LOAD_AWARE],
-            [_ROOM],
-        ),
+        ({"multiPoint": ([LOAD_AWARE], []), "score": ([_ROOM], ["*"])}, [LOAD_AWARE], [_ROOM]),
         ({"score": ([_ROOM], [_ROOM])}, [], [_ROOM]),
         ({"preFilter": (["SchedulingHint"], [])}, ["SchedulingHint"], []),
     ],
-)
+)  # fmt: skip
 def test_plugins_are_disabled_as_in_kube_scheduler(
     points: Any, filters: list[str], scores: list[str]
 ) -> None:
@@ -327,23 +319,16 @@ def test_hours_hidden_by_other_thresholds_are_noted() -> None:
 @pytest.mark.parametrize(
     ("enabled", "config", "says"),
     [
-        (
-            {"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 2}]}},
-            [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "LeastAllocated"}}}],
-            "there is NodeResourcesFit",
-        ),
-        (
-            {"multiPoint": {"enabled": [{"name": "Reservation"}]}},
-            [{"name": "Reservation", "args": {"enablePreemption": True}}],
-            "there is Reservation",
-        ),
-        (
-            {"filter": {"enabled": [{"name": "NodeNUMAResource"}]}},
-            [{"name": "NodeNUMAResource", "args": {"defaultCPUBindPolicy": "FullPCPUs"}}],
-            "there is NodeNUMAResource",
-        ),
+        ({"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 2}]}},
+         [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "LeastAllocated"}}}],
+         "there is NodeResourcesFit"),
+        ({"multiPoint": {"enabled": [{"name": "Reservation"}]}},
+         [{"name": "Reservation", "args": {"enablePreemption": True}}], "there is Reservation"),
+        ({"filter": {"enabled": [{"name": "NodeNUMAResource"}]}},
+         [{"name": "NodeNUMAResource", "args": {"defaultCPUBindPolicy": "FullPCPUs"}}],
+         "there is NodeNUMAResource"),
     ],
-)
+)  # fmt: skip
 def test_plugins_that_run_in_the_scheduler_alone_are_refused_by_name(
     enabled: Any, config: Any, says: str
 ) -> None:

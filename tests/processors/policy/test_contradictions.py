@@ -71,20 +71,14 @@ def test_nothing_is_promised_twice_where_there_is_no_mid(colocation: dict[str, A
 @pytest.mark.parametrize(
     ("colocation", "rules", "says"),
     [
-        (
-            {"cpuReclaimThresholdPercent": 80},
-            {},
-            "cpuSuppressThresholdPercent is 65, below cpuReclaimThresholdPercent of "
-            "colocation-config, which is 80",
-        ),
-        (
-            {},
-            {"memoryEvictThresholdPercent": 64},
-            "memoryEvictThresholdPercent is 64, below memoryReclaimThresholdPercent of "
-            "colocation-config, which is 65",
-        ),
+        ({"cpuReclaimThresholdPercent": 80}, {},
+         "cpuSuppressThresholdPercent is 65, below cpuReclaimThresholdPercent of "
+         "colocation-config, which is 80"),
+        ({}, {"memoryEvictThresholdPercent": 64},
+         "memoryEvictThresholdPercent is 64, below memoryReclaimThresholdPercent of "
+         "colocation-config, which is 65"),
     ],
-)
+)  # fmt: skip
 def test_what_is_offered_must_not_be_taken_away_at_once(
     colocation: dict[str, Any], rules: dict[str, Any], says: str
 ) -> None:

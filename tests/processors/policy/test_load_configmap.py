@@ -114,20 +114,14 @@ def test_an_unknown_text_is_accepted_with_a_warning() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (
-            {"resourceDiffThreshold": 50},
-            "resourceDiffThreshold is 50, which is 5000% of the present amount: usual is up to 1",
-        ),
-        (
-            {"midStaticCPUReservedPercent": 101},
-            "midStaticCPUReservedPercent is 101, usual is 0 to 100",
-        ),
-        (
-            {"midStaticMemoryReservedPercent": 2**63 - 1},
-            f"midStaticMemoryReservedPercent is {2**63 - 1}, usual is 0 to 100",
-        ),
+        ({"resourceDiffThreshold": 50},
+         "resourceDiffThreshold is 50, which is 5000% of the present amount: usual is up to 1"),
+        ({"midStaticCPUReservedPercent": 101},
+         "midStaticCPUReservedPercent is 101, usual is 0 to 100"),
+        ({"midStaticMemoryReservedPercent": 2**63 - 1},
+         f"midStaticMemoryReservedPercent is {2**63 - 1}, usual is 0 to 100"),
     ],
-)
+)  # fmt: skip
 def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
     config: dict[str, Any], says: str
 ) -> None:

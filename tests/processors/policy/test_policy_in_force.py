@@ -235,29 +235,17 @@ RESERVATION = "node.koordinator.sh/reservation"
         (STRATEGY, {"bufferPercent": 10}, "{", {"bufferPercent": 10}),
         (STRATEGY, {"bufferPercent": 10}, {"bufferPercent": "20"}, {"bufferPercent": 10}),
         # What else it says is as it says it now.
-        (
-            STRATEGY,
-            {"bufferPercent": 10, "midReclaimPercent": 50},
-            {"bufferPercent": 101, "predictor": "max"},
-            {"bufferPercent": 10, "predictor": "max"},
-        ),
+        (STRATEGY, {"bufferPercent": 10, "midReclaimPercent": 50},
+         {"bufferPercent": 101, "predictor": "max"}, {"bufferPercent": 10, "predictor": "max"}),
         (STRATEGY, {"predictor": "max"}, {"bufferPercent": "20"}, {}),
         (OF_KOORDINATOR, {"enable": False}, {"enable": "false"}, {"enable": False}),
-        (
-            OF_KOORDINATOR,
-            {"cpuReclaimThresholdPercent": 50},
-            "null",
-            {"cpuReclaimThresholdPercent": 50},
-        ),
-        (
-            RESERVATION,
-            {"resources": {"cpu": "2"}},
-            {"resources": {"cpu": "two"}},
-            {"resources": {"cpu": "2"}},
-        ),
+        (OF_KOORDINATOR, {"cpuReclaimThresholdPercent": 50}, "null",
+         {"cpuReclaimThresholdPercent": 50}),
+        (RESERVATION, {"resources": {"cpu": "2"}}, {"resources": {"cpu": "two"}},
+         {"resources": {"cpu": "2"}}),
         (RESERVATION, {"reservedCPUs": "0-3"}, {"reservedCPUs": "0-"}, {"reservedCPUs": "0-3"}),
     ],
-)
+)  # fmt: skip
 def test_an_annotation_that_breaks_hands_out_nothing_more(
     annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
 ) -> None:
@@ -439,17 +427,11 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
     [
         ({}, {}, []),
         ({}, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
-        (
-            {},
-            {OF_KOORDINATOR: '{"midReclaimMode":"static"}'},
-            ["colocation-config: there is no Mid"],
-        ),
+        ({}, {OF_KOORDINATOR: '{"midReclaimMode":"static"}'},
+         ["colocation-config: there is no Mid"]),
         ({}, {STRATEGY: '{"promiseOnce":false}'}, ["springtide-config: promised the same idle"]),
-        (
-            {},
-            {OF_KOORDINATOR: '{"memoryReclaimThresholdPercent":90}'},
-            ["resource-threshold-config: it is offered is evicted"],
-        ),
+        ({}, {OF_KOORDINATOR: '{"memoryReclaimThresholdPercent":90}'},
+         ["resource-threshold-config: it is offered is evicted"]),
         (
             {"node.koordinator.sh/cpu-reclaim-ratio": "1.5"},
             {},
@@ -461,7 +443,7 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
         # Problems of its group are reported for the group.
         (GOLD, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
     ],
-)
+)  # fmt: skip
 def test_what_a_node_contradicts_by_itself_is_told_of_it(
     labels: dict[str, str], annotations: dict[str, str], says: list[str]
 ) -> None:
@@ -565,27 +547,18 @@ def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> No
     [
         ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
         ({"springtide-config": {"whatever": 1}}, "unknown key 'whatever'"),
-        (
-            {"springtide-config": {"predictor": "maxx"}},
-            "predictor 'maxx' is not installed",
-        ),
-        (
-            {"colocation-config": {"cpuReclaimThreshholdPercent": 3}},
-            "is cpuReclaimThresholdPercent meant?",
-        ),
+        ({"springtide-config": {"predictor": "maxx"}}, "predictor 'maxx' is not installed"),
+        ({"colocation-config": {"cpuReclaimThreshholdPercent": 3}},
+         "is cpuReclaimThresholdPercent meant?"),
         ({"colocation-config": {"nodeConfig": []}}, "is nodeConfigs meant?"),
-        (
-            {"colocation-config": {"nodeConfigs": [{**_FOR_GOLD, "midUnalocatedPercent": 3}]}},
-            "is midUnallocatedPercent meant?",
-        ),
+        ({"colocation-config": {"nodeConfigs": [{**_FOR_GOLD, "midUnalocatedPercent": 3}]}},
+         "is midUnallocatedPercent meant?"),
         ({"resource-threshold-config": {"clusterStrategi": {}}}, "is clusterStrategy meant?"),
-        (
-            {"resource-threshold-config": {"clusterStrategy": {"cpuSupressThresholdPercent": 5}}},
-            "is cpuSuppressThresholdPercent meant?",
-        ),
+        ({"resource-threshold-config": {"clusterStrategy": {"cpuSupressThresholdPercent": 5}}},
+         "is cpuSuppressThresholdPercent meant?"),
         ({"colocationconfig": {}}, "is colocation-config meant?"),
     ],
-)
+)  # fmt: skip
 def test_a_key_similar_to_a_known_one_is_a_warning(said: Any, says: str) -> None:
     found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
     assert found.is_usable

@@ -66,15 +66,12 @@ def test_invalid_values_are_refused_by_their_key(scorer: Scorer[Any], tree: Any,
     [
         (PACKING, {"targetUtilization": 0}, ["targetUtilization: 0 is invalid"]),
         (BALANCING, {"safeVarianceSensitivity": 0}, []),
-        (
-            BALANCING,
-            {"safeVarianceMargin": float("nan")},
-            ["safeVarianceMargin: nan is invalid, 1.0 is used"],
-        ),
+        (BALANCING, {"safeVarianceMargin": float("nan")},
+         ["safeVarianceMargin: nan is invalid, 1.0 is used"]),
         (LOW_RISK, {"smoothingWindowSize": -3}, ["smoothingWindowSize: -3"]),
         (LOW_RISK, {"riskLimitWeights": {"cpu": 7}}, ["riskLimitWeights"]),
     ],
-)
+)  # fmt: skip
 def test_notes_name_values_that_defaults_replace(
     scorer: Scorer[Any], tree: Any, says: list[str]
 ) -> None:

@@ -198,12 +198,10 @@ def test_profiles_survive_a_checkpoint(windows: list[NodeWindow], data: st.DataO
 @pytest.mark.parametrize(
     ("before", "after", "anew"),
     [
-        ("prod", "mid", True),
-        ("mid", "prod", True),
-        ("prod", "batch", False),
+        ("prod", "mid", True), ("mid", "prod", True), ("prod", "batch", False),
         ("mid", "free", False),
     ],
-)
+)  # fmt: skip
 def test_pod_is_reset_when_its_class_changes_to_another_profile(
     before: str, after: str, anew: bool
 ) -> None:

@@ -44,23 +44,13 @@ def test_the_apply_policy_decides_whether_allocatable_is_trimmed(policy: str, tr
 @pytest.mark.parametrize(
     "said",
     [
-        "",
-        "null",
-        "[]",
-        {"resources": {"cpu": "much"}},
-        {"resources": {"cpu": "-1"}},
-        {"resources": {"memory": "1e17"}},
-        {"resources": {"cpu": []}},
-        {"reservedCPUs": "3-1"},
-        {"reservedCPUs": "0-"},
-        {"reservedCPUs": "a"},
-        {"reservedCPUs": "0-9999999"},
-        {"reservedCPUs": "0-8192"},
-        {"reservedCPUs": "8192"},
-        {"reservedCPUs": "0," * 30_000 + "0"},
+        "", "null", "[]", {"resources": {"cpu": "much"}}, {"resources": {"cpu": "-1"}},
+        {"resources": {"memory": "1e17"}}, {"resources": {"cpu": []}}, {"reservedCPUs": "3-1"},
+        {"reservedCPUs": "0-"}, {"reservedCPUs": "a"}, {"reservedCPUs": "0-9999999"},
+        {"reservedCPUs": "0-8192"}, {"reservedCPUs": "8192"}, {"reservedCPUs": "0," * 30_000 + "0"},
         {"reservedCPUs": 3},
     ],
-)
+)  # fmt: skip
 def test_an_invalid_reservation_is_an_error_that_names_the_annotation(said: Any) -> None:
     with pytest.raises(InvalidPolicyError, match=ANNOTATION):
         kept(said)

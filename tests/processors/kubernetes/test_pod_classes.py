@@ -37,16 +37,11 @@ def test_an_unknown_class_label_hides_the_priority_but_not_the_qos() -> None:
 @pytest.mark.parametrize(
     ("label", "kube_qos", "expected"),
     [
-        ("LSE", "BestEffort", "LSE"),
-        ("SYSTEM", "Burstable", "SYSTEM"),
-        ("nonsense", "Guaranteed", "LSR"),
-        (None, "Guaranteed", "LSR"),
-        (None, "Burstable", "LS"),
-        (None, "BestEffort", "BE"),
-        (None, None, ""),
-        (None, "Best", ""),
+        ("LSE", "BestEffort", "LSE"), ("SYSTEM", "Burstable", "SYSTEM"),
+        ("nonsense", "Guaranteed", "LSR"), (None, "Guaranteed", "LSR"), (None, "Burstable", "LS"),
+        (None, "BestEffort", "BE"), (None, None, ""), (None, "Best", ""),
     ],
-)
+)  # fmt: skip
 def test_qos_label_overrides_the_kubernetes_qos_class(
     label: str | None, kube_qos: str | None, expected: str
 ) -> None:

@@ -52,14 +52,10 @@ def test_switched_off_the_normalization_is_left() -> None:
 @pytest.mark.parametrize(
     ("normalization", "said"),
     [
-        ("1.50", {"cpu": 0.5}),
-        (None, {"cpu": 0.999}),
-        ("5.00", {"memory": 0.99}),
-        ("5.00", {"cpu": 201}),
-        (None, {"memory": 1e300}),
-        (None, {"memory": -1}),
+        ("1.50", {"cpu": 0.5}), (None, {"cpu": 0.999}), ("5.00", {"memory": 0.99}),
+        ("5.00", {"cpu": 201}), (None, {"memory": 1e300}), (None, {"memory": -1}),
     ],
-)
+)  # fmt: skip
 def test_a_node_is_never_told_to_have_less_than_it_has(
     normalization: str | None, said: dict[str, Any]
 ) -> None:

@@ -37,16 +37,10 @@ def test_a_node_can_only_switch_itself_off(
 @pytest.mark.parametrize(
     ("ratio", "percent"),
     [
-        ("0.29", 29),
-        ("0.57", 57),
-        ("0.58", 58),
-        ("1", 100),
-        ("+1.5", 150),
-        (".125", 12),
-        ("1e-1", 10),
-        ("0", 0),
+        ("0.29", 29), ("0.57", 57), ("0.58", 58), ("1", 100), ("+1.5", 150), (".125", 12),
+        ("1e-1", 10), ("0", 0),
     ],
-)
+)  # fmt: skip
 def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
         found = effective(Policy(DEFAULTS), {label: ratio}, {})

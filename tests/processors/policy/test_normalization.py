@@ -52,14 +52,11 @@ def test_the_ratio_is_by_model_threads_and_turbo(threads: bool, turbo: bool, tex
 @pytest.mark.parametrize(
     ("enable", "labels", "is_on"),
     [
-        (True, {}, True),
-        (None, {}, False),
-        (True, {ENABLED: "false"}, False),
-        (False, {ENABLED: "true"}, True),
-        (False, {ENABLED: "1"}, True),
+        (True, {}, True), (None, {}, False), (True, {ENABLED: "false"}, False),
+        (False, {ENABLED: "true"}, True), (False, {ENABLED: "1"}, True),
         (True, {ENABLED: "F"}, False),
     ],
-)
+)  # fmt: skip
 def test_a_label_comes_over_the_section(
     enable: bool | None, labels: dict[str, str], is_on: bool
 ) -> None:

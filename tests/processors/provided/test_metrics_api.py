@@ -138,23 +138,13 @@ def test_readings_are_forgotten() -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        {},
-        None,
-        7,
-        {**node(), "timestamp": "yesterday"},
-        {**node(), "timestamp": None},
-        {**node(), "window": "0s"},
-        {**node(), "window": "soon"},
-        {**node(), "window": 15},
-        {**node(), "metadata": {}},
-        node("UPPER"),
-        node(""),
-        node(cpu="1 core", memory="1"),
-        node(cpu="1", memory="9e99"),
-        {**node(), "usage": []},
+        {}, None, 7, {**node(), "timestamp": "yesterday"}, {**node(), "timestamp": None},
+        {**node(), "window": "0s"}, {**node(), "window": "soon"}, {**node(), "window": 15},
+        {**node(), "metadata": {}}, node("UPPER"), node(""), node(cpu="1 core", memory="1"),
+        node(cpu="1", memory="9e99"), {**node(), "usage": []},
     ],
     ids=range(14),
-)
+)  # fmt: skip
 def test_an_unreadable_item_is_skipped_and_counted(item: Any) -> None:
     found = read_list(nodes(node("good"), item))
     assert found.nodes.keys() == {"good"}
@@ -184,18 +174,11 @@ def test_a_negative_or_absurd_amount_is_null_and_counted() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"null",
-        b"[]",
-        b"\xff",
-        nodes(node())[:-5],
-        b'{"kind":"Status","message":"no"}',
-        b'{"items":[]}',
-        b'{"kind":"NodeMetricsList","items":7}',
-        b'{"kind":"NodeList","items":[]}',
+        b"", b"null", b"[]", b"\xff", nodes(node())[:-5], b'{"kind":"Status","message":"no"}',
+        b'{"items":[]}', b'{"kind":"NodeMetricsList","items":7}', b'{"kind":"NodeList","items":[]}',
     ],
     ids=range(9),
-)
+)  # fmt: skip
 def test_an_answer_that_is_not_a_list_is_an_error(body: bytes) -> None:
     with pytest.raises(ProviderError):
         read_list(body)

@@ -149,16 +149,11 @@ def test_costs_beyond_64_bits_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "raw"),
     [
-        ("12.9", "Number", 12.0),
-        ("1_000", "Number", 1000.0),
-        (" 12", "Number", None),
-        ("inf", "Number", None),
-        ("1e30", "Number", None),
-        ("", "Number", None),
-        ("2023-11-14T22:13:20Z", "Timestamp", 100.0),
-        ("yesterday", "Timestamp", None),
+        ("12.9", "Number", 12.0), ("1_000", "Number", 1000.0), (" 12", "Number", None),
+        ("inf", "Number", None), ("1e30", "Number", None), ("", "Number", None),
+        ("2023-11-14T22:13:20Z", "Timestamp", 100.0), ("yesterday", "Timestamp", None),
     ],
-)
+)  # fmt: skip
 def test_invalid_metadata_counts_as_missing(
     text: str, kind: node_metadata.Kind, raw: float | None
 ) -> None:

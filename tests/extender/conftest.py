@@ -1,20 +1,25 @@
 """An extender over a table that is filled by hand, asked through a real HTTP client."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any, Literal
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
+import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from pipeline.clock import ManualClock
+from pipeline.clock import ManualClock, SystemClock
 from pipeline.extender.scheduler_api import Extender
+from pipeline.extender.service import serve
+from pipeline.metrics import REGISTRY
 from pipeline.settings import ExtenderSettings
-from pipeline.table import FeedState, Table
+from pipeline.table import Feed, FeedState, Table
 from tests.table.records import GIB, NOW, node_state, table_of
 
 Client = TestClient[Any, Any]
 Start = Callable[..., Awaitable[Client]]
+Post = Callable[[str, bytes], tuple[int, Any]]
 
 
 def cluster() -> Table:
@@ -33,24 +38,78 @@ ALL = ["idle", "busy", "hot", "full", "old", "blind", "stranger"]
 POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u1"}}
 
 
+def extender(table: Table | None = None, **more: Any) -> Extender:
+    """An extender over `cluster()`, or over `table`, in mode act and caught up unless `more`
+    says otherwise: `mode`, `caught_up`, `connected`, or an argument of `Extender`."""
+    caught_up = more.pop("caught_up", True)
+    state = FeedState(
+        caught_up=caught_up,
+        connected=more.pop("connected", True),
+        message="following" if caught_up else "catching up",
+    )
+    settings = more.pop("settings", None) or ExtenderSettings(mode=more.pop("mode", "act"))
+    clock = more.pop("clock", None) or ManualClock(NOW)
+    return Extender(cluster() if table is None else table, state, settings, clock, **more)
+
+
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """`client = await start(mode="act")`: a served extender over `cluster()`."""
+    """`client = await start(mode="act")`: a client of a served `extender`."""
     async with AsyncExitStack() as stack:
 
-        async def started(
-            *,
-            mode: Literal["observe", "act"] = "act",
-            table: Table | None = None,
-            caught_up: bool = True,
-        ) -> Client:
-            extender = Extender(
-                cluster() if table is None else table,
-                FeedState(caught_up=caught_up, message="following" if caught_up else "catching up"),
-                ExtenderSettings(mode=mode),
-                ManualClock(NOW),
-            )
-            client: Client = TestClient(TestServer(extender.app()))
+        async def started(served: Extender | None = None, **more: Any) -> Client:
+            client: Client = TestClient(TestServer((served or extender(**more)).app()))
             return await stack.enter_async_context(client)
 
         yield started
+
+
+@contextmanager
+def served(of: Extender) -> Iterator[Callable[..., tuple[int, bytes]]]:
+    """`ask(method, path, **more)`: status and body of a real request, without an event loop."""
+    loop = asyncio.new_event_loop()
+    client: Any = TestClient(TestServer(of.app(), loop=loop), loop=loop)
+    loop.run_until_complete(client.start_server())
+
+    async def asked(method: str, path: str, **more: Any) -> tuple[int, bytes]:
+        async with client.request(method, path, **more) as response:
+            return response.status, await response.read()
+
+    yield lambda *args, **more: loop.run_until_complete(asked(*args, **more))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def post() -> Iterator[Post]:
+    """`post(path, body)`: status and JSON of a real answer of an `extender`."""
+    with served(extender()) as ask:
+
+        def posted(path: str, body: bytes) -> tuple[int, Any]:
+            status, answer = ask("POST", path, data=body)
+            return status, msgspec.json.decode(answer)
+
+        yield posted
+
+
+def unreachable_feed(**more: Any) -> Feed:
+    """A feed whose broker never answers."""
+    client = {"bootstrap_servers": "127.0.0.1:1"}
+    return Feed(Table(), client=client, prefix="none", clock=SystemClock(), **more)
+
+
+async def start_service(
+    stop: asyncio.Event, feed: Feed | None = None, settings: Any = None, **more: Any
+) -> tuple[asyncio.Task[None], int]:
+    """The task of `serve`, and the port on which it listens."""
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    settings = settings or ExtenderSettings(host="127.0.0.1", port=0)
+    serving = asyncio.create_task(
+        serve(feed or unreachable_feed(), settings, SystemClock(), stop, port.set_result, **more)
+    )
+    return serving, await asyncio.wait_for(port, 5)
+
+
+def metric(name: str, **labels: str) -> float:
+    """The value of a metric as it is on the metrics page; 0 if it has no sample."""
+    return REGISTRY.get_sample_value(f"springtide_extender_{name}", labels) or 0.0

@@ -1,30 +1,27 @@
 """Explanations agree with filter and prioritize, and have no effect."""
 
-import asyncio
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.query_api import EXPLAIN_KEYS
-from pipeline.extender.scheduler_api import Extender, rules_of
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
-from pipeline.table import FeedState, Table
+from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources
-from tests.extender.conftest import ALL, POD, Client, Start, cluster
+from tests.extender.conftest import ALL, POD, Client, Post, Start, cluster
 from tests.extender.test_decisions import NAMES, asked, changes
 from tests.extender.test_fuzz import json_values, quick
 from tests.extender.test_scheduler_api import FULL, HOT
@@ -80,15 +77,14 @@ async def test_without_names_all_nodes_are_explained(start: Start) -> None:
     assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
 
 
-async def test_a_node_with_nothing_but_an_expired_placement_is_removed() -> None:
+async def test_a_node_with_nothing_but_an_expired_placement_is_removed(start: Start) -> None:
     table, clock = cluster(), ManualClock(NOW)
-    extender = Extender(table, FeedState(caught_up=True), ExtenderSettings(mode="act"), clock)
-    async with TestClient(TestServer(extender.app())) as client:
-        table.place(read_manifest(msgspec.Raw(msgspec.json.encode(POD))), "busy", NOW)
-        table.drop_state("busy")
-        assert "busy" in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
-        await clock.advance(10.0)
-        assert "busy" not in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
+    client = await start(table=table, clock=clock)
+    table.place(read_manifest(msgspec.Raw(msgspec.json.encode(POD))), "busy", NOW)
+    table.drop_state("busy")
+    assert "busy" in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
+    await clock.advance(10.0)
+    assert "busy" not in [item["node"] for item in (await ask(client, {"pod": {}}))["items"]]
 
 
 async def test_a_pod_record_is_explained_like_its_pod(start: Start) -> None:
@@ -151,28 +147,9 @@ async def test_until_caught_up_explain_answers_503(start: Start) -> None:
 # -- as filter and prioritize say it
 
 
-@pytest.fixture(scope="module")
-def post() -> Iterator[Any]:
-    """`post(path, body)`: status and answer of a real request to an extender in mode act."""
-    loop = asyncio.new_event_loop()
-    extender = Extender(
-        cluster(), FeedState(caught_up=True), ExtenderSettings(mode="act"), ManualClock(NOW)
-    )
-    client: Any = TestClient(TestServer(extender.app(), loop=loop), loop=loop)
-    loop.run_until_complete(client.start_server())
-
-    async def posted(path: str, body: bytes) -> tuple[int, Any]:
-        response = await client.post(path, data=body)
-        return response.status, msgspec.json.decode(await response.read())
-
-    yield lambda path, body: loop.run_until_complete(posted(path, body))
-    loop.run_until_complete(client.close())
-    loop.close()
-
-
 @quick
 @given(body=st.dictionaries(st.sampled_from(["pod", "podRecord", "nodeNames"]), json_values))
-def test_any_json_is_answered(post: Any, body: Any) -> None:
+def test_any_json_is_answered(post: Post, body: Any) -> None:
     status, reply = post("/v1/explain", msgspec.json.encode(body))
     assert status in (200, 400)
     assert reply["items"] is not None if status == 200 else reply["Error"]
@@ -216,7 +193,7 @@ uids = itertools.count()
 @quick
 @given(pod=manifests, names=st.lists(st.sampled_from(ALL), unique=True, max_size=7))
 def test_explain_agrees_with_filter_and_prioritize(
-    post: Any, pod: dict[str, Any], names: list[str]
+    post: Post, pod: dict[str, Any], names: list[str]
 ) -> None:
     # Pods of earlier examples are on their way still; one by the same uid would be another example.
     pod["metadata"]["uid"] = f"u{next(uids)}"

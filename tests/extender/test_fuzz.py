@@ -1,26 +1,15 @@
 """No request causes a 500, and a valid one gets an answer that the scheduler can read."""
 
-import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clock import ManualClock
 from pipeline.errors import BadRequestError
-from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.scheduler_messages import read_question
-from pipeline.settings import ExtenderSettings
-from pipeline.table import FeedState
-from tests.extender.conftest import ALL, cluster
+from tests.extender.conftest import ALL, Post
 from tests.extender.scheduler import read_filter
-from tests.table.records import NOW
-
-Ask = Any
 
 scalars = st.one_of(
     st.none(),
@@ -60,25 +49,6 @@ valid = st.fixed_dictionaries({"Pod": st.just({})}).flatmap(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
-    """`ask(path, body)`: status and body of a real request to an extender in mode act."""
-    loop = asyncio.new_event_loop()
-    extender = Extender(
-        cluster(), FeedState(caught_up=True), ExtenderSettings(mode="act"), ManualClock(NOW)
-    )
-    client: Any = TestClient(TestServer(extender.app(), loop=loop), loop=loop)
-    loop.run_until_complete(client.start_server())
-
-    async def asked(path: str, body: bytes) -> tuple[int, bytes]:
-        response = await client.post(path, data=body)
-        return response.status, await response.read()
-
-    yield lambda path, body: loop.run_until_complete(asked(path, body))
-    loop.run_until_complete(client.close())
-    loop.close()
-
-
 quick = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -86,10 +56,9 @@ quick = settings(
 
 @quick
 @given(body=bodies | json_values, path=st.sampled_from(["/filter", "/prioritize"]))
-def test_any_json_is_answered(ask: Ask, body: Any, path: str) -> None:
+def test_any_json_is_answered(post: Post, body: Any, path: str) -> None:
     sent = msgspec.json.encode(body)
-    status, answer = ask(path, sent)
-    reply = msgspec.json.decode(answer)
+    status, reply = post(path, sent)
     assert status in (200, 400)
     try:
         question = read_question(sent)
@@ -110,17 +79,17 @@ def test_any_json_is_answered(ask: Ask, body: Any, path: str) -> None:
 
 @quick
 @given(body=st.binary(max_size=200))
-def test_any_bytes_are_answered(ask: Ask, body: bytes) -> None:
-    status, answer = ask("/filter", body)
+def test_any_bytes_are_answered(post: Post, body: bytes) -> None:
+    status, answer = post("/filter", body)
     assert status in (200, 400)
-    assert msgspec.json.decode(answer)
+    assert answer
 
 
 @quick
 @given(body=valid)
-def test_answers_are_those_of_a_plain_loop(ask: Ask, body: dict[str, Any]) -> None:
+def test_answers_are_those_of_a_plain_loop(post: Post, body: dict[str, Any]) -> None:
     question = read_question(msgspec.json.encode(body))
-    reply = msgspec.json.decode(ask("/filter", msgspec.json.encode(body))[1])
+    _, reply = post("/filter", msgspec.json.encode(body))
     expected = [name for name in question.names if name not in ("hot", "full")]
     if question.nodes is None:
         assert reply["NodeNames"] == expected
@@ -128,6 +97,6 @@ def test_answers_are_those_of_a_plain_loop(ask: Ask, body: dict[str, Any]) -> No
         assert [item["metadata"]["name"] for item in reply["Nodes"]["items"]] == expected
         sent = {n["metadata"]["name"]: n for n in reversed(body["Nodes"]["items"])}
         assert reply["Nodes"]["items"] == [sent[name] for name in expected]
-    scores = msgspec.json.decode(ask("/prioritize", msgspec.json.encode(body))[1])
+    _, scores = post("/prioritize", msgspec.json.encode(body))
     known = {"idle": 8, "busy": 4, "hot": 2, "full": 3}
     assert scores == [{"Host": n, "Score": known.get(n, 0)} for n in question.names]

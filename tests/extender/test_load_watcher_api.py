@@ -6,13 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from msgspec import Meta
 
-from pipeline.clock import ManualClock
-from pipeline.extender.scheduler_api import Extender
-from pipeline.settings import ExtenderSettings
-from pipeline.table import FeedState, Table
+from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import AggregatedUsage, UsageDeviation
 from pipeline.topics.resource_amounts import Usage
@@ -185,11 +181,9 @@ async def test_without_usage_the_answer_is_an_error_for_load_watchers_client(sta
     ("caught_up", "connected", "status"),
     [(True, True, 200), (True, False, 503), (False, True, 503)],
 )
-async def test_health(caught_up: bool, connected: bool, status: int) -> None:
-    state = FeedState(caught_up=caught_up, connected=connected)
-    extender = Extender(fleet(), state, ExtenderSettings(), ManualClock(NOW))
-    async with TestClient(TestServer(extender.app())) as client:
-        assert (await client.get("/watcher/health")).status == status
+async def test_health(caught_up: bool, connected: bool, status: int, start: Start) -> None:
+    client = await start(caught_up=caught_up, connected=connected)
+    assert (await client.get("/watcher/health")).status == status
 
 
 async def test_a_whole_fleet_is_read_by_the_documented_structures(start: Start) -> None:

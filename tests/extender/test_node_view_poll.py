@@ -2,24 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
-from pipeline.clock import ManualClock, SystemClock
-from pipeline.extender import node_view_poll
 from pipeline.extender.node_view_poll import NodeViewHandler
-from pipeline.extender.scheduler_api import Extender
-from pipeline.extender.service import serve
-from pipeline.settings import ExtenderSettings
-from pipeline.table import Feed, FeedState, Table
+from pipeline.table import Feed, FeedState
 from pipeline.table.compressed_views import NodeViewStore
-from tests.extender.conftest import Client
-from tests.table.records import NOW
+from tests.extender.conftest import (
+    Client,
+    Start,
+    extender,
+    metric,
+    start_service,
+    unreachable_feed,
+)
 
 AT_MOST = 3
 
@@ -32,14 +31,9 @@ def views() -> NodeViewStore:
 
 
 @pytest.fixture
-async def client(views: NodeViewStore) -> AsyncIterator[Client]:
-    extender = Extender(
-        Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW),
-        node_views=NodeViewHandler(views, FeedState(caught_up=True), AT_MOST),
-    )  # fmt: skip
-    async with TestClient(TestServer(extender.app())) as found:
-        found.extender = extender  # type: ignore[attr-defined]
-        yield found
+async def client(start: Start, views: NodeViewStore) -> Client:
+    handler = NodeViewHandler(views, FeedState(caught_up=True), AT_MOST)
+    return await start(node_views=handler)
 
 
 async def get(client: Client, known: str | None = None, **query: Any) -> aiohttp.ClientResponse:
@@ -49,10 +43,10 @@ async def get(client: Client, known: str | None = None, **query: Any) -> aiohttp
 
 async def waits(client: Client, *, many: int = 1, **query: Any) -> list[Any]:
     """Clients that wait for something newer than generation 5."""
-    before = node_view_poll.WAITING._value.get()
+    before = metric("waiting_clients")
     tasks = [asyncio.create_task(get(client, '"5"', wait=30, **query)) for _ in range(many)]
     async with asyncio.timeout(5):
-        while node_view_poll.WAITING._value.get() < before + many:  # noqa: ASYNC110
+        while metric("waiting_clients") < before + many:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return tasks
 
@@ -132,24 +126,22 @@ async def test_the_number_of_waiting_clients_is_limited(
     assert (await get(client, '"5"')).status == 304
     views.put("a", 6, b"{}")
     assert [(await one).status for one in waiting] == [200] * AT_MOST
-    assert node_view_poll.WAITING._value.get() == 0
+    assert metric("waiting_clients") == 0
 
 
-async def test_waiting_clients_are_answered_at_drain(client: Client) -> None:
+async def test_waiting_clients_are_answered_at_drain(start: Start, views: NodeViewStore) -> None:
+    draining = extender(node_views=NodeViewHandler(views, FeedState(caught_up=True), AT_MOST))
+    client = await start(draining)
     waiting = await waits(client, many=2)
-    extender: Extender = client.extender  # type: ignore[attr-defined]
-    extender.drain()
+    draining.drain()
     assert [(await one).status for one in waiting] == [304, 304]
     began = time.monotonic()
     assert (await get(client, '"5"', wait=30)).status == 304
     assert time.monotonic() - began < 1.0
 
 
-async def test_until_views_are_caught_up_the_answer_is_503() -> None:
-    extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
-    async with TestClient(TestServer(extender.app())) as client:
-        response = await client.get("/v1/nodes/a/view")
-        assert response.status == 503
+async def test_until_views_are_caught_up_the_answer_is_503(start: Start) -> None:
+    assert (await (await start()).get("/v1/nodes/a/view")).status == 503
 
 
 async def test_a_disconnected_client_gives_its_place_back(
@@ -161,26 +153,18 @@ async def test_a_disconnected_client_gives_its_place_back(
         raise AssertionError
 
     monkeypatch.setattr(Feed, "run", run)
-    feeds = [
-        Feed(Table(), client={}, prefix="none", clock=SystemClock(), name=name) for name in "tv"
-    ]
-    feeds[1].table.views = views
-    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    settings = ExtenderSettings(host="127.0.0.1", port=0)
-    serving = asyncio.create_task(
-        serve(
-            feeds[0], settings, SystemClock(), stop, port.set_result, linger_seconds=0.0,
-            views=feeds[1],
-        )
-    )  # fmt: skip
-    base = f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
+    of_views = unreachable_feed()
+    of_views.table.views = views
+    stop = asyncio.Event()
+    serving, port = await start_service(stop, linger_seconds=0.0, views=of_views)
+    base = f"http://127.0.0.1:{port}"
     async with aiohttp.ClientSession(base) as session:
         (waiting,) = await waits(session)  # type: ignore[arg-type]
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
         async with asyncio.timeout(5):
-            while node_view_poll.WAITING._value.get():  # noqa: ASYNC110
+            while metric("waiting_clients"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         (waiting,) = await waits(session)  # type: ignore[arg-type]
         stop.set()

@@ -1,15 +1,13 @@
 """The OpenAPI document has every route, and every route answers as documented."""
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,38 +16,37 @@ from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
-from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
-from tests.extender.conftest import Client
+from tests.extender.conftest import Client, Start, extender, served
 from tests.extender.json_schema import wrong
 from tests.extender.test_fuzz import quick
 from tests.table.records import NOW, node_state, table_of
 from tests.topics.golden import NODE_STATE, NODE_VIEW
 
 
-def extender() -> Extender:
-    clock, state = ManualClock(NOW), FeedState(caught_up=True, message="following", connected=True)
+def two_nodes() -> Extender:
+    """Over two nodes, with a view and a history of the first."""
+    clock, state = ManualClock(NOW), FeedState(caught_up=True)
     table = table_of(node_state("node-1", cpu=1.0), node_state("node-2", cpu=3.9))
     views, history = NodeViewStore(), History()
     views.put("node-1", 1, encode_json(NODE_VIEW))
     history.put("node-1", NOW, NODE_STATE.usage)
-    return Extender(
-        table, state, ExtenderSettings(mode="act"), clock,
-        node_views=NodeViewHandler(views, state), series=NodeSeriesHandler(history, state, clock),
+    return extender(
+        table, clock=clock, node_views=NodeViewHandler(views, state),
+        series=NodeSeriesHandler(history, state, clock),
     )  # fmt: skip
 
 
-DOCUMENT = openapi_document(extender().routes())
+DOCUMENT = openapi_document(two_nodes().routes())
 OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with TestClient(TestServer(extender().app())) as found:
-        yield found
+async def client(start: Start) -> Client:
+    return await start(two_nodes())
 
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
@@ -65,7 +62,7 @@ def routes(app: web.Application) -> set[tuple[str, str]]:
 
 
 async def test_the_document_has_every_route_and_no_other() -> None:
-    assert routes(extender().app()) == set(OPERATIONS)
+    assert routes(two_nodes().app()) == set(OPERATIONS)
 
 
 async def ask(client: Client, path: str, method: str, **more: Any) -> tuple[int, Any]:
@@ -148,20 +145,12 @@ tags = st.sampled_from(['"1"', "*", "W/", '"', "1", '"x", "0"'])
 @pytest.fixture(scope="module")
 def get() -> Iterator[Any]:
     """`get(path, query, tag)`: status of a real request, and whether it holds JSON."""
-    loop = asyncio.new_event_loop()
-    served = extender()
-    served.drain()  # nobody waits
-    client: Any = TestClient(TestServer(served.app(), loop=loop), loop=loop)
-    loop.run_until_complete(client.start_server())
-
-    async def got(path: str, query: dict[str, str], tag: str) -> tuple[int, bytes]:
-        headers = {"If-None-Match": tag}
-        async with client.get(path, params=query, headers=headers) as response:
-            return response.status, await response.read()
-
-    yield lambda *asked: loop.run_until_complete(got(*asked))
-    loop.run_until_complete(client.close())
-    loop.close()
+    of = two_nodes()
+    of.drain()  # nobody waits
+    with served(of) as ask:
+        yield lambda path, query, tag: ask(
+            "GET", path, params=query, headers={"If-None-Match": tag}
+        )
 
 
 @quick

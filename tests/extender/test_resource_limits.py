@@ -6,19 +6,18 @@ Requests say otherwise in each case: who counts them for limits fails.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import ManualClock
 from pipeline.extender.decisions import Decisions, Rules
-from pipeline.extender.scheduler_api import Extender, rules_of
+from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
-from pipeline.table import FeedState, Table
+from pipeline.table import Table
 from pipeline.table.apply_records import apply
+from tests.extender.conftest import Start
 from tests.table.records import NOW
 
 DISK = "ephemeral-storage"
@@ -63,7 +62,7 @@ def scores(table: Table, of: Rules, asked: dict[str, Any]) -> dict[str, int]:
     return dict(zip(names, found.plugins["ResourceLimits"].tolist(), strict=True))
 
 
-async def test_scores_follow_the_limits_of_the_disk(tmp_path: Path) -> None:
+async def test_scores_follow_the_limits_of_the_disk(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "scheduler.yaml"
     config.write_text(
         "plugins: {score: {enabled: [{name: ResourceLimits}]}}\n"
@@ -87,21 +86,20 @@ async def test_scores_follow_the_limits_of_the_disk(tmp_path: Path) -> None:
             ],
         ),
     )  # fmt: skip
-    extender = Extender(table, FeedState(caught_up=True), settings, ManualClock(NOW))
-    async with TestClient(TestServer(extender.app())) as client:
+    client = await start(table=table, settings=settings)
 
-        async def told(asked: dict[str, Any]) -> dict[str, int]:
-            question = {"Pod": asked, "NodeNames": ["bold", "even", "free", "large"]}
-            reply = await client.post("/prioritize", json=question)
-            assert reply.status == 200
-            return {one["Host"]: one["Score"] for one in await reply.json()}
+    async def told(asked: dict[str, Any]) -> dict[str, int]:
+        question = {"Pod": asked, "NodeNames": ["bold", "even", "free", "large"]}
+        reply = await client.post("/prioritize", json=question)
+        assert reply.status == 200
+        return {one["Host"]: one["Score"] for one in await reply.json()}
 
-        # 80, 40, 0 and 100 of 200 GiB are limits; 20 more leave 0, 40, 80 and 40 percent.
-        twenty = pod("new", stated(DISK, "1Gi", "20Gi"))
-        assert await told(twenty) == {"bold": 0, "even": 50, "free": 100, "large": 50}
-        # Without a limit it may take all that a node has: -80, -40, 0 and -50 percent are left.
-        unlimited = pod("new", stated(DISK, "1Gi", None))
-        assert await told(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
+    # 80, 40, 0 and 100 of 200 GiB are limits; 20 more leave 0, 40, 80 and 40 percent.
+    twenty = pod("new", stated(DISK, "1Gi", "20Gi"))
+    assert await told(twenty) == {"bold": 0, "even": 50, "free": 100, "large": 50}
+    # Without a limit it may take all that a node has: -80, -40, 0 and -50 percent are left.
+    unlimited = pod("new", stated(DISK, "1Gi", None))
+    assert await told(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
 
 
 def test_the_default_limit_counts_for_pods_with_requests_too() -> None:

@@ -1,15 +1,16 @@
 import asyncio
 import json
 import logging
+from itertools import product
 from time import perf_counter
 from typing import Any, get_args
 
 import pytest
 
 from pipeline.extender import limits, scheduler_api, stage_timing
-from pipeline.extender.decisions import Decisions
+from pipeline.extender.decisions import CycleReuse, Decisions
 from pipeline.table import Table
-from tests.extender.conftest import ALL, POD, Client, Start, cluster
+from tests.extender.conftest import ALL, POD, Client, Start, cluster, metric
 from tests.extender.scheduler import read_filter
 from tests.table.records import node_state
 
@@ -88,7 +89,7 @@ async def test_prioritize_with_whole_nodes(start: Start) -> None:
 async def test_observe_passes_all_and_logs_what_act_would_answer(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = scheduler_api.VERDICTS.labels("observe", "refused")._value.get()
+    before = metric("verdicts_total", mode="observe", verdict="refused")
     client = await start(mode="observe")
     with caplog.at_level(logging.INFO):
         filtered = await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
@@ -96,7 +97,7 @@ async def test_observe_passes_all_and_logs_what_act_would_answer(
     assert filtered["NodeNames"] == ALL
     assert filtered["FailedAndUnresolvableNodes"] == {}
     assert {entry["Score"] for entry in scored} == {0}
-    assert scheduler_api.VERDICTS.labels("observe", "refused")._value.get() == before + 2
+    assert metric("verdicts_total", mode="observe", verdict="refused") == before + 2
     said = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
     assert said[0]["answer"] == [HOT, FULL]
     assert (said[0]["passed"], said[0]["refused"], said[0]["unknown"]) == (2, 2, 3)
@@ -299,9 +300,8 @@ async def test_metrics_count_requests_and_verdicts(start: Start) -> None:
 
 async def test_metrics_count_how_much_of_filters_work_was_reused(start: Start) -> None:
     def counted() -> dict[str, float]:
-        samples = next(iter(scheduler_api.CYCLES.collect())).samples
-        totals = [one for one in samples if one.name.endswith("_total")]
-        return {one.labels["outcome"]: one.value for one in totals}
+        outcomes = get_args(CycleReuse)
+        return {outcome: metric("cycles_total", outcome=outcome) for outcome in outcomes}
 
     table, before = cluster(), counted()
     client = await start(table=table)
@@ -310,21 +310,20 @@ async def test_metrics_count_how_much_of_filters_work_was_reused(start: Start) -
         change()
         await ask(client, "prioritize", {"Pod": POD, "NodeNames": passed})
     await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
-    more = {outcome: total - before.get(outcome, 0.0) for outcome, total in counted().items()}
+    more = {outcome: total - before[outcome] for outcome, total in counted().items()}
     assert more == {"reused": 1.0, "rows": 1.0, "anew": 1.0}
 
 
 async def test_every_stage_of_an_answer_is_timed(start: Start) -> None:
     def measured() -> dict[tuple[str, str], tuple[float, float]]:
-        found: dict[tuple[str, str], tuple[float, float]] = {}
-        for sample in next(iter(stage_timing.SECONDS.collect())).samples:
-            at = (sample.labels["verb"], sample.labels["stage"])
-            count, seconds = found.get(at, (0.0, 0.0))
-            if sample.name.endswith("_count"):
-                found[at] = (sample.value, seconds)
-            elif sample.name.endswith("_sum"):
-                found[at] = (count, sample.value)
-        return found
+        stages = product(get_args(stage_timing.Verb), get_args(stage_timing.Stage))
+        return {
+            (verb, stage): (
+                metric("stage_seconds_count", verb=verb, stage=stage),
+                metric("stage_seconds_sum", verb=verb, stage=stage),
+            )
+            for verb, stage in stages
+        }
 
     client, before = await start(), measured()
     began = perf_counter()
@@ -335,16 +334,11 @@ async def test_every_stage_of_an_answer_is_timed(start: Start) -> None:
     took = perf_counter() - began
     # What is refused has the stages that it came to.
     await ask(client, "filter", {"Pod": 5}, 400)
-    grown = {
-        at: (count - before.get(at, (0, 0))[0], seconds - before.get(at, (0, 0))[1])
-        for at, (count, seconds) in measured().items()
+    after = measured()
+    assert {key: count - before[key][0] for key, (count, _) in after.items()} == {
+        key: 2 if key == ("filter", "receive") else 1 for key in before
     }
-    assert {at: count for at, (count, _) in grown.items()} == {
-        (verb, stage): 2 if (verb, stage) == ("filter", "receive") else 1
-        for verb in get_args(stage_timing.Verb)
-        for stage in get_args(stage_timing.Stage)
-    }
-    assert 0 < sum(seconds for _, seconds in grown.values()) < took
+    assert 0 < sum(seconds - before[key][1] for key, (_, seconds) in after.items()) < took
 
 
 async def test_names_that_filter_passed_get_the_same_scores_when_not_decoded_again(
@@ -373,16 +367,16 @@ async def test_an_internal_error_is_answered_and_counted(
 
     client = await start()
     monkeypatch.setattr(Decisions, "prioritize", fail)
-    before = scheduler_api.REQUESTS.labels("prioritize", "500")._value.get()
+    before = metric("requests_total", verb="prioritize", status="500")
     reply = await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]}, 500)
     assert reply["Error"] == "internal error of the extender"
-    assert scheduler_api.REQUESTS.labels("prioritize", "500")._value.get() == before + 1
+    assert metric("requests_total", verb="prioritize", status="500") == before + 1
 
 
 async def test_answers_by_requests_are_counted(start: Start) -> None:
-    before = scheduler_api.FALLBACKS._value.get()
+    before = metric("fallbacks_total")
     client = await start()
     await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["idle"]})
-    assert scheduler_api.FALLBACKS._value.get() == before
+    assert metric("fallbacks_total") == before
     await ask(client, "prioritize", {"Pod": POD, "NodeNames": ["stranger", "old"]})
-    assert scheduler_api.FALLBACKS._value.get() == before + 1
+    assert metric("fallbacks_total") == before + 1

@@ -82,23 +82,6 @@ def test_control_characters_in_names_are_refused(text: str) -> None:
         read_question(b'{"Pod":{},"NodeNames":["%s","b"]}' % text.encode())
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (b"[]", "body"),
-        (b'{"NodeNames":["a"]}', "Pod is missing"),
-        (b'{"Pod":null,"NodeNames":["a"]}', "Pod"),
-        (b'{"Pod":{},"NodeNames":[1]}', "NodeNames"),
-        (b'{"Pod":{}}', "neither NodeNames nor Nodes"),
-        (b'{"Pod":{},"NodeNames":[],"Nodes":{}}', "both NodeNames and Nodes"),
-        (b'{"Pod":{},"Nodes":{"items":[{}]}}', r"Nodes.items\[0\]"),
-    ],
-)
-def test_an_invalid_request_is_refused_by_the_part(body: bytes, reason: str) -> None:
-    with pytest.raises(BadRequestError, match=reason):
-        read_question(body)
-
-
 def test_names_that_filter_passed_are_recognized_with_their_pod_alone() -> None:
     question = read_question(b'{"Pod":{"metadata":{"uid":"p"}},"NodeNames":["a","b"]}')
     reply = filter_reply(question, ["b"], {"a": Refusal("why")})

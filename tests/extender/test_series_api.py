@@ -1,43 +1,33 @@
 """Usage of a node over a recent range."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.processors.explain.usage_series import statistics_of
-from pipeline.settings import ExtenderSettings
-from pipeline.table import FeedState, Table
+from pipeline.table import FeedState
 from pipeline.table.usage_history import History
 from pipeline.times import format_time
 from pipeline.topics.resource_amounts import Usage
-from tests.extender.conftest import Client
+from tests.extender.conftest import Client, Start
 from tests.table.records import NOW
 
 ENDS = [NOW - 30.0 * back for back in range(10, -1, -1)]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client(start: Start) -> Client:
     """Eleven windows of node a: cores 0 to 10, the memory of the third not known."""
-    history = History()
+    history, clock = History(), ManualClock(NOW)
     for i, end in enumerate(ENDS):
         memory = None if i == 2 else 100.0 * i
         history.put("a", end, Usage(cpu_cores=float(i), memory_bytes=memory))
-    clock = ManualClock(NOW)
-    extender = Extender(
-        Table(), FeedState(caught_up=True), ExtenderSettings(), clock,
-        series=NodeSeriesHandler(history, FeedState(caught_up=True), clock),
-    )  # fmt: skip
-    async with TestClient(TestServer(extender.app())) as found:
-        yield found
+    return await start(series=NodeSeriesHandler(history, FeedState(caught_up=True), clock))
 
 
 async def get(client: Client, status: int = 200, node: str = "a", **query: Any) -> Any:
@@ -106,10 +96,8 @@ async def test_a_node_without_windows_is_not_found(client: Client) -> None:
     assert reply["Error"] == "node 'b' has no window in memory"
 
 
-async def test_until_the_history_is_caught_up_the_answer_is_503() -> None:
-    extender = Extender(Table(), FeedState(caught_up=True), ExtenderSettings(), ManualClock(NOW))
-    async with TestClient(TestServer(extender.app())) as client:
-        assert (await client.get("/v1/nodes/a/series")).status == 503
+async def test_until_the_history_is_caught_up_the_answer_is_503(start: Start) -> None:
+    assert (await (await start()).get("/v1/nodes/a/series")).status == 503
 
 
 @given(st.lists(st.floats(0, 1e12) | st.just(float("nan")), max_size=200))

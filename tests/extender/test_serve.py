@@ -15,26 +15,16 @@ from pipeline.errors import SettingsError
 from pipeline.extender.service import serve
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import ExtenderSettings
-from pipeline.table import Feed, Table
+from pipeline.table import Feed
 from pipeline.table.node_columns import TableNode
-
-SETTINGS = ExtenderSettings(host="127.0.0.1", port=0)
-
-
-def feed() -> Feed:
-    """One whose broker is never there."""
-    client = {"bootstrap_servers": "127.0.0.1:1"}
-    return Feed(Table(), client=client, prefix="none", clock=SystemClock())
+from tests.extender.conftest import start_service, unreachable_feed
 
 
 async def started(
     stop: asyncio.Event, fed: Feed | None = None, **more: Any
 ) -> tuple[asyncio.Task[None], str]:
-    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(
-        serve(fed or feed(), SETTINGS, SystemClock(), stop, port.set_result, **more)
-    )
-    return serving, f"http://127.0.0.1:{await asyncio.wait_for(port, 5)}"
+    serving, port = await start_service(stop, fed, **more)
+    return serving, f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def ready(die: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> Feed:
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(Feed, "run", run)
-    return feed()
+    return unreachable_feed()
 
 
 async def new_connection(base: str) -> tuple[int, str]:
@@ -213,7 +203,7 @@ async def test_a_taken_port_is_a_settings_error() -> None:
         port = taken.getsockname()[1]
         settings = ExtenderSettings(host="127.0.0.1", port=port)
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}") as raised:
-            await serve(feed(), settings, SystemClock(), asyncio.Event())
+            await serve(unreachable_feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.port"
     assert "the port is in use: set extender.port to another port" in str(raised.value)
 
@@ -221,7 +211,7 @@ async def test_a_taken_port_is_a_settings_error() -> None:
 async def test_a_foreign_address_is_not_blamed_on_the_port() -> None:
     settings = ExtenderSettings(host="192.0.2.1", port=0)
     with pytest.raises(SettingsError, match=r"set extender\.host to an address of this") as raised:
-        await serve(feed(), settings, SystemClock(), asyncio.Event())
+        await serve(unreachable_feed(), settings, SystemClock(), asyncio.Event())
     assert raised.value.key == "extender.host"
 
 
@@ -230,5 +220,6 @@ async def test_a_feed_that_fails_ends_the_service(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(Feed, "run", die)
+    serving, _ = await start_service(asyncio.Event())
     with pytest.raises(RuntimeError, match="a mistake of ours"):
-        await asyncio.wait_for(serve(feed(), SETTINGS, SystemClock(), asyncio.Event()), 10)
+        await asyncio.wait_for(serving, 10)

@@ -17,12 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pipeline.cli.main import cli
-from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.server_tls import Tls
-from pipeline.extender.service import serve
 from pipeline.settings import ExtenderSettings
-from pipeline.table import Feed, Table
+from tests.extender.conftest import start_service
 
 
 class Signed(NamedTuple):
@@ -77,15 +75,10 @@ async def served(own: Signed, ca: Signed) -> AsyncIterator[int]:
         host="127.0.0.1", port=0, tls_cert_file=str(own.cert), tls_key_file=str(own.key),
         tls_client_ca_file=str(ca.cert),
     )  # fmt: skip
-    feed = Feed(
-        Table(), client={"bootstrap_servers": "127.0.0.1:1"}, prefix="none", clock=SystemClock()
-    )
-    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(
-        serve(feed, settings, SystemClock(), stop, port.set_result, linger_seconds=0.0)
-    )
+    stop = asyncio.Event()
+    serving, port = await start_service(stop, settings=settings, linger_seconds=0.0)
     try:
-        yield await port
+        yield port
     finally:
         stop.set()
         await serving

@@ -1,7 +1,7 @@
-"""Peaks of nodes: each predictor's, for every entity, and what Prod leaves unused.
+"""Peaks of nodes by predictor, for every entity, and what Prod leaves unused.
 
 They are computed for many nodes at once, from the rows of their models and the pods of their last
-windows.
+windows. When a pod counts its request is decided in `cold_start`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.processors.model.predictor import (
     Peaks,
     Predictor,
     View,
-    believed,
+    checked_peaks,
     may_decide,
     settings_of,
 )
@@ -61,7 +61,7 @@ class ProdReclaimable:
     system: FloatArray
     left_out: FloatArray
 
-    def of(self, i: int) -> ProdReclaimable:
+    def select(self, i: int) -> ProdReclaimable:
         """The i-th node, where the arrays are those of k nodes, (k, 2)."""
         return ProdReclaimable(self.pair, *(getattr(self, name)[i] for name in _AMOUNTS))
 
@@ -158,14 +158,14 @@ class Answer:
     reclaimable: ProdReclaimable
     may_decide: bool
 
-    def of(self, i: int, pods: slice) -> PredictorPeaks:
+    def select(self, i: int, pods: slice) -> PredictorPeaks:
         """The peaks of the i-th node, which has these pods."""
         return PredictorPeaks(
             raw=self.raw[i],
             peaks=self.peaks[i],
             pod_raw=self.pod_raw[pods],
             terms={term: values[i] for term, values in self.terms.items()},
-            reclaimable=self.reclaimable.of(i),
+            reclaimable=self.reclaimable.select(i),
         )
 
 
@@ -178,22 +178,22 @@ class AllPeaks(Sequence[NodePeaks]):
     def __init__(
         self,
         names: Sequence[str],
-        known: Sequence[NodeModels],
+        nodes: Sequence[NodeModels],
         view: View,
         answers: Mapping[str, Answer],
-        usual: str,
+        default: str,
         changes: tuple[IntArray, IntArray],
     ) -> None:
         self.names = tuple(names)
         self.answers = answers
-        able = {name for name, answer in answers.items() if answer.may_decide}
-        wanted = (node.strategy.predictor for node in known)
-        self.decides = [name if name in able else usual for name in wanted]
-        self._made: list[NodePeaks | None] = [None] * len(self.names)
+        allowed = {name for name, answer in answers.items() if answer.may_decide}
+        preferred = (node.strategy.predictor for node in nodes)
+        self.decides = [name if name in allowed else default for name in preferred]
+        self._cached: list[NodePeaks | None] = [None] * len(self.names)
         self._view = view
         self._drift_ms, self._drifts = changes
-        self._listed = [node.listed for node in known]
-        self._allocatable = [node.allocatable for node in known]
+        self._listed = [node.listed for node in nodes]
+        self._allocatable = [node.allocatable for node in nodes]
         self._starts = np.cumsum([0, *(len(pods.uids) for pods in self._listed)]).tolist()
         self._samples = view.split(view.rows.samples.take(view.all_rows, axis=0))
         self._first_ms = view.rows.first_ms.take(view.entities)
@@ -209,9 +209,9 @@ class AllPeaks(Sequence[NodePeaks]):
         first, *others = dict.fromkeys(self.decides)
         values = column(self.answers[first])
         for name in others:
-            own = np.array([decides == name for decides in self.decides])
-            own = own.reshape(-1, *[1] * (values.ndim - 1))
-            values = np.where(own, column(self.answers[name]), values)
+            decides = np.array([predictor == name for predictor in self.decides])
+            decides = decides.reshape(-1, *[1] * (values.ndim - 1))
+            values = np.where(decides, column(self.answers[name]), values)
         return values
 
     def headline(self, i: int) -> Headline:
@@ -223,17 +223,17 @@ class AllPeaks(Sequence[NodePeaks]):
         peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
         prods = [answer.reclaimable for answer in self.answers.values()]
         amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
-        own = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
+        without_system = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
         return [
-            Headline(decides, dict(zip(self.answers, of_node, strict=True)), *others)
-            for decides, *of_node, others in zip(
+            Headline(decides, dict(zip(self.answers, node_peaks, strict=True)), *others)
+            for decides, *node_peaks, others in zip(
                 self.decides,
                 *peaks,
                 zip(
                     self.decided(lambda answer: answer.reclaimable.amount).tolist(),
                     self.decided(lambda answer: answer.reclaimable.peak).tolist(),
                     amounts,
-                    own,
+                    without_system,
                     self._young(),
                     strict=True,
                 ),
@@ -249,8 +249,8 @@ class AllPeaks(Sequence[NodePeaks]):
         is_young = ((first == NEVER) | (first > recent)).tolist()
         young: list[Sequence[str]] = []
         for pods, (start, end) in zip(self._listed, pairwise(self._starts), strict=True):
-            own = is_young[start:end]
-            young.append(pods.uids if all(own) else tuple(compress(pods.uids, own)))
+            flags = is_young[start:end]
+            young.append(pods.uids if all(flags) else tuple(compress(pods.uids, flags)))
         return young
 
     def __len__(self) -> int:
@@ -265,19 +265,19 @@ class AllPeaks(Sequence[NodePeaks]):
     def __getitem__(self, i: int | slice) -> NodePeaks | Sequence[NodePeaks]:
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
-        made = self._made[i]
-        if made is None:
-            made = self._made[i] = self._of(range(len(self))[i])
-        return made
+        peaks = self._cached[i]
+        if peaks is None:
+            peaks = self._cached[i] = self._node(range(len(self))[i])
+        return peaks
 
-    def _of(self, i: int) -> NodePeaks:
+    def _node(self, i: int) -> NodePeaks:
         pods = slice(self._starts[i], self._starts[i + 1])
         listed = self._listed[i]
         return NodePeaks(
             node=self.names[i],
             end_ms=int(self._view.end_ms[i]),
             decides=self.decides[i],
-            predictors={name: answer.of(i, pods) for name, answer in self.answers.items()},
+            predictors={name: answer.select(i, pods) for name, answer in self.answers.items()},
             samples=self._samples[0][i],
             first_ms=self._first_ms[i],
             last_ms=self._last_ms[i],
@@ -296,26 +296,26 @@ class AllPeaks(Sequence[NodePeaks]):
 
 def peaks_of(
     names: Sequence[str],
-    known: Sequence[NodeModels],
+    nodes: Sequence[NodeModels],
     rows: Rows,
     predictors: Mapping[str, Predictor],
     horizon_seconds: FloatArray,
-    usual: str,
+    default: str,
     changes: tuple[IntArray, IntArray],
 ) -> AllPeaks:
-    """Peaks of the nodes `names`, at least one, with the models `known`, in that order.
+    """Peaks of `nodes`, at least one, whose names are `names`, in that order.
 
-    `usual` decides where a strategy names a predictor that does not run or may not decide.
+    The predictor `default` decides where a strategy names one that does not run or may not decide.
     `changes` are `drift_ms` and `drifts` of all nodes, (k, entities, 2).
     """
-    view = view_of(known, rows, horizon_seconds)
-    asked = _asked(known, view)
-    answers = {name: _answer(view, asked, predictor) for name, predictor in predictors.items()}
-    return AllPeaks(names, known, view, answers, usual, changes)
+    view = view_of(nodes, rows, horizon_seconds)
+    inputs = _prod_inputs(nodes, view)
+    answers = {name: _answer(view, inputs, predictor) for name, predictor in predictors.items()}
+    return AllPeaks(names, nodes, view, answers, default, changes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ProdInputs:
     """Inputs of the views of Prod that depend on no predictor; `requests` and `allocatable` are
     (nodes, 2) millicores and bytes."""
 
@@ -324,7 +324,7 @@ class _Asked:
     allocatable: FloatArray
 
 
-def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
+def _prod_inputs(nodes: Sequence[NodeModels], view: View) -> _ProdInputs:
     pods = reclaimable.Pods(
         node_of=view.node_of,
         classes=view.classes,
@@ -334,39 +334,39 @@ def _asked(nodes: Sequence[NodeModels], view: View) -> _Asked:
         ended=view.ended,
     )
     allocatable = stacked([node.allocatable for node in nodes])
-    return _Asked(pods, pods.request_sums(len(nodes)), allocatable)
+    return _ProdInputs(pods, pods.request_sums(len(nodes)), allocatable)
 
 
-def _answer(view: View, asked: _Asked, predictor: Predictor) -> Answer:
-    found = believed(predictor, view)
+def _answer(view: View, inputs: _ProdInputs, predictor: Predictor) -> Answer:
+    peaks = checked_peaks(predictor, view)
     return Answer(
-        raw=found.entities,
-        peaks=found.entities * view.settings.margin[:, None, None],
-        pod_raw=found.pods,
-        terms=found.terms,
-        reclaimable=_reclaimable(view, asked, found, predictor.prod == "pair"),
+        raw=peaks.entities,
+        peaks=peaks.entities * view.settings.margin[:, None, None],
+        pod_raw=peaks.pods,
+        terms=peaks.terms,
+        reclaimable=_reclaimable(view, inputs, peaks, predictor.prod == "pair"),
         may_decide=may_decide(predictor),
     )
 
 
-def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
-    """The view of these nodes for predictors."""
-    settings = settings_of(known)
-    node_of = np.arange(len(known)).repeat([len(node.rows) for node in known])
-    pods = np.concatenate([node.rows for node in known])
-    end_ms = np.array([node.end_ms for node in known], np.int64)
-    ages = np.concatenate([node.ages for node in known])
-    requests = np.concatenate([node.listed.requests for node in known])
+def view_of(nodes: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
+    """The input of predictors for these nodes."""
+    settings = settings_of(nodes)
+    node_of = np.arange(len(nodes)).repeat([len(node.rows) for node in nodes])
+    pods = np.concatenate([node.rows for node in nodes])
+    end_ms = np.array([node.end_ms for node in nodes], np.int64)
+    ages = np.concatenate([node.ages for node in nodes])
+    requests = np.concatenate([node.listed.requests for node in nodes])
     requests[:, 0] /= TO_KUBERNETES[0]
     return View(
         rows=rows,
-        entities=stacked([node.fixed for node in known]),
+        entities=stacked([node.fixed for node in nodes]),
         pods=pods,
         node_of=node_of,
-        classes=np.concatenate([node.listed.classes for node in known]),
+        classes=np.concatenate([node.listed.classes for node in nodes]),
         requests=requests,
-        active=np.concatenate([node.listed.active for node in known]),
-        ended=np.concatenate([node.listed.ended for node in known]),
+        active=np.concatenate([node.listed.active for node in nodes]),
+        ended=np.concatenate([node.listed.ended for node in nodes]),
         cold=cold(rows, pods, ages, end_ms[node_of], node_of, settings),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
@@ -374,36 +374,35 @@ def view_of(known: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray
     )
 
 
-def _reclaimable(view: View, asked: _Asked, answer: Peaks, pair: bool) -> ProdReclaimable:
-    """The views of all nodes, arrays (nodes, 2)."""
-    requests, allocatable, margin = asked.requests, asked.allocatable, view.settings.margin
-    quantiles = kubernetes_units(answer.pods)
-    pods, surplus = reclaimable.pod_view(asked.pods, quantiles, allocatable, margin)
-    entities = kubernetes_units(answer.entities)
+def _reclaimable(view: View, inputs: _ProdInputs, peaks: Peaks, pair: bool) -> ProdReclaimable:
+    """What Prod leaves unused of all nodes, arrays (nodes, 2)."""
+    requests, allocatable, margin = inputs.requests, inputs.allocatable, view.settings.margin
+    pod_peaks, entities = kubernetes_units(peaks.pods), kubernetes_units(peaks.entities)
+    pods, surplus = reclaimable.pod_view(inputs.pods, pod_peaks, allocatable, margin)
     begun = view.rows.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
     used = _used_by_prod(entities, begun)
     held = np.zeros_like(surplus)
-    if answer.bare is not None:
-        bare = _used_by_prod(kubernetes_units(answer.bare), begun)
+    if peaks.bare is not None:
+        bare = _used_by_prod(kubernetes_units(peaks.bare), begun)
         held = reclaimable.held(surplus, used, bare, margin)
     surplus = surplus - held
-    whole = reclaimable.class_view(used, surplus, requests, allocatable, margin)
+    classes = reclaimable.class_view(used, surplus, requests, allocatable, margin)
     system = reclaimable.with_margin(entities[:, SYSTEM], margin)
-    both = reclaimable.combine(pods, whole, system) if pair else whole
+    result = reclaimable.combine(pods, classes, system) if pair else classes
     return ProdReclaimable(
         pair=pair,
-        amount=both.amount,
-        peak=both.peak,
+        amount=result.amount,
+        peak=result.peak,
         unpredicted=pods.unpredicted,
         requests=requests,
         pods_amount=pods.amount,
         pods_peak=pods.peak,
-        classes_amount=whole.amount,
-        classes_peak=whole.peak,
+        classes_amount=classes.amount,
+        classes_peak=classes.peak,
         surplus=surplus,
         held=held,
         system=system,
-        left_out=reclaimable.left_out(asked.pods, quantiles, len(allocatable)),
+        left_out=reclaimable.left_out(inputs.pods, pod_peaks, len(allocatable)),
     )
 
 

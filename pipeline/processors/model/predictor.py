@@ -1,4 +1,4 @@
-"""The protocol of predictors: what they see, and the peaks that they return.
+"""The protocol of predictors: their input (`View`) and their result (`Peaks`).
 
 A predictor is a small class, found by entry point (group `springtide.predictors`) and checked by
 the suite `pipeline.processors.predictors.suite`. Usage arrays have two columns, cpu in cores and
@@ -45,8 +45,8 @@ class View:
     """k nodes, their E entities (`ENTITIES`: node, system, classes) and the n pods that their last
     windows listed.
 
-    `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) says which of the k
-    nodes a pod is on, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
+    `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) is the index of each
+    pod's node, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
     bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
     (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
     is how long a peak is to hold; `end_ms` (k,) the end of each node's last window.
@@ -98,13 +98,13 @@ class Peaks:
 
 
 class Predictor(Protocol):
-    """What gives a peak.
+    """A predictor: learns samples and returns peaks.
 
-    `name` is what it is published under. `columns` is what it keeps per row, beside histogram and
-    moments; the bank empties, saves and restores them. `prod` says how the peak of Prod is found:
-    by the classes' own peaks, or by these and the sum of the pods' (`pair`), the careful one.
-    One that knows no peak of some entities by design names them in an attribute `never`, which
-    need not be there; `never_known` reads it.
+    `name` is the name in records. `columns` are its state per row, beside histogram and moments;
+    the bank clears, saves and restores them. `prod` selects how the peak of Prod is computed: from
+    the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
+    is higher. An optional attribute `never` names the entities without a peak by design (see
+    `never_known`).
     """
 
     name: str
@@ -112,35 +112,35 @@ class Predictor(Protocol):
     columns: Mapping[str, Column]
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
     ) -> None:
-        """Learn one sample `values` (m, 2) for each of the distinct rows `index` (m,), whose
-        windows end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have
-        learned."""
+        """Learn one sample `values` (m, 2) for each of the distinct rows `at` (m,), whose windows
+        end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
         ...
 
     def peak(self, view: View) -> Peaks:
-        """The peaks of all entities and pods in view; they depend on each row's own node alone."""
+        """Compute the peaks of all entities and pods in view. They depend only on the rows of the
+        same node."""
         ...
 
 
 def never_known(predictor: Predictor) -> Collection[str]:
-    """The entities of which a predictor knows no peak by design."""
-    named: Collection[str] = getattr(predictor, "never", ())
-    return named
+    """The entities without a peak by design."""
+    names: Collection[str] = getattr(predictor, "never", ())
+    return names
 
 
 def may_decide(predictor: Predictor) -> bool:
-    """Whether anything of Prod could be handed out by its peaks."""
+    """Whether its peaks suffice to offer anything of Prod."""
     return _PROD_NEEDS.isdisjoint(never_known(predictor))
 
 
-def fault_of(made: object) -> str | None:
-    """What keeps something from being a `Predictor` by its looks, if anything does."""
-    name, prod, columns, never = (
-        getattr(made, of, usual)
-        for of, usual in (("name", None), ("prod", None), ("columns", None), ("never", ()))
+def protocol_violation(predictor: object) -> str | None:
+    """How an object differs from `Predictor`; None if it does not."""
+    name, prod, columns = (
+        getattr(predictor, attribute, None) for attribute in ("name", "prod", "columns")
     )
+    never = getattr(predictor, "never", ())
     if not isinstance(name, str) or not name:
         return f"its name is {name!r:.100}"
     if prod not in ("pair", "classes"):
@@ -149,8 +149,9 @@ def fault_of(made: object) -> str | None:
         return "columns are not `Column`s by name"
     if isinstance(never, str) or not isinstance(never, Collection) or set(never) - {*ENTITIES}:
         return f"never is {never!r:.100}, not some of {', '.join(ENTITIES)}"
-    if missing := [of for of in ("observe", "peak") if not callable(getattr(made, of, None))]:
-        return f"it has no method {missing[0]}"
+    for method in ("observe", "peak"):
+        if not callable(getattr(predictor, method, None)):
+            return f"it has no method {method}"
     return None
 
 
@@ -166,33 +167,36 @@ def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:
     )
 
 
-def believed(predictor: Predictor, view: View) -> Peaks:
-    """What a predictor answers, a peak that cannot be one (negative, infinite) as unknown. Raises
-    PredictorError, which names it, if it fails or answers in another shape."""
+def checked_peaks(predictor: Predictor, view: View) -> Peaks:
+    """The peaks of a predictor; negative and infinite ones count as unknown.
+
+    Raises PredictorError, which names the predictor, if it fails or returns another shape.
+    """
     shapes = ((*view.entities.shape, 2), (len(view.pods), 2))
     try:
-        found = predictor.peak(view)
-        given = (np.shape(found.entities), np.shape(found.pods))
-        terms = {name: np.shape(term) for name, term in found.terms.items()}
-    except AssertionError:  # by the shared suite, which looks at answers before anybody else
+        peaks = predictor.peak(view)
+        returned = (np.shape(peaks.entities), np.shape(peaks.pods))
+        terms = {name: np.shape(term) for name, term in peaks.terms.items()}
+    except AssertionError:  # of the shared suite, which checks peaks first
         raise
-    except Exception as error:  # somebody else's code: there is nothing that it cannot raise
+    except Exception as error:  # foreign code may raise anything
         raise PredictorError(f"predictor {predictor.name} failed: {error!r:.300}") from error
-    if given != shapes:
+    if returned != shapes:
         raise PredictorError(
-            f"predictor {predictor.name} answers entities and pods of the shapes {given}, "
+            f"predictor {predictor.name} returns entities and pods of the shapes {returned}, "
             f"not {shapes}"
         )
-    if odd := [name for name, shape in terms.items() if shape != shapes[0]]:
-        raise PredictorError(
-            f"predictor {predictor.name} answers the term {odd[0]!r:.100} of the shape "
-            f"{terms[odd[0]]}, not {shapes[0]}"
-        )
-    bad = [(peaks < 0.0) | (peaks == np.inf) for peaks in (found.entities, found.pods)]
-    if not any(of.any() for of in bad):
-        return found
-    entities, pods = (
-        np.where(of, np.nan, peaks)
-        for of, peaks in zip(bad, (found.entities, found.pods), strict=True)
+    for name, shape in terms.items():
+        if shape != shapes[0]:
+            raise PredictorError(
+                f"predictor {predictor.name} returns the term {name!r:.100} of the shape "
+                f"{shape}, not {shapes[0]}"
+            )
+    invalid = [(values < 0.0) | (values == np.inf) for values in (peaks.entities, peaks.pods)]
+    if not any(values.any() for values in invalid):
+        return peaks
+    return replace(
+        peaks,
+        entities=np.where(invalid[0], np.nan, peaks.entities),
+        pods=np.where(invalid[1], np.nan, peaks.pods),
     )
-    return replace(found, entities=entities, pods=pods)

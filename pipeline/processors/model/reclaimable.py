@@ -67,8 +67,7 @@ class Pods:
     def request_sums(self, nodes: int) -> FloatArray:
         """The requests of Prod on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
         request, or one that is being deleted, adds 0."""
-        asks = self.asking & pairs(self.active & (self.classes != _UNKNOWN))
-        return sum_by(self.node_of, np.where(asks, self.requests, 0.0), nodes)
+        return sum_by(self.node_of, np.where(self.giving, self.requests, 0.0), nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +113,28 @@ def pod_view(
     spare = np.maximum(pods.requests - np.where(lacks_peak, 0.0, peaks), 0.0)
     unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
     # Few pods count their requests; to add zeros for the others costs most and changes nothing.
-    at = _some(unpredicted)
-    waits, waits_on = unpredicted.take(at, axis=0), pods.node_of.take(at)
-    waiting = sum_by(waits_on, np.where(waits, pods.requests.take(at, axis=0), 0.0), k)
+    rows = _any_resource(unpredicted)
+    waits, waits_on = unpredicted.take(rows, axis=0), pods.node_of.take(rows)
+    waiting = sum_by(waits_on, np.where(waits, pods.requests.take(rows, axis=0), 0.0), k)
     unused = sum_by(pods.node_of, np.where(gives, spare, 0.0), k)
     view = Reclaimable(
         amount=np.minimum(np.maximum(allocatable - unreclaimable, 0.0), unused),
         peak=unreclaimable + waiting,
         unpredicted=waiting,
     )
-    return view, sum_by(waits_on, np.where(waits, spare.take(at, axis=0), 0.0), k)
+    return view, sum_by(waits_on, np.where(waits, spare.take(rows, axis=0), 0.0), k)
 
 
 def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
-    """The number of pods that `pod_view` lacks for want of a peak and a request, (nodes, 2)."""
+    """The number of pods, (nodes, 2), that `pod_view` lacks: neither peak nor request is known."""
     nothing = pods.counted & ~pods.asking & np.isnan(quantiles)
-    at = _some(nothing)
-    return sum_by(pods.node_of.take(at), nothing.take(at, axis=0).astype(np.float64), nodes)
+    rows = _any_resource(nothing)
+    return sum_by(pods.node_of.take(rows), nothing.take(rows, axis=0).astype(np.float64), nodes)
 
 
-def _some(pods: BoolArray) -> IntArray:
-    """The pods for which `pods` (n, 2) is true for cpu or memory."""
-    at: IntArray = (pods[:, 0] | pods[:, 1]).nonzero()[0]
-    return at
+def _any_resource(flags: BoolArray) -> IntArray:
+    """The rows of `flags` (n, 2) that are true for cpu or memory."""
+    return np.asarray((flags[:, 0] | flags[:, 1]).nonzero()[0])
 
 
 def held(surplus: FloatArray, used: FloatArray, bare: FloatArray, margin: FloatArray) -> FloatArray:

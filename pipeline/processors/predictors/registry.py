@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pipeline import __version__, plugins
 from pipeline.errors import PredictorError
 from pipeline.processors import predictors
-from pipeline.processors.model.predictor import Predictor, fault_of
+from pipeline.processors.model.predictor import Predictor, protocol_violation
 from pipeline.processors.predictors.declaration import Declaration
 
 GROUP: Final = "springtide.predictors"
@@ -113,7 +113,7 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         ) from error
     if (own := getattr(made, "name", None)) != name:
         raise _error(keys.names, f"entry point {_where(name)} makes a predictor named {own!r:.100}")
-    if fault := fault_of(made):
+    if fault := protocol_violation(made):
         raise _error(keys.names, f"predictor {_where(name)}: {fault}")
     predictor: Predictor = made
     return predictor

@@ -22,7 +22,13 @@ from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
 from pipeline.processors.model.peaks import PredictorPeaks
-from pipeline.processors.model.predictor import Peaks, Predictor, View, fault_of, never_known
+from pipeline.processors.model.predictor import (
+    Peaks,
+    Predictor,
+    View,
+    never_known,
+    protocol_violation,
+)
 from pipeline.processors.predictors.stateless import Stateless
 from pipeline.processors.predictors.suite_windows import (
     GIB,
@@ -45,7 +51,7 @@ class Subject:
             made = self.make()
         except Exception as error:  # code of other packages can raise anything
             raise AssertionError(f"it cannot be made: {error!r:.300}") from error
-        fault = fault_of(made)
+        fault = protocol_violation(made)
         _must(fault is None, fault)
         return made
 

@@ -1,4 +1,4 @@
-"""Answers of somebody else's predictor that cannot be peaks are not believed."""
+"""Invalid results of a foreign predictor count as unknown or are refused."""
 
 from collections.abc import Mapping
 from dataclasses import replace

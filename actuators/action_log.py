@@ -28,7 +28,7 @@ class Actions:
         self._kafka = kafka
         self._waiting: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
 
-    def tell(self, action: ActionRecord) -> None:
+    def put(self, action: ActionRecord) -> None:
         """Queue an action."""
         if self._waiting.full():
             self._waiting.get_nowait()

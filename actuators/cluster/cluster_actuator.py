@@ -201,7 +201,7 @@ class ClusterActuator:
 
     def _report(self, action: ActionRecord) -> None:
         self._action_counts[f"{action.action}s_{action.outcome}"] += 1
-        self._actions.tell(action)
+        self._actions.put(action)
 
     def _log_summary(self) -> None:
         counts = sorted(self._action_counts.items())

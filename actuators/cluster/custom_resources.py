@@ -116,8 +116,8 @@ class CustomResources:
     def observed(self, encoded: bytes | msgspec.Raw) -> None:
         self._observe(_objects.decode(encoded))
 
-    def _observe(self, found: _Object) -> None:
-        metadata = found.metadata
+    def _observe(self, document: _Object) -> None:
+        metadata = document.metadata
         name = metadata.name
         self._listed.add(name)
         is_ours = (metadata.labels or {}).get(MANAGED_BY) == OURS
@@ -226,9 +226,9 @@ class CustomResources:
             is_merged = self.kind.merges
             if is_merged and name in self._refused:
                 answer = await self._api.request("GET", path, attempts=1)
-                found = decode_answer(_objects, answer)
-                is_merged = found.spec is not None
-                version = found.metadata.resource_version
+                document = decode_answer(_objects, answer)
+                is_merged = document.spec is not None
+                version = document.metadata.resource_version
                 operations = [_patch("test", "/metadata/resourceVersion", version), *owners]
             parts = {f"/spec/{key}": value for key, value in desired.spec.items()}
             # Each part is replaced completely, so that undesired keys disappear.
@@ -240,10 +240,11 @@ class CustomResources:
         return change
 
     def _on_written(self, name: str, desired: DesiredSpec, answer: bytes) -> None:
-        found = decode_answer(_objects, answer)
-        self._written[name] = _Written(desired.spec, found.metadata.uid, found.metadata.generation)
+        document = decode_answer(_objects, answer)
+        metadata = document.metadata
+        self._written[name] = _Written(desired.spec, metadata.uid, metadata.generation)
         self._refused.discard(name)
-        self._observe(found)
+        self._observe(document)
 
     def _deletion(self, name: str) -> Execute:
         async def delete() -> None:

@@ -147,10 +147,10 @@ class OfferWriter(Feature):
     def observed(self, encoded: bytes | msgspec.Raw) -> None:
         self._observe(_nodes.decode(encoded))
 
-    def _observe(self, found: _Node) -> None:
-        name = found.metadata.name
+    def _observe(self, document: _Node) -> None:
+        name = document.metadata.name
         self._listed.add(name)
-        before, now = self._nodes.get(name), _observed_node(found)
+        before, now = self._nodes.get(name), _observed_node(document)
         if before is not None and before.uid == now.uid:
             seconds_since_write = self._clock.monotonic() - before.since
             if now.version < before.version and seconds_since_write < _LIST_SECONDS:
@@ -290,10 +290,10 @@ class OfferWriter(Feature):
         path = f"/api/v1/nodes/{name}"
         if name in self._outcome_unknown:
             # The last write may have been executed: decide again by what the Node has now.
-            found = decode_answer(_nodes, await self._api.request("GET", path, attempts=1))
+            document = decode_answer(_nodes, await self._api.request("GET", path, attempts=1))
             self._outcome_unknown.discard(name)
             self._changed[name] = None
-            self._observe(found)
+            self._observe(document)
             return
         if name not in self._nodes:
             return
@@ -307,14 +307,14 @@ class OfferWriter(Feature):
         answer = await self._api.request(
             "PATCH", f"{path}/status", body=change.patch, kind=MERGE, attempts=1
         )
-        found = decode_answer(_nodes, answer)
+        document = decode_answer(_nodes, answer)
         if change.undoes:
             withdrawn = offer._replace(amounts=_NOTHING)
             self._record(name, written, withdrawn, "done", action="undo")
         else:
             self._record(name, current, offer, _OUTCOMES[self._mode])
             self._report_withdrawal(name, current, offer)
-        self._observe(found)
+        self._observe(document)
         node = self._nodes.get(name)
         if node is not None:
             self._nodes[name] = node._replace(since=self._clock.monotonic())
@@ -375,8 +375,8 @@ class OfferWriter(Feature):
         return format_time(math.floor(self._clock.now()))
 
 
-def _observed_node(found: _Node) -> ObservedNode:
-    metadata = found.metadata
+def _observed_node(document: _Node) -> ObservedNode:
+    metadata = document.metadata
     annotations = {
         key: text
         for key, text in (metadata.annotations or {}).items()
@@ -385,7 +385,7 @@ def _observed_node(found: _Node) -> ObservedNode:
     created = metadata.creation_timestamp
     return ObservedNode(
         annotations,
-        tuple(amounts_on(found.status.allocatable or {})),
+        tuple(amounts_on(document.status.allocatable or {})),
         uid=metadata.uid,
         version=int(metadata.resource_version) if metadata.resource_version.isdecimal() else 0,
         created=parse_time(created) if created else -math.inf,

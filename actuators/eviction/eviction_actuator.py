@@ -59,7 +59,7 @@ class Evictor:
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
         self._executor = PlanExecutor(
             api, evictor.mode, stop, RateLimit(evictor.evictions_per_minute / 60.0, clock), clock,
-            self._actions.tell, lambda: lease.is_held,
+            self._actions.put, lambda: lease.is_held,
         )  # fmt: skip
         self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
         self._executed: OrderedDict[str, None] = OrderedDict()

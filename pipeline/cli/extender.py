@@ -78,19 +78,16 @@ async def _run(settings: Settings) -> None:
     producer = Producer(client)
     letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
     rules = rules_of(settings.extender)
-    feed = Feed(
+    make_feed = partial(Feed, client=client, prefix=prefix, clock=clock)
+    feed = make_feed(
         Table(counting=rules.counting),
-        client=client,
-        prefix=prefix,
-        clock=clock,
         on_bad=letters.send,
         topics=NODE_AND_POD_TOPICS,
         snapshot=_snapshot(settings.extender),
     )
-    beside = partial(Feed, client=client, prefix=prefix, clock=clock)
-    views = beside(Table(), topics=VIEW_TOPICS, name="node views", on_bad=letters.send)
+    views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=letters.send)
     # The feed of the table reports its bad records.
-    history = beside(
+    history = make_feed(
         Table(),
         topics=HISTORY_TOPICS,
         name="history",

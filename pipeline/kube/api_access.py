@@ -20,7 +20,8 @@ from pipeline.errors import (
 )
 from pipeline.settings import KubernetesSettings
 
-_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""The token of the pod's service account."""
 # What the library raises for a file that is no kubeconfig.
 _INVALID_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
 NO_CLUSTER: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
@@ -73,7 +74,7 @@ def api_access(settings: KubernetesSettings) -> ApiAccess:
     load_file: Any = config.load_kube_config
     path = settings.kubeconfig or os.environ.get("KUBECONFIG")
     try:
-        if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN.exists():
+        if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and TOKEN_FILE.exists():
             load_in_pod(client_configuration=configuration)
         else:
             load_file(

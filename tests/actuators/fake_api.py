@@ -1,4 +1,4 @@
-"""An API server of custom resources and Nodes in memory, for what the real one seldom shows."""
+"""An API server of custom resources and Nodes in memory, with failures by request."""
 
 import copy
 from typing import Any, NamedTuple
@@ -9,19 +9,19 @@ from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, KubernetesError
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     method: str
     path: str
     body: Any
 
 
 class FakeApi:
-    """Answers with `objects` by their names, after `seconds`; `failures` say by method what is
-    raised instead, `answers` what is answered although it was done."""
+    """Answers from `objects`, by name, after `seconds`. `failures` are raised instead, by method;
+    `answers` replace the answers to requests that were executed, by method."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.objects: dict[str, Any] = {}
         self.failures: dict[str, KubernetesError] = {}
         self.answers: dict[str, bytes] = {}
@@ -29,7 +29,7 @@ class FakeApi:
         self._version = 100
 
     def put(self, name: str, **parts: Any) -> bytes:
-        """Change an object, or make it; gives it as it is then."""
+        """Change or create an object; returns it as JSON."""
         before = self.objects.get(name, {"metadata": {"name": name, "uid": name, "generation": 0}})
         self.objects[name] = after = copy.deepcopy(before)
         after["metadata"] |= parts.pop("metadata", {})
@@ -44,19 +44,20 @@ class FakeApi:
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         msgspec.json.encode(body)
-        self.asked.append(Asked(method, path, body))
+        self.requests.append(Request(method, path, body))
         if self.seconds:
             await self.clock.sleep(self.seconds)
         if method in self.failures:
             raise self.failures[method]
-        done = self._do(method, path, body)
-        return self.answers.get(method, done)
+        answer = self._execute(method, path, body)
+        return self.answers.get(method, answer)
 
-    def _do(self, method: str, path: str, body: Any) -> bytes:
+    def _execute(self, method: str, path: str, body: Any) -> bytes:
         name = path.removesuffix("/status").rpartition("/")[2]
         if method == "POST":
-            of = body["metadata"]
-            return self.put(of.get("name", "event"), spec=body.get("spec"), metadata=of)
+            metadata = body["metadata"]
+            name = metadata.get("name", "event")
+            return self.put(name, spec=body.get("spec"), metadata=metadata)
         if method == "DELETE":
             return msgspec.json.encode(self.objects.pop(name))
         before = self.objects[name]
@@ -68,11 +69,11 @@ class FakeApi:
 
 
 def _patched(before: Any, patch: Any) -> Any:
-    """As RFC 6902 has it, for `add` and `test` in objects; refused where it does not apply."""
-    found = copy.deepcopy(before)
+    """Apply a JSON patch (RFC 6902) with `add` and `test`; raises ApiRefusedError if it fails."""
+    patched = copy.deepcopy(before)
     for operation in patch:
         *path, last = operation["path"].removeprefix("/").split("/")
-        inner = found
+        inner = patched
         for key in path:
             if key not in inner:
                 raise ApiRefusedError(f"422 doc is missing path: {operation['path']}")
@@ -81,17 +82,17 @@ def _patched(before: Any, patch: Any) -> Any:
             inner[last] = operation["value"]
         elif inner.get(last) != operation["value"]:
             raise ApiRefusedError(f"422 testing value {operation['path']} failed")
-    return found
+    return patched
 
 
 def _merged(before: Any, patch: Any) -> Any:
-    """As RFC 7386 has it."""
+    """Apply a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
-    found = dict(before) if isinstance(before, dict) else {}
+    merged = dict(before) if isinstance(before, dict) else {}
     for key, value in patch.items():
         if value is None:
-            found.pop(key, None)
+            merged.pop(key, None)
         else:
-            found[key] = _merged(found.get(key), value)
-    return found
+            merged[key] = _merged(merged.get(key), value)
+    return merged

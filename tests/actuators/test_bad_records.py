@@ -1,4 +1,4 @@
-"""No record, whatever its content, costs the actuator more than that record."""
+"""An invalid record costs the actuator only that record."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from tests.processors.joined import END_MS, NODE_ROW, VIEWS, header, joined, row
 
 NAME: Final = "node-1"
 END: Final = format_time(END_MS / 1000)
-_SOME: Final = Resources(cpu_millicores=1000, memory_bytes=2**30)
+_AMOUNTS: Final = Resources(cpu_millicores=1000, memory_bytes=2**30)
 _RESULT: Final[dict[str, Any]] = {"node": NAME, "as_of": END, "generation": 1, "offset": 5}
 _POLICY: Final = load_policies(
     {
@@ -45,7 +45,7 @@ _POLICY: Final = load_policies(
 NODE: Final = with_policy(NodeRecord(node=NAME, uid="uid"), _POLICY)[0]
 OFFERED: Final = NodeResourcesRecord(
     **_RESULT, epoch=1, strategy=Overcommit(), predictor="p90", window_seconds=30.0,
-    mid=_SOME, mid_lower_bound=_SOME, batch=_SOME,
+    mid=_AMOUNTS, mid_lower_bound=_AMOUNTS, batch=_AMOUNTS,
 )  # fmt: skip
 STATE: Final = NodeStateRecord(
     **_RESULT, epoch=1, window_seconds=30.0, coverage=1.0,
@@ -60,7 +60,7 @@ GOOD: Final[dict[str, tuple[Topic, Record]]] = {
     "nodes": (NODES, NODE), "resources": (RESOURCES, OFFERED), "state": (NODE_STATE, STATE),
     "plans": (EVICTION_PLANS, PLAN),
 }  # fmt: skip
-ODD: Final[tuple[Any, ...]] = (
+INVALID: Final[tuple[Any, ...]] = (
         None, True, "", "yesterday", "2024-02-30T00:00:00Z", "0000-01-01T00:00:00Z", "NaN", "5m",
         -1, 0, 1, 2**53, 2**63 - 1, 2**63, 2**70, -(2**70), 10**400, 0.5, -1e308, 1e308, [], [""],
         {}, {"": ""}, {"enable": True}, {"durations": ["5m", "x"]}, [[[]]],
@@ -127,74 +127,74 @@ def bad(topic: Topic) -> float:
     return BAD.labels(topic.name)._value.get()
 
 
-def places(of: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+def paths_of(document: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
     """The paths of all values in a document."""
     yield path
-    if isinstance(of, dict | list):
-        inner = of.items() if isinstance(of, dict) else enumerate(of)
+    if isinstance(document, dict | list):
+        inner = document.items() if isinstance(document, dict) else enumerate(document)
         for key, value in inner:
-            yield from places(value, (*path, key))
+            yield from paths_of(value, (*path, key))
 
 
-def put(of: Any, path: Sequence[Any], value: Any) -> Any:
+def put(document: Any, path: Sequence[Any], value: Any) -> Any:
     """The document with `value` at this path."""
     if not path:
         return value
-    found = dict(of) if isinstance(of, dict) else list(of)
-    found[path[0]] = put(found[path[0]], path[1:], value)
-    return found
+    changed = dict(document) if isinstance(document, dict) else list(document)
+    changed[path[0]] = put(changed[path[0]], path[1:], value)
+    return changed
 
 
 @st.composite
-def odd_records(draw: st.DrawFn) -> tuple[Topic, bytes]:
-    """A record of a topic with up to three odd values, at any place."""
+def invalid_records(draw: st.DrawFn) -> tuple[Topic, bytes]:
+    """A record of a topic with up to three invalid values, anywhere."""
     topic, good = GOOD[draw(st.sampled_from(sorted(GOOD)))]
-    found = msgspec.json.decode(msgspec.json.encode(good))
+    document = msgspec.json.decode(msgspec.json.encode(good))
     for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from(list(places(found))))
-        found = put(found, path, draw(st.sampled_from(ODD)))
-    return topic, encoded(found)
+        path = draw(st.sampled_from(list(paths_of(document))))
+        document = put(document, path, draw(st.sampled_from(INVALID)))
+    return topic, encoded(document)
 
 
-def encoded(of: Any) -> bytes:
+def encoded(document: Any) -> bytes:
     """JSON with numbers of any length, which msgspec reads but does not write."""
-    return json.dumps(of).encode()
+    return json.dumps(document).encode()
 
 
-@pytest.mark.parametrize("of", sorted(GOOD))
-def test_no_value_in_a_record_stops_the_actuator(of: str) -> None:
-    topic, good = GOOD[of]
-    found = msgspec.json.decode(msgspec.json.encode(good))
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_no_value_in_a_record_stops_the_actuator(name: str) -> None:
+    topic, good = GOOD[name]
+    document = msgspec.json.decode(msgspec.json.encode(good))
 
     async def run(path: Sequence[Any]) -> None:
         world = World()
         world.take_good(topic)
-        for value in ODD:
-            world.take(topic, encoded(put(found, path, value)))
+        for value in INVALID:
+            world.take(topic, encoded(put(document, path, value)))
             world.actuator.decide(everything=True)
         await world.work()
 
-    for path in places(found):
+    for path in paths_of(document):
         asyncio.run(run(path))
 
 
-@given(odd_records())
-def test_no_record_stops_the_actuator(odd: tuple[Topic, bytes]) -> None:
-    topic, value = odd
+@given(invalid_records())
+def test_no_record_stops_the_actuator(invalid: tuple[Topic, bytes]) -> None:
+    topic, value = invalid
     live(topic, value)
-    live(topic, encode_json(next(good for of, good in GOOD.values() if of is topic)), value)
+    live(topic, encode_json(next(good for other, good in GOOD.values() if other is topic)), value)
 
 
 @given(st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=3))
-def test_no_window_stops_the_actuator(some: list[tuple[Any, Any]]) -> None:
+def test_no_window_stops_the_actuator(samples: list[tuple[Any, Any]]) -> None:
     windows: list[Window] = [
-        joined(*of, view=view, of=header(end=end)) for end, (of, view) in enumerate(some)
+        joined(*sample, view=view, of=header(end=end)) for end, (sample, view) in enumerate(samples)
     ]
     live(WINDOWS, *map(encode_window, windows))
 
 
 @pytest.mark.parametrize(
-    ("of", "path", "value"),
+    ("name", "path", "value"),
     [
         ("resources", ["as_of"], "yesterday"),
         ("resources", ["as_of"], ""),
@@ -210,14 +210,14 @@ def test_no_window_stops_the_actuator(some: list[tuple[Any, Any]]) -> None:
     ],
 )
 def test_an_invalid_record_is_counted_and_the_last_valid_one_stays(
-    of: str, path: list[str], value: Any
+    name: str, path: list[str], value: Any
 ) -> None:
-    topic, good = GOOD[of]
-    odd = encoded(put(msgspec.json.decode(msgspec.json.encode(good)), path, value))
+    topic, good = GOOD[name]
+    invalid = encoded(put(msgspec.json.decode(msgspec.json.encode(good)), path, value))
     before = bad(topic)
-    world = live(topic, encode_json(good), odd)
+    world = live(topic, encode_json(good), invalid)
     assert bad(topic) == before + 1
-    offered = [one.body for one in world.api.asked if one.path == f"/api/v1/nodes/{NAME}/status"]
+    offered = [r.body for r in world.api.requests if r.path == f"/api/v1/nodes/{NAME}/status"]
     assert offered[0]["status"]["allocatable"]["kubernetes.io/mid-cpu"] == "1000"
 
 
@@ -229,14 +229,14 @@ async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
     world.take(NODE_STATE, encode_json(STATE), key)
     assert bad(NODE_STATE) == before + 1
     await world.work()
-    assert world.api.asked == []
+    assert world.api.requests == []
 
 
 def test_valid_records_cause_every_kind_of_write() -> None:
-    """Otherwise the tests above would show nothing."""
+    """Otherwise the tests above would prove nothing."""
     world = live(NODES, encode_json(NODE))
-    paths = {(one.method, one.path.removeprefix("/apis/slo.koordinator.sh/v1alpha1"))
-             for one in world.api.asked}  # fmt: skip
+    group = "/apis/slo.koordinator.sh/v1alpha1"
+    paths = {(r.method, r.path.removeprefix(group)) for r in world.api.requests}
     assert {
         ("PATCH", f"/api/v1/nodes/{NAME}/status"), ("POST", "/nodemetrics"),
         ("POST", "/nodeslos"), ("PATCH", f"/nodemetrics/{NAME}/status"),

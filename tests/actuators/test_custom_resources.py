@@ -1,6 +1,5 @@
 """Each node gets its desired object, and objects of others are left alone."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -13,10 +12,8 @@ from actuators.cluster.custom_resources import (
     CustomResources,
     DesiredSpec,
 )
-from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
-from tests.actuators.contexts import make_context
-from tests.actuators.fake_api import Asked, FakeApi
+from tests.actuators.contexts import FeatureWorld
 
 PATH = "/apis/slo.koordinator.sh/v1alpha1/nodeslos"
 SPEC = {"extensions": {"a": 1, "b": 1}}
@@ -24,14 +21,12 @@ OTHER = {"extensions": {"a": 2}}
 BARE = {"name": "n", "uid": "n", "generation": 1, "resourceVersion": "1"}
 
 
-class World:
+class World(FeatureWorld):
     def __init__(self, *names: str, ours: bool = True) -> None:
-        self.clock = ManualClock()
-        self.api = FakeApi(self.clock)
+        super().__init__()
         self.nodes = dict.fromkeys(("n", "ours", "theirs"), "uid-1")
-        context = make_context(self.clock, self.api)
-        self.queue = context.queue
-        self.resources = CustomResources(context.api, NODE_SLO, self.queue, self.nodes)
+        self.resources = CustomResources(self.context.api, NODE_SLO, self.queue, self.nodes)
+        self.decider = self.resources
         for name in names:
             labels = {MANAGED_BY: OURS} if ours else {}
             self.api.put(name, spec={}, metadata={"labels": labels})
@@ -40,8 +35,8 @@ class World:
     def list_objects(self) -> None:
         """Deliver a complete list."""
         self.resources.list_started()
-        for found in self.api.objects.values():
-            self.resources.observed(msgspec.json.encode(found))
+        for document in self.api.objects.values():
+            self.resources.observed(msgspec.json.encode(document))
         self.resources.list_completed()
 
     def want(self, name: str, spec: Any, uid: str = "uid-1") -> None:
@@ -53,36 +48,28 @@ class World:
             owner["uid"] for owner in self.api.objects[name]["metadata"].get("ownerReferences", [])
         ]
 
-    async def settle(self, seconds: float = 1.0, *, sweep: bool = False) -> list[Asked]:
-        """Decide and write for a while; returns the requests."""
-        task = asyncio.create_task(self.queue.run())
-        for _ in range(round(seconds / 0.2)):
-            self.resources.decide(everything=sweep)
-            await self.clock.advance(0.2)
-        assert not task.done()
-        task.cancel()
-        asked, self.api.asked = self.api.asked, []
-        return asked
+    async def requests(self, seconds: float = 1.0, *, sweep: bool = False) -> list[tuple[str, str]]:
+        """Methods and paths of the requests of `settle`."""
+        return [(r.method, r.path) for r in await self.settle(seconds, sweep=sweep)]
 
-
-def asked(found: list[Asked]) -> list[tuple[str, str]]:
-    return [(one.method, one.path) for one in found]
+    async def methods(self, seconds: float = 1.0) -> list[str]:
+        return [request.method for request in await self.settle(seconds)]
 
 
 async def test_an_object_is_created_once_and_patched_when_its_spec_changes() -> None:
     world = World()
     world.want("n", SPEC)
-    (made,) = await world.settle()
-    assert (made.method, made.path) == ("POST", PATH)
-    assert made.body["spec"] == SPEC
-    assert made.body["metadata"]["labels"] == {MANAGED_BY: OURS}
-    assert made.body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    (created,) = await world.settle()
+    assert (created.method, created.path) == ("POST", PATH)
+    assert created.body["spec"] == SPEC
+    assert created.body["metadata"]["labels"] == {MANAGED_BY: OURS}
+    assert created.body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
 
     world.list_objects()
     world.want("n", dict(SPEC))
     assert await world.settle() == []
     world.want("n", OTHER)
-    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert await world.requests() == [("PATCH", f"{PATH}/n")]
     world.list_objects()
     assert await world.settle(sweep=True) == []
     # An undesired key disappears, too.
@@ -101,7 +88,7 @@ async def test_parts_without_a_desired_value_stay_as_others_wrote_them() -> None
 async def test_a_new_leader_writes_specs_that_it_does_not_know() -> None:
     world = World("n")
     world.want("n", SPEC)
-    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert await world.requests() == [("PATCH", f"{PATH}/n")]
     assert await world.settle() == []
 
 
@@ -111,14 +98,14 @@ async def test_a_foreign_change_is_reverted() -> None:
     await world.settle()
     late = msgspec.json.encode(world.api.objects["n"])
     world.resources.observed(world.api.put("n", spec=OTHER))
-    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert await world.requests() == [("PATCH", f"{PATH}/n")]
     # An event from before our write arrives late; a status is not ours.
     world.resources.observed(late)
     world.resources.observed(world.api.put("n", status={"nodeMetric": {}}))
     assert await world.settle() == []
     del world.api.objects["n"]
     world.resources.observed(world.api.put("n", spec=OTHER, metadata={"uid": "recreated"}))
-    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert await world.requests() == [("PATCH", f"{PATH}/n")]
 
 
 async def test_only_our_objects_are_deleted() -> None:
@@ -130,7 +117,7 @@ async def test_only_our_objects_are_deleted() -> None:
     await world.settle()
     for name in ("ours", "theirs"):
         world.want(name, None)
-    assert asked(await world.settle()) == [("DELETE", f"{PATH}/ours")]
+    assert await world.requests() == [("DELETE", f"{PATH}/ours")]
 
 
 async def test_a_deleted_object_is_created_again() -> None:
@@ -140,7 +127,7 @@ async def test_a_deleted_object_is_created_again() -> None:
     for how in ("event", "list"):
         del world.api.objects["n"]
         world.resources.deleted("n") if how == "event" else world.list_objects()
-        assert asked(await world.settle()) == [("POST", PATH)]
+        assert await world.requests() == [("POST", PATH)]
 
 
 async def test_nothing_is_created_for_a_deleted_or_replaced_node() -> None:
@@ -152,7 +139,7 @@ async def test_nothing_is_created_for_a_deleted_or_replaced_node() -> None:
     world.want("n", SPEC, "uid-2")
     world.nodes["unknown"] = "uid-1"
     (first, second) = await world.settle(sweep=True)
-    uids = {one.body["metadata"]["ownerReferences"][0]["uid"] for one in (first, second)}
+    uids = {r.body["metadata"]["ownerReferences"][0]["uid"] for r in (first, second)}
     assert uids == {"uid-1", "uid-2"}
 
 
@@ -162,7 +149,7 @@ async def test_an_object_that_another_client_created_first_is_patched() -> None:
     world.api.failures["POST"] = ConflictError("exists")
     world.api.put("n", spec={})
     # The answer to the first patch contains the owners.
-    assert [one.method for one in await world.settle(3.0)] == ["POST", "PATCH", "PATCH"]
+    assert await world.methods(3.0) == ["POST", "PATCH", "PATCH"]
     assert world.owners("n") == ["uid-1"]
 
 
@@ -170,7 +157,7 @@ async def test_an_object_that_another_client_deleted_first_is_created() -> None:
     world = World("n")
     world.want("n", SPEC)
     world.api.failures["PATCH"] = NotFoundError("gone")
-    assert [one.method for one in await world.settle(3.0)] == ["PATCH", "POST"]
+    assert await world.methods(3.0) == ["PATCH", "POST"]
 
 
 async def test_a_deletion_by_another_client_counts_as_done() -> None:
@@ -179,7 +166,7 @@ async def test_a_deletion_by_another_client_counts_as_done() -> None:
     await world.settle()
     world.want("n", None)
     world.api.failures["DELETE"] = NotFoundError("gone")
-    assert asked(await world.settle(5.0)) == [("DELETE", f"{PATH}/n")]
+    assert await world.requests(5.0) == [("DELETE", f"{PATH}/n")]
 
 
 async def test_a_patch_with_a_lost_answer_is_repeated() -> None:
@@ -201,10 +188,10 @@ async def test_an_answer_that_is_not_an_object_counts_as_unknown(method: str) ->
     world = World(*(["n"] if method == "PATCH" else []))
     world.want("n", SPEC)
     world.api.answers[method] = b"<html>busy</html>"
-    assert [one.method for one in await world.settle(0.4)] == [method]
+    assert await world.methods(0.4) == [method]
     del world.api.answers[method]
     world.list_objects()
-    assert "PATCH" in [one.method for one in await world.settle(5.0)]
+    assert "PATCH" in await world.methods(5.0)
     assert world.api.objects["n"]["spec"] == SPEC
 
 
@@ -213,7 +200,7 @@ async def test_a_lost_owner_is_restored() -> None:
     world.want("n", SPEC)
     await world.settle()
     world.resources.observed(world.api.put("n", metadata={"ownerReferences": []}))
-    assert asked(await world.settle()) == [("PATCH", f"{PATH}/n")]
+    assert await world.requests() == [("PATCH", f"{PATH}/n")]
     assert world.owners("n") == ["uid-1"]
     world.list_objects()
     assert await world.settle(6.0, sweep=True) == []
@@ -264,10 +251,10 @@ async def test_an_object_without_a_spec_gets_a_complete_one() -> None:
     world.api.objects = {"n": {"metadata": BARE}}
     world.list_objects()
     world.want("n", SPEC)
-    assert [one.method for one in await world.settle(5.0)] == ["PATCH", "GET", "PATCH"]
+    assert await world.methods(5.0) == ["PATCH", "GET", "PATCH"]
     assert world.api.objects["n"]["spec"] == SPEC
     world.want("n", OTHER)
-    assert [one.method for one in await world.settle(5.0)] == ["PATCH"]
+    assert await world.methods(5.0) == ["PATCH"]
 
 
 async def test_a_spec_that_appeared_meanwhile_is_not_overwritten() -> None:
@@ -278,5 +265,5 @@ async def test_a_spec_that_appeared_meanwhile_is_not_overwritten() -> None:
     await world.settle(0.4)
     world.api.put("n", spec={"theirs": 1})
     world.want("n", OTHER)
-    assert [one.method for one in await world.settle(5.0)] == ["GET", "PATCH"]
+    assert await world.methods(5.0) == ["GET", "PATCH"]
     assert world.api.objects["n"]["spec"] == {"theirs": 1, **OTHER}

@@ -1,6 +1,5 @@
 """Features declare what they own; the actuator derives switches, records and undo from it."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,14 +7,12 @@ import pytest
 from actuators.cluster.cluster_actuator import FEATURES, TOPICS
 from actuators.cluster.cooled_nodes import COOLED, CooledNodes
 from actuators.cluster.node_marks import NodeMarks
-from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, NotFoundError
 from pipeline.processors.kubernetes.object_records import OFFERED, node_record
 from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.settings import ActuatorSettings
 from pipeline.topics.registry import NODES, Topic
-from tests.actuators.contexts import make_context
-from tests.actuators.fake_api import FakeApi
+from tests.actuators.contexts import FeatureWorld
 
 
 class _HotMarks(NodeMarks):
@@ -28,15 +25,12 @@ class _HotMarks(NodeMarks):
         self.want(node, annotations={"springtide/since": record}, labels={"springtide/hot": "yes"})
 
 
-class World:
-    """A feature that marks Nodes, and the Node `n` with a mark of somebody else."""
+class World(FeatureWorld):
+    """A feature that marks Nodes, and the Node `n` with a mark of another client."""
 
     def __init__(self, feature: type[NodeMarks] = _HotMarks, **actuator: Any) -> None:
-        self.clock = ManualClock()
-        self.api = FakeApi(self.clock)
-        context = make_context(self.clock, self.api, **{"node_slos": True, **actuator})
-        self.writing = asyncio.create_task(context.queue.run())
-        self.feature = feature(context)
+        super().__init__(**{"node_slos": True, **actuator})
+        self.decider = self.feature = feature(self.context)
         self.observe(annotations={"theirs": "x"})
 
     def observe(self, **metadata: Any) -> None:
@@ -44,14 +38,8 @@ class World:
         for follower in self.feature.watches.values():
             follower.observed(encoded)
 
-    async def settle(self, seconds: float = 1.0) -> int:
-        """Decide and write for a while; returns the number of requests."""
-        for _ in range(round(seconds / 0.2)):
-            self.feature.decide(everything=False)
-            await self.clock.advance(0.2)
-        requests = len(self.api.asked)
-        self.api.asked.clear()
-        return requests
+    async def writes(self, seconds: float = 1.0) -> int:
+        return len(await self.settle(seconds))
 
     def marks(self) -> tuple[dict[str, str], dict[str, str]]:
         metadata = self.api.objects["n"]["metadata"]
@@ -60,17 +48,17 @@ class World:
 
 async def test_wanted_marks_are_written_once_and_restored() -> None:
     world = World()
-    assert await world.settle() == 0
+    assert await world.writes() == 0
     world.feature.learn(NODES, "n", "noon")
     world.feature.learn(NODES, "unknown", "noon")
-    assert await world.settle() == 1
+    assert await world.writes() == 1
     expected = {"theirs": "x", "springtide/since": "noon"}, {"springtide/hot": "yes"}
     assert world.marks() == expected
     world.observe(labels={"springtide/hot": "no"})
-    assert await world.settle() == 1
+    assert await world.writes() == 1
     assert world.marks() == expected
     world.feature.want("n")
-    assert await world.settle() == 1
+    assert await world.writes() == 1
     assert world.marks() == ({"theirs": "x"}, {})
 
 
@@ -81,7 +69,7 @@ async def test_a_feature_that_is_off_removes_its_marks_and_no_others(off: dict[s
         annotations={"springtide/since": "noon", OFFERED: "x"},
         labels={"springtide/hot": "yes", "zone": "a"},
     )
-    assert await world.settle() == 1
+    assert await world.writes() == 1
     assert world.marks() == ({OFFERED: "x"}, {"zone": "a"})
 
 
@@ -100,18 +88,18 @@ async def test_a_refused_mark_is_written_again_and_a_deleted_node_is_not() -> No
     world = World()
     world.feature.learn(NODES, "n", "noon")
     world.api.failures["PATCH"] = ApiRefusedError("422")
-    assert await world.settle(0.4) == 1
+    assert await world.writes(0.4) == 1
     del world.api.failures["PATCH"]
-    assert await world.settle(3.0) == 1
+    assert await world.writes(3.0) == 1
     world.feature.learn(NODES, "n", "one o'clock")
     world.api.failures["PATCH"] = NotFoundError("no Node n")
-    assert await world.settle(5.0) == 1
+    assert await world.writes(5.0) == 1
     world.feature.list_started()
     world.feature.list_completed()
-    assert await world.settle(5.0) == 0
+    assert await world.writes(5.0) == 0
 
 
-async def test_an_undeclared_mark_is_an_error() -> None:
+def test_an_undeclared_mark_is_an_error() -> None:
     with pytest.raises(ValueError, match="_HotMarks must declare"):
         World().feature.want("n", labels={"springtide/cold": "yes"})
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from actuators.cluster.node_metric_objects import NodeMetricObjects
-from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError
 from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
@@ -15,8 +14,7 @@ from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.windows import Window
-from tests.actuators.contexts import make_context
-from tests.actuators.fake_api import FakeApi
+from tests.actuators.contexts import FeatureWorld
 from tests.processors.joined import (
     END_MS,
     NODE_ROW,
@@ -40,16 +38,13 @@ def window(end: int, pods: int, machine: str = "m1") -> Window:
     return logged(joined(NODE_ROW, *rows, view=view_of(*PODS), of=of))
 
 
-class World:
+class World(FeatureWorld):
     """The feature alone, with a fake API server on which `node-1` has a NodeMetric."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.api = FakeApi(self.clock)
-        context = make_context(self.clock, self.api, node_metrics=True)
-        context.node_uids["node-1"] = "uid"
-        self.queue = context.queue
-        self.metrics = NodeMetricObjects(context)
+        super().__init__(node_metrics=True)
+        self.context.node_uids["node-1"] = "uid"
+        self.decider = self.metrics = NodeMetricObjects(self.context)
 
     def learn_node(self, **colocation: Any) -> None:
         record = NodeRecord(
@@ -72,17 +67,10 @@ class World:
         (follower,) = self.metrics.watches.values()
         follower.observed(self.api.put("node-1", spec={}))
 
-    async def settle(self, seconds: float = 2.0, *, everything: bool = False) -> list[Any]:
+    async def patches(self, seconds: float = 2.0, *, sweep: bool = False) -> list[Any]:
         """Decide and write for a while; returns the bodies of the status patches."""
-        task = asyncio.create_task(self.queue.run())
-        for _ in range(round(seconds / 0.2)):
-            self.metrics.decide(everything=everything)
-            await self.clock.advance(0.2)
-        assert not task.done()
-        task.cancel()
-        patches = [request.body for request in self.api.asked if request.path.endswith("/status")]
-        self.api.asked.clear()
-        return patches
+        requests = await self.settle(seconds, sweep=sweep)
+        return [request.body for request in requests if request.path.endswith("/status")]
 
 
 async def report(*windows: Window) -> Any:
@@ -93,7 +81,7 @@ async def report(*windows: Window) -> Any:
     for window in windows:
         world.learn_window(window)
     world.learn_state(100)
-    (patch,) = await world.settle(everything=True)
+    (patch,) = await world.patches(sweep=True)
     return patch[0]["value"]
 
 
@@ -146,7 +134,7 @@ async def test_a_failed_report_is_repeated() -> None:
         del world.api.failures["PATCH"]
 
     recovery = asyncio.create_task(recover())
-    assert len(await world.settle(8.0)) == 2
+    assert len(await world.patches(8.0)) == 2
     assert recovery.done()
 
 
@@ -158,7 +146,7 @@ async def test_a_duration_that_is_not_measured_is_reported_without_usage() -> No
     world.learn_window(window(1, 1))
     five = AggregatedUsage(avg=Usage(cpu_cores=1.0, memory_bytes=1024.0))
     world.learn_state(1, aggregated={"5m": five})
-    (patch,) = await world.settle(1.0)
+    (patch,) = await world.patches(1.0)
     assert list(patch[0]["value"]["nodeMetric"]["aggregatedNodeUsages"]) == [
         {"duration": "1.5s"},
         {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},

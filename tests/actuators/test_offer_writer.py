@@ -1,6 +1,5 @@
 """A Node gets its offer by one write, whatever happens in between; on a fake API server."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -8,20 +7,17 @@ import pytest
 
 from actuators.cluster.offer_writer import RECOMMENDED, Mode, OfferWriter
 from actuators.cluster.write_queue import Write
-from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.processors.kubernetes.object_records import OFFERED, ORIGIN
 from pipeline.processors.overcommit.status_patch import WRITTEN
 from pipeline.processors.overcommit.third_party import TAKEN
 from pipeline.times import format_time
-from pipeline.topics.actions import ActionRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODES, RESOURCES
 from pipeline.topics.resource_amounts import Resources
-from tests.actuators.contexts import make_context
-from tests.actuators.fake_api import Asked, FakeApi
+from tests.actuators.contexts import FeatureWorld
 
 
 def computed(cpu: int, at: float) -> NodeResourcesRecord:
@@ -32,16 +28,12 @@ def computed(cpu: int, at: float) -> NodeResourcesRecord:
     )  # fmt: skip
 
 
-class World:
+class World(FeatureWorld):
     """One Node, `n`, and the feature that writes its offer."""
 
     def __init__(self, mode: Mode = "act", *, known: bool = True) -> None:
-        self.clock = ManualClock()
-        self.api = FakeApi(self.clock)
-        self.reports: list[ActionRecord] = []
-        context = make_context(self.clock, self.api, reports=self.reports, mode=mode)
-        self.queue = context.queue
-        self.offers = OfferWriter(context)
+        super().__init__(mode=mode)
+        self.decider = self.offers = OfferWriter(self.context)
         created = format_time(self.clock.now() - 86_400)
         self.observe(metadata={"creationTimestamp": created}, status={})
         if known:
@@ -57,15 +49,9 @@ class World:
     def learn(self, cpu: int, age: float = 0.0) -> None:
         self.offers.learn(RESOURCES, "n", computed(cpu, self.clock.now() - age))
 
-    async def settle(self, seconds: float = 2.0, *, sweep: bool = False) -> list[Asked]:
-        """Decide and write for a while; returns the requests."""
-        task = asyncio.create_task(self.queue.run())
-        for _ in range(round(seconds / 0.2)):
-            self.offers.decide(everything=sweep)
-            await self.clock.advance(0.2)
-        task.cancel()
-        asked, self.api.asked = self.api.asked, []
-        return asked
+    async def methods(self, seconds: float = 2.0, *, sweep: bool = False) -> list[str]:
+        """Decide and write for a while; returns the methods of the requests."""
+        return [request.method for request in await self.settle(seconds, sweep=sweep)]
 
     @property
     def cpu(self) -> Any:
@@ -83,39 +69,35 @@ class World:
         return [(report.action, report.outcome) for report in reports]
 
 
-def methods(asked: list[Asked]) -> list[str]:
-    return [one.method for one in asked]
-
-
 async def test_a_decision_repeated_during_a_write_is_written_once() -> None:
     world = World()
     world.api.seconds = 0.5
-    assert methods(await world.settle(sweep=True)) == ["PATCH"]
+    assert await world.methods(sweep=True) == ["PATCH"]
     assert (world.cpu, world.outcomes()) == ("1000", [("offer", "done")])
 
 
 async def test_a_list_older_than_our_write_is_ignored() -> None:
     world = World()
     old = msgspec.json.encode(world.api.objects["n"])
-    await world.settle()
+    await world.settle(2.0)
     world.offers.list_started()
     world.offers.observed(old)
     world.offers.list_completed()
-    assert await world.settle(sweep=True) == []
+    assert await world.settle(2.0, sweep=True) == []
     # Much later an older version means that the server was restored from a backup.
     await world.clock.advance(61.0)
     world.offers.observed(old)
-    assert methods(await world.settle(sweep=True)) == ["PATCH"]
+    assert await world.methods(sweep=True) == ["PATCH"]
 
 
 async def test_a_lost_mark_is_restored_so_that_the_offer_can_be_undone() -> None:
     world = World()
-    await world.settle()
+    await world.settle(2.0)
     world.observe(metadata={"annotations": {}})
-    assert methods(await world.settle()) == ["PATCH"]
+    assert await world.methods() == ["PATCH"]
     assert OFFERED in world.annotations
     await world.clock.advance(1000.0)
-    await world.settle(sweep=True)
+    await world.settle(2.0, sweep=True)
     assert (world.cpu, world.annotations) == (None, {})
 
 
@@ -123,9 +105,9 @@ async def test_an_unknown_node_loses_our_resources_and_keeps_foreign_ones() -> N
     world = World(known=False)
     have = {"allocatable": dict.fromkeys(WRITTEN, "5") | {"cpu": "8"}}
     world.observe(status=have)
-    assert await world.settle(sweep=True) == []
+    assert await world.settle(2.0, sweep=True) == []
     world.observe(metadata={"annotations": {OFFERED: "x"}})
-    await world.settle(sweep=True)
+    await world.settle(2.0, sweep=True)
     assert world.api.objects["n"]["status"]["allocatable"] == {"cpu": "8"}
 
 
@@ -133,16 +115,16 @@ async def test_results_from_before_the_creation_of_a_node_do_not_apply() -> None
     world = World()
     created = format_time(world.clock.now() + 10.0)
     world.observe(metadata={"uid": "recreated", "creationTimestamp": created})
-    assert await world.settle(sweep=True) == []
+    assert await world.settle(2.0, sweep=True) == []
     await world.clock.advance(30.0)
     world.learn(700)
-    await world.settle()
+    await world.settle(2.0)
     assert world.cpu == "700"
 
 
 async def test_a_withdrawal_is_reported_also_if_the_watch_beats_the_answer() -> None:
     world = World()
-    await world.settle()
+    await world.settle(2.0)
     world.reports.clear()
     answer = world.api.request
 
@@ -154,8 +136,8 @@ async def test_a_withdrawal_is_reported_also_if_the_watch_beats_the_answer() -> 
 
     world.api.request = slower  # type: ignore[method-assign]
     await world.clock.advance(1000.0)
-    asked = await world.settle(sweep=True)
-    assert methods(asked) == ["PATCH", "POST"]
+    requests = await world.settle(2.0, sweep=True)
+    assert [r.method for r in requests] == ["PATCH", "POST"]
     (report,) = world.reports
     assert report.before["kubernetes.io/mid-cpu"] == "1000"
     assert report.after["kubernetes.io/mid-cpu"] is None
@@ -171,21 +153,21 @@ async def test_marks_of_another_mode_are_counted(mode: Mode, count: int) -> None
 
 async def test_a_stale_offer_is_withdrawn_with_an_event() -> None:
     world = World()
-    await world.settle()
+    await world.settle(2.0)
     await world.clock.advance(1000.0)
-    asked = await world.settle(sweep=True)
-    assert methods(asked) == ["PATCH", "POST"]
-    assert (asked[1].body["reason"], asked[1].body["type"]) == ("OfferWithdrawn", "Warning")
-    assert "stale" in asked[1].body["message"]
+    requests = await world.settle(2.0, sweep=True)
+    assert [r.method for r in requests] == ["PATCH", "POST"]
+    assert (requests[1].body["reason"], requests[1].body["type"]) == ("OfferWithdrawn", "Warning")
+    assert "stale" in requests[1].body["message"]
     assert world.cpu is None
 
 
 async def test_an_invalid_annotation_is_reported_once() -> None:
     world = World()
     world.observe(metadata={"annotations": {TAKEN: "{"}})
-    asked = await world.settle(10.0, sweep=True)
-    assert sorted(methods(asked)) == ["PATCH", "POST"]
-    (event,) = (one.body for one in asked if one.method == "POST")
+    requests = await world.settle(10.0, sweep=True)
+    assert sorted([r.method for r in requests]) == ["PATCH", "POST"]
+    (event,) = (r.body for r in requests if r.method == "POST")
     assert event["reason"] == "AnnotationProblem"
     assert TAKEN in event["message"]
 
@@ -195,10 +177,10 @@ async def test_the_origin_annotation_follows_if_third_parties_take_everything() 
     party = {"priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "9000"}}
     text = msgspec.json.encode({"allocations": [party]}).decode()
     world.observe(metadata={"annotations": {TAKEN: text}})
-    await world.settle()
+    await world.settle(2.0)
     await world.clock.advance(10.0)
     world.learn(400)
-    await world.settle()
+    await world.settle(2.0)
     assert '"kubernetes.io/batch-cpu":"400"' in world.annotations[ORIGIN]
 
 
@@ -208,7 +190,7 @@ async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> 
     marks = {OFFERED: "x", ORIGIN: "{}", "theirs": "z"}
     have = dict.fromkeys(WRITTEN, "5")
     world.observe(metadata={"annotations": marks}, status={"allocatable": have})
-    await world.settle()
+    await world.settle(2.0)
     assert world.cpu is None
     assert world.annotations.keys() - {RECOMMENDED} == {"theirs"}
     (undone,) = (report for report in world.reports if report.action == "undo")
@@ -225,16 +207,16 @@ async def test_observe_writes_nothing_and_reports_once() -> None:
 
 async def test_recommend_writes_one_annotation_once() -> None:
     world = World("recommend")
-    assert methods(await world.settle(20.0, sweep=True)) == ["PATCH"]
+    assert await world.methods(20.0, sweep=True) == ["PATCH"]
     assert (world.cpu, list(world.annotations)) == (None, [RECOMMENDED])
 
 
 async def test_after_a_write_without_an_answer_the_node_is_read_first() -> None:
     world = World()
     world.api.failures["PATCH"] = ApiUnavailableError("answer lost")
-    assert methods(await world.settle(0.4)) == ["PATCH"]
+    assert await world.methods(0.4) == ["PATCH"]
     del world.api.failures["PATCH"]
-    assert methods(await world.settle(5.0)) == ["GET", "PATCH"]
+    assert await world.methods(5.0) == ["GET", "PATCH"]
     assert world.outcomes() == [("offer", "failed"), ("offer", "done")]
 
 
@@ -242,9 +224,9 @@ async def test_after_a_write_without_an_answer_the_node_is_read_first() -> None:
 async def test_an_answer_that_is_not_a_node_counts_as_unknown(answer: bytes) -> None:
     world = World()
     world.api.answers = {"PATCH": answer, "GET": answer}
-    assert methods(await world.settle(3.0))[:2] == ["PATCH", "GET"]
+    assert (await world.methods(3.0))[:2] == ["PATCH", "GET"]
     world.api.answers = {}
-    assert methods(await world.settle(60.0)) == ["GET"]
+    assert await world.methods(60.0) == ["GET"]
     assert world.outcomes()[0] == ("offer", "failed")
     assert world.cpu == "1000"
 
@@ -252,21 +234,21 @@ async def test_an_answer_that_is_not_a_node_counts_as_unknown(answer: bytes) -> 
 async def test_a_refused_write_is_not_repeated_at_every_tick() -> None:
     world = World()
     world.api.failures["PATCH"] = ApiRefusedError("422")
-    asked = await world.settle(60.0, sweep=True)
-    assert len(asked) < 20
+    requests = await world.settle(60.0, sweep=True)
+    assert len(requests) < 20
 
 
 async def test_a_node_deleted_while_its_write_waits_is_not_written() -> None:
     world = World()
     world.offers.decide()
     world.offers.deleted("n")
-    assert await world.settle() == []
+    assert await world.settle(2.0) == []
 
 
 @pytest.mark.parametrize("how", ["off", "less", "observe"])
 async def test_a_withdrawal_is_written_before_all_waiting_writes(how: str) -> None:
     world = World()
-    await world.settle()
+    await world.settle(2.0)
     if how == "off":
         world.learn_node(NodeRecord(node="n"))
     elif how == "less":
@@ -285,6 +267,6 @@ async def test_a_withdrawal_is_written_before_all_waiting_writes(how: str) -> No
         world.queue.put("offer", f"other-{number}", Write(other, lambda _: None))
     world.offers.decide()
     world.api.put("other")
-    asked = await world.settle()
-    assert asked[0].path == "/api/v1/nodes/n/status"
-    assert len(asked) > 20
+    requests = await world.settle(2.0)
+    assert requests[0].path == "/api/v1/nodes/n/status"
+    assert len(requests) > 20

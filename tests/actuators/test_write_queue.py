@@ -80,7 +80,7 @@ async def test_a_feature_with_many_writes_does_not_delay_another() -> None:
     assert world.texts[:3] == ["node-0", "rules", "node-1"]
 
 
-async def test_a_replaced_write_keeps_its_place_and_a_discarded_one_loses_it() -> None:
+async def test_a_replaced_write_keeps_its_place_and_a_discarded_write_loses_it() -> None:
     world = World()
     for key in "abc":
         world.put("offer", key, f"old {key}")
@@ -92,7 +92,7 @@ async def test_a_replaced_write_keeps_its_place_and_a_discarded_one_loses_it() -
 
 
 async def test_a_withdrawal_waits_only_for_other_withdrawals() -> None:
-    """With 20 a second the last of 5,000 that waited behind refreshes was written after 500 s."""
+    """Behind refreshes, the last of 5,000 withdrawals took 500 s at 20 writes a second."""
     world = World(20.0)
     for number in range(5000):
         world.put("offer", f"node-{number}")
@@ -103,7 +103,7 @@ async def test_a_withdrawal_waits_only_for_other_withdrawals() -> None:
     assert world.texts[0] == "withdraw"
 
 
-async def test_one_of_ten_writes_is_not_a_withdrawal() -> None:
+async def test_every_tenth_write_is_not_a_withdrawal() -> None:
     world = World()
     for number in range(100):
         world.put("offer", f"withdraw-{number}", withdraws=True)
@@ -111,9 +111,8 @@ async def test_one_of_ten_writes_is_not_a_withdrawal() -> None:
         world.put("NodeSLO", f"rules-{number}")
     async with writing(world):
         await world.clock.advance(11.5)
-        rest = [
-            (at, text) for at, text in enumerate(world.texts) if not text.startswith("withdraw")
-        ]
+        texts = enumerate(world.texts)
+        rest = [(index, text) for index, text in texts if not text.startswith("withdraw")]
         assert rest[:4] == [(9, "give-0"), (19, "rules-0"), (29, "give-1"), (39, "rules-1")]
         assert sum(text.startswith("withdraw") for text in world.texts) == 100
         await world.clock.advance(20.0)
@@ -159,7 +158,7 @@ def test_writes_are_spaced_by_the_rate_limit(per_second: float, pauses: list[flo
         return world
 
     world = asyncio.run(run())
-    times = [at for at, _ in world.requests]
+    times = [seconds for seconds, _ in world.requests]
     assert len(times) == len(pauses)
     near = [b - a for a, b in pairwise(times)]
     assert all(gap >= 1 / per_second - 1e-9 for gap in near)
@@ -174,7 +173,7 @@ async def test_a_refused_write_backs_off_and_delays_no_other() -> None:
         for number in range(20):
             world.put("offer", f"good-{number}")
         await world.clock.advance(300.0)
-        tried = [at for at, text in world.requests if text == "bad"]
+        tried = [seconds for seconds, text in world.requests if text == "bad"]
         gaps = [b - a for a, b in pairwise(tried)]
         assert all(b >= a for a, b in pairwise(gaps))
         assert gaps[0] < 2
@@ -245,5 +244,5 @@ async def test_retry_after_is_respected_up_to_a_limit(seconds: float, pause: flo
     world.put("offer", "a", retries=True)
     async with writing(world):
         await world.clock.advance(pause + 1)
-    first, second = (at for at, _ in world.requests[:2])
+    first, second = (seconds for seconds, _ in world.requests[:2])
     assert second - first == pytest.approx(pause, abs=0.2)

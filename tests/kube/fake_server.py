@@ -1,5 +1,4 @@
-"""A server named a fake, where the real one cannot be made to say what is asked: it gives the
-answers of a script, one a request, and is silent after the last."""
+"""An API server that gives the answers of a script, one for each request, and then none."""
 
 import asyncio
 import json
@@ -16,7 +15,7 @@ from pipeline.settings import KubernetesSettings
 
 
 class Answer(NamedTuple):
-    """`pieces` come one by one; then the answer ends, is `cut` off, or `hangs`."""
+    """Sends `pieces` one by one; then ends, is `cut` off, or `hangs`."""
 
     pieces: Sequence[bytes] = ()
     status: int = 200
@@ -25,17 +24,15 @@ class Answer(NamedTuple):
     hangs: bool = False
 
 
-class Asked(NamedTuple):
-    """A request as it came."""
-
+class Request(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
 
 
-class Patient(SystemClock):
-    """A clock that notes how long somebody would have slept, and lets him go on."""
+class SleeplessClock(SystemClock):
+    """Records how long a caller would have slept, and returns at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -46,33 +43,33 @@ class Patient(SystemClock):
 
 
 class Fake:
-    """A running fake, a session with it, and what it was asked."""
+    """A running server, a session with it, and its requests."""
 
     def __init__(self, script: Sequence[Answer]) -> None:
         self._script = list(script)
-        self.asked: list[Asked] = []
-        self.clock = Patient()
-        self.over = asyncio.Event()
+        self.requests: list[Request] = []
+        self.clock = SleeplessClock()
+        self.stopped = asyncio.Event()
         self.url = ""
         self.api: Api
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(
-            Asked(request.method, request.path, dict(request.query), dict(request.headers))
+        self.requests.append(
+            Request(request.method, request.path, dict(request.query), dict(request.headers))
         )
-        given = self._script.pop(0) if self._script else Answer(hangs=True)
-        found = web.StreamResponse(status=given.status)
-        if given.retry_after is not None:
-            found.headers["Retry-After"] = given.retry_after
-        await found.prepare(request)
-        for piece in given.pieces:
-            await found.write(piece)
+        answer = self._script.pop(0) if self._script else Answer(hangs=True)
+        response = web.StreamResponse(status=answer.status)
+        if answer.retry_after is not None:
+            response.headers["Retry-After"] = answer.retry_after
+        await response.prepare(request)
+        for piece in answer.pieces:
+            await response.write(piece)
             await asyncio.sleep(0.001)
-        if given.hangs:
-            await self.over.wait()
-        if given.cut and request.transport is not None:
+        if answer.hangs:
+            await self.stopped.wait()
+        if answer.cut and request.transport is not None:
             request.transport.abort()
-        return found
+        return response
 
 
 def status(code: int, message: str = "because") -> Answer:
@@ -82,7 +79,7 @@ def status(code: int, message: str = "because") -> Answer:
 
 
 def user_file(folder: Path, url: str, **user: Any) -> KubernetesSettings:
-    """Settings by which one comes to `url` as this user of a kubeconfig."""
+    """Settings with a kubeconfig for `url` and this user."""
     path = folder / "kubeconfig"
     path.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "fake",
@@ -95,17 +92,17 @@ def user_file(folder: Path, url: str, **user: Any) -> KubernetesSettings:
 
 @asynccontextmanager
 async def fake(folder: Path, *script: Answer, **user: Any) -> AsyncIterator[Fake]:
-    """A fake that gives these answers, and a session with it as this user."""
-    found = Fake(script)
+    """A server that gives these answers, and a session with it as this user."""
+    server = Fake(script)
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", found.handle)
+    app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.0, access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with open_api(user_file(folder, found.url, **user), found.clock) as found.api:
-            yield found
+        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with open_api(user_file(folder, server.url, **user), server.clock) as server.api:
+            yield server
     finally:
-        found.over.set()
+        server.stopped.set()
         await runner.cleanup()

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import aiohttp
+import certifi
 import pytest
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
@@ -27,7 +28,7 @@ from pipeline.kube.api_client import Api, open_api
 from pipeline.local.port_probe import free_port
 from pipeline.settings import KubernetesSettings
 from tests.kube.access import in_pod
-from tests.kube.fake_server import Answer, Patient, fake, status, user_file
+from tests.kube.fake_server import Answer, SleeplessClock, fake, status, user_file
 
 FINE = Answer([b'{"a":1}'])
 PATH = "/api/v1/nodes/n1"
@@ -37,11 +38,11 @@ PATH = "/api/v1/nodes/n1"
 async def test_a_get_is_repeated(tmp_path: Path, code: int) -> None:
     async with fake(tmp_path, status(code), status(code), FINE) as server:
         assert await server.api.get(PATH) == {"a": 1}
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(("code", "times"), [(429, 2), (503, 2), (500, 1), (502, 1), (504, 1)])
-async def test_a_change_is_repeated_only_if_it_was_not_made(
+async def test_a_change_is_repeated_only_if_it_was_not_executed(
     tmp_path: Path, code: int, times: int
 ) -> None:
     async with fake(tmp_path, status(code), FINE) as server:
@@ -51,16 +52,16 @@ async def test_a_change_is_repeated_only_if_it_was_not_made(
             assert raised.value.was_done is None
         else:
             assert await server.api.patch(PATH, {}) == {"a": 1}
-    assert len(server.asked) == times
+    assert len(server.requests) == times
 
 
 @pytest.mark.parametrize("method", ["get", "create", "replace", "patch"])
-@pytest.mark.parametrize("said", [b"<html>", b"null", b"[]", b"3", b"\xff"])
-async def test_an_answer_that_is_no_object_is_an_error(
-    tmp_path: Path, method: str, said: bytes
+@pytest.mark.parametrize("body", [b"<html>", b"null", b"[]", b"3", b"\xff"])
+async def test_an_answer_without_an_object_is_an_error(
+    tmp_path: Path, method: str, body: bytes
 ) -> None:
-    """As a proxy gives one that has something to say."""
-    async with fake(tmp_path, Answer([said])) as server:
+    """A proxy may give such an answer."""
+    async with fake(tmp_path, Answer([body])) as server:
         with pytest.raises(ApiUnavailableError, match="the answer is no JSON object") as raised:
             await getattr(server.api, method)(PATH, {})
     assert raised.value.was_done is None
@@ -70,21 +71,21 @@ async def test_attempts_are_limited(tmp_path: Path) -> None:
     async with fake(tmp_path, *[status(503, "etcd is away")] * 9) as server:
         with pytest.raises(ApiUnavailableError, match="GET /api/v1/nodes/n1: 503 etcd is away"):
             await server.api.get(PATH)
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
 
 
 async def test_retry_after_is_respected(tmp_path: Path) -> None:
     later = Answer(status=429, retry_after="7")
-    odd = [Answer(status=429, retry_after=text) for text in ("soon", "-1", "٣")]
-    async with fake(tmp_path, later, *odd, FINE) as server:
+    invalid = [Answer(status=429, retry_after=text) for text in ("soon", "-1", "٣")]
+    async with fake(tmp_path, later, *invalid, FINE) as server:
         await server.api.get(PATH)
     assert server.clock.slept[0] == 7.0
     assert max(server.clock.slept[1:]) < 2.0
 
 
 async def test_retry_after_is_limited_to_a_minute(tmp_path: Path) -> None:
-    told = [Answer(status=503, retry_after=text) for text in ("61", "86400", "9" * 400)]
-    async with fake(tmp_path, *told, FINE) as server:
+    answers = [Answer(status=503, retry_after=text) for text in ("61", "86400", "9" * 400)]
+    async with fake(tmp_path, *answers, FINE) as server:
         await server.api.get(PATH)
     assert server.clock.slept == [60.0] * 3
 
@@ -92,7 +93,7 @@ async def test_retry_after_is_limited_to_a_minute(tmp_path: Path) -> None:
 async def test_pauses_grow_and_differ_between_clients() -> None:
     slept = []
     for seed in (1, 2):
-        clock = Patient()
+        clock = SleeplessClock()
         async with aiohttp.ClientSession() as session:
             api = Api(session, NoAccess(), clock, 1.0, random.Random(seed))  # type: ignore[arg-type]
             for attempt in range(1, 12):
@@ -110,7 +111,7 @@ class NoAccess:
 
 async def test_a_missing_server_is_retried_and_then_reported(tmp_path: Path) -> None:
     settings = user_file(tmp_path, f"http://127.0.0.1:{free_port()}")
-    clock = Patient()
+    clock = SleeplessClock()
     async with open_api(settings, clock) as api:
         with pytest.raises(ApiUnavailableError, match=r"check kubernetes\.kubeconfig") as raised:
             await api.create(PATH, {})
@@ -144,10 +145,10 @@ async def test_a_refusal_has_the_message_of_the_server(
         with pytest.raises(kind, match=f"GET {PATH}: {code} so it is") as raised:
             await server.api.get(PATH)
     assert type(raised.value) is kind
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_a_refusal_that_is_no_status_is_shortened(tmp_path: Path) -> None:
+async def test_a_refusal_without_a_status_object_is_shortened(tmp_path: Path) -> None:
     async with fake(tmp_path, Answer([b"<html>" + b"\xff" * 999], 404)) as server:
         with pytest.raises(NotFoundError) as raised:
             await server.api.get(PATH)
@@ -164,8 +165,8 @@ async def test_deleting_a_missing_object_is_no_error(tmp_path: Path) -> None:
 async def test_a_patch_is_sent_as_a_merge_patch(tmp_path: Path) -> None:
     async with fake(tmp_path, FINE) as server:
         await server.api.patch(PATH, {"a": None})
-    assert server.asked[0].method == "PATCH"
-    assert server.asked[0].headers["Content-Type"] == "application/merge-patch+json"
+    assert server.requests[0].method == "PATCH"
+    assert server.requests[0].headers["Content-Type"] == "application/merge-patch+json"
 
 
 # -- credentials
@@ -174,13 +175,13 @@ async def test_a_patch_is_sent_as_a_merge_patch(tmp_path: Path) -> None:
 async def test_a_token_is_sent(tmp_path: Path) -> None:
     async with fake(tmp_path, FINE, token="s3cret") as server:
         await server.api.get(PATH)
-    assert server.asked[0].headers["Authorization"] == "Bearer s3cret"
+    assert server.requests[0].headers["Authorization"] == "Bearer s3cret"
 
 
-async def test_without_credentials_none_are_sent(tmp_path: Path) -> None:
+async def test_no_credentials_are_sent_if_there_are_none(tmp_path: Path) -> None:
     async with fake(tmp_path, FINE) as server:
         await server.api.get(PATH)
-    assert "Authorization" not in server.asked[0].headers
+    assert "Authorization" not in server.requests[0].headers
 
 
 async def test_an_expired_token_is_renewed_by_its_plugin(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ print(json.dumps({{
     async with fake(tmp_path, FINE, FINE, exec=use) as server:
         await server.api.get(PATH)
         await server.api.get(PATH)
-    sent = [asked.headers["Authorization"] for asked in server.asked]
+    sent = [asked.headers["Authorization"] for asked in server.requests]
     assert len(set(sent)) == 2
     assert all(text.startswith("Bearer t") for text in sent)
 
@@ -209,21 +210,19 @@ print(json.dumps({{
 async def test_in_a_pod_requests_have_the_current_service_account_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token = tmp_path / "token"
     token.write_text("first\n")
-    authority.write_text("certificates")
-    in_pod(monkeypatch, token, authority, "10.0.0.1", "443")
-    monkeypatch.setattr("pipeline.kube.api_access._tls", lambda _: None)
-    always = property(lambda self: datetime.min, lambda self, at: None)  # noqa: DTZ901
+    in_pod(monkeypatch, token, Path(certifi.where()), "10.0.0.1", "443")
+    always = property(lambda self: datetime.min, lambda self, value: None)  # noqa: DTZ901
     monkeypatch.setattr(InClusterConfigLoader, "token_expires_at", always, raising=False)
-    found = api_access(KubernetesSettings())
-    assert found.server == "https://10.0.0.1:443"
-    assert await found.headers() == {"Authorization": "bearer first"}
+    access = api_access(KubernetesSettings())
+    assert access.server == "https://10.0.0.1:443"
+    assert await access.headers() == {"Authorization": "bearer first"}
     token.write_text("second")
-    assert await found.headers() == {"Authorization": "bearer second"}
+    assert await access.headers() == {"Authorization": "bearer second"}
     token.unlink()
     with pytest.raises(ApiUnavailableError, match="credentials cannot be read"):
-        await found.headers()
+        await access.headers()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"clusters": 1}', "\x00", "a text", None])
@@ -246,12 +245,8 @@ async def test_an_invalid_server_address_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_failed_plugin_is_an_error(tmp_path: Path) -> None:
-    settings = user_file(tmp_path, "http://127.0.0.1:1")
-    assert settings.kubeconfig is not None
-    tree = json.loads(settings.kubeconfig.read_text())
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such"}
-    tree["users"][0]["user"] = {"exec": plugin | {"interactiveMode": "Never"}}
-    settings.kubeconfig.write_text(json.dumps(tree))
+    settings = user_file(tmp_path, "http://127.0.0.1:1", exec=plugin | {"interactiveMode": "Never"})
     with pytest.raises(SettingsError, match="exec plugin gives no credentials"):
         async with open_api(settings, SystemClock()):
             pass
@@ -263,6 +258,6 @@ async def test_proxy_and_server_name_of_a_kubeconfig_are_used(tmp_path: Path) ->
     tree = json.loads(settings.kubeconfig.read_text())
     tree["clusters"][0]["cluster"] |= {"proxy-url": "http://p:1", "tls-server-name": "inside"}
     settings.kubeconfig.write_text(json.dumps(tree))
-    found = api_access(settings)
-    assert (found.proxy, found.server_name) == ("http://p:1", "inside")
-    assert found.tls is not None
+    access = api_access(settings)
+    assert (access.proxy, access.server_name) == ("http://p:1", "inside")
+    assert access.tls is not None

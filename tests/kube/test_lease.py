@@ -1,5 +1,5 @@
-"""At most one leads, by whatever clocks and failures. The server is a fake: a Lease in memory with
-versions, on a clock that is moved by hand."""
+"""At most one process leads, whatever clocks and failures. The server is a Lease in memory with
+versions, on a manual clock."""
 
 import asyncio
 import copy
@@ -26,7 +26,7 @@ RENEW_WITHIN, DURATION = 10.0, 15.0
 
 
 class Store:
-    """The fake's only object."""
+    """The Lease on the server."""
 
     def __init__(self) -> None:
         self.lease: Any = None
@@ -40,14 +40,14 @@ class Store:
         return copy.deepcopy(self.lease)
 
 
-class Way:
-    """One client's way to the fake: it may be cut, slow, or lose answers to what was done."""
+class Client:
+    """A client of the server whose connection may be cut, slow, or lose answers."""
 
     def __init__(self, store: Store, clock: ManualClock, rng: random.Random) -> None:
         self.clock, self.rng = clock, rng
         self._store = store
         self.failure: KubernetesError | None = None
-        self.is_mute = False
+        self.loses_answers = False
         self.seconds = self.answers_after = 0.0
 
     async def _go(self) -> None:
@@ -74,20 +74,20 @@ class Way:
         await self._go()
         if body["metadata"]["resourceVersion"] != self._store.lease["metadata"]["resourceVersion"]:
             raise ConflictError(path)
-        found = self._store.put(body)
+        stored = self._store.put(body)
         await self.clock.sleep(self.answers_after)
-        if self.is_mute:
+        if self.loses_answers:
             raise ApiUnavailableError(path)
-        return found
+        return stored
 
 
 class Contender:
-    """One that may lead, and whether it works."""
+    """A process that may lead, and whether it works."""
 
     def __init__(self, name: str, store: Store, clock: ManualClock, seed: int = 0) -> None:
         self.name = name
-        self.way = Way(store, clock, random.Random(seed))
-        self.lease = Lease(self.way, "ours", "try", name)  # type: ignore[arg-type]
+        self.client = Client(store, clock, random.Random(seed))
+        self.lease = Lease(self.client, "ours", "try", name)  # type: ignore[arg-type]
         self.works = False
         self.turns = 0
         self.task = asyncio.create_task(self.lease.lead(self._work))
@@ -101,7 +101,7 @@ class Contender:
             self.works = False
 
 
-async def two() -> tuple[Contender, Contender, ManualClock, Store]:
+async def leader_and_standby() -> tuple[Contender, Contender, ManualClock, Store]:
     """The first leads, the second stands by."""
     store, clock = Store(), ManualClock()
     first = Contender("first", store, clock, 1)
@@ -121,7 +121,7 @@ async def test_without_its_namespace_the_error_says_how_to_create_it() -> None:
 
 
 async def test_a_process_leads_while_it_renews() -> None:
-    first, second, clock, store = await two()
+    first, second, clock, store = await leader_and_standby()
     await clock.advance(300.0)
     assert (first.turns, second.turns) == (1, 0)
     assert store.lease["spec"]["leaseTransitions"] == 1
@@ -130,30 +130,30 @@ async def test_a_process_leads_while_it_renews() -> None:
 
 
 async def test_a_disconnected_leader_stops_before_the_next_leads() -> None:
-    first, second, clock, _ = await two()
-    first.way.failure = ApiUnavailableError("cut")
+    first, second, clock, _ = await leader_and_standby()
+    first.client.failure = ApiUnavailableError("cut")
     await clock.advance(RENEW_WITHIN)
     assert not first.works
     assert not second.works
     await clock.advance(DURATION + 3.0 - RENEW_WITHIN)
     assert second.works
-    # Back again it stands by.
-    first.way.failure = None
+    # After the reconnection it stands by.
+    first.client.failure = None
     await clock.advance(60.0)
     assert (first.works, second.works) == (False, True)
     await cancel_tasks(first.task, second.task)
 
 
 async def test_a_late_answer_does_not_extend_the_lease() -> None:
-    first, second, clock, _ = await two()
-    first.way.seconds = RENEW_WITHIN - 1.0
+    first, second, clock, _ = await leader_and_standby()
+    first.client.seconds = RENEW_WITHIN - 1.0
     await clock.advance(RENEW_WITHIN + 2.0)
     assert not first.works
     await cancel_tasks(first.task, second.task)
 
 
 async def test_a_clean_end_lets_the_next_lead_at_once() -> None:
-    first, second, clock, store = await two()
+    first, second, clock, store = await leader_and_standby()
     await cancel_tasks(first.task)
     assert store.lease["spec"]["holderIdentity"] == ""
     await clock.advance(3.0)
@@ -162,8 +162,8 @@ async def test_a_clean_end_lets_the_next_lead_at_once() -> None:
 
 
 async def test_stopping_without_a_server_is_no_error() -> None:
-    first, second, clock, _ = await two()
-    first.way.failure = ApiUnavailableError("cut")
+    first, second, clock, _ = await leader_and_standby()
+    first.client.failure = ApiUnavailableError("cut")
     await cancel_tasks(first.task)
     await clock.advance(DURATION + 3.0)
     assert second.works
@@ -171,7 +171,7 @@ async def test_stopping_without_a_server_is_no_error() -> None:
 
 
 async def test_wall_clocks_do_not_matter() -> None:
-    first, second, clock, _ = await two()
+    first, second, clock, _ = await leader_and_standby()
     for seconds in (86_400.0, -172_800.0):
         clock.jump(seconds)
         await clock.advance(60.0)
@@ -180,12 +180,12 @@ async def test_wall_clocks_do_not_matter() -> None:
 
 
 async def test_a_lease_changed_by_another_process_is_respected() -> None:
-    first, second, clock, store = await two()
+    first, second, clock, store = await leader_and_standby()
     store.lease["spec"]["holderIdentity"] = "third"
     store.put(store.lease)
     await clock.advance(3.0)
     assert (first.works, second.works) == (False, False)
-    # The third never renews.
+    # The third process never renews.
     await clock.advance(DURATION + 3.0)
     assert first.works != second.works
     await cancel_tasks(first.task, second.task)
@@ -194,32 +194,32 @@ async def test_a_lease_changed_by_another_process_is_respected() -> None:
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": None}])
 async def test_a_lease_created_by_hand_is_taken(spec: Any) -> None:
     store, clock = Store(), ManualClock()
-    store.put({"metadata": {"name": "try", "labels": {"kept": "yes"}}, "spec": spec})
-    one = Contender("one", store, clock)
+    store.put({"metadata": {"name": "try", "labels": {"theirs": "yes"}}, "spec": spec})
+    contender = Contender("first", store, clock)
     await clock.advance(1.0)
-    assert one.works
-    assert store.lease["metadata"]["labels"] == {"kept": "yes"}
-    await cancel_tasks(one.task)
+    assert contender.works
+    assert store.lease["metadata"]["labels"] == {"theirs": "yes"}
+    await cancel_tasks(contender.task)
 
 
 async def test_a_refusal_is_raised_at_first_and_retried_later() -> None:
     store, clock = Store(), ManualClock()
-    one = Contender("one", store, clock)
-    one.way.failure = ForbiddenError("no")
+    contender = Contender("first", store, clock)
+    contender.client.failure = ForbiddenError("no")
     await clock.advance(1.0)
     with pytest.raises(ForbiddenError):
-        await one.task
-    one = Contender("one", store, clock)
+        await contender.task
+    contender = Contender("first", store, clock)
     await clock.advance(1.0)
-    one.way.failure = ForbiddenError("not yet")
+    contender.client.failure = ForbiddenError("not yet")
     await clock.advance(5.0)
-    assert one.works
+    assert contender.works
     await clock.advance(10.0)
-    assert not one.works
-    one.way.failure = None
+    assert not contender.works
+    contender.client.failure = None
     await clock.advance(5.0)
-    assert one.works
-    await cancel_tasks(one.task)
+    assert contender.works
+    await cancel_tasks(contender.task)
 
 
 @pytest.mark.parametrize("error", [ApiUnavailableError("500"), GoneError("410")])
@@ -227,22 +227,22 @@ async def test_an_unavailable_server_is_retried_from_the_start(
     error: KubernetesError,
 ) -> None:
     clock = ManualClock()
-    one = Contender("one", Store(), clock)
-    one.way.failure = error
+    contender = Contender("first", Store(), clock)
+    contender.client.failure = error
     await clock.advance(60.0)
-    one.way.failure = None
+    contender.client.failure = None
     await clock.advance(5.0)
-    assert one.works
-    await cancel_tasks(one.task)
+    assert contender.works
+    await cancel_tasks(contender.task)
 
 
 async def test_a_standby_logs_the_leader_or_that_it_is_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    first, second, clock, _ = await two()
+    first, second, clock, _ = await leader_and_standby()
     assert "first leads; standing by" in caplog.text
-    second.way.failure = ApiUnavailableError("away")
+    second.client.failure = ApiUnavailableError("away")
     await clock.advance(5.0)
     assert "leader unknown" in caplog.text
     await cancel_tasks(first.task, second.task)
@@ -254,8 +254,8 @@ async def test_exceptions_of_the_work_are_raised_and_the_lease_released() -> Non
     async def fails() -> None:
         raise ValueError("so")
 
-    way = Way(store, clock, random.Random(0))
-    lease = Lease(way, "ours", "try", "one")  # type: ignore[arg-type]
+    client = Client(store, clock, random.Random(0))
+    lease = Lease(client, "ours", "try", "one")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="so"):
         await lease.lead(fails)
     assert store.lease["spec"]["holderIdentity"] == ""
@@ -267,26 +267,28 @@ async def test_exceptions_of_the_work_are_raised_and_the_lease_released() -> Non
 def test_two_processes_never_lead_at_once_whatever_fails(seed: int, count: int) -> None:
     async def run() -> None:
         rng, store, clock = random.Random(seed), Store(), ManualClock()
-        all_ = [Contender(str(i), store, clock, seed + i) for i in range(count)]
+        contenders = [Contender(str(i), store, clock, seed + i) for i in range(count)]
         try:
             for _ in range(120):
-                one = rng.choice(all_)
-                one.way.failure = ApiUnavailableError("cut") if rng.random() < 0.4 else None
-                one.way.is_mute = rng.random() < 0.2
-                one.way.seconds = rng.choice([0.0, 0.0, 0.5, 4.0, 12.0])
-                one.way.answers_after = rng.choice([0.0, 0.0, 7.0])
+                contender = rng.choice(contenders)
+                contender.client.failure = (
+                    ApiUnavailableError("cut") if rng.random() < 0.4 else None
+                )
+                contender.client.loses_answers = rng.random() < 0.2
+                contender.client.seconds = rng.choice([0.0, 0.0, 0.5, 4.0, 12.0])
+                contender.client.answers_after = rng.choice([0.0, 0.0, 7.0])
                 if rng.random() < 0.1:
                     clock.jump(rng.uniform(-1e5, 1e5))
                 for _ in range(rng.randrange(8)):
                     await clock.advance(0.7)
-                    assert [each.works for each in all_].count(True) <= 1
+                    assert [contender.works for contender in contenders].count(True) <= 1
         finally:
-            for each in all_:
-                each.way.failure, each.way.is_mute = None, False
-                each.way.seconds = each.way.answers_after = 0.0
+            for contender in contenders:
+                contender.client.failure, contender.client.loses_answers = None, False
+                contender.client.seconds = contender.client.answers_after = 0.0
             await clock.advance(2 * DURATION)
-            last = [each.works for each in all_].count(True)
-            await cancel_tasks(*(each.task for each in all_))
+            last = [contender.works for contender in contenders].count(True)
+            await cancel_tasks(*(contender.task for contender in contenders))
         assert last == 1
 
     asyncio.run(run())

@@ -1,11 +1,11 @@
-"""How the time-outs of the API server's client relate to each other."""
+"""Relations between the time-outs of the API server's client."""
 
 from pipeline.kube import limits
 from pipeline.kube.lease import LeaseTerms
 from pipeline.settings import KubernetesSettings
 
 BOOKMARK_SECONDS = 60.0
-"""How often the API server sends a bookmark to a watch that asks for them."""
+"""Interval of the bookmarks that the API server sends."""
 
 
 def longest_pauses(attempts: int) -> float:

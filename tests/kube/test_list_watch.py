@@ -22,8 +22,8 @@ def page(version: str, *names: str, more: str = "") -> Answer:
 
 
 def line(kind: str, version: str, name: str = "") -> bytes:
-    of = {"metadata": {"name": name, "resourceVersion": version}}
-    return json.dumps({"type": kind, "object": of}).encode() + b"\n"
+    document = {"metadata": {"name": name, "resourceVersion": version}}
+    return json.dumps({"type": kind, "object": document}).encode() + b"\n"
 
 
 def failed(code: int) -> bytes:
@@ -35,7 +35,7 @@ def name_of(raw: msgspec.Raw) -> str:
     return name
 
 
-async def told(server: Fake, count: int) -> list[str]:
+async def event_words(server: Fake, count: int) -> list[str]:
     """The first `count` events, as words."""
     words: list[str] = []
     following = follow(server.api, PODS, {"fieldSelector": "x=y"}, page=2)
@@ -48,8 +48,8 @@ async def told(server: Fake, count: int) -> list[str]:
                     words.append("page " + " ".join(map(name_of, objects)))
                 case Complete():
                     words.append("complete")
-                case Changed(of, is_gone):
-                    words.append(f"{'gone' if is_gone else 'put'} {name_of(of)}")
+                case Changed(encoded, is_deleted):
+                    words.append(f"{'deleted' if is_deleted else 'put'} {name_of(encoded)}")
                 case Alive():
                     words.append("alive")
             if len(words) == count:
@@ -59,8 +59,8 @@ async def told(server: Fake, count: int) -> list[str]:
 
 
 def watched_from(server: Fake) -> list[str]:
-    """The version of each watch that was asked for."""
-    return [a.query["resourceVersion"] for a in server.asked if "watch" in a.query]
+    """The version from which each watch started."""
+    return [a.query["resourceVersion"] for a in server.requests if "watch" in a.query]
 
 
 async def test_pages_and_then_changes_arrive_in_chunks_of_any_size(tmp_path: Path) -> None:
@@ -70,22 +70,22 @@ async def test_pages_and_then_changes_arrive_in_chunks_of_any_size(tmp_path: Pat
     async with fake(
         tmp_path, page("10", "a", "b", more="next"), page("10", "c"), Answer(bits, hangs=True)
     ) as server:
-        assert await told(server, 8) == [
-            "began", "page a b", "page c", "complete", "put c", "put a", "alive", "gone b",
+        assert await event_words(server, 8) == [
+            "began", "page a b", "page c", "complete", "put c", "put a", "alive", "deleted b",
         ]  # fmt: skip
-    first, second, watch = server.asked
+    first, second, watch = server.requests
     assert (first.query.get("limit"), first.query.get("continue")) == ("2", None)
-    # Of the newest, and not of whatever some cache has.
+    # Without a version the server does not answer from a cache.
     assert "resourceVersion" not in first.query
     assert second.query["continue"] == "next"
     assert watch.query["resourceVersion"] == "10"
     assert watch.query["allowWatchBookmarks"] == "true"
-    assert {a.query["fieldSelector"] for a in server.asked} == {"x=y"}
+    assert {a.query["fieldSelector"] for a in server.requests} == {"x=y"}
 
 
 async def test_an_empty_list_is_complete(tmp_path: Path) -> None:
     async with fake(tmp_path, page("1")) as server:
-        assert await told(server, 2) == ["began", "complete"]
+        assert await event_words(server, 2) == ["began", "complete"]
 
 
 async def test_an_interrupted_watch_continues_where_it_stopped(tmp_path: Path) -> None:
@@ -100,9 +100,16 @@ async def test_an_interrupted_watch_continues_where_it_stopped(tmp_path: Path) -
         Answer([half]),
         Answer([line("ADDED", "14", "c")], hangs=True),
     ) as server:
-        assert await told(server, 6) == ["began", "complete", "put a", "alive", "put b", "put c"]
+        assert await event_words(server, 6) == [
+            "began",
+            "complete",
+            "put a",
+            "alive",
+            "put b",
+            "put c",
+        ]
     assert watched_from(server) == ["10", "11", "13", "13", "13", "13"]
-    assert len(server.asked) == 7
+    assert len(server.requests) == 7
 
 
 @pytest.mark.parametrize("answer", [Answer([failed(410)]), status(410), Answer([failed(500)])])
@@ -110,10 +117,9 @@ async def test_an_expired_version_is_listed_again(tmp_path: Path, answer: Answer
     async with fake(
         tmp_path, page("10", "a"), answer, page("30", "b"), Answer([line("ADDED", "31", "c")])
     ) as server:
-        assert await told(server, 7) == [
+        assert await event_words(server, 7) == [
             "began", "page a", "complete", "began", "page b", "complete", "put c",
         ]  # fmt: skip
-    # Nobody's fault: no pause.
     assert server.clock.slept == []
     assert watched_from(server) == ["10", "30"]
 
@@ -122,38 +128,38 @@ async def test_an_expired_page_restarts_the_list(tmp_path: Path) -> None:
     async with fake(
         tmp_path, page("10", "a", "b", more="next"), status(410), page("20", "b")
     ) as server:
-        assert await told(server, 5) == ["began", "page a b", "began", "page b", "complete"]
-    assert "continue" not in server.asked[2].query
+        assert await event_words(server, 5) == ["began", "page a b", "began", "page b", "complete"]
+    assert "continue" not in server.requests[2].query
 
 
 async def test_pauses_grow_while_every_version_expires(tmp_path: Path) -> None:
     lists = [answer for _ in range(6) for answer in (page("1"), status(410))]
     async with fake(tmp_path, *lists) as server:
-        await told(server, 12)
+        await event_words(server, 12)
         slept = server.clock.slept
     assert len(slept) == 4
     assert slept[-1] > 2 * slept[0]
 
 
 async def test_a_change_resets_the_pauses(tmp_path: Path) -> None:
-    gone = [page("1"), Answer([line("ADDED", "2", "a"), failed(410)])]
-    async with fake(tmp_path, *(gone * 5)) as server:
-        await told(server, 15)
+    expired = [page("1"), Answer([line("ADDED", "2", "a"), failed(410)])]
+    async with fake(tmp_path, *(expired * 5)) as server:
+        await event_words(server, 15)
     assert server.clock.slept == []
 
 
 async def test_a_failed_list_starts_again(tmp_path: Path) -> None:
     short = Answer([b'{"metadata": {"resourceVersion": "1"}, "items": ['])
     async with fake(tmp_path, *[status(500)] * 5, short, page("3", "a")) as server:
-        assert await told(server, 5) == ["began", "began", "began", "page a", "complete"]
+        assert await event_words(server, 5) == ["began", "began", "began", "page a", "complete"]
 
 
 async def test_a_refused_list_raises_at_first_and_is_retried_later(tmp_path: Path) -> None:
     async with fake(tmp_path, status(403)) as server:
         with pytest.raises(ForbiddenError):
-            await told(server, 2)
+            await event_words(server, 2)
     async with fake(tmp_path, page("1"), status(403), status(401), page("2", "a")) as server:
-        words = await told(server, 6)
+        words = await event_words(server, 6)
     assert words == ["began", "complete", "began", "began", "page a", "complete"]
     assert len(server.clock.slept) == 2
 
@@ -162,14 +168,14 @@ async def test_a_refused_list_raises_at_first_and_is_retried_later(tmp_path: Pat
 async def test_after_a_first_answer_refusals_are_retried(tmp_path: Path, code: int) -> None:
     """A server behind a balancer may not serve a group yet."""
     async with fake(tmp_path, page("1"), status(code), status(code), page("2", "a")) as server:
-        words = await told(server, 6)
+        words = await event_words(server, 6)
     assert words[-2:] == ["page a", "complete"]
 
 
 async def test_a_version_with_unreadable_events_is_abandoned(tmp_path: Path) -> None:
     nonsense = [Answer([b"<html>\n"])] * 6
     async with fake(tmp_path, page("1"), *nonsense, page("2", "a")) as server:
-        words = await told(server, 5)
+        words = await event_words(server, 5)
     assert words == ["began", "complete", "began", "page a", "complete"]
     assert watched_from(server) == ["1"] * 6
 
@@ -177,14 +183,14 @@ async def test_a_version_with_unreadable_events_is_abandoned(tmp_path: Path) -> 
 async def test_a_missing_kind_raises(tmp_path: Path) -> None:
     async with fake(tmp_path, status(404)) as server:
         with pytest.raises(NotFoundError):
-            await told(server, 2)
+            await event_words(server, 2)
 
 
 async def test_watches_that_end_at_once_are_repeated_after_a_pause(tmp_path: Path) -> None:
     async with fake(
         tmp_path, page("1"), Answer(), Answer(), Answer(), Answer([line("ADDED", "2", "a")])
     ) as server:
-        await told(server, 3)
+        await event_words(server, 3)
     assert len(server.clock.slept) == 3
 
 
@@ -193,5 +199,5 @@ async def test_an_invalid_event_interrupts_the_watch(tmp_path: Path) -> None:
         async with fake(
             tmp_path, page("1"), Answer([nonsense]), Answer([line("ADDED", "2", "a")])
         ) as server:
-            assert await told(server, 3) == ["began", "complete", "put a"]
+            assert await event_words(server, 3) == ["began", "complete", "put a"]
         assert watched_from(server) == ["1", "1"]

@@ -64,7 +64,7 @@ def listed(document: dict[str, Any], time: float = 615) -> Answer:
 async def test_documented_lists_become_usage(tmp_path: Path) -> None:
     async with fake(tmp_path, listed(NODES), listed(PODS)) as server:
         usage = await MetricsServerProvider(server.api).fetch(WINDOW)
-    assert [request.path for request in server.asked] == [
+    assert [request.path for request in server.requests] == [
         "/apis/metrics.k8s.io/v1beta1/nodes",
         "/apis/metrics.k8s.io/v1beta1/pods",
     ]
@@ -91,7 +91,7 @@ async def test_open_provider_polls_repeatedly(tmp_path: Path) -> None:
     async with fake(tmp_path, *([listed(NODES), listed(PODS)] * 3)) as server:
         async with open_metrics_server(SETTINGS, server.clock, server.api):
             for _ in range(500):
-                if len(server.asked) >= 6:
+                if len(server.requests) >= 6:
                     break
                 await asyncio.sleep(0.02)
         assert server.clock.slept[:2] == [15.0, 15.0]

@@ -19,7 +19,7 @@ from pipeline.metrics import REGISTRY
 from pipeline.processors.provided.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.providers.prometheus_provider import open_prometheus
-from tests.kube.fake_server import Patient
+from tests.kube.fake_server import SleeplessClock
 from tests.sources.providers.fake_prometheus import (
     Answer,
     FakePrometheus,
@@ -40,7 +40,7 @@ async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
         query_timeout_seconds=0.3,
         **settings,  # type: ignore[arg-type]
     )
-    async with open_prometheus(Settings(provider=provider), Patient(), None) as prometheus:
+    async with open_prometheus(Settings(provider=provider), SleeplessClock(), None) as prometheus:
         return await prometheus.fetch(WINDOW)
 
 

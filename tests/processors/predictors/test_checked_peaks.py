@@ -67,9 +67,9 @@ def test_unknown_and_zero_peaks_are_accepted() -> None:
     ("predictor", "says"),
     [
         (Forgetful(), "odd failed: AttributeError"),
-        (Odd(entities=np.ones((1, 3, 2))), r"odd answers .*\(1, 3, 2\)"),
-        (Odd(pods=np.ones((7, 2))), r"odd answers .*\(7, 2\)"),
-        (Odd(terms={"mine": np.ones(2)}), r"odd answers the term 'mine' .*\(2,\)"),
+        (Odd(entities=np.ones((1, 3, 2))), r"odd returns .*\(1, 3, 2\)"),
+        (Odd(pods=np.ones((7, 2))), r"odd returns .*\(7, 2\)"),
+        (Odd(terms={"mine": np.ones(2)}), r"odd returns the term 'mine' .*\(2,\)"),
     ],
 )
 def test_an_invalid_answer_is_an_error_that_names_the_predictor(predictor: Odd, says: str) -> None:

@@ -17,7 +17,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.extender.oracle import World, judge, newest
-from tests.table.records import GIB, NOW, node_state, table_of
+from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running, table_of
 
 RULES = rules_of(ExtenderSettings(fine_scores=True))
 NAMES = [*"fedcbaz"]
@@ -69,6 +69,16 @@ asked = st.builds(
 )  # fmt: skip
 
 
+def put(table: Table, change: object) -> None:
+    """Apply a change other than a tombstone."""
+    if isinstance(change, NodeStateRecord):
+        table.put_state(change)
+    elif isinstance(change, TableNode):
+        table.put_node(change)
+    elif isinstance(change, CountedPod):
+        table.put_pod(change)
+
+
 @given(changes, asked)
 def test_answers_equal_a_loop_over_the_newest_records(
     given_changes: list[NodeStateRecord | TableNode | CountedPod | str], pod: PodRecord
@@ -76,15 +86,10 @@ def test_answers_equal_a_loop_over_the_newest_records(
     table = Table(counting=RULES.counting)
     seen: dict[str, CountedPod] = {}
     for change in given_changes:
-        if isinstance(change, NodeStateRecord):
-            table.put_state(change)
-        elif isinstance(change, TableNode):
-            table.put_node(change)
-        elif isinstance(change, CountedPod):
-            table.put_pod(change)
-            if change.node:
-                seen[change.uid] = change
-        elif (uid := change.removeprefix("drop ")) in seen:
+        put(table, change)
+        if isinstance(change, CountedPod) and change.node:
+            seen[change.uid] = change
+        elif isinstance(change, str) and (uid := change.removeprefix("drop ")) in seen:
             table.drop_pod(seen.pop(uid).node, uid)
     of_nodes = {one.node: one for one in given_changes if isinstance(one, TableNode)}
     states = [one for one in given_changes if isinstance(one, NodeStateRecord)]
@@ -111,11 +116,8 @@ def test_answers_equal_a_loop_over_the_newest_records(
     assert (scored.cycle, again.cycle) == ("anew", "reused")
 
 
-def any_pod(uid: str = "new", cpu: int | None = 500, **more: object) -> PodRecord:
-    return PodRecord(
-        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
-        requests=Resources(cpu_millicores=cpu, memory_bytes=1 << 20), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+def small_pod(uid: str = "new", cpu: int | None = 500, **more: object) -> PodRecord:
+    return any_pod(uid, requests=Resources(cpu_millicores=cpu, memory_bytes=1 << 20), **more)
 
 
 def test_a_node_with_less_usage_never_scores_less() -> None:
@@ -127,22 +129,22 @@ def test_a_node_with_less_usage_never_scores_less() -> None:
         ),
         counting=RULES.counting,
     )
-    scores = Decisions(table, RULES).prioritize(any_pod(cpu=0), names, NOW).steps.tolist()
+    scores = Decisions(table, RULES).prioritize(small_pod(cpu=0), names, NOW).steps.tolist()
     assert scores == sorted(scores, reverse=True)
 
 
 def test_without_names_there_is_no_answer() -> None:
     decisions = Decisions(Table(counting=RULES.counting), RULES)
-    assert decisions.filter(any_pod(), [], NOW).refused == {}
-    assert decisions.prioritize(any_pod(), [], NOW).steps.tolist() == []
-    assert decisions.prioritize(any_pod(), [], NOW).best is None
+    assert decisions.filter(small_pod(), [], NOW).refused == {}
+    assert decisions.prioritize(small_pod(), [], NOW).steps.tolist() == []
+    assert decisions.prioritize(small_pod(), [], NOW).best is None
 
 
 def test_thresholds_come_from_the_settings() -> None:
     settings = ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0)
     rules = rules_of(settings)
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
-    found = Decisions(table, rules).filter(any_pod(cpu=100), ["a"], NOW)
+    found = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
     assert {name: one.reason for name, one in found.refused.items()} == {
         "a": "a: cpu usage would be 14.6 percent of 4 cores, over the threshold of 10: "
         "0.5 cores used 10 s ago + 0.085 cores for this pod"
@@ -154,27 +156,26 @@ def test_a_placed_pod_counts_until_its_record_arrives_or_for_five_seconds() -> N
     decisions = Decisions(table, RULES)
 
     def scores(now: float = NOW) -> list[int]:
-        found: list[int] = decisions.prioritize(any_pod("other"), ["a", "b"], now).percent.tolist()
-        return found
+        percent = decisions.prioritize(small_pod("other"), ["a", "b"], now).percent
+        return [int(score) for score in percent]
 
     even = scores()
     assert even[0] == even[1]
-    decisions.place(any_pod("first", 2000), "a", NOW)
+    decisions.place(small_pod("first", 2000), "a", NOW)
     assert scores()[0] < scores()[1]
     assert scores(NOW + 4.9)[0] < scores(NOW + 4.9)[1]
     assert scores(NOW + 5.1) == even
-    decisions.place(any_pod("first", 2000), "a", NOW)
+    decisions.place(small_pod("first", 2000), "a", NOW)
     # It went to another node: it counts there, and no longer where it was expected.
-    bound = msgspec.structs.replace(any_pod("first", 2000), node="b", scheduled_at=format_time(NOW))
-    table.put_pod(bound)
+    table.put_pod(running(small_pod("first", 2000), "b", 0.0))
     assert scores()[0] > scores()[1]
     # The unassigned pod's key goes when it is bound.
     table.drop_pod("", "first")
     assert scores()[0] > scores()[1]
     # Filter asks about a pod anew: it is on its way to nowhere.
-    decisions.place(any_pod("second", 3000), "a", NOW)
+    decisions.place(small_pod("second", 3000), "a", NOW)
     assert scores()[0] < scores()[1]
-    decisions.filter(any_pod("second", 3000), ["a", "b"], NOW)
+    decisions.filter(small_pod("second", 3000), ["a", "b"], NOW)
     assert scores()[0] > scores()[1]
 
 
@@ -182,9 +183,9 @@ def test_a_placed_pod_counts_until_its_record_arrives_or_for_five_seconds() -> N
 def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
     """Scores look at more than filter does: half of the numbers would be of another moment."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
-    table.put_pod(msgspec.structs.replace(any_pod("there"), node="a"))
+    table.put_pod(msgspec.structs.replace(small_pod("there"), node="a"))
     decisions = Decisions(table, RULES)
-    decisions.filter(any_pod(), ["a", "b"], NOW)
+    decisions.filter(small_pod(), ["a", "b"], NOW)
     match change:
         case "state":
             table.put_state(node_state("a", cpu=3.5, offset=1))
@@ -197,13 +198,13 @@ def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
             )
             table.put_resources(offer)
         case "pod":
-            table.put_pod(msgspec.structs.replace(any_pod("other", 2000), node="a"))
+            table.put_pod(msgspec.structs.replace(small_pod("other", 2000), node="a"))
         case "placed":
-            decisions.place(any_pod("other", 2000), "a", NOW)
+            decisions.place(small_pod("other", 2000), "a", NOW)
         case "gone":
             table.drop_pod("a", "there")
-    anew = Decisions(table, RULES).prioritize(any_pod("same"), ["a", "b"], NOW)
-    again = decisions.prioritize(any_pod(), ["a", "b"], NOW)
+    anew = Decisions(table, RULES).prioritize(small_pod("same"), ["a", "b"], NOW)
+    again = decisions.prioritize(small_pod(), ["a", "b"], NOW)
     assert again.percent.tolist() == anew.percent.tolist()
     assert (anew.cycle, again.cycle) == ("anew", "rows")
 
@@ -211,7 +212,7 @@ def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
 def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
     """A pod may be resized where it waits, and anybody may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
-    small, large = any_pod(cpu=100), any_pod(cpu=2000)
+    small, large = small_pod(cpu=100), small_pod(cpu=2000)
     expected = [decisions.prioritize(one, ["a"], NOW).steps.tolist() for one in (small, large)]
     assert expected[0] > expected[1]
     for asked_about, wanted, cycle in (
@@ -228,7 +229,7 @@ def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     """What pods ask for is summed as they come, not when somebody asks."""
     names = [f"n{i}" for i in range(20)]
     table = table_of(*(node_state(name) for name in names), counting=RULES.counting)
-    there = any_pod(phase="Running", scheduled_at=format_time(NOW - 9000))
+    there = small_pod(phase="Running", scheduled_at=format_time(NOW - 9000))
     for i in range(200):
         uid, node = str(i), names[i % 20]
         table.put_pod(msgspec.structs.replace(there, uid=uid, cgroup_uid=uid, node=node))
@@ -249,16 +250,16 @@ def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     before, sums = work(), table.pods.sums.copy()
     assert before == (200, 20)
     for i in range(30):
-        asked = any_pod(f"new-{i}")
+        asked = small_pod(f"new-{i}")
         decisions.filter(asked, names, NOW)
         assert decisions.prioritize(asked, names, NOW).cycle == "reused"
     # Of each question its own pod is counted, once, and none of those that are there.
     assert counted == [f"new-{i}" for i in range(30)]
     assert work() == before
     counted.clear()
-    table.put_pod(msgspec.structs.replace(any_pod("comes"), node="n7"))
+    table.put_pod(msgspec.structs.replace(small_pod("comes"), node="n7"))
     for uid in ("one", "another"):
-        decisions.filter(any_pod(uid), names, NOW)
+        decisions.filter(small_pod(uid), names, NOW)
     assert counted == ["comes", "one", "another"]
     assert work() == (201, 21)
     touched = np.flatnonzero((table.pods.sums != sums).any(axis=1))
@@ -274,8 +275,8 @@ def test_a_running_pod_stays_on_its_node_whatever_is_asked() -> None:
     """Anybody may ask: the pod must not count elsewhere by it, and after five seconds nowhere."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     decisions = Decisions(table, RULES)
-    table.put_pod(msgspec.structs.replace(any_pod("runs"), node="a", phase="Running"))
-    decisions.place(any_pod("runs"), "b", NOW)
+    table.put_pod(running(small_pod("runs"), "a"))
+    decisions.place(small_pod("runs"), "b", NOW)
     for now in (NOW, NOW + 10):
         table.bring_up_to_date(now)
         assert table.pods.named("pods", table.lookup(["a", "b"])).tolist() == [1, 0]
@@ -286,7 +287,7 @@ def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
     table = table_of(*(node_state(name, cores=64.0) for name in names), counting=RULES.counting)
     decisions = Decisions(table, RULES)
     for i in range(200):
-        pod = any_pod(f"p{i}", 1000)
+        pod = small_pod(f"p{i}", 1000)
         best = decisions.prioritize(pod, names, NOW).best
         assert best is not None
         decisions.place(pod, names[best], NOW)
@@ -300,16 +301,15 @@ def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
     old = [node_state(name, age=400.0) for name in ("roomy", "snug", "full")]
     table = table_of(*old, counting=counting)
     for name, cpu in (("snug", 3000), ("full", 3900)):
-        there = msgspec.structs.replace(any_pod(f"on-{name}", cpu), node=name, phase="Running")
-        table.put_pod(there)
+        table.put_pod(running(small_pod(f"on-{name}", cpu), name))
     decisions = Decisions(table, RULES)
-    found = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
+    found = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
     assert found.plugins.keys() == {BEST_FIT}
     roomy, snug, full = found.steps.tolist()
     assert snug > roomy > 0 == full
     # One that is known, and the others are worst again.
     table.put_state(node_state("roomy", age=5.0, offset=1))
-    again = decisions.prioritize(any_pod(), ["roomy", "snug", "full"], NOW)
+    again = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
     assert again.plugins.keys() == {"LoadAwareScheduling"}
     assert again.steps.tolist()[1:] == [0, 0] != again.steps.tolist()[:1]
 
@@ -318,20 +318,16 @@ def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
     """And one with pods that are there for long, of which nobody reports usage, is avoided."""
     table = table_of(node_state("known", cpu=3.0), counting=RULES.counting)
     for name in ("new", "silent"):
-        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
-        table.put_node(TableNode(node=name, allocatable=room))
-    long_ago = format_time(NOW - 1000)
-    running = msgspec.structs.replace(any_pod("old"), phase="Running", scheduled_at=long_ago)
-    table.put_pod(msgspec.structs.replace(running, node="silent"))
+        table.put_node(TableNode(node=name, allocatable=ROOM))
+    table.put_pod(running(small_pod("old"), "silent", 1000.0))
     decisions = Decisions(table, RULES)
     known, new, silent = decisions.prioritize(
-        any_pod(), ["known", "new", "silent"], NOW
+        small_pod(), ["known", "new", "silent"], NOW
     ).steps.tolist()
     assert new > known > silent == 0
     for i in range(7):
-        bound = msgspec.structs.replace(any_pod(f"p{i}"), node="new", scheduled_at=format_time(NOW))
-        table.put_pod(bound)
-    found = decisions.filter(any_pod(), ["known", "new", "silent"], NOW)
+        table.put_pod(running(small_pod(f"p{i}"), "new", 0.0))
+    found = decisions.filter(small_pod(), ["known", "new", "silent"], NOW)
     assert list(found.refused) == ["known", "new"]
     assert "2.975 cores on its way" in found.refused["new"].reason
 
@@ -339,50 +335,45 @@ def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
 def test_expired_work_of_filter_is_dropped() -> None:
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     for at in range(10):
-        decisions.filter(any_pod(f"p{at}"), ["a"], NOW + at)
+        decisions.filter(small_pod(f"p{at}"), ["a"], NOW + at)
     now = NOW + 9
-    reuse = [decisions.prioritize(any_pod(f"p{at}"), ["a"], now).cycle for at in (9, 8, 7, 0)]
+    reuse = [decisions.prioritize(small_pod(f"p{at}"), ["a"], now).cycle for at in (9, 8, 7, 0)]
     assert reuse == ["reused", "reused", "anew", "anew"]
-    decisions.filter(any_pod("p"), ["a"], now)
-    assert decisions.prioritize(any_pod("p"), ["a"], now - 100).cycle == "anew"
+    decisions.filter(small_pod("p"), ["a"], now)
+    assert decisions.prioritize(small_pod("p"), ["a"], now - 100).cycle == "anew"
 
 
 def test_a_node_is_new_in_a_table_of_any_size() -> None:
     table = table_of(counting=RULES.counting)
     names = [f"n{at}" for at in range(300)]
     for name in names:
-        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
-        table.put_node(TableNode(node=name, allocatable=room))
-    scores = Decisions(table, RULES).prioritize(any_pod(), names, NOW).percent
+        table.put_node(TableNode(node=name, allocatable=ROOM))
+    scores = Decisions(table, RULES).prioritize(small_pod(), names, NOW).percent
     assert set(scores.tolist()) == {scores[0]} != {0}
 
 
 @pytest.mark.parametrize("usage", [Usage(cpu_cores=1e306), Usage(memory_bytes=1e19)])
 def test_a_pod_with_impossible_usage_counts_with_its_estimate(usage: Usage) -> None:
     table = table_of(node_state("a", young_pods={"young": usage}), counting=RULES.counting)
-    table.put_pod(msgspec.structs.replace(any_pod("young"), node="a", cgroup_uid="young"))
+    table.put_pod(msgspec.structs.replace(small_pod("young"), node="a", cgroup_uid="young"))
     decisions = Decisions(table, RULES)
-    assert decisions.filter(any_pod(), ["a"], NOW).refused == {}
+    assert decisions.filter(small_pod(), ["a"], NOW).refused == {}
 
 
 def test_a_node_is_new_in_a_reused_row() -> None:
     """A pod that is in a node's usage is forgotten; when that goes, so do its traces."""
     table = Table(counting=RULES.counting)
     decisions = Decisions(table, RULES)
-    room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
 
     def score() -> int:
         table.put_state(node_state("known", cpu=1.0, offset=table.version))
-        return decisions.prioritize(any_pod(), ["n", "known"], NOW).steps.tolist()[0]
+        return decisions.prioritize(small_pod(), ["n", "known"], NOW).steps.tolist()[0]
 
-    table.put_node(TableNode(node="n", allocatable=room))
+    table.put_node(TableNode(node="n", allocatable=ROOM))
     new = score()
     table.put_state(node_state("n"))
-    running = msgspec.structs.replace(any_pod("old"), phase="Running", node="n")
-    table.put_pod(msgspec.structs.replace(running, scheduled_at=format_time(NOW - 1000)))
-    table.put_pod(
-        msgspec.structs.replace(running, uid="young", scheduled_at=format_time(NOW - 100))
-    )
+    table.put_pod(running(small_pod("old"), "n", 1000.0))
+    table.put_pod(running(small_pod("young"), "n", 100.0))
     assert 0 < score() < new
     # Nobody reports it any more: what is there for long makes it none that is new ..
     table.drop_state("n")
@@ -393,13 +384,13 @@ def test_a_node_is_new_in_a_reused_row() -> None:
     table.drop_pod("n", "young")
     assert score() == new
     # Settled, gone, and its row another's.
-    table.put_pod(msgspec.structs.replace(running, scheduled_at=format_time(NOW - 1000)))
+    table.put_pod(running(small_pod("old"), "n", 1000.0))
     table.put_state(node_state("n", offset=1))
     assert 0 < score() < new
     table.drop_pod("n", "old")
     table.drop_state("n")
     table.drop_node("n")
-    table.put_node(TableNode(node="n", allocatable=room))
+    table.put_node(TableNode(node="n", allocatable=ROOM))
     assert score() == new
 
 
@@ -412,7 +403,7 @@ def test_sums_of_pods_equal_a_recount() -> None:
             table.drop_pod(seen.pop(uid).node, uid)
             continue
         node = f"n{random.integers(9)}"
-        seen[uid] = msgspec.structs.replace(any_pod(uid, int(random.integers(4000))), node=node)
+        seen[uid] = msgspec.structs.replace(small_pod(uid, int(random.integers(4000))), node=node)
         table.put_pod(seen[uid])
     for at in range(9):
         here = [pod for pod in seen.values() if pod.node == f"n{at}"]

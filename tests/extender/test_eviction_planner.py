@@ -17,7 +17,7 @@ from pipeline.times import format_time, parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.table.records import GIB, NOW, node_state
+from tests.table.records import GIB, NOW, any_pod, node_state, running
 
 MID, BATCH = "kubernetes.io/mid-cpu", "kubernetes.io/batch-cpu"
 
@@ -30,10 +30,9 @@ def pod(uid: str, pod_class: str, cores: float, node: str = "", **more: Any) -> 
     scalars = {by_class[pod_class]: millicores} if pod_class in by_class else None
     priority = {"prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}[pod_class]
     fields: dict[str, Any] = {"priority": priority, "phase": "Running"} | more
-    return PodRecord(
-        node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class=pod_class,
-        requests=native, limits=native, scalars=scalars, scheduled_at=format_time(NOW - 9000),
-        **fields,
+    return any_pod(
+        uid, node=node, pod_class=pod_class, requests=native, limits=native, scalars=scalars,
+        scheduled_at=format_time(NOW - 9000), **fields,
     )  # fmt: skip
 
 
@@ -64,13 +63,13 @@ WAITING = pod("urgent", "prod", 8.0)
 
 
 def asked(
-    decisions: Decisions, pushing_out: EvictionPlanner, *names: str, of: PodRecord = WAITING,
+    decisions: Decisions, planner: EvictionPlanner, *names: str, of: PodRecord = WAITING,
     now: float = NOW,
 ) -> EvictionPlanRecord | None:  # fmt: skip
     """What is planned for a pod that all of these nodes refuse."""
     found = decisions.filter(of, names, now)
     assert set(found.refused) == set(names)
-    return pushing_out.plan(of, found.refused, now)
+    return planner.plan(of, found.refused, now)
 
 
 def leave(plan: EvictionPlanRecord | None) -> list[str]:
@@ -78,12 +77,12 @@ def leave(plan: EvictionPlanRecord | None) -> list[str]:
 
 
 def test_only_pods_in_the_way_leave() -> None:
-    _, decisions, pushing_out = world(
+    _, decisions, planner = world(
         pod("large", "mid", 20.0, "a"), pod("small", "mid", 2.0, "a"), pod("b", "batch", 1.0, "a"),
         pod("other", "mid", 2.0, "b"), pod("p", "prod", 20.0, "a"),
         a={"prod": 25.0, "mid": 20.0, "batch": 1.0}, b={"prod": 44.0, "mid": 2.0},
     )  # fmt: skip
-    plan = asked(decisions, pushing_out, "a", "b")
+    plan = asked(decisions, planner, "a", "b")
     assert plan is not None
     assert (plan.node, leave(plan)) == ("a", ["large"])
     # It has 20 of the 22 that Mid asks for, so 20/22 of what Mid uses.
@@ -97,11 +96,11 @@ def test_only_pods_in_the_way_leave() -> None:
 
 def test_batch_leaves_before_mid_on_any_node() -> None:
     """One Mid pod on `a` would do; on `b` it takes two of Batch."""
-    _, decisions, pushing_out = world(
+    _, decisions, planner = world(
         pod("m", "mid", 20.0, "a"), pod("b1", "batch", 9.0, "b"), pod("b2", "batch", 9.0, "b"),
         a={"prod": 25.0, "mid": 20.0}, b={"prod": 28.0, "batch": 18.0},
     )  # fmt: skip
-    plan = asked(decisions, pushing_out, "a", "b")
+    plan = asked(decisions, planner, "a", "b")
     assert plan is not None
     assert (plan.node, sorted(leave(plan))) == ("b", ["b1", "b2"])
 
@@ -120,10 +119,10 @@ def test_batch_leaves_before_mid_on_any_node() -> None:
     ],
 )
 def test_protected_pods_stay(stays: dict[str, Any]) -> None:
-    _, decisions, pushing_out = world(
+    _, decisions, planner = world(
         pod("m", "mid", 20.0, "a", **stays), a={"prod": 25.0, "mid": 20.0}
     )
-    assert asked(decisions, pushing_out, "a") is None
+    assert asked(decisions, planner, "a") is None
 
 
 @pytest.mark.parametrize(
@@ -141,35 +140,35 @@ def test_protected_pods_stay(stays: dict[str, Any]) -> None:
 def test_no_pod_leaves_where_that_does_not_help(
     others: list[PodRecord], used: dict[str, float]
 ) -> None:
-    _, decisions, pushing_out = world(*others, a=used)
-    assert asked(decisions, pushing_out, "a") is None
+    _, decisions, planner = world(*others, a=used)
+    assert asked(decisions, planner, "a") is None
 
 
 @pytest.mark.parametrize("pod_class", ["mid", "batch", "free"])
 def test_only_prod_pods_get_plans(pod_class: str) -> None:
-    _, decisions, pushing_out = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
+    _, decisions, planner = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
     of = pod("asks", pod_class, 8.0, priority=9999)
-    assert asked(decisions, pushing_out, "a", of=of) is None
+    assert asked(decisions, planner, "a", of=of) is None
 
 
 def test_a_pod_without_uid_gets_no_plan() -> None:
-    _, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
-    assert asked(decisions, pushing_out, "a", of=pod("", "prod", 8.0)) is None
+    _, decisions, planner = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, planner, "a", of=pod("", "prod", 8.0)) is None
 
 
 def test_a_pod_gets_one_plan_at_a_time_on_different_nodes_and_few_in_all() -> None:
     names = [f"n{at}" for at in range(PLANS_PER_POD + 2)]
     mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
-    table, decisions, pushing_out = world(
+    table, decisions, planner = world(
         *mids, **{name: {"prod": 25.0, "mid": 20.0} for name in names}
     )
     tried, now = [], NOW
     for _ in range(PLANS_PER_POD):
-        plan = asked(decisions, pushing_out, *names, now=now)
+        plan = asked(decisions, planner, *names, now=now)
         assert plan is not None
         tried.append(plan.node)
         # While it may still help it is expected there, and nothing else is tried.
-        assert asked(decisions, pushing_out, *names, now=now + 1) is None
+        assert asked(decisions, planner, *names, now=now + 1) is None
         assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
         late = now + PLAN_BEGUN_SECONDS - 1
         table.bring_up_to_date(late)
@@ -180,31 +179,31 @@ def test_a_pod_gets_one_plan_at_a_time_on_different_nodes_and_few_in_all() -> No
         table.bring_up_to_date(now)
         assert table.pods.row_of("urgent") is None
     assert len(set(tried)) == PLANS_PER_POD
-    assert asked(decisions, pushing_out, *names, now=now) is None
+    assert asked(decisions, planner, *names, now=now) is None
 
 
 def test_two_pods_get_no_plans_on_one_node() -> None:
-    _, decisions, pushing_out = world(
+    _, decisions, planner = world(
         pod("m1", "mid", 20.0, "a"), pod("m2", "mid", 20.0, "a"), a={"prod": 10.0, "mid": 45.0}
     )
-    assert leave(asked(decisions, pushing_out, "a"))
+    assert leave(asked(decisions, planner, "a"))
     other = pod("other", "prod", 8.0)
-    assert asked(decisions, pushing_out, "a", of=other) is None
-    assert asked(decisions, pushing_out, "a", of=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
-    assert asked(decisions, pushing_out, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
+    assert asked(decisions, planner, "a", of=other) is None
+    assert asked(decisions, planner, "a", of=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
+    assert asked(decisions, planner, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
 
 
 @pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
 def test_a_node_is_reserved_while_its_plan_is_carried_out(begins: str) -> None:
     leaves = pod("m", "mid", 20.0, "a")
-    table, decisions, pushing_out = world(leaves, a={"prod": 25.0, "mid": 20.0})
-    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+    table, decisions, planner = world(leaves, a={"prod": 25.0, "mid": 20.0})
+    assert leave(asked(decisions, planner, "a")) == ["m"]
     if begins == "gone":
         table.drop_pod("a", "m")
     elif begins == "on its way":
         table.put_pod(msgspec.structs.replace(leaves, deleted_at=format_time(NOW)))
     # The pod is asked about again when anything has gone.
-    assert asked(decisions, pushing_out, "a", now=NOW + 50) is None
+    assert asked(decisions, planner, "a", now=NOW + 50) is None
     put_node(table, "a", 30.0, NOW + 55, prod=30.0)
     small = pod("small", "prod", 10.0)
     refused = decisions.filter(small, ["a"], NOW + PLAN_BEGUN_SECONDS + 1).refused
@@ -214,60 +213,56 @@ def test_a_node_is_reserved_while_its_plan_is_carried_out(begins: str) -> None:
 
 def test_plans_respect_the_reservation_of_a_node() -> None:
     """Requests of Mid that is only so by its label stand against what the node reserves."""
-    table, decisions, pushing_out = world(
-        PodRecord(
-            node="a", uid="m", cgroup_uid="m", namespace="d", name="m", pod_class="mid",
-            requests=Resources(cpu_millicores=30_000), phase="Running", priority=7500,
-            scheduled_at=format_time(NOW - 9000),
-        ),
-        a={"prod": 5.0, "mid": 5.0},
-    )  # fmt: skip
+    only_by_label = any_pod(
+        "m", pod_class="mid", requests=Resources(cpu_millicores=30_000), priority=7500
+    )
+    table, decisions, planner = world(running(only_by_label, "a"), a={"prod": 5.0, "mid": 5.0})
     reserves = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "30"}}'}
     room = Resources(cpu_millicores=64_000, memory_bytes=256 << 30)
     table.put_node(TableNode(node="a", allocatable=room, annotations=reserves))
-    assert leave(asked(decisions, pushing_out, "a")) == ["m"]
+    assert leave(asked(decisions, planner, "a")) == ["m"]
 
 
 def test_protected_pods_keep_their_share_of_usage() -> None:
     """Two use 20 cores together; the evictable pod uses a tenth of them."""
     stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
     leaves = pod("leaves", "mid", 2.0, "a")
-    _, decisions, pushing_out = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})
-    assert asked(decisions, pushing_out, "a") is None
-    _, decisions, pushing_out = world(stays, leaves, a={"prod": 17.0, "mid": 20.0})
-    assert leave(asked(decisions, pushing_out, "a")) == ["leaves"]
+    _, decisions, planner = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})
+    assert asked(decisions, planner, "a") is None
+    _, decisions, planner = world(stays, leaves, a={"prod": 17.0, "mid": 20.0})
+    assert leave(asked(decisions, planner, "a")) == ["leaves"]
 
 
 def test_planning_is_retried_after_a_pause() -> None:
-    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 46.0})
-    assert asked(decisions, pushing_out, "a") is None
+    table, decisions, planner = world(pod("m", "mid", 20.0, "a"), a={"prod": 46.0})
+    assert asked(decisions, planner, "a") is None
     put_node(table, "a", 46.0, NOW + 1, prod=26.0, mid=20.0)
-    assert asked(decisions, pushing_out, "a", now=NOW + 9) is None
-    assert leave(asked(decisions, pushing_out, "a", now=NOW + 10)) == ["m"]
+    assert asked(decisions, planner, "a", now=NOW + 9) is None
+    assert leave(asked(decisions, planner, "a", now=NOW + 10)) == ["m"]
 
 
 def test_at_most_one_request_a_second_is_planned_for() -> None:
-    _, decisions, pushing_out = world(
+    _, decisions, planner = world(
         pod("m", "mid", 20.0, "a"), pod("n", "mid", 20.0, "b"),
         a={"prod": 25.0, "mid": 20.0}, b={"prod": 25.0, "mid": 20.0},
     )  # fmt: skip
-    assert asked(decisions, pushing_out, "a", "b") is not None
+    assert asked(decisions, planner, "a", "b") is not None
     other = pod("other", "prod", 8.0)
-    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 0.9) is None
-    assert asked(decisions, pushing_out, "a", "b", of=other, now=NOW + 1) is not None
+    assert asked(decisions, planner, "a", "b", of=other, now=NOW + 0.9) is None
+    assert asked(decisions, planner, "a", "b", of=other, now=NOW + 1) is not None
 
 
 def test_a_partly_known_usage_counts_for_its_known_resource() -> None:
-    table, decisions, pushing_out = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
+    table, decisions, planner = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
     used = {"mid": Usage(cpu_cores=20.0), "batch": Usage(memory_bytes=GIB)}
     table.put_state(
         node_state("a", cpu=45.0, memory=None, cores=64.0, room=None, class_usage=used, offset=1)
     )
-    plan = asked(decisions, pushing_out, "a")
+    plan = asked(decisions, planner, "a")
     assert plan is not None
     assert (plan.pods[0].cpu_millicores, plan.pods[0].memory_bytes) == (20_000, 0)
 
 
 def test_a_request_without_nodes_gets_no_plan() -> None:
-    _, _, pushing_out = world(a={"prod": 60.0})
-    assert pushing_out.plan(WAITING, {}, NOW) is None
+    _, _, planner = world(a={"prod": 60.0})
+    assert planner.plan(WAITING, {}, NOW) is None

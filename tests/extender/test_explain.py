@@ -16,16 +16,14 @@ from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
-from pipeline.table.node_columns import TableNode
 from pipeline.topics.codec import encode_json
-from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.pods import CountedPod, PodRecord
+from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import ALL, POD, Client, Post, Start, cluster
-from tests.extender.test_decisions import NAMES, asked, changes
+from tests.extender.test_decisions import NAMES, asked, changes, put
 from tests.extender.test_fuzz import json_values, quick
 from tests.extender.test_scheduler_api import FULL, HOT
-from tests.table.records import GIB, NOW, node_state, table_of
+from tests.table.records import GIB, NOW, any_pod, node_state, table_of
 
 RULES = rules_of(ExtenderSettings())
 
@@ -245,12 +243,7 @@ def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
     found = []
     for table in tables:
         for change in given_changes:
-            if isinstance(change, NodeStateRecord):
-                table.put_state(change)
-            elif isinstance(change, CountedPod):
-                table.put_pod(change)
-            elif isinstance(change, TableNode):
-                table.put_node(change)
+            put(table, change)
         decisions = Decisions(table, RULES)
         if node is not None:
             decisions.place(pod, node, NOW)
@@ -275,7 +268,7 @@ def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
 def test_explaining_repeatedly_gives_the_same_result() -> None:
     table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
     decisions = Decisions(table, RULES)
-    pod = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="p")
+    pod = any_pod("u")
     runs = [decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() for _ in range(3)]
     assert all(one == other for one, other in itertools.pairwise(runs))
     decisions.place(pod, "a", NOW)
@@ -287,9 +280,7 @@ def test_the_next_pod_sees_a_placed_pod_that_was_explained() -> None:
     table = table_of(*(node_state(name, cpu=1.0, memory=GIB) for name in "ab"))
     decisions, rows = Decisions(table, RULES), table.lookup(["a", "b"])
     requests = Resources(cpu_millicores=1000, memory_bytes=1 << 30)
-    pod = PodRecord(
-        node="", uid="u", cgroup_uid="u", namespace="d", name="p", requests=requests
-    )  # fmt: skip
+    pod = any_pod("u", requests=requests)
     decisions.place(pod, "a", NOW)
     table.bring_up_to_date(NOW)
     flying = table.pods.flight[rows].tolist()

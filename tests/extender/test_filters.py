@@ -13,9 +13,7 @@ from pipeline.times import format_time
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.table.records import GIB, NOW, node_state
-
-ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
 
 def load_aware(**args: Any) -> Placement:
@@ -28,11 +26,8 @@ def load_aware(**args: Any) -> Placement:
 
 
 def pod(uid: str = "new", cpu: int = 400, **more: Any) -> PodRecord:
-    found = PodRecord(
-        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
-        requests=Resources(cpu_millicores=cpu, memory_bytes=100 << 20),
-    )  # fmt: skip
-    return msgspec.structs.replace(found, **more)
+    requests = Resources(cpu_millicores=cpu, memory_bytes=100 << 20)
+    return any_pod(uid, **({"requests": requests} | more))
 
 
 class World:
@@ -48,10 +43,8 @@ class World:
         return self
 
     def runs(self, name: str, *pods: PodRecord) -> "World":
-        long_ago = format_time(NOW - 9000)
-        for one in pods:
-            there = {"node": name, "phase": "Running", "scheduled_at": long_ago}
-            self.table.put_pod(msgspec.structs.replace(one, **there))
+        for each in pods:
+            self.table.put_pod(running(each, name))
         return self
 
     def filter(self, of: PodRecord | None = None) -> FilterResult:
@@ -166,8 +159,7 @@ def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
         assert world.refused() == refused
     young = {"other": Usage(cpu_cores=1.6, memory_bytes=0.0)}
     world = World().node("a", node_state("a", young_pods=young))
-    bound = pod("other", 2000, node="a", phase="Running", scheduled_at=format_time(NOW - 20))
-    world.table.put_pod(bound)
+    world.table.put_pod(running(pod("other", 2000), "a", 20.0))
     # 1.7 cores are expected of it, 1.6 of them are in the node's usage.
     moment = Decisions(world.table, world.rules)
     moment.prioritize(pod(), ["a"], NOW)
@@ -176,8 +168,7 @@ def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
 
 def test_a_window_that_began_earlier_puts_younger_pods_in_flight_again() -> None:
     world = World().node("a", node_state("a", age=10.0))
-    bound = pod("other", 2000, node="a", phase="Running", scheduled_at=format_time(NOW - 120))
-    world.table.put_pod(bound)
+    world.table.put_pod(running(pod("other", 2000), "a", 120.0))
     assert world.refused() == []
     world.table.put_state(node_state("a", age=170.0, offset=1))
     assert world.refused() == ["a"]
@@ -188,12 +179,11 @@ def test_pods_may_extend_the_time_of_their_estimate() -> None:
         "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled": "600",
         "scheduling.koordinator.sh/load-estimated-scaling-factors": '{"cpu": 100}',
     }
-    late = {"node": "a", "phase": "Running", "scheduled_at": format_time(NOW - 300)}
     young = {"slow": Usage(cpu_cores=0.1, memory_bytes=0.0)}
     for allowed, refused in ((False, []), (True, ["a"])):
         world = World(load_aware(allowCustomizeEstimation=allowed))
         world.node("a", node_state("a", young_pods=young))
-        world.table.put_pod(pod("slow", 2000, annotations=annotations, **late))
+        world.table.put_pod(running(pod("slow", 2000, annotations=annotations), "a", 300.0))
         assert world.refused() == refused
 
 

@@ -8,23 +8,17 @@ from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
 from pipeline.processors.placement.plugin_config import read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 from pipeline.topics.pods import Container, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.table.records import GIB, NOW, node_state
-
-ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
 
 def pod(uid: str = "new", cpu: int = 0, memory: int = 0, **more: Any) -> PodRecord:
     asked = Resources(cpu_millicores=cpu, memory_bytes=memory)
     container = Container(name="main", requests=asked, limits=more.get("limits", Resources()))
-    found = PodRecord(
-        node="", uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class="prod",
-        requests=asked, containers=(container,),
-    )  # fmt: skip
-    return msgspec.structs.replace(found, **more)
+    fields: dict[str, Any] = {"requests": asked, "containers": (container,)} | more
+    return any_pod(uid, **fields)
 
 
 def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStateRecord:
@@ -56,8 +50,7 @@ class World:
         return self
 
     def runs(self, name: str, of: PodRecord) -> "World":
-        there = {"node": name, "phase": "Running", "scheduled_at": format_time(NOW - 9000)}
-        self.table.put_pod(msgspec.structs.replace(of, **there))
+        self.table.put_pod(running(of, name))
         return self
 
     def scores(self, of: PodRecord | None = None) -> dict[str, int]:
@@ -75,8 +68,7 @@ def test_target_load_packing() -> None:
     # With the pod's request, half as much again: 0.4 cores are 15 percent more.
     assert world.scores(pod(cpu=400)) == {"a": 90, "b": 35, "c": 10}
     # What was bound less than a minute before the window's end is not in the average.
-    late = pod("late", 400, node="a", phase="Running", scheduled_at=format_time(NOW - 15))
-    world.table.put_pod(late)
+    world.table.put_pod(running(pod("late", 400), "a", 15.0))
     assert world.scores()["a"] == 90
     world.table.put_state(used("a", 1.0, age=301.0, offset=1))
     assert world.scores()["a"] == 0
@@ -91,11 +83,9 @@ def test_target_load_packing_uses_the_last_window_where_it_is_busier() -> None:
     world.node("calming", msgspec.structs.replace(calming, usage=emptier))
     assert world.scores() == {"calming": 25, "filling": 25}
     # A pod that came before the last window began is in that, and not in the average.
-    early = {"node": "filling", "phase": "Running", "scheduled_at": format_time(NOW - 45)}
-    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **early))
+    world.table.put_pod(running(pod("young", 400), "filling", 45.0))
     assert world.scores()["filling"] == 25
-    late = early | {"scheduled_at": format_time(NOW - 15)}
-    world.table.put_pod(msgspec.structs.replace(pod("young", 400), **late))
+    world.table.put_pod(running(pod("young", 400), "filling", 15.0))
     assert world.scores()["filling"] == 10
 
 

@@ -11,20 +11,14 @@ from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import POD, Start
-from tests.table.records import NOW, node_state
+from tests.table.records import NOW, ROOM, any_pod, node_state, running
 
-ROOM = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
 RESERVES = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "2"}}'}
 
 
 def on(table: Table, node: str, uid: str, pod_class: str, cpu: int = 1000) -> None:
-    table.put_pod(
-        PodRecord(
-            node=node, uid=uid, cgroup_uid=uid, namespace="d", name=uid, pod_class=pod_class,
-            requests=Resources(cpu_millicores=cpu), phase="Running",
-            scheduled_at=format_time(NOW - 9000),
-        )
-    )  # fmt: skip
+    pod = any_pod(uid, pod_class=pod_class, requests=Resources(cpu_millicores=cpu))
+    table.put_pod(running(pod, node))
 
 
 def cluster() -> Table:

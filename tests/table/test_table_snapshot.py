@@ -16,10 +16,9 @@ from pipeline.processors.placement.plugin_config import read_config, usual
 from pipeline.table import Table, table_snapshot
 from pipeline.table.node_columns import TableNode
 from pipeline.table.table_snapshot import copied, load, save
-from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.table.records import NOW, node_state
+from tests.table.records import NOW, ROOM, any_pod, node_state, running
 
 RULES = Rules(usual({"cpu": 65.0, "memory": 95.0}, 180.0), score_steps=100)
 POSITIONS = (("springtide.nodes", 0, 5), ("springtide.pods", 1, 7))
@@ -27,18 +26,14 @@ NAMES = [f"n{number}" for number in range(6)]
 
 
 def pod(uid: str, node: str, age: float, cpu: int = 700, **more: Any) -> PodRecord:
-    return PodRecord(
-        node=node, uid=uid, cgroup_uid=more.pop("cgroup_uid", uid), namespace="d", name=uid,
-        pod_class="prod", requests=Resources(cpu_millicores=cpu, memory_bytes=1 << 28),
-        phase="Running", scheduled_at=format_time(NOW - age), **more,
-    )  # fmt: skip
+    requests = Resources(cpu_millicores=cpu, memory_bytes=1 << 28)
+    return running(any_pod(uid, requests=requests, **more), node, age)
 
 
 def filled(random: np.random.Generator) -> Table:
     table = Table(counting=RULES.counting)
     for name in NAMES[:5]:
-        room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
-        table.put_node(TableNode(node=name, allocatable=room, scalars={"nvidia.com/gpu": 2}))
+        table.put_node(TableNode(node=name, allocatable=ROOM, scalars={"nvidia.com/gpu": 2}))
     for name in NAMES[:4]:
         young = {"p1": Usage(cpu_cores=0.2, memory_bytes=1e6)}
         table.put_state(node_state(name, cpu=float(random.random()), young_pods=young))

@@ -182,7 +182,7 @@ def test_a_sample_counts_half_after_its_half_life_and_every_window_once() -> Non
 # -- State
 
 
-def test_state_is_restored_to_the_bit_and_pods_that_are_gone_are_dropped() -> None:
+def test_state_is_restored_bit_by_bit_and_deleted_pods_are_dropped() -> None:
     """A pod of the checkpoint that is not on the node any more is dropped when it would
     have been without the restart; times are those of its samples, not of the checkpoint."""
     whole, before, after = Bank(), Bank(), Bank()

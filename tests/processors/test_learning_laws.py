@@ -82,7 +82,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.tuples(st.floats(30_000, 200_000), st.floats(30_000, 200_000)))
 @LAWS
-def test_what_is_learned_is_that_of_fifty_digits(
+def test_learned_values_agree_with_fifty_digits(
     steps: list[tuple[int, float, int]], half_lives: tuple[float, float]
 ) -> None:
     """Hand-computed weights. Half-lives are any, windows lie anywhere within a

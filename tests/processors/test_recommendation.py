@@ -163,7 +163,9 @@ def test_the_order_of_nodes_does_not_matter(
 
 @given(SAMPLES)
 @LAWS
-def test_of_one_pod_it_is_what_the_predictors_say(samples: list[tuple[int, float, float]]) -> None:
+def test_the_recommendation_for_one_pod_equals_its_predictors(
+    samples: list[tuple[int, float, float]],
+) -> None:
     bank = Bank(FAST)
     bank.apply(windows_of({("node-a", "p"): samples}))
     (peaks,) = bank.peaks(["node-a"])
@@ -203,7 +205,7 @@ def test_without_history_there_is_no_upper_bound_and_the_lower_one_is_the_floor(
         assert math.isnan(advice.upper)
 
 
-def test_the_history_is_no_longer_than_what_was_seen_of_it() -> None:
+def test_confidence_days_count_observed_time_only() -> None:
     """Two samples that are a day apart are two windows of history, two pods for a day a day."""
     day = 86_400_000 // LENGTH_MS
     sparse = {("node-a", "p"): [(0, 1.0, GIB), (day, 1.0, GIB)]}
@@ -236,7 +238,7 @@ def test_without_samples_nothing_is_recommended() -> None:
     assert not recommended({}, {"p": WEB})[WEB].known
 
 
-def test_what_never_used_any_gets_the_floor() -> None:
+def test_idle_pods_get_the_floor() -> None:
     idle = [window(i, [Pod("p", (0.0, 0.0))]) for i in range(30)]
     web = recommended(states(idle), {"p": WEB})[WEB]
     for floor, advice in zip(FLOORS, (web.cpu, web.memory), strict=True):
@@ -244,7 +246,7 @@ def test_what_never_used_any_gets_the_floor() -> None:
         assert (advice.peak_median, advice.peak_max) == (0.0, 0.0)
 
 
-def test_pods_of_nobody_are_counted_and_add_nothing() -> None:
+def test_pods_without_an_owner_are_counted_as_strangers() -> None:
     found = states([window(i, [Pod("p", (1.0, GIB)), Pod("q", (9.0, GIB))]) for i in range(3)])
     workloads = WorkloadSums(FAST)
     workloads.add("node-a", found["node-a"], {"p": workloads.count(WEB)})
@@ -267,7 +269,7 @@ def test_a_state_that_does_not_fit_adds_nothing() -> None:
 # -- comparison with the pods by themselves
 
 
-def test_the_pods_own_peaks_stand_beside_it() -> None:
+def test_the_recommendation_includes_median_and_maximum_of_pod_peaks() -> None:
     series = {
         (node, uid): [(i, cpu, cpu * GIB) for i in range(40)]
         for node, uid, cpu in (("node-a", "p", 1.0), ("node-b", "q", 2.0), ("node-c", "r", 8.0))
@@ -286,7 +288,7 @@ def test_the_pods_own_peaks_stand_beside_it() -> None:
 # -- pods that remember otherwise, and long ago
 
 
-def test_pods_of_other_classes_are_brought_to_one_moment_and_into_one_layout() -> None:
+def test_pods_of_several_profiles_are_decayed_to_one_time_and_one_layout() -> None:
     config = replace(FAST, class_profiles={"batch": replace(VPA, half_life_seconds=(120.0, 120.0))})
     pods = [Pod("p", (1.0, GIB)), Pod("q", (6.0, 6 * GIB), "batch")]
     quiet = [window(10 + i, node="node-b") for i in range(3)]
@@ -303,7 +305,7 @@ def test_pods_of_other_classes_are_brought_to_one_moment_and_into_one_layout() -
 
 
 @pytest.mark.parametrize("order", [NODES[:2], NODES[1::-1]])
-def test_what_was_long_ago_is_worth_next_to_nothing(order: tuple[str, ...]) -> None:
+def test_samples_of_long_ago_weigh_next_to_nothing(order: tuple[str, ...]) -> None:
     """More than a hundred half-lives: the common reference moves on, or is ahead already."""
     series = {
         ("node-a", "p"): [(i, 50.0, 50 * GIB) for i in range(20)],

@@ -279,7 +279,7 @@ def test_a_young_finished_pod_adds_its_request_to_the_peak() -> None:
         ("Failed", "2023-11-14T22:13:00Z", (False, True)),
     ],
 )
-def test_the_log_says_whether_a_pod_runs(
+def test_phase_and_deletion_decide_whether_a_pod_is_active(
     phase: str, deleted_at: str | None, state: tuple[bool, bool]
 ) -> None:
     pod = known_pod("a", pod_class="prod", phase=phase, deleted_at=deleted_at)

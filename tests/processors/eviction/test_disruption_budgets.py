@@ -43,7 +43,7 @@ def test_a_budget_refuses_more_evictions_than_it_allows(
     assert (says or "") in (found or "")
 
 
-def test_an_expression_selects_as_in_kubernetes_and_no_selector_nothing() -> None:
+def test_expressions_select_as_in_kubernetes_and_a_missing_selector_selects_no_pod() -> None:
     one_of = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
     assert exceeded_budget([budget(0, one_of)], [pod("a")])
     assert exceeded_budget([budget(0, {})], [pod("a")]) is None

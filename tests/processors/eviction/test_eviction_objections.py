@@ -61,7 +61,7 @@ def test_an_ineligible_waiting_pod_refuses_the_plan(waiting: PodRecord | None, s
         ({"labels": {"quota.scheduling.koordinator.sh/preemptible": "false"}}, "opts out"),
     ],
 )
-def test_one_pod_that_must_stay_refuses_the_whole_plan(one: dict[str, Any], says: str) -> None:
+def test_a_pod_that_must_stay_refuses_the_whole_plan(one: dict[str, Any], says: str) -> None:
     there = {"a": pod("a"), "b": pod("b", **one)}
     assert says in str(objection(plan("a", "b"), WAITS, there))
 

@@ -34,7 +34,7 @@ def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
     return state
 
 
-def test_what_comes_back_is_what_went() -> None:
+def test_an_exported_state_is_restored_unchanged() -> None:
     exported = state_of(3)
     assert back(exported) == exported
     _, replaced = put_back(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
@@ -42,12 +42,12 @@ def test_what_comes_back_is_what_went() -> None:
     assert (replaced.applied, state_codec.decode(exported).applied) == (9, 3)
 
 
-def test_of_what_it_replaces_nothing_need_be_readable() -> None:
+def test_the_replaced_state_may_be_damaged() -> None:
     exported = state_of(3)
     assert put_back(NODE, state_of(9)[:-1], exported, CONFIG, now_ms=LATER_MS) == (exported, None)
 
 
-def test_what_knows_of_no_machine_is_the_nodes() -> None:
+def test_a_state_without_a_machine_gets_the_nodes_machine() -> None:
     found = state_codec.decode(back(state_of(3, machine="")))
     learned = state_codec.decode(state_of(3, machine=""))
     assert found == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
@@ -65,14 +65,14 @@ def test_what_knows_of_no_machine_is_the_nodes() -> None:
          CheckpointLayoutError, "settings that shape what is learned"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(
+def test_a_state_of_another_node_time_or_layout_is_refused(
     changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
         back(state_of(3), **changes)
 
 
-def test_what_is_no_export_is_refused() -> None:
+def test_a_damaged_export_is_refused() -> None:
     exported = state_of(3)
     for damaged, says in (
         (b"", "not a node state"),
@@ -87,7 +87,7 @@ def test_what_is_no_export_is_refused() -> None:
 # -- Koordinator's form
 
 
-def test_koordinator_reads_what_was_learned_here() -> None:
+def test_koordinator_can_read_exported_models() -> None:
     state = state_codec.decode(state_of(30))
     documents = json.loads(json.dumps(to_koordinator(state, CONFIG.profiles)))
     assert documents.keys() == {
@@ -109,7 +109,7 @@ def test_koordinator_reads_what_was_learned_here() -> None:
             assert histogram.weights.sum() == pytest.approx(weights.sum())
 
 
-def test_what_koordinator_would_read_wrongly_is_refused() -> None:
+def test_models_with_other_half_lives_cannot_be_exported() -> None:
     config = ModelConfig(class_profiles={"batch": VPA})
     state = state_codec.decode(state_of(3, config))
     with pytest.raises(CheckpointError, match="half-lives of batch are not those of Koordinator"):

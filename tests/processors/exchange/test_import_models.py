@@ -116,7 +116,7 @@ def test_weights_come_back_as_they_were_stored() -> None:
     assert cpu.weights.sum() == pytest.approx(weights.sum())
 
 
-def test_an_imported_class_predicts_what_was_imported() -> None:
+def test_an_imported_class_predicts_its_imported_quantile() -> None:
     learned = from_koordinator(koordinator("__node-koord-prod__", stored(b60=10_000), None))
     bank, _ = after({"prod": learned})
     raw = peaks_of(bank).predictors["percentile"].raw[ENTITIES.index("prod")]
@@ -124,7 +124,7 @@ def test_an_imported_class_predicts_what_was_imported() -> None:
     assert raw[1] == pytest.approx(GIB, rel=0.06)  # as learned here
 
 
-def test_what_was_learned_here_stays_and_is_added_to() -> None:
+def test_an_import_is_added_to_learned_samples() -> None:
     """Nine samples of weight 1 in bucket 60, and one of our own."""
     bank, state = after({"node": from_koordinator(koordinator("__node__", stored(b60=9_000)))})
     before = state_codec.decode(bank_of(ModelConfig()).state_of("node-a"))
@@ -175,7 +175,7 @@ def test_an_old_import_weighs_little() -> None:
     assert state_codec.unpack(state.samples, "<i8", len(ENTITIES) + 1, 2)[0, 0] == 3 + 1
 
 
-def test_another_half_life_is_taken_at_the_time_of_the_file() -> None:
+def test_an_import_decays_by_the_models_half_life_from_the_time_of_the_file() -> None:
     """What is left by VPA's day is what begins to decay by our half day."""
     weights = np.zeros(VPA_CPU_LAYOUT.num_buckets)
     weights[5] = 8.0
@@ -193,7 +193,7 @@ def test_another_half_life_is_taken_at_the_time_of_the_file() -> None:
 # -- VPA
 
 
-def test_a_vpa_checkpoint_goes_to_the_pod_that_is_named() -> None:
+def test_a_vpa_checkpoint_goes_to_the_named_pod() -> None:
     text = yaml.safe_dump(vpa(stored(b20=10_000), stored(b30=10_000)))
     learned = from_vpa(yaml.safe_load(text))
     assert (learned.name, learned.samples) == ("web-main", 1234)
@@ -208,7 +208,7 @@ def test_a_vpa_checkpoint_goes_to_the_pod_that_is_named() -> None:
     ]  # fmt: skip
 
 
-def test_times_without_quotes_are_times() -> None:
+def test_times_without_quotes_are_read() -> None:
     document = vpa(stored(b20=1), None)
     text = yaml.safe_dump(document).replace("'", "")
     assert from_vpa(yaml.safe_load(text)) .last_ms == START_MS + LENGTH_MS  # fmt: skip
@@ -219,7 +219,7 @@ def test_times_without_quotes_are_times() -> None:
     st.floats(0, 1),
     st.sampled_from([(CPU_LAYOUT, VPA_CPU_LAYOUT), (VPA_CPU_LAYOUT, CPU_LAYOUT)]),
 )
-def test_another_layout_never_understates_and_keeps_all_weight(
+def test_converting_to_another_layout_never_understates_and_preserves_weight(
     filled: list[tuple[int, float]], fraction: float, layouts: tuple[Layout, Layout]
 ) -> None:
     source, target = layouts
@@ -239,7 +239,7 @@ def test_another_layout_never_understates_and_keeps_all_weight(
     assert here <= max(there, lower) * 1.06 + 0.03
 
 
-def test_the_same_layout_is_taken_as_it_is() -> None:
+def test_converting_to_the_same_layout_returns_the_same_weights() -> None:
     weights = np.arange(float(MEMORY_LAYOUT.num_buckets))
     assert converted(Histogram(MEMORY_LAYOUT, weights, 0, 1), MEMORY_LAYOUT) is weights
 
@@ -251,7 +251,7 @@ def test_a_value_beyond_the_last_bucket_is_refused() -> None:
         converted(Histogram(MEMORY_LAYOUT, weights, 0, 1), VPA_MEMORY_LAYOUT)
 
 
-def test_it_is_said_what_each_model_took() -> None:
+def test_the_import_reports_buckets_and_layout_changes_by_model() -> None:
     """By its own buckets, and not where all has decayed to nothing."""
     batch = Profile(half_life_seconds=(600.0, 600.0), layouts=(VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT))
     config = ModelConfig(class_profiles={"batch": batch})
@@ -297,7 +297,7 @@ def test_an_empty_histogram_is_unknown_and_changes_nothing(empty: Any) -> None:
     )
 
 
-def test_of_nothing_at_all_nothing_is_known() -> None:
+def test_a_checkpoint_without_histograms_and_time_is_refused() -> None:
     with pytest.raises(CheckpointError, match="unknown"):
         from_koordinator({"UID": "__node__", "LastUpdated": None})
 
@@ -323,12 +323,12 @@ def test_of_nothing_at_all_nothing_is_known() -> None:
         (koordinator("a", stored(b1=10**300) | {"totalWeight": 1e300}), "too large"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(document: dict[str, Any], says: str) -> None:
+def test_an_invalid_checkpoint_is_refused(document: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         (from_vpa if "kind" in document else from_koordinator)(document)
 
 
-def test_a_pod_that_is_not_there_and_times_far_apart_are_refused() -> None:
+def test_an_unknown_pod_and_times_far_apart_are_refused() -> None:
     with pytest.raises(CheckpointError, match="no model of z"):
         after({"z": from_koordinator(koordinator("z", stored(b1=1)))})
     old = stored(b1=1) | {"referenceTimestamp": "1971-01-01T00:00:00Z"}

@@ -69,7 +69,7 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
     return joined, rows
 
 
-def test_a_trace_teaches_what_the_worker_learns_bit_for_bit() -> None:
+def test_a_trace_gives_the_models_of_a_worker_bit_for_bit() -> None:
     """The offline fit goes the worker's way."""
     joined, rows = simulated(40)
     expected = learned(joined).state_of(NODE)
@@ -126,12 +126,12 @@ def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
         ([*simple([1.0, 2.0]), {"window_end": None}], "a row has no window_end"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_refused(rows: list[Row], says: str) -> None:
+def test_an_invalid_trace_is_refused(rows: list[Row], says: str) -> None:
     with pytest.raises(InvalidRecordError, match=says):
         list(read_trace(table_of(rows), NODE, Strategy()))
 
 
-def test_columns_that_are_none_are_refused() -> None:
+def test_invalid_columns_are_refused() -> None:
     table = table_of(simple([1.0, 2.0]))
     for odd, says in (
         (table.append_column("gpu", pa.array([1, 2])), "there is no column 'gpu'"),

@@ -65,7 +65,7 @@ def amounts(cpu: int | None = None, memory: int | None = None) -> Resources:
 # ---- nodes
 
 
-def test_node() -> None:
+def test_every_field_of_a_node_is_recorded() -> None:
     assert node_record(node()) == NodeRecord(
         node="node-1",
         uid="u-1",
@@ -123,7 +123,7 @@ def test_an_invalid_node_is_refused(changes: dict[str, Any], says: str) -> None:
 # ---- pods
 
 
-def test_pod() -> None:
+def test_every_field_of_a_pod_is_recorded() -> None:
     tree = pod(
         {
             "priority": 9500,

@@ -282,7 +282,7 @@ NOTHING = StatedResources(NONE, NONE)
         ([FULL], StatedResources(asked(100), NONE), "Burstable"),
     ],
 )
-def test_kube_qos(
+def test_kube_qos_follows_the_api_servers_rules(
     containers: list[StatedResources], of_pod: StatedResources, expected: str
 ) -> None:
     assert qos_of(containers, of_pod) == expected

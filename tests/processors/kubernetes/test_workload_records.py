@@ -85,5 +85,5 @@ def test_an_invalid_object_is_refused(data: bytes) -> None:
         read_workload(data, "Job")
 
 
-def test_keys() -> None:
+def test_workload_keys_have_namespace_kind_and_name() -> None:
     assert workload_key("shop", "Job", "cart") == b"shop/Job/cart"

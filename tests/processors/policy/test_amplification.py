@@ -38,7 +38,7 @@ def text_of(normalization: str | None = None, *, enable: bool = True, **said: fl
         (None, {"cpu": 1.004}, None),
     ],
 )
-def test_of_the_cpu_both_ratios_count_and_it_is_said_if_it_is_more_than_one(
+def test_both_ratios_of_the_cpu_count_if_their_product_exceeds_1(
     normalization: str | None, said: dict[str, Any], text: str | None
 ) -> None:
     assert text_of(normalization, **said) == text
@@ -56,9 +56,7 @@ def test_switched_off_the_normalization_is_left() -> None:
         ("5.00", {"cpu": 201}), (None, {"memory": 1e300}), (None, {"memory": -1}),
     ],
 )  # fmt: skip
-def test_a_node_is_never_told_to_have_less_than_it_has(
-    normalization: str | None, said: dict[str, Any]
-) -> None:
+def test_a_ratio_below_1_is_refused(normalization: str | None, said: dict[str, Any]) -> None:
     with pytest.raises(InvalidPolicyError, match="allowed is 1 to 1000"):
         text_of(normalization, **said)
 

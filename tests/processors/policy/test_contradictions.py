@@ -43,7 +43,7 @@ def told(
         ({"midReclaimMode": "static"}, {}, NAMES[0], "there is no Mid"),
     ],
 )  # fmt: skip
-def test_within_colocation(
+def test_contradictions_within_colocation_are_reported(
     colocation: dict[str, Any], own: dict[str, Any], where: str, says: str
 ) -> None:
     (problem,) = told({**ON, **colocation}, own)
@@ -79,7 +79,7 @@ def test_nothing_is_promised_twice_where_there_is_no_mid(colocation: dict[str, A
          "colocation-config, which is 65"),
     ],
 )  # fmt: skip
-def test_what_is_offered_must_not_be_taken_away_at_once(
+def test_offers_above_the_nodes_limits_are_contradictions(
     colocation: dict[str, Any], rules: dict[str, Any], says: str
 ) -> None:
     (problem,) = told({**ON, **colocation}, {}, {"clusterStrategy": {**ON, **rules}})
@@ -104,7 +104,7 @@ def test_what_is_offered_must_not_be_taken_away_at_once(
         (None, ()),
     ],
 )
-def test_the_scheduler_must_not_fill_what_the_node_takes_away(
+def test_scheduler_thresholds_above_the_nodes_limits_are_contradictions(
     limits: FilterLimits | None, says: tuple[str, ...]
 ) -> None:
     found = told({}, {}, {"clusterStrategy": ON}, limits)
@@ -115,7 +115,7 @@ def test_the_scheduler_must_not_fill_what_the_node_takes_away(
     assert not told({}, {}, {}, limits)
 
 
-def test_an_entry_says_only_what_the_cluster_does_not() -> None:
+def test_an_entry_reports_only_contradictions_that_the_cluster_lacks() -> None:
     both = {"clusterStrategy": ON, "nodeStrategies": [{**GOLD, "cpuSuppressPolicy": "cpuset"}]}
     assert len(told({}, {}, both, FilterLimits(65, 95))) == 1
     own = {"nodeStrategies": [{**GOLD, **ON, "name": "gold", "memoryEvictThresholdPercent": 60}]}

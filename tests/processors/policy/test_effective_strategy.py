@@ -41,7 +41,7 @@ def test_a_node_can_only_switch_itself_off(
         ("1e-1", 10), ("0", 0),
     ],
 )  # fmt: skip
-def test_ratio_labels_were_cut_by_float_error(ratio: str, percent: int) -> None:
+def test_ratio_labels_are_exact_percentages(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
         found = effective(Policy(DEFAULTS), {label: ratio}, {})
         assert getattr(found.strategy, field) == percent
@@ -57,7 +57,7 @@ def test_invalid_ratio_labels_are_reported_and_ignored(ratio: str) -> None:
     assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is not a ratio")
 
 
-def test_a_ratio_of_more_than_there_is_is_told_where_that_is_odd() -> None:
+def test_an_unusual_ratio_label_is_a_warning() -> None:
     label = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
     found = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
     assert found.strategy.mid_static_cpu_reserved_percent == 150
@@ -65,7 +65,7 @@ def test_a_ratio_of_more_than_there_is_is_told_where_that_is_odd() -> None:
     assert str(problem) == f"label {label}: midStaticCPUReservedPercent is 150, usual is 0 to 100"
 
 
-def test_values_of_an_annotation_were_taken_unchecked() -> None:
+def test_values_of_an_annotation_are_checked() -> None:
     text = json.dumps({"degradeTimeMinutes": -1, "midUnallocatedPercent": 10})
     found = effective(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
     assert found.strategy.degrade_time_minutes == 20
@@ -75,7 +75,7 @@ def test_values_of_an_annotation_were_taken_unchecked() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "null", "[]", '{"enable":"yes"}', ""])
-def test_an_annotation_that_cannot_be_read_is_left_out_and_told(text: str) -> None:
+def test_an_unreadable_annotation_is_ignored_and_reported(text: str) -> None:
     found = effective(policy(enable=True), {}, {ANNOTATION: text})
     assert found.strategy == policy(enable=True).cluster
     assert len(found.problems) == 1
@@ -102,7 +102,7 @@ REQUIREMENTS = st.one_of(
 
 
 @given(LABELS, LABELS, st.lists(REQUIREMENTS).map(tuple))
-def test_selectors_hold_as_their_words_say(
+def test_selectors_match_by_their_operators(
     labels: dict[str, str], wanted: dict[str, str], requirements: tuple[Requirement, ...]
 ) -> None:
     selector = Selector(match_labels=wanted, match_expressions=requirements)
@@ -117,5 +117,5 @@ def test_selectors_hold_as_their_words_say(
     assert Selector().matches(labels)
 
 
-def test_what_is_not_said_is_not_in_it() -> None:
+def test_unset_fields_stay_unset() -> None:
     assert effective(Policy(Colocation()), {}, {}).strategy == Colocation()

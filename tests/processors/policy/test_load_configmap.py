@@ -131,7 +131,7 @@ def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
     assert [(problem.text, problem.in_force) for problem in problems] == [(says, True)]
 
 
-def test_what_admission_upstream_takes_is_not_odd() -> None:
+def test_values_that_upstream_admits_give_no_warning() -> None:
     config = {"resourceDiffThreshold": 1, "midStaticCPUReservedPercent": 100}
     assert not said({**config, "midStaticMemoryReservedPercent": 100})
 
@@ -169,7 +169,7 @@ def test_keys_within_objects_and_of_entries_may_be_in_any_case() -> None:
     assert found["degradeTimeMinutes"] == 4
 
 
-def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key() -> None:
+def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
     entries = [
         {"nodeSelector": {"matchLabels": {"pool": "iron"}}, "degradeTimeMinutes": 1},
         {

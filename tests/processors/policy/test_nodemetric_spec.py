@@ -32,7 +32,7 @@ def spec(config: Any, labels: dict[str, str] | None = None, last: Any = None) ->
     return metric_spec(with_policy(record, policies)[0])
 
 
-def test_it_is_what_is_in_force_for_the_node() -> None:
+def test_the_spec_follows_the_nodes_policy() -> None:
     entry = {
         "nodeSelector": {"matchLabels": {"pool": "gold"}},
         "metricReportIntervalSeconds": 20,
@@ -65,7 +65,7 @@ def test_it_is_what_is_in_force_for_the_node() -> None:
     }
 
 
-def test_where_colocation_is_off_it_is_that_of_the_defaults() -> None:
+def test_without_colocation_the_spec_has_the_defaults() -> None:
     config = {
         "metricReportIntervalSeconds": 20,
         "nodePredictPolicy": {"coldStartPeriodSeconds": 1},
@@ -86,7 +86,7 @@ def test_where_colocation_is_off_it_is_that_of_the_defaults() -> None:
         ({"enable": True}, {ANNOTATION: '{"enable":false}'}, False),
     ],
 )
-def test_node_and_worker_are_told_the_same(
+def test_node_and_worker_get_the_same_settings(
     of: dict[str, Any], annotations: dict[str, str], is_on: bool
 ) -> None:
     """How often is reported, and how long a pod is cold. What is ours holds where it is off."""
@@ -113,7 +113,7 @@ def test_node_and_worker_are_told_the_same(
 
 
 @pytest.mark.parametrize("huge", [31_536_001, 2**62, 2**63 - 1])
-def test_no_value_is_beyond_what_can_be_due(huge: int) -> None:
+def test_huge_values_are_limited(huge: int) -> None:
     config = {
         "enable": True,
         "metricAggregateDurationSeconds": huge,
@@ -146,12 +146,12 @@ def test_no_value_is_beyond_what_can_be_due(huge: int) -> None:
     assert all(problem.in_force for problem in problems)
 
 
-def test_before_any_policy_was_read_nothing_is_touched() -> None:
+def test_without_any_valid_policy_the_spec_is_unknown() -> None:
     assert metric_spec(NodeRecord(node="a")) is None
     assert spec({"degradeTimeMinutes": -1}) is None
 
 
-def test_a_value_that_is_refused_keeps_what_was_good() -> None:
+def test_a_refused_value_keeps_the_last_valid_one() -> None:
     """From the ConfigMap to the spec, and an invalid value goes no further."""
     good = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 60}}
     last, _ = load_policies({COLOCATION.key: json.dumps(good)})
@@ -164,13 +164,13 @@ def test_a_value_that_is_refused_keeps_what_was_good() -> None:
         assert spec(bad, last=last) == spec(good)
 
 
-def test_what_the_definition_would_refuse_is_not_in_it() -> None:
+def test_an_unknown_memory_policy_counts_as_the_default() -> None:
     """A definition of memory that nobody knows is told and taken, and acts as the default does."""
     config = {"enable": True, "metricMemoryCollectPolicy": "usageOfEverything"}
     assert spec(config) == {"metricCollectPolicy": USUAL}
 
 
-def test_a_record_that_says_little_or_nonsense_gives_the_defaults() -> None:
+def test_an_empty_or_invalid_strategy_in_a_record_gives_the_defaults() -> None:
     record = NodeRecord(node="a", colocation={})
     policies, _ = load_policies({COLOCATION.key: '{"enable":true}'})
     on = msgspec.structs.replace(with_policy(record, policies)[0], colocation={})
@@ -181,7 +181,7 @@ def test_a_record_that_says_little_or_nonsense_gives_the_defaults() -> None:
     assert found["metricCollectPolicy"]["nodeAggregatePolicy"] == {"durations": ["5m0s"]}
 
 
-def test_it_is_said_of_the_defaults_what_they_are() -> None:
+def test_an_empty_policy_gives_the_defaults() -> None:
     loaded = load(COLOCATION, {COLOCATION.key: '{"enable":true}'})
     assert loaded.policy is not None
     assert loaded.policy.cluster == msgspec.structs.replace(DEFAULTS, enable=True)

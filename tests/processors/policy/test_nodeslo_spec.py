@@ -189,7 +189,7 @@ def test_an_invalid_cluster_part_keeps_the_last_valid_one(key: str, part: Any, s
         assert others == [block for i, block in enumerate(last) if i != place]
 
 
-def test_of_what_was_never_good_nothing_is_written() -> None:
+def test_a_part_that_was_never_valid_is_not_written() -> None:
     loaded = read(BURST, "{")
     found = spec(loaded.policy)
     assert "cpuBurstStrategy" not in found
@@ -207,7 +207,7 @@ def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
     assert found["cpuQOS"]["enable"] is True
 
 
-def test_null_says_nothing_and_an_unknown_key_is_left_alone() -> None:
+def test_null_and_unknown_keys_are_ignored() -> None:
     text = '{"clusterStrategy":{"enable":null,"new":{"a":1}},"nodeStrategies":null}'
     assert read(THRESHOLD, text) == (DEFAULTS, False, ())
 
@@ -215,7 +215,7 @@ def test_null_says_nothing_and_an_unknown_key_is_left_alone() -> None:
 # -- entries
 
 
-def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key() -> None:
+def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
     config = {
         "clusterStrategy": {"beClass": {"memoryQOS": {"enable": True, "wmarkRatio": 80}}},
         "nodeStrategies": [
@@ -231,7 +231,7 @@ def test_of_entries_the_first_that_selects_counts_and_objects_merge_key_by_key()
     assert found["lsClass"] == LATENCY_SENSITIVE
 
 
-def test_an_entry_is_checked_with_what_the_cluster_says() -> None:
+def test_an_entry_is_checked_together_with_the_clusters_settings() -> None:
     entry = {"nodeSelector": GOLD, "memoryEvictLowerPercent": 65}
     good = {"nodeStrategies": [entry]}
     last = read(THRESHOLD, good)
@@ -252,7 +252,7 @@ def apps(*names: str) -> list[Json]:
     return [{"name": name, "priority": "koord-prod", "qos": "LS"} for name in names]
 
 
-def test_applications_of_an_entry_are_all_that_there_are() -> None:
+def test_applications_of_an_entry_replace_those_of_the_cluster() -> None:
     config = {
         "applications": apps("nginx"),
         "nodeConfigs": [
@@ -299,7 +299,7 @@ def test_the_bandwidth_of_a_node_counts_before_that_of_the_cluster(text: str) ->
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1m", "1e999", "NaN", " 1G"])
-def test_a_bandwidth_that_is_none_is_left_out_and_told(text: str) -> None:
+def test_an_invalid_bandwidth_is_ignored_and_reported(text: str) -> None:
     policy = cluster(SYSTEM, totalNetworkBandwidth="1G").policy
     found = rules(policy, **{BANDWIDTH_ANNOTATION: text})
     assert found.spec == rules(policy).spec
@@ -308,13 +308,13 @@ def test_a_bandwidth_that_is_none_is_left_out_and_told(text: str) -> None:
     assert str(problem).endswith("it is not in force")
 
 
-def test_a_bandwidth_counts_where_nothing_else_is_known() -> None:
+def test_the_bandwidth_annotation_counts_without_a_valid_policy() -> None:
     policy = read(SYSTEM, "{").policy
     found = rules(policy, **{BANDWIDTH_ANNOTATION: "1G"})
     assert msgspec.to_builtins(found.spec.system_strategy) == {"totalNetworkBandwidth": "1G"}
 
 
-def test_the_page_on_configuration_comes_to_what_it_says() -> None:
+def test_koordinators_example_configuration_is_resolved() -> None:
     """Of the ConfigMap that Koordinator's page shows all but `system-config`, which lacks a
     comma."""
     loaded = load_slo(load("slo-config.yaml")["data"])
@@ -356,7 +356,7 @@ def test_no_text_breaks_it(key: str, text: str) -> None:
     )
 
 
-def test_merging_is_that_of_json() -> None:
+def test_merging_equals_a_json_merge() -> None:
     whole = schema_of(KINDS[1])["properties"]["spec"]["properties"]["resourceQOSStrategy"]
     all_of_it = msgspec.convert(everything(whole), QosStrategy)
     assert merged(slo_defaults.QOS, QosStrategy()) == slo_defaults.QOS

@@ -100,7 +100,7 @@ def test_an_invalid_ratio_of_a_node_is_an_error(text: str) -> None:
     assert read_ratio({}) is None
 
 
-def test_what_is_known_of_a_cpu_is_read_from_its_annotation() -> None:
+def test_a_cpu_is_read_from_its_annotation() -> None:
     text = (
         '{"cpuModel":"X","hyperThreadEnabled":true,"catL3CbmMask":"7ff","vendorID":"GenuineIntel"}'
     )
@@ -111,7 +111,7 @@ def test_what_is_known_of_a_cpu_is_read_from_its_annotation() -> None:
 @pytest.mark.parametrize(
     "text", ["", "null", "[]", '{"cpuModel":1}', '{"turboEnabled":1}', "{", "[" * 100_000]
 )
-def test_a_cpu_that_cannot_be_read_is_an_error(text: str) -> None:
+def test_an_invalid_cpu_annotation_is_an_error(text: str) -> None:
     with pytest.raises(InvalidPolicyError, match=CPU_INFO):
         read_cpu_info({CPU_INFO: text})
 

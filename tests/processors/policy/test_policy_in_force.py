@@ -90,7 +90,7 @@ def in_force(of: Policies, record: NodeRecord | None = None) -> NodeRecord:
     return found
 
 
-def test_a_cluster_without_a_policy_takes_no_part() -> None:
+def test_a_cluster_without_a_policy_offers_nothing() -> None:
     found, problems = load_policies(None)
     assert [str(problem) for problem in problems] == ["slo-controller-config: there is none"]
     record = in_force(found)
@@ -99,7 +99,7 @@ def test_a_cluster_without_a_policy_takes_no_part() -> None:
     assert record.colocation is not None
 
 
-def test_what_is_said_nowhere_is_as_koordinator_has_it() -> None:
+def test_unset_keys_have_koordinators_defaults() -> None:
     assert in_force(policies(ON)).overcommit == Overcommit()
 
 
@@ -176,7 +176,7 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
         ("null", "null, not an object"),
     ],
 )
-def test_an_invalid_section_keeps_its_last_policy_and_no_other(own: str, says: str) -> None:
+def test_an_invalid_section_keeps_only_its_own_last_policy(own: str, says: str) -> None:
     last = policies(ON, {"bufferPercent": 3})
     found, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
     (problem,) = problems
@@ -192,7 +192,7 @@ OF_THE_POLICY = (
 )
 
 
-def test_a_start_with_a_broken_policy_keeps_what_was_published() -> None:
+def test_a_start_with_an_invalid_policy_keeps_the_published_policy() -> None:
     before = in_force(loaded(**EVERYTHING), node(labels=GOLD))
     broken, problems = load_policies(dict.fromkeys(KEYS, "{"))
     assert len(problems) == len(KEYS)
@@ -204,7 +204,7 @@ def test_a_start_with_a_broken_policy_keeps_what_was_published() -> None:
 
 
 @pytest.mark.parametrize("broken", KEYS)
-def test_a_broken_key_costs_itself_alone(broken: str) -> None:
+def test_an_invalid_key_affects_only_itself(broken: str) -> None:
     """Both where the policy was good before, and where only what was published is known."""
     last = loaded(**EVERYTHING)
     before = in_force(last, node(labels=GOLD))
@@ -220,7 +220,7 @@ def test_a_broken_key_costs_itself_alone(broken: str) -> None:
             assert parts(record)[key] == parts(now)[key], key
 
 
-def test_a_reservation_that_cannot_be_read_is_told() -> None:
+def test_an_invalid_reservation_is_reported() -> None:
     wrong = node(annotations={"node.koordinator.sh/reservation": '{"resources":{"cpu":"much"}}'})
     _, (problem,) = with_policy(wrong, policies(ON, {}))
     assert str(problem).startswith("annotation node.koordinator.sh/reservation: ")
@@ -246,7 +246,7 @@ RESERVATION = "node.koordinator.sh/reservation"
         (RESERVATION, {"reservedCPUs": "0-3"}, {"reservedCPUs": "0-"}, {"reservedCPUs": "0-3"}),
     ],
 )  # fmt: skip
-def test_an_annotation_that_breaks_hands_out_nothing_more(
+def test_an_annotation_that_becomes_invalid_keeps_its_last_valid_values(
     annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
 ) -> None:
     of = policies(ON, {})
@@ -266,7 +266,7 @@ def test_an_annotation_that_breaks_hands_out_nothing_more(
     assert with_policy(node(annotations={"a": "b"}), of, record)[0].annotations == {"a": "b"}
 
 
-def test_a_broken_section_of_ours_does_not_keep_nodes_on_after_a_restart() -> None:
+def test_an_invalid_springtide_config_does_not_keep_nodes_on_after_a_restart() -> None:
     before = in_force(policies(ON, {"bufferPercent": 3}))
     found, _ = load_policies(data({"enable": False}, "{"))
     record, _ = with_policy(node(), found, before)
@@ -282,7 +282,7 @@ def entry(**own: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_broken_entry_keeps_what_it_said_also_after_a_restart(is_known: bool) -> None:
+def test_an_invalid_entry_keeps_its_settings_across_a_restart(is_known: bool) -> None:
     gold = node(labels={"pool": "gold"})
     last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
     before = in_force(last, gold)
@@ -293,7 +293,7 @@ def test_a_broken_entry_keeps_what_it_said_also_after_a_restart(is_known: bool) 
     assert with_policy(node(), found, before)[0].overcommit == Overcommit(mid_unallocated_percent=7)
 
 
-def test_a_broken_entry_does_not_keep_the_cluster_on() -> None:
+def test_an_invalid_entry_does_not_keep_the_cluster_on() -> None:
     gold = node(labels={"pool": "gold"})
     before = in_force(policies({**ON, "nodeConfigs": [entry()]}, {}), gold)
     assert before.overcommit is not None
@@ -302,7 +302,7 @@ def test_a_broken_entry_does_not_keep_the_cluster_on() -> None:
     assert with_policy(gold, found, before)[0].overcommit is None
 
 
-def test_an_entry_whose_selector_broke_is_the_one_of_its_name() -> None:
+def test_an_entry_with_an_invalid_selector_is_found_by_its_name() -> None:
     gold = node(labels={"pool": "gold"})
     last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
     broken = {**entry(enable=True), "nodeSelector": {"matchLabels": {"pool": 7}}}
@@ -310,7 +310,7 @@ def test_an_entry_whose_selector_broke_is_the_one_of_its_name() -> None:
     assert in_force(found, gold).overcommit is None
 
 
-def test_the_keys_of_a_selector_are_read_in_any_case_and_no_others() -> None:
+def test_selector_keys_may_be_in_any_case_and_other_keys_are_refused() -> None:
     for key, is_on in (("matchlabels", False), ("MatchLabels", False), ("labels", True)):
         off = {**entry(enable=False), "nodeSelector": {key: {"pool": "gold"}}}
         found, problems = load_policies(data({**ON, "nodeConfigs": [off]}, {}))
@@ -319,7 +319,7 @@ def test_the_keys_of_a_selector_are_read_in_any_case_and_no_others() -> None:
         assert bool(problems) is is_on
 
 
-def test_a_word_that_is_too_long_for_a_record_is_as_unknown_as_a_short_one() -> None:
+def test_a_word_too_long_for_a_record_is_cut() -> None:
     found, _ = load_policies(data({**ON, "cpuCalculatePolicy": "x" * 1000}, {}))
     record = in_force(found)
     assert decode_json(KnownNode, encode_json(record)).overcommit == record.overcommit
@@ -368,7 +368,7 @@ def test_the_policy_of_a_node_is_stored_in_and_read_from_its_record() -> None:
         assert not hasattr(lean, gone)
 
 
-def test_records_that_say_the_same_share_what_stays_json() -> None:
+def test_equal_records_share_their_raw_json() -> None:
     of = loaded(**EVERYTHING)
     made = [in_force(of, NodeRecord(node=name)) for name in ("n1", "n2")]
     read = [detached(decode_json(NodeRecord, encode_json(record))) for record in made]
@@ -377,13 +377,13 @@ def test_records_that_say_the_same_share_what_stays_json() -> None:
         assert len({id(getattr(record, name)) for record in (*made, *read)}) == 1, name
 
 
-def test_of_a_node_without_a_policy_nothing_follows() -> None:
+def test_a_record_without_a_policy_has_no_spec_and_no_ratios() -> None:
     bare = decode_json(NodeRecord, b'{"version":1,"node":"n1"}')
     assert bare == node()
     assert (slo_spec(bare), node_ratio(bare, None), node_ratios(bare)) == (None, None, None)
 
 
-def test_a_node_that_is_off_says_no_table_of_models() -> None:
+def test_a_node_that_is_off_carries_no_table_of_models() -> None:
     found = loaded(**EVERYTHING)
     off = in_force(found, node(labels={"node.koordinator.sh/cpu-normalization-enabled": "false"}))
     assert bytes(off.cpu_normalization) == b'{"enable":false}'
@@ -395,14 +395,14 @@ def test_a_node_that_is_off_says_no_table_of_models() -> None:
         node_ratio(record, CpuInfo(cpu_model="X"))
 
 
-def test_the_hash_is_of_all_that_the_policy_says() -> None:
+def test_the_hash_covers_every_key_of_the_policy() -> None:
     hashes = {in_force(loaded(), node(labels=GOLD)).strategy_hash}
     for key, of in EVERYTHING.items():
         hashes.add(in_force(loaded(**{key: of}), node(labels=GOLD)).strategy_hash)
     assert len(hashes) == 1 + len(EVERYTHING)
 
 
-def test_values_beyond_belief_fit_into_a_record() -> None:
+def test_implausible_values_fit_into_a_record() -> None:
     huge = 2**62
     said = {
         **ON,
@@ -444,7 +444,7 @@ def test_values_beyond_belief_fit_into_a_record() -> None:
         (GOLD, {OF_KOORDINATOR: '{"midUnallocatedPercent":5}'}, []),
     ],
 )  # fmt: skip
-def test_what_a_node_contradicts_by_itself_is_told_of_it(
+def test_contradictions_of_a_nodes_own_settings_are_reported(
     labels: dict[str, str], annotations: dict[str, str], says: list[str]
 ) -> None:
     data = {
@@ -467,7 +467,7 @@ def test_what_a_node_contradicts_by_itself_is_told_of_it(
 @pytest.mark.parametrize(
     "broken", [("colocation-config",), ("colocation-config", "springtide-config")]
 )
-def test_a_node_can_switch_itself_off_whatever_is_broken(broken: tuple[str, ...]) -> None:
+def test_a_node_can_switch_itself_off_under_an_invalid_policy(broken: tuple[str, ...]) -> None:
     said = {"colocation-config": json.dumps(ON), "springtide-config": "{}"}
     good, _ = load_policies(said)
     before, _ = with_policy(node(), good)
@@ -521,7 +521,7 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_not_switched_off_stays_on_where_something_is_wrong(wrong: dict[str, Any]) -> None:
+def test_an_invalid_part_that_is_not_switched_off_stays_on(wrong: dict[str, Any]) -> None:
     gold = node(labels=GOLD)
     last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
     for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
@@ -531,7 +531,7 @@ def test_what_is_not_switched_off_stays_on_where_something_is_wrong(wrong: dict[
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_of_an_annotation_each_key_counts_by_itself(wrong: dict[str, Any]) -> None:
+def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> None:
     text = json.dumps({**wrong, "cpuReclaimThresholdPercent": 50})
     record, problems = with_policy(node(annotations={OF_KOORDINATOR: text}), policies(ON, {}))
     assert record.overcommit == Overcommit(cpu_reclaim_threshold_percent=50)
@@ -567,7 +567,7 @@ def test_a_key_similar_to_a_known_one_is_a_warning(said: Any, says: str) -> None
     assert says in problem.text
 
 
-def test_keys_of_others_are_nobodys_business() -> None:
+def test_keys_of_other_programs_are_ignored() -> None:
     said = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
     _, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
     assert problems == ()
@@ -576,7 +576,7 @@ def test_keys_of_others_are_nobodys_business() -> None:
     assert ["midUnallocatedPercent meant" in problem.text for problem in of_node] == [True]
 
 
-def test_of_thousands_of_keys_that_nobody_reads_the_first_are_looked_at() -> None:
+def test_the_first_hundred_of_thousands_of_unknown_keys_are_checked() -> None:
     keys = {f"cpuReclaimThreshold{number}Percent": 1 for number in range(5000)}
     annotations = {OF_KOORDINATOR: json.dumps({**keys, "midUnallocatedPercent": 9})}
     record, problems = with_policy(node(annotations=annotations), policies(ON))
@@ -584,7 +584,7 @@ def test_of_thousands_of_keys_that_nobody_reads_the_first_are_looked_at() -> Non
     assert record.overcommit == Overcommit(mid_unallocated_percent=9)
 
 
-def test_of_a_key_in_two_cases_the_last_one_counts_as_in_go() -> None:
+def test_the_last_of_two_spellings_of_a_key_counts_as_in_go() -> None:
     found, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
     assert found.colocation is not None
     assert found.colocation.cluster.enable is False

@@ -73,7 +73,7 @@ def test_each_class_uses_its_own_buckets() -> None:
         assert found.predictors["autopilot"].pod_raw[pod, 0] == end
 
 
-def test_an_idle_class_has_peak_zero_and_an_unseen_class_none() -> None:
+def test_an_idle_class_has_peak_zero_and_an_unseen_class_an_unknown_peak() -> None:
     own = answer([window(1)], "autopilot").predictors["autopilot"]
     assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
     assert np.isnan(own.raw[ENTITIES.index("unknown")]).all()

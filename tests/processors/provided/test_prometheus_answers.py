@@ -128,7 +128,7 @@ def test_points_come_in_the_order_of_time() -> None:
     assert fetched((CPU, body(({"instance": "n1"}, values)))).nodes["n1"]["cpu_cores_last"] == 4
 
 
-def test_two_series_of_one_node_are_both_dropped() -> None:
+def test_two_series_of_a_node_are_both_dropped() -> None:
     found = fetched(
         (CPU, body(({"instance": "n1:1"}, steps("1")), ({"instance": "n1:2"}, steps("2")),
                    ({"instance": "n2"}, steps("3")))),
@@ -192,7 +192,7 @@ def test_an_invalid_answer_is_an_error(answer: bytes) -> None:
         read_matrix(answer)
 
 
-def test_the_text_of_an_error_is_kept() -> None:
+def test_the_text_of_an_error_is_reported() -> None:
     said = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error"}'
     with pytest.raises(ProviderError, match="bad_data: 1:3: parse error"):
         read_matrix(said)

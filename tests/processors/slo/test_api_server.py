@@ -47,7 +47,7 @@ def read(plane: ControlPlane, resource: str, name: str) -> Json:
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_others_published_is_taken_unchanged(plane: ControlPlane, name: str) -> None:
+def test_recorded_objects_are_accepted_unchanged(plane: ControlPlane, name: str) -> None:
     document = load(name)
     found = put(plane, document)
     strictly(found)
@@ -56,7 +56,7 @@ def test_what_others_published_is_taken_unchanged(plane: ControlPlane, name: str
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_an_object_that_says_everything_is_taken_unchanged(plane: ControlPlane, kind: Kind) -> None:
+def test_an_object_with_every_field_is_accepted_unchanged(plane: ControlPlane, kind: Kind) -> None:
     document = example(kind)
     found = put(plane, document)
     strictly(found)
@@ -83,7 +83,7 @@ THRESHOLD = "spec.resourceUsedThresholdWithBE"
         (1, "spec.hostApplications", {}, "must be of type array"),
     ],
 )
-def test_what_is_wrong_is_refused(
+def test_an_invalid_object_is_refused(
     plane: ControlPlane, kind: int, path: str, value: Any, says: str
 ) -> None:
     document = example(KINDS[kind])
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_refused(
         ("status.prodPeakMetric.resource.cpu", "1", "unknown field"),
     ],
 )
-def test_a_status_that_is_wrong_is_refused(
+def test_an_invalid_status_is_refused(
     plane: ControlPlane, path: str, value: Any, says: str
 ) -> None:
     document = example(KINDS[0])
@@ -113,7 +113,7 @@ def test_a_status_that_is_wrong_is_refused(
         plane.kubectl("replace", "--subresource=status", "-f", "-", given=text)
 
 
-def test_kubectl_prints_what_is_of_interest(plane: ControlPlane) -> None:
+def test_kubectl_prints_the_declared_columns(plane: ControlPlane) -> None:
     put(plane, load("nodemetric-master-01.yaml"))
     header, row = plane.kubectl("get", "nodemetrics", "master-01").splitlines()
     assert header.split() == ["NAME", "CPU", "MEMORY", "INTERVAL", "UPDATED", "AGE"]
@@ -124,6 +124,6 @@ def test_kubectl_prints_what_is_of_interest(plane: ControlPlane) -> None:
     assert row.split()[:3] == ["test-node", "true", "cpuset"]
 
 
-def test_kubectl_explains_a_field_in_our_words(plane: ControlPlane) -> None:
+def test_kubectl_explains_a_field(plane: ControlPlane) -> None:
     said = plane.kubectl("explain", "nodeslo.spec.cpuBurstStrategy.cfsQuotaBurstPercent")
     assert "Highest CPU quota, in percent of the limit." in said

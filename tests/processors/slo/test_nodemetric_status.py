@@ -66,7 +66,7 @@ def status(**values: Any) -> Json:
     return found
 
 
-def test_the_numbers_of_a_recorded_report_come_to_that_report() -> None:
+def test_the_status_equals_a_report_recorded_from_koordlet() -> None:
     """Given the numbers that koordlet had, we write what it wrote."""
     expected = load("nodemetric-master-01.yaml")["status"]
     found = status(
@@ -106,7 +106,7 @@ def test_the_numbers_of_a_recorded_report_come_to_that_report() -> None:
     assert found == expected
 
 
-def test_what_is_not_known_is_not_in_it() -> None:
+def test_unknown_amounts_are_missing_in_the_status() -> None:
     assert status() == {
         "updateTime": "2023-11-14T22:13:20Z",
         "nodeMetric": {"nodeUsage": {}, "systemUsage": {}},
@@ -115,14 +115,14 @@ def test_what_is_not_known_is_not_in_it() -> None:
     }
 
 
-def test_what_is_known_in_part_is_there_in_part() -> None:
+def test_partly_known_amounts_are_written_in_part() -> None:
     found = status(usage=usage(1.0, None), prod_peak=usage(None, 5.0))
     assert found["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1"}}
     assert found["prodPeakMetric"] == {"resource": {"resources": {"memory": "5"}}}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0, 1e300])
-def test_what_is_no_amount_is_not_known(bad: float) -> None:
+def test_invalid_amounts_are_unknown(bad: float) -> None:
     found = status(usage=usage(bad, bad), prod_reclaimable=usage(bad, bad))
     assert found["nodeMetric"]["nodeUsage"] == {}
     assert "prodReclaimableMetric" not in found
@@ -170,7 +170,7 @@ def test_pods_and_applications_are_sorted_by_name_and_omit_unset_classes() -> No
     assert "priority" not in found["hostApplicationMetric"][0]
 
 
-def test_pods_are_named_by_what_the_window_knows() -> None:
+def test_pods_get_names_and_classes_from_the_window() -> None:
     known = [
         known_pod("u2", name="web", pod_class="prod", qos="LS"),
         known_pod("u1", name="job", namespace="batch", pod_class="batch", qos="BE"),
@@ -185,7 +185,7 @@ def test_pods_are_named_by_what_the_window_knows() -> None:
     )
 
 
-def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now() -> None:
+def test_a_deleted_pod_is_not_reported_beside_a_new_pod_of_its_name() -> None:
     old, new = (row_of_pod(known_pod(uid, name="db-0", pod_class="prod")) for uid in ("u1", "u2"))
     view = NodeView(None, {"u1": deleted_row(old), "u2": new})
     window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
@@ -193,7 +193,7 @@ def test_a_pod_that_is_gone_is_not_reported_beside_the_one_that_has_its_name_now
     assert (found.name, found.pod_usage) == ("db-0", resource_map(usage(2.0, 20.0)))
 
 
-def test_pods_of_a_window_of_which_nothing_is_known_have_no_names() -> None:
+def test_unknown_and_unnamed_pods_are_not_reported() -> None:
     window = logged(joined(NODE_ROW, pod_row("u2")))
     assert pods_of(window, np.ones((1, 2))) == ()
     unnamed = view_of(known_pod("u2", name=""))
@@ -234,7 +234,7 @@ def parse_quantity_fits(amount: int, factor: int) -> bool:
     ("millicores", "text"),
     [(0, "0"), (1, "1m"), (515, "515m"), (1000, "1"), (1500, "1500m"), (3_000_000, "3k")],
 )
-def test_millicores(millicores: int, text: str) -> None:
+def test_millicores_as_quantities(millicores: int, text: str) -> None:
     assert cpu_quantity(millicores) == text
 
 
@@ -245,5 +245,5 @@ def test_millicores(millicores: int, text: str) -> None:
         (2000, "2000"), (5_862_330_450, "5862330450"), (5712464 * KI, "5712464Ki"), (KI**3, "1Gi"),
     ],
 )  # fmt: skip
-def test_bytes(size: int, text: str) -> None:
+def test_bytes_as_quantities(size: int, text: str) -> None:
     assert memory_quantity(size) == text

@@ -19,13 +19,13 @@ from tests.processors.slo.recorded import FOLDER, Json, everything, load, names,
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_others_published_is_read_and_written_as_it_is(name: str) -> None:
+def test_recorded_objects_are_read_and_written_unchanged(name: str) -> None:
     document = load(name)
     read = strictly(document)
     assert json.loads(msgspec.json.encode(read)) == document
 
 
-def test_every_file_says_where_it_is_from() -> None:
+def test_every_recorded_file_has_a_provenance() -> None:
     said = (FOLDER / "PROVENANCE.md").read_text()
     files = {path.name for path in FOLDER.iterdir()} - {"PROVENANCE.md"}
     assert {*re.findall(r"`([\w-]+\.yaml)`", said)} == files
@@ -49,7 +49,7 @@ def test_every_file_says_where_it_is_from() -> None:
         ("apiVersion", "slo.koordinator.sh/v1beta1", "apiVersion"),
     ],
 )
-def test_reading_without_mercy_names_what_is_wrong(path: str, value: Any, says: str) -> None:
+def test_strict_reading_names_the_invalid_field(path: str, value: Any, says: str) -> None:
     document = changed(load("nodemetric-master-01.yaml"), path, value)
     if path == "kind":
         with pytest.raises(msgspec.ValidationError, match=re.escape(says)):
@@ -59,13 +59,13 @@ def test_reading_without_mercy_names_what_is_wrong(path: str, value: Any, says: 
         strictly(document)
 
 
-def test_what_a_newer_koordinator_writes_is_read_over() -> None:
+def test_fields_of_a_newer_koordinator_are_ignored() -> None:
     document = changed(load("nodeslo-dispatched.yaml"), "spec.newStrategy", {"enable": True})
     read = msgspec.convert(document, NodeSLO)
     assert read == msgspec.convert(load("nodeslo-dispatched.yaml"), NodeSLO)
 
 
-def test_what_is_not_known_is_not_written() -> None:
+def test_unset_fields_are_not_written() -> None:
     assert msgspec.json.encode(PodMetric(name="a")) == b'{"name":"a"}'
 
 
@@ -84,14 +84,14 @@ def changed(document: Json, path: str, value: Any) -> Json:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_the_definitions_are_those_of_the_structs(kind: Kind) -> None:
+def test_the_definitions_on_disk_equal_the_structs(kind: Kind) -> None:
     text = path_of(kind).read_text()
     assert text == text_of(kind), "python -m tests.crds writes them anew"
     assert yaml.safe_load(text) == definition(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_definition_is_as_koordinator_has_it(kind: Kind) -> None:
+def test_a_definition_has_koordinators_names(kind: Kind) -> None:
     found = definition(kind)
     assert found["metadata"]["name"] == f"{kind.name.lower()}s.slo.koordinator.sh"
     assert found["spec"]["scope"] == "Cluster"
@@ -101,7 +101,7 @@ def test_a_definition_is_as_koordinator_has_it(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_an_object_that_says_everything_is_read(kind: Kind) -> None:
+def test_an_object_with_every_field_is_read(kind: Kind) -> None:
     strictly(example(kind))
 
 
@@ -322,7 +322,7 @@ def test_names_of_fields_and_words_of_aggregation() -> None:
         ("", False), ("5 Gi", False), ("1,5", False), ("Gi", False), ("5gi", False), ("NaN", False),
     ],
 )  # fmt: skip
-def test_quantities_are_known_by_their_pattern(text: str, fits: bool) -> None:
+def test_the_pattern_of_quantities_matches_kubernetes(text: str, fits: bool) -> None:
     usage = schema_of(KINDS[0])["properties"]["status"]["properties"]["nodeMetric"]["properties"]
     amounts = usage["nodeUsage"]["properties"]["resources"]["additionalProperties"]
     assert bool(re.search(amounts["pattern"], text)) is fits

@@ -51,7 +51,7 @@ def test_averages_are_over_the_windows_within_the_time() -> None:
     assert found.node[0] == sum(range(2, 12)) / 10
 
 
-def test_a_pod_counts_in_the_windows_in_which_it_was_there() -> None:
+def test_a_pod_counts_in_the_windows_that_list_it() -> None:
     windows = [
         window(0, pod("a", 1.0), pod("gone", 9.0)),
         window(1, pod("a", 3.0)),
@@ -63,12 +63,12 @@ def test_a_pod_counts_in_the_windows_in_which_it_was_there() -> None:
     assert found.host_apps[:, 0].tolist() == [1.0]
 
 
-def test_a_pod_that_comes_back_under_its_uid_begins_anew() -> None:
+def test_a_pod_that_returns_under_its_uid_starts_empty() -> None:
     windows = [window(0, pod("a", 9.0)), window(1), window(2, pod("a", 1.0))]
     assert rolled(windows).pods[:, 0].tolist() == [1.0]
 
 
-def test_what_is_not_known_is_not_averaged() -> None:
+def test_unknown_usage_is_not_averaged() -> None:
     windows = [
         window(0, pod("a", 1.0, None), pod("b", None, None)),
         window(1, pod("a", None, 512.0), pod("b", None, None)),
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_not_averaged() -> None:
     assert np.isnan(found.system).all(), "a pod's part would pass for the system's"
 
 
-def test_a_window_that_saw_less_counts_less() -> None:
+def test_windows_count_by_their_coverage() -> None:
     windows = [
         window(0, node={"cpu_cores_avg": 1.0, "coverage": 1.0}),
         window(1, node={"cpu_cores_avg": 4.0, "coverage": 0.5}),
@@ -99,36 +99,36 @@ def test_windows_count_by_their_length() -> None:
     assert found.span_ms == 150_000
 
 
-def test_a_window_longer_than_the_time_is_kept() -> None:
+def test_a_window_longer_than_the_aggregation_time_counts() -> None:
     found = rolled([window(0), window(1, node={"cpu_cores_avg": 7.0})], seconds=10)
     assert (found.node[0], found.span_ms) == (7.0, 30_000)
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(2**62, 2), (60, 2), (59, 1), (0, 1), (-1, 1)])
-def test_any_time_can_be_asked_for(seconds: int, kept: int) -> None:
+def test_any_aggregation_time_is_allowed(seconds: int, kept: int) -> None:
     assert rolled([window(0), window(1)], seconds).span_ms == kept * 30_000
 
 
 @pytest.mark.parametrize("end", [1, 0, -5])
-def test_a_window_that_is_no_later_is_left_out(end: int) -> None:
+def test_a_window_that_does_not_end_later_is_refused(end: int) -> None:
     windows = [window(0), window(1), window(end, node={"cpu_cores_avg": 90.0})]
     assert rolled(windows).node[0] == 4.0
 
 
-def test_another_machine_begins_anew() -> None:
+def test_another_machine_starts_empty() -> None:
     windows = [window(0, pod("a", 9.0)), window(2, pod("a", 1.0), machine_id="m2")]
     found = rolled(windows)
     assert (found.pods[0, 0], found.span_ms) == (1.0, 30_000)
 
 
-def test_two_machines_of_one_name_do_not_take_turns() -> None:
+def test_two_machines_of_one_name_do_not_alternate() -> None:
     rolling = Rolling()
     windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
     taken = [rolling.apply([one], [300], POLICY)[0] for one in windows]
     assert taken == [True, False, True, False, True]
 
 
-def test_a_departure_ends_a_node_also_within_one_call() -> None:
+def test_a_departure_removes_a_node_within_one_call() -> None:
     rolling = Rolling()
     rolling.apply([window(0), departure("node-1", 1)], [300, 300], POLICY)
     assert (len(rolling), rolling.read("node-1")) == (0, None)
@@ -141,12 +141,12 @@ def test_a_departure_ends_a_node_also_within_one_call() -> None:
     assert len(rolling) == 0
 
 
-def test_each_window_has_its_time() -> None:
+def test_each_window_needs_an_aggregation_time() -> None:
     with pytest.raises(ValueError):
         Rolling().apply([window(0), window(1)], [300], POLICY)
 
 
-def test_nodes_keep_apart_and_each_has_its_time() -> None:
+def test_nodes_are_independent_and_have_their_own_aggregation_time() -> None:
     rolling = Rolling()
     for end in range(4):
         one = window(end, node={"cpu_cores_avg": float(end)})
@@ -164,7 +164,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 4), USAGE, PODS), min_size=1, max_size
 
 
 @given(STEPS, st.sampled_from([30, 90, 300]))
-def test_averages_are_those_of_the_slow_way(
+def test_averages_equal_a_slow_reference(
     steps: list[tuple[int, float | None, dict[str, tuple[float | None, float | None]]]],
     seconds: int,
 ) -> None:

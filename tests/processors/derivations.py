@@ -38,7 +38,7 @@ def numbers(document: Any) -> set[float]:
 
 def check(lines: list[str], inputs: set[float]) -> Checked:
     """Compute every line again; AssertionError names the first that does not hold."""
-    found, known, before = Checked([], []), CONSTANTS | inputs, list[float]()
+    actual, known, before = Checked([], []), CONSTANTS | inputs, list[float]()
     for line in lines:
         text = line.strip()
         if not text:
@@ -54,7 +54,7 @@ def check(lines: list[str], inputs: set[float]) -> Checked:
             for addend in before[len(before) - count :]:
                 total += addend
             assert total == value, f"{line}: the lines above come to {total!r}"
-            found.sums.append((text[: summed.start()], value))
+            actual.sums.append((text[: summed.start()], value))
             before.clear()
         elif " = " in text:
             label, _, rest = text.rpartition(": ")
@@ -63,12 +63,12 @@ def check(lines: list[str], inputs: set[float]) -> Checked:
             assert reader.value == value, f"{line}: it is {reader.value!r}"
             strange = reader.numbers - known
             assert not strange, f"{line}: nobody said where {strange} come from"
-            found.steps.append((label, value))
+            actual.steps.append((label, value))
         else:
             assert value in known, f"{line}: this is not in the record"
         before.append(value)
         known.add(value)
-    return found
+    return actual
 
 
 def _value(text: str) -> float | None:

@@ -174,5 +174,5 @@ def rows(draw: st.DrawFn) -> Sequence[Row]:
         **draw(values),
         **{n: draw(points) for n in LIST_COLUMNS},
     }
-    found = [node, *({"kind": kind, "id": uid, **draw(values)} for kind, uid in others)]
-    return draw(st.permutations(found))
+    result = [node, *({"kind": kind, "id": uid, **draw(values)} for kind, uid in others)]
+    return draw(st.permutations(result))

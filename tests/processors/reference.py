@@ -13,11 +13,11 @@ from fractions import Fraction
 
 def bucket_of(starts: Sequence[float], value: float) -> int:
     """By walking the edges."""
-    found = 0
+    result = 0
     for i, start in enumerate(starts):
         if value >= start:
-            found = i
-    return found
+            result = i
+    return result
 
 
 @dataclass

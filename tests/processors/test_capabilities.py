@@ -90,9 +90,9 @@ def _recomputed(windows: int, which: str, r: int) -> float:
     slow = SlowHistogram(layout.starts.tolist())
     for i in range(windows):
         slow.add(_usage(i)[which][r], Fraction(2.0 ** (30.0 * (i - windows) / half_life)))
-    found = slow.quantile(Fraction((95, 98)[r], 100))
-    assert found is not None
-    return found
+    result = slow.quantile(Fraction((95, 98)[r], 100))
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("windows", [1, 60])
@@ -140,12 +140,12 @@ def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_la
     last = 3
     bank.apply([window(i, [A_POD]) for i in range(1, last + 1)])
     assert _peaks(bank).pod_samples.tolist() == [[3, 3]]
-    kept = last + 1_800_000 // LENGTH_MS
-    for i in range(last + 1, kept + 1):
+    remaining = last + 1_800_000 // LENGTH_MS
+    for i in range(last + 1, remaining + 1):
         (outcome,) = bank.apply([window(i)])
         assert outcome.expired == ()
     assert decode(bank.state_of("node-a")).uids == ("a",)
-    (outcome,) = bank.apply([window(kept + 1)])
+    (outcome,) = bank.apply([window(remaining + 1)])
     assert outcome.expired == ("a",)
     assert decode(bank.state_of("node-a")).uids == ()
     assert bank.num_rows == len(ENTITIES)
@@ -193,8 +193,8 @@ def test_state_is_restored_bit_by_bit_and_deleted_pods_are_dropped() -> None:
     after.restore("node-a", before.state_of("node-a"))
     undisturbed = whole.apply([*first, *rest])[len(first) :]
     assert after.apply(rest) == undisturbed
-    gone = [outcome.end_ms for outcome in undisturbed if outcome.expired == ("b",)]
-    assert gone == [START_MS + 4 * LENGTH_MS + 1_800_000 + LENGTH_MS]
+    removed = [outcome.end_ms for outcome in undisturbed if outcome.expired == ("b",)]
+    assert removed == [START_MS + 4 * LENGTH_MS + 1_800_000 + LENGTH_MS]
     assert after.state_of("node-a") == whole.state_of("node-a")
 
 

@@ -51,10 +51,10 @@ def test_merging_is_adding_one_after_the_other(
         histogram.merge(merged, other)
         assert merged.tobytes() == both.tobytes()
         fractions = (0.0, 0.5, 0.95, 1.0)
-        found = histogram.quantiles(merged, layout, fractions)
+        result = histogram.quantiles(merged, layout, fractions)
         rows, at = _row(first + second)
         asked = rows.quantile(np.repeat(at, 4), np.repeat(fractions, 2).reshape(-1, 2))
-        assert found[:, 0].tobytes() == asked[:, r].tobytes()
+        assert result[:, 0].tobytes() == asked[:, r].tobytes()
 
 
 @given(SAMPLES.filter(bool), st.lists(st.floats(0, 1), min_size=2, max_size=20))
@@ -66,11 +66,11 @@ def test_percentiles_rise_with_their_fraction(
     rows, at = _row(samples)
     asked = np.repeat(sorted(fractions), 2).reshape(-1, 2)
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
-        found = rows.quantile(np.repeat(at, len(asked)), asked)[:, r]
-        assert (np.diff(found) >= 0).all()
+        result = rows.quantile(np.repeat(at, len(asked)), asked)[:, r]
+        assert (np.diff(result) >= 0).all()
         values = [min(value * (GIB if r else 1.0), layout.starts[-1]) for value, _ in samples]
-        assert min(values) <= found[0]
-        assert found[-1] <= layout.ends[layout.find(max(values))]
+        assert min(values) <= result[0]
+        assert result[-1] <= layout.ends[layout.find(max(values))]
 
 
 STEPS = st.lists(
@@ -129,8 +129,8 @@ def test_learned_values_agree_with_fifty_digits(
             int(np.argmax(running >= f)) for f in (FRACTIONS[r] - 1e-12, FRACTIONS[r] + 1e-12)
         }
         expected = {0.0} if not any(values) else {float(layout.ends[bucket]) for bucket in reached}
-        found = peaks.predictors["percentile"]
-        assert {found.raw[0, r], found.pod_raw[0, r]} <= expected
+        result = peaks.predictors["percentile"]
+        assert {result.raw[0, r], result.pod_raw[0, r]} <= expected
 
 
 FRACTIONS = (0.95, 0.98)

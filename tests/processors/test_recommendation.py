@@ -52,7 +52,7 @@ def states(windows: Sequence[NodeWindow], config: ModelConfig = FAST) -> dict[st
 
 
 def recommended(
-    found: Mapping[str, bytes],
+    result: Mapping[str, bytes],
     owners: Mapping[str, PodOwner],
     config: ModelConfig = FAST,
     order: Sequence[str] = (),
@@ -60,8 +60,8 @@ def recommended(
     """By owner, where nodes are added in this order; every pod is on every node, as it were."""
     workloads = WorkloadSums(config)
     numbers = {uid: workloads.count(owner) for uid, owner in owners.items()}
-    for node in order or found:
-        workloads.add(node, found[node], numbers)
+    for node in order or result:
+        workloads.add(node, result[node], numbers)
     return {one.owner: one for one in workloads.recommendations()}
 
 
@@ -94,8 +94,8 @@ def slowly(
         for end, *usage in own:
             age = (newest - end) * LENGTH_MS / profile.half_life_ms[resource]
             histogram.add(usage[resource], Fraction(2.0**-age))
-    found = {histogram.quantile(Fraction(fraction) + Fraction(step, 10**9)) for step in (-1, 0, 1)}
-    return {value for value in found if value is not None}
+    result = {histogram.quantile(Fraction(fraction) + Fraction(step, 10**9)) for step in (-1, 0, 1)}
+    return {value for value in result if value is not None}
 
 
 SAMPLES = st.lists(
@@ -114,9 +114,9 @@ PLACES = st.dictionaries(
 def test_pods_on_many_nodes_are_one_histogram_of_all_samples(
     series: dict[tuple[str, str], list[tuple[int, float, float]]], order: list[str]
 ) -> None:
-    found = states(windows_of(series))
-    order = [node for node in order if node in found]
-    web = recommended(found, dict.fromkeys("pqr", WEB), order=order)[WEB]
+    result = states(windows_of(series))
+    order = [node for node in order if node in result]
+    web = recommended(result, dict.fromkeys("pqr", WEB), order=order)[WEB]
     assert web.pods == 3
     for r, advice in enumerate((web.cpu, web.memory)):
         assert (advice.pods, advice.samples) == (len(series), sum(map(len, series.values())))
@@ -139,10 +139,10 @@ def test_pods_on_many_nodes_are_one_histogram_of_all_samples(
 def test_the_order_of_nodes_does_not_matter(
     series: dict[tuple[str, str], list[tuple[int, float, float]]],
 ) -> None:
-    found = states(windows_of(series))
+    result = states(windows_of(series))
     one, *others = (
-        recommended(found, {"p": WEB, "q": WEB, "r": DB}, order=order)
-        for order in permutations(found)
+        recommended(result, {"p": WEB, "q": WEB, "r": DB}, order=order)
+        for order in permutations(result)
     )
     for other in others:
         assert {owner: advice.cpu.samples for owner, advice in one.items()} == {
@@ -190,8 +190,8 @@ def test_the_recommendation_for_one_pod_equals_its_predictors(
 def test_bounds_are_as_wide_as_the_history_is_short(
     days: float, lower: float, upper: float
 ) -> None:
-    found = bounds(np.array([[10.0], [20.0], [30.0]]), np.array([days]), 0.025)
-    assert [float(bound[0]) for bound in found] == [
+    result = bounds(np.array([[10.0], [20.0], [30.0]]), np.array([days]), 0.025)
+    assert [float(bound[0]) for bound in result] == [
         pytest.approx(10 * 1.15 * lower, rel=0.012), 20 * 1.15,
         pytest.approx(30 * 1.15 * upper, rel=0.001),
     ]  # fmt: skip
@@ -228,8 +228,8 @@ def unknown(advice: Advice) -> bool:
 
 def test_without_samples_nothing_is_recommended() -> None:
     blind = [window(i, [Pod("p", (1.0, math.nan))]) for i in range(3)]
-    found = recommended(states(blind), {"p": WEB, "elsewhere": WEB, "q": DB})
-    web, db = found[WEB], found[DB]
+    result = recommended(states(blind), {"p": WEB, "elsewhere": WEB, "q": DB})
+    web, db = result[WEB], result[DB]
     assert (web.pods, web.cpu.pods, web.cpu.samples, web.known) == (2, 1, 3, True)
     assert unknown(web.memory)
     assert unknown(db.cpu)
@@ -247,19 +247,19 @@ def test_idle_pods_get_the_floor() -> None:
 
 
 def test_pods_without_an_owner_are_counted_as_strangers() -> None:
-    found = states([window(i, [Pod("p", (1.0, GIB)), Pod("q", (9.0, GIB))]) for i in range(3)])
+    result = states([window(i, [Pod("p", (1.0, GIB)), Pod("q", (9.0, GIB))]) for i in range(3)])
     workloads = WorkloadSums(FAST)
-    workloads.add("node-a", found["node-a"], {"p": workloads.count(WEB)})
+    workloads.add("node-a", result["node-a"], {"p": workloads.count(WEB)})
     (web,) = workloads.recommendations()
     assert (workloads.strangers, web.cpu.pods) == (1, 1)
     assert web.cpu.peak_max < 2.0
 
 
 def test_a_state_that_does_not_fit_adds_nothing() -> None:
-    found = states([window(1, [Pod("p", (1.0, GIB))])])
+    result = states([window(1, [Pod("p", (1.0, GIB))])])
     workloads = WorkloadSums(replace(FAST, profile=VPA))
     numbers = {"p": workloads.count(WEB)}
-    for node, state in (("node-a", found["node-a"]), ("node-a", b"nothing"), ("node-b", b"")):
+    for node, state in (("node-a", result["node-a"]), ("node-a", b"nothing"), ("node-b", b"")):
         with pytest.raises(CheckpointError):
             workloads.add(node, state, numbers)
     (web,) = workloads.recommendations()
@@ -292,16 +292,16 @@ def test_pods_of_several_profiles_are_decayed_to_one_time_and_one_layout() -> No
     config = replace(FAST, class_profiles={"batch": replace(VPA, half_life_seconds=(120.0, 120.0))})
     pods = [Pod("p", (1.0, GIB)), Pod("q", (6.0, 6 * GIB), "batch")]
     quiet = [window(10 + i, node="node-b") for i in range(3)]
-    found = states([*(window(i, pods) for i in range(10)), *quiet], config)
+    result = states([*(window(i, pods) for i in range(10)), *quiet], config)
     owners = {"p": WEB, "q": WEB}
-    both = recommended(found, owners, config)[WEB]
+    both = recommended(result, owners, config)[WEB]
     # At the newest window of the node that has them ten of one are worth more than of the other:
     # a half-life of 600 s leaves 5 to 1 of 120 s, 1 + 1/2 + .. = 2.
     weights = [sum(0.5 ** (i * 120 / half_life) for i in range(10)) for half_life in (600.0, 120.0)]
     assert 0.7 < weights[0] / sum(weights) < 0.9
     assert 6.0 * 1.15 <= both.cpu.target <= 6.6 * 1.15
     assert 1.0 <= both.cpu.lower <= 1.1 * 1.15
-    assert recommended(found, owners, config, order=[*found][::-1])[WEB] == both
+    assert recommended(result, owners, config, order=[*result][::-1])[WEB] == both
 
 
 @pytest.mark.parametrize("order", [NODES[:2], NODES[1::-1]])
@@ -311,11 +311,11 @@ def test_samples_of_long_ago_weigh_next_to_nothing(order: tuple[str, ...]) -> No
         ("node-a", "p"): [(i, 50.0, 50 * GIB) for i in range(20)],
         ("node-b", "q"): [(5000 + i, 1.0, GIB) for i in range(3)],
     }
-    found = states(windows_of(series))
-    web = recommended(found, {"p": WEB, "q": WEB}, order=order)[WEB]
+    result = states(windows_of(series))
+    web = recommended(result, {"p": WEB, "q": WEB}, order=order)[WEB]
     assert web.cpu.target < 1.1 * 1.15
     assert web.cpu.peak_max >= 50.0
-    alone = recommended(found, {"p": WEB, "q": DB}, order=order)
+    alone = recommended(result, {"p": WEB, "q": DB}, order=order)
     assert alone[WEB].cpu.target >= 50 * 1.15
 
 
@@ -330,10 +330,10 @@ def test_many_owners_are_as_if_each_were_alone(monkeypatch: pytest.MonkeyPatch) 
         for i in range(600)
     }
     owners = {uid: PodOwner("Job", "ns", f"job-{int(uid[4:]) // 2:03}") for _, uid in series}
-    found = states(windows_of(series))
-    together = recommended(found, owners)
+    result = states(windows_of(series))
+    together = recommended(result, owners)
     assert [*together] == sorted(together)
     assert len(together) == 300
     for owner in [*together][::37]:
         own = {uid: of for uid, of in owners.items() if of == owner}
-        assert recommended(found, own)[owner] == together[owner]
+        assert recommended(result, own)[owner] == together[owner]

@@ -157,9 +157,9 @@ def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeView]]) -> list[
     ]
 
 
-def _window(offset: int, node: str, end: int, found: Sequence[Row], view: NodeView) -> Window:
+def _window(offset: int, node: str, end: int, result: Sequence[Row], view: NodeView) -> Window:
     of = header(node, end)
-    return join(read(*found, of=of), view, DEFAULT, sample_offset=offset,
+    return join(read(*result, of=of), view, DEFAULT, sample_offset=offset,
                 appended_ms=END_MS + end * 30_000)  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _busy_node(random: np.random.Generator, most: int) -> tuple[list[Row], NodeV
     random.shuffle(listed)
     entities = [("node", ""), *(("pod", f"p{i}") for i in listed), ("host_app", "a"),
                 ("host_app", "b"), ("host_app", "c")]  # fmt: skip
-    found: list[Row] = [
+    result: list[Row] = [
         {
             "kind": kind, "id": uid, "coverage": 0.9,
             "cpu_cores_p90": cpu, "cpu_cores_avg": cpu / 3,
@@ -234,7 +234,7 @@ def _busy_node(random: np.random.Generator, most: int) -> tuple[list[Row], NodeV
         )
         for i in range(0, most, 2)
     ]  # fmt: skip
-    return found, view_of(*pods)
+    return result, view_of(*pods)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -247,4 +247,4 @@ def test_the_busy_log_crosses_both_ways_of_summing_and_moves_references() -> Non
     counts = [len(decode_window(record.value).rows) for record in log]
     assert max(counts) < 512 < sum(counts[:4])
     whole = run(log, always(100))
-    assert all(len(found) == 12 for found in whole.records.values())
+    assert all(len(result) == 12 for result in whole.records.values())

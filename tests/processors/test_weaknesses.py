@@ -55,21 +55,21 @@ def _cut(cores: float) -> float:
 def test_percentiles_are_fixed() -> None:
     """Upstream has p95 of cpu and p98 of memory for all; ours are settings, for a class too."""
     usage = [(0.5, GIB)] * 7 + [(2.0, 2 * GIB)] * 3
-    found = {}
+    result = {}
     for name, classes in {"usual": {}, "own": {"batch": {"cpu": 0.5, "memory": 0.5}}}.items():
         bank = _bank(options={"percentile": {"cpu": 0.9, "classes": classes}})
         for i, used in enumerate(usage):
             bank.apply([window(i, [Pod("a", used), Pod("b", used, "batch")])])
-        found[name] = _peaks(bank).predictors["percentile"]
+        result[name] = _peaks(bank).predictors["percentile"]
     cpu = {cores: CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)] for cores in (0.5, 2.0)}
     memory = {size: MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(size)] for size in (GIB, 2 * GIB)}
     high, low = [cpu[2.0], memory[2 * GIB]], [cpu[0.5], memory[GIB]]
     batch = ENTITIES.index("batch")
-    assert found["usual"].pod_raw.tolist() == [high, high]
-    assert found["own"].pod_raw.tolist() == [high, low]
-    assert found["usual"].raw[batch].tolist() == high
-    assert found["own"].raw[batch].tolist() == low
-    assert found["own"].raw[PROD].tolist() == high
+    assert result["usual"].pod_raw.tolist() == [high, high]
+    assert result["own"].pod_raw.tolist() == [high, low]
+    assert result["usual"].raw[batch].tolist() == high
+    assert result["own"].raw[batch].tolist() == low
+    assert result["own"].raw[PROD].tolist() == high
 
 
 def test_cold_start_is_not_handled_in_the_class_view() -> None:
@@ -210,8 +210,8 @@ def test_a_pod_with_failed_metrics_raises_the_system_model() -> None:
         whole.apply([window(i, [Pod("a", (4.0, GIB)), Pod("b", (1.0, GIB))], usage=(5.5, 4 * GIB))])
     peaks, expected = _peaks(bank), _peaks(whole)
     assert peaks.samples[SYSTEM].tolist() == [19, 9]
-    found = peaks.predictors["percentile"].raw[SYSTEM]
-    assert found.tolist() == expected.predictors["percentile"].raw[SYSTEM].tolist()
+    result = peaks.predictors["percentile"].raw[SYSTEM]
+    assert result.tolist() == expected.predictors["percentile"].raw[SYSTEM].tolist()
 
 
 def test_a_pod_with_failed_metrics_leaves_the_report() -> None:
@@ -234,17 +234,17 @@ def test_a_deleting_pod_leaves_the_peak_while_it_still_runs() -> None:
         when: [Pod("a", (0.5, GIB)), Pod("b", (0.25, GIB), requests=(3000.0, GIB), **state)]
         for when, state in states.items()
     }  # fmt: skip
-    found = {}
+    result = {}
     for i, (when, listed) in enumerate(pods.items(), 1):
         bank.apply([window(i, listed, usage=(0.75, 2 * GIB))])
-        found[when] = _prod(bank)
+        result[when] = _prod(bank)
     both = _milli(0.5) + _milli(0.25)
-    assert [prod.pods_peak[0] for prod in found.values()] == [both, both, _milli(0.5)]
+    assert [prod.pods_peak[0] for prod in result.values()] == [both, both, _milli(0.5)]
     left = 1000.0 - _milli(0.5)
-    assert [prod.pods_amount[0] for prod in found.values()] == [
+    assert [prod.pods_amount[0] for prod in result.values()] == [
         left + 3000.0 - _milli(0.25), left, left,
     ]  # fmt: skip
-    assert [prod.requests[0] for prod in found.values()] == [4000.0, 1000.0, 1000.0]
+    assert [prod.requests[0] for prod in result.values()] == [4000.0, 1000.0, 1000.0]
 
 
 def test_a_deleting_pod_on_a_full_node_leaves_no_room() -> None:

@@ -38,9 +38,9 @@ def budget(allowed: int | None, selector: Any = None) -> DisruptionBudget:
 def test_a_budget_refuses_more_evictions_than_it_allows(
     allowed: int | None, pods: list[PodRecord], says: str | None
 ) -> None:
-    found = exceeded_budget([budget(9), budget(allowed)], pods)
-    assert (found is None) == (says is None)
-    assert (says or "") in (found or "")
+    result = exceeded_budget([budget(9), budget(allowed)], pods)
+    assert (result is None) == (says is None)
+    assert (says or "") in (result or "")
 
 
 def test_expressions_select_as_in_kubernetes_and_a_missing_selector_selects_no_pod() -> None:

@@ -48,9 +48,9 @@ def test_the_replaced_state_may_be_damaged() -> None:
 
 
 def test_a_state_without_a_machine_gets_the_nodes_machine() -> None:
-    found = state_codec.decode(back(state_of(3, machine="")))
+    result = state_codec.decode(back(state_of(3, machine="")))
     learned = state_codec.decode(state_of(3, machine=""))
-    assert found == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
+    assert result == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
     damaged = state_codec.decode(back(state_of(3, machine=""), state_of(9)[:-1]))
     assert damaged == learned
 

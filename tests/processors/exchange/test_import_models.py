@@ -99,8 +99,8 @@ def test_the_ids_of_koordinator_are_our_entities() -> None:
         "__node-koord-prod__": "prod", "__node-koord-mid__": "mid",
         "__node-koord-batch__": "batch", "__node-koord-free__": "free", "0b6f-42": "0b6f-42",
     }  # fmt: skip
-    found = {uid: from_koordinator(koordinator(uid, stored(b3=10_000))).name for uid in ids}
-    assert found == ids
+    result = {uid: from_koordinator(koordinator(uid, stored(b3=10_000))).name for uid in ids}
+    assert result == ids
 
 
 def test_weights_come_back_as_they_were_stored() -> None:
@@ -229,10 +229,10 @@ def test_converting_to_another_layout_never_understates_and_preserves_weight(
             weights[min(bucket, source.num_buckets - 1)] += weight
     if not weights.any():
         return
-    found = converted(Histogram(source, weights, 0, 1), target)
-    assert found.sum() == pytest.approx(weights.sum())
+    result = converted(Histogram(source, weights, 0, 1), target)
+    assert result.sum() == pytest.approx(weights.sum())
     there = quantiles(weights[None], source, [fraction])[0, 0]
-    here = quantiles(found[None], target, [fraction])[0, 0]
+    here = quantiles(result[None], target, [fraction])[0, 0]
     # The running sums may differ in their last bit, and a quantile then by a bucket.
     lower = quantiles(weights[None], source, [max(fraction - 1e-9, 0.0)])[0, 0]
     assert here >= min(there, lower)
@@ -349,8 +349,8 @@ def test_a_file_of_the_future_is_refused_and_clocks_may_differ() -> None:
     weights[5] = 8.0
 
     def of(ahead_ms: int, reference_ms: int, first_ms: int | None = None) -> dict[str, Learned]:
-        found = Histogram(CPU_LAYOUT, weights, end_ms + reference_ms, 12 * HOUR_MS)
-        return {"node": Learned("node", (found, None), end_ms + ahead_ms, first_ms)}
+        result = Histogram(CPU_LAYOUT, weights, end_ms + reference_ms, 12 * HOUR_MS)
+        return {"node": Learned("node", (result, None), end_ms + ahead_ms, first_ms)}
 
     after(of(HOUR_MS, 13 * HOUR_MS))
     for learned in (

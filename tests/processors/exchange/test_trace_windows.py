@@ -104,8 +104,8 @@ def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
     rows += simple([5.0] * 6)[4:]
     table = table_of(rows)
     times = pa.array([START, START + 600, START + 1200, START + 1500], pa.timestamp("s", tz="UTC"))
-    found = table.set_column(0, "window_end", times)
-    one, other = (learned(read_trace(t, NODE, Strategy())).state_of(NODE) for t in (table, found))
+    result = table.set_column(0, "window_end", times)
+    one, other = (learned(read_trace(t, NODE, Strategy())).state_of(NODE) for t in (table, result))
     assert one == other
     ends = [w.header.window_end_ms // 1000 for w in read_trace(table, NODE, Strategy())]
     assert ends == [START, START + 600, START + 1200, START + 1500]

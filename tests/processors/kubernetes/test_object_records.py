@@ -190,8 +190,8 @@ def test_times_of_scheduling_and_initialization_come_from_conditions() -> None:
         at("PodScheduled", "True", "2023-11-14T21:13:31Z"),
         at("Initialized", "False", "2023-11-14T21:13:32Z"),
     ]
-    found = pod_record(tree)
-    assert (found.scheduled_at, found.initialized_at) == ("2023-11-14T21:13:31Z", None)
+    result = pod_record(tree)
+    assert (result.scheduled_at, result.initialized_at) == ("2023-11-14T21:13:31Z", None)
     tree["status"]["conditions"] = [at("PodScheduled", "True", "soon")]
     with pytest.raises(InvalidRecordError, match="PodScheduled"):
         pod_record(tree)

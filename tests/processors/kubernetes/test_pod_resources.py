@@ -145,21 +145,21 @@ def always(**stated: Any) -> dict[str, Any]:
 def test_requests_and_limits_of_another_resource(
     spec: dict[str, Any], requests: int | None, limits: int | None, name: str
 ) -> None:
-    found = record(**json.loads(json.dumps(spec).replace(DISK, name)))
-    assert (found.scalars or {}).get(name) == requests
-    assert limits_of(found).get(name) == limits
-    assert found.requests == found.limits == Resources()
+    result = record(**json.loads(json.dumps(spec).replace(DISK, name)))
+    assert (result.scalars or {}).get(name) == requests
+    assert limits_of(result).get(name) == limits
+    assert result.requests == result.limits == Resources()
 
 
 def test_pod_level_resources_are_cpu_memory_and_huge_pages() -> None:
     """As Kubernetes has it, which looks at nothing else there."""
     inner = container({PAGES: "4Mi", DISK: 1}, {PAGES: "4Mi", DISK: 3})
     whole = {"requests": {DISK: 50}, "limits": {PAGES: "64Mi", "memory": "1Gi", GPU: "no amount"}}
-    found = record(inner, resources=whole, overhead={PAGES: "2Mi"})
-    assert found.scalars == {PAGES: 66 << 20, DISK: 1}
-    assert found.scalar_limits == {PAGES: 66 << 20, DISK: 3}
-    assert found.limits == Resources(memory_bytes=1 << 30)
-    assert found.containers[0].scalars == {PAGES: 4 << 20, DISK: 1}
+    result = record(inner, resources=whole, overhead={PAGES: "2Mi"})
+    assert result.scalars == {PAGES: 66 << 20, DISK: 1}
+    assert result.scalar_limits == {PAGES: 66 << 20, DISK: 3}
+    assert result.limits == Resources(memory_bytes=1 << 30)
+    assert result.containers[0].scalars == {PAGES: 4 << 20, DISK: 1}
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_pod_level_resources_are_cpu_memory_and_huge_pages() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("name", [DISK, PAGES, GPU, BATCH_CPU])
 def test_quantities_of_every_suffix(name: str, quantity: str | int, amount: int | None) -> None:
-    found = record(container({name: 0}, {name: quantity}), overhead={name: quantity})
-    assert (found.scalars or {}).get(name) == amount
-    assert limits_of(found).get(name) == (amount and 2 * amount)
+    result = record(container({name: 0}, {name: quantity}), overhead={name: quantity})
+    assert (result.scalars or {}).get(name) == amount
+    assert limits_of(result).get(name) == (amount and 2 * amount)
 
 
 def test_scalar_limits_are_recorded_only_where_they_differ_from_requests() -> None:
@@ -207,10 +207,10 @@ _whole = st.builds(lambda requests, limits: {"requests": requests, "limits": lim
 
 
 def stated(of: dict[str, Any], kind: str, name: str) -> int | None:
-    found: int | None = of.get(kind, {}).get(name)
-    if found is None and kind == "requests" and name not in ("cpu", "memory"):
-        found = of.get("limits", {}).get(name)
-    return found
+    result: int | None = of.get(kind, {}).get(name)
+    if result is None and kind == "requests" and name not in ("cpu", "memory"):
+        result = of.get("limits", {}).get(name)
+    return result
 
 
 def needed(spec: dict[str, Any], kind: str, name: str) -> int | None:
@@ -238,8 +238,8 @@ def test_requests_and_limits_are_the_highest_need_at_any_moment(
     spec = {
         "containers": main, "initContainers": init, "resources": whole, "overhead": overhead,
     }  # fmt: skip
-    found = record(**spec)
-    requests, limits = by_name(found.requests), by_name(found.limits)
+    result = record(**spec)
+    requests, limits = by_name(result.requests), by_name(result.limits)
     for name in _names:
         request, limit = needed(spec, "requests", name), needed(spec, "limits", name)
         more = overhead.get(name)
@@ -248,8 +248,8 @@ def test_requests_and_limits_are_the_highest_need_at_any_moment(
         if name in requests:
             assert (requests[name], limits[name]) == (request, limit)
         else:
-            assert (found.scalars or {}).get(name, 0) == (request or 0)
-            assert limits_of(found).get(name, 0) == (limit or 0)
+            assert (result.scalars or {}).get(name, 0) == (request or 0)
+            assert limits_of(result).get(name, 0) == (limit or 0)
 
 
 def by_name(of: Resources) -> dict[str, int | None]:

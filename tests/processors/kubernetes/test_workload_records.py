@@ -31,14 +31,14 @@ def read(kind: str = "Deployment", **of: Any) -> WorkloadRecord:
 def test_replicas_and_ready_pods_of_each_kind(
     kind: str, spec: Any, status: Any, replicas: int | None, ready: int
 ) -> None:
-    found = read(kind, spec=spec, status=status)
-    assert (found.replicas, found.ready_replicas, found.budget) == (replicas, ready, None)
-    assert found.kind == kind
+    result = read(kind, spec=spec, status=status)
+    assert (result.replicas, result.ready_replicas, result.budget) == (replicas, ready, None)
+    assert result.kind == kind
 
 
 def test_a_budget_keeps_percentages_as_written() -> None:
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["cart"]}]}
-    found = read(
+    result = read(
         BUDGET,
         spec={"minAvailable": "50%", "selector": selector},
         status={
@@ -48,8 +48,8 @@ def test_a_budget_keeps_percentages_as_written() -> None:
             "expectedPods": 4,
         },
     )
-    assert found.selector == selector
-    assert found.budget == Budget(
+    assert result.selector == selector
+    assert result.budget == Budget(
         min_available="50%",
         disruptions_allowed=1,
         current_healthy=3,
@@ -67,10 +67,10 @@ def test_the_owner_is_the_controlling_reference() -> None:
         {"kind": "Other", "name": "p", "controller": None},
         {"kind": "Deployment", "name": "cart", "controller": True},
     ]
-    found = read(
+    result = read(
         "ReplicaSet", metadata={"name": "cart-1", "namespace": "s", "ownerReferences": owners}
     )
-    assert found.owner == Owner(kind="Deployment", name="cart")
+    assert result.owner == Owner(kind="Deployment", name="cart")
     assert read().owner is None
 
 

@@ -233,7 +233,7 @@ def test_sums_equal_those_of_a_loop_over_pods(
     def amounts(of: list[tuple[int, int]]) -> Any:
         return np.array(of, np.int64).reshape(len(pods), 2)
 
-    found = sums(
+    result = sums(
         Assigned(
             node=np.array([pod.node for pod in pods], np.int64),
             is_prod=np.array([pod.is_prod for pod in pods], bool),
@@ -252,7 +252,7 @@ def test_sums_equal_those_of_a_loop_over_pods(
     )
     for node in range(3):
         expected = sums_by_loop(pods, node, times[node], report)
-        assert [amounts[node].tolist() for amounts in found] == expected
+        assert [amounts[node].tolist() for amounts in result] == expected
 
 
 def test_a_deadline_after_initialization_comes_first() -> None:
@@ -283,7 +283,7 @@ def test_filter_and_score_equal_those_of_a_loop_over_nodes(
         np.array([math.nan if at is None else at for at in updated], float),
     )  # fmt: skip
     expired = ~is_fresh(1000.0 - nodes.updated_seconds, 180.0)
-    found = filter_score.judge(
+    result = filter_score.judge(
         nodes, np.array(asked), np.array(thresholds), expired, passes_expired=passes_expired
     )
     scores = filter_score.score(nodes, np.array(asked), expired, np.array(weights[:2]), weights[2])
@@ -303,9 +303,9 @@ def test_filter_and_score_equal_those_of_a_loop_over_nodes(
                     if math.floor(percent + 0.5) > thresholds[i][r]:
                         code = filter_score.USAGE
                         break
-        assert found.code[i] == code
+        assert result.code[i] == code
         if code == filter_score.USAGE:
-            assert (found.resource[i], found.percent[i]) == (r, percent)
+            assert (result.resource[i], result.percent[i]) == (r, percent)
         left = [
             (capacity[i][r] - used[r]) * 100 // capacity[i][r]
             if capacity[i][r] and used[r] <= capacity[i][r] else 0

@@ -21,9 +21,9 @@ def is_hot(usage: Usage, allocatable: Usage, **thresholds: int) -> bool:
         node="n", as_of="2026-01-01T00:00:00Z", generation=0, offset=0, epoch=0,
         window_seconds=30.0, coverage=1.0, usage=usage, allocatable=allocatable,
     )  # fmt: skip
-    found = hot_for(state, load_aware.SCORER.read({"usageThresholds": thresholds}), None)
-    assert found in ({FOR_PROD, FOR_OTHERS}, set())
-    return bool(found)
+    result = hot_for(state, load_aware.SCORER.read({"usageThresholds": thresholds}), None)
+    assert result in ({FOR_PROD, FOR_OTHERS}, set())
+    return bool(result)
 
 
 @pytest.mark.parametrize(

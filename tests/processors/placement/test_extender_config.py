@@ -15,8 +15,8 @@ HTTPS = Wanted("https://extender:8888", ca_file="/etc/ca.pem")
 def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
     """The problems of a good configuration with other values of its extender; None removes one."""
     tree = generated(HTTP._replace(mode=mode))
-    found = tree["extenders"][0] | extender
-    tree["extenders"] = [{key: value for key, value in found.items() if value is not None}]
+    result = tree["extenders"][0] | extender
+    tree["extenders"] = [{key: value for key, value in result.items() if value is not None}]
     return list(findings(tree, mode))
 
 
@@ -45,7 +45,7 @@ def test_each_mode_needs_its_own_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "where", "is_refused"),
+    ("stated", "where", "is_refused"),
     [
         ({"urlPrefix": "extender:8888"}, "urlPrefix", True),
         ({"urlPrefix": None}, "urlPrefix", True),
@@ -76,12 +76,12 @@ def test_each_mode_needs_its_own_configuration() -> None:
     ],
 )
 def test_problems_of_an_extender_are_found(
-    said: dict[str, Any], where: str, is_refused: bool
+    stated: dict[str, Any], where: str, is_refused: bool
 ) -> None:
-    (found,) = changed(**said)
-    assert found.where == f"extenders[0].{where}"
-    assert found.is_refused == is_refused
-    assert found.advice
+    (result,) = changed(**stated)
+    assert result.where == f"extenders[0].{where}"
+    assert result.is_refused == is_refused
+    assert result.advice
 
 
 def test_valid_durations_and_addresses_pass() -> None:
@@ -92,8 +92,8 @@ def test_valid_durations_and_addresses_pass() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "kubernetes.io/batch-cpu", None, 3])
 def test_only_extended_resources_can_be_managed(name: Any) -> None:
-    found = changed(managedResources=[{"name": name}])
-    assert [one.is_refused for one in found] == [True, False]
+    result = changed(managedResources=[{"name": name}])
+    assert [one.is_refused for one in result] == [True, False]
 
 
 def test_https_needs_a_ca() -> None:
@@ -103,12 +103,12 @@ def test_https_needs_a_ca() -> None:
     assert list(findings(tree, "act")) == []
     for tls in ({}, {"insecure": True}, {"insecure": False}, {"certFile": "mine.pem"}):
         tree["extenders"][0]["tlsConfig"] = tls
-        (found,) = findings(tree, "act")
-        assert found.where == "extenders[0].tlsConfig"
-        assert "not verified" in found.problem
+        (result,) = findings(tree, "act")
+        assert result.where == "extenders[0].tlsConfig"
+        assert "not verified" in result.problem
     tree["extenders"][0]["tlsConfig"] = {"insecure": True, "caFile": "/ca.pem"}
-    (found,) = findings(tree, "act")
-    assert found.is_refused
+    (result,) = findings(tree, "act")
+    assert result.is_refused
 
 
 OTHER = {
@@ -124,8 +124,8 @@ def test_other_extenders_are_checked_for_what_is_refused() -> None:
     assert list(findings(tree, "act")) == []
     # Theirs have nothing to do with how much ours counts.
     tree["profiles"] = []
-    (found,) = findings(tree, "act")
-    assert "a step of the extender's score is 10:" in found.problem
+    (result,) = findings(tree, "act")
+    assert "a step of the extender's score is 10:" in result.problem
     tree["extenders"][0] = OTHER | {"weight": 0, "httpTimeout": "soon"}
     assert [one.where for one in findings(tree, "act") if one.is_refused] == [
         "extenders[0].weight", "extenders[0].httpTimeout",
@@ -135,19 +135,19 @@ def test_other_extenders_are_checked_for_what_is_refused() -> None:
 def test_an_ambiguous_extender_is_reported() -> None:
     tree = generated(Wanted("http://ours:8888", "act"))
     tree["extenders"].append(OTHER)
-    (found,) = findings(tree, "act")
-    assert "cannot be told" in found.problem
-    assert not found.is_refused
+    (result,) = findings(tree, "act")
+    assert "cannot be told" in result.problem
+    assert not result.is_refused
     assert list(findings(tree, "act", "http://ours:8888/")) == []
-    (found,) = findings(tree, "act", "http://nobody:1")
-    assert found.is_refused
+    (result,) = findings(tree, "act", "http://nobody:1")
+    assert result.is_refused
 
 
 def test_an_extender_named_twice_is_reported() -> None:
     tree = generated(Wanted("http://springtide:8888", "act"))
     tree["extenders"] *= 2
-    (found,) = findings(tree, "act")
-    assert "there 2 times" in found.problem
+    (result,) = findings(tree, "act")
+    assert "there 2 times" in result.problem
 
 
 def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
@@ -161,15 +161,15 @@ def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
         {"profiles": [{"plugins": {"reserve": [{"enabled": []}]}}]},
     )  # fmt: skip
     for change in changes:
-        found = list(findings(generated(HTTP) | change, "observe"))
-        assert [one.is_refused for one in found] == [True], change
+        result = list(findings(generated(HTTP) | change, "observe"))
+        assert [one.is_refused for one in result] == [True], change
 
 
 def test_a_configuration_without_extenders_is_refused() -> None:
     tree = generated(HTTP._replace(mode="act"))
     del tree["extenders"]
-    (found,) = findings(tree, "act")
-    assert found.is_refused
+    (result,) = findings(tree, "act")
+    assert result.is_refused
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_configuration_without_extenders_is_refused() -> None:
 def test_plugins_that_score_by_requests_are_found(
     plugins: dict[str, Any], on: tuple[str, ...]
 ) -> None:
-    found = scored(**plugins)
-    assert [one.problem.split(" score by")[0] for one in found] == ([", ".join(on)] if on else [])
+    result = scored(**plugins)
+    assert [one.problem.split(" score by")[0] for one in result] == ([", ".join(on)] if on else [])
     assert bool(scored("observe", **plugins)) == (not on)
 
 
@@ -211,17 +211,17 @@ def test_required_plugins_must_stay_enabled() -> None:
         {"filter": {"disabled": [{"name": "*"}]}, "score": {"disabled": [{"name": "*"}]}},
     )
     for off in offs:
-        (found,) = scored(**off)
-        assert "does not run at filter" in found.problem
-    (found,) = scored(multiPoint={"disabled": [{"name": "*"}]})
-    assert found.is_refused
-    assert "queueSort and bind" in found.problem
+        (result,) = scored(**off)
+        assert "does not run at filter" in result.problem
+    (result,) = scored(multiPoint={"disabled": [{"name": "*"}]})
+    assert result.is_refused
+    assert "queueSort and bind" in result.problem
 
 
 def test_weights_decide_whether_scores_compete() -> None:
     heavy = {"enabled": [{"name": "NodeResourcesFit", "weight": 7}]}
-    (found,) = scored(score={"disabled": [{"name": "*"}], **heavy})
-    assert "up to 700 points, where a step of the extender's score is 10" in found.problem
+    (result,) = scored(score={"disabled": [{"name": "*"}], **heavy})
+    assert "up to 700 points, where a step of the extender's score is 10" in result.problem
     for weight, is_outvoted in ((19, True), (20, False)):
         tree = generated(HTTP._replace(weight=weight))
         assert bool(list(findings(tree, "act"))) == is_outvoted
@@ -229,9 +229,9 @@ def test_weights_decide_whether_scores_compete() -> None:
 
 def test_plugins_of_the_extender_are_refused_in_the_scheduler() -> None:
     """But of one that was built with them."""
-    (found,) = scored("observe", multiPoint={"enabled": [{"name": "LoadAwareScheduling"}]})
-    assert not found.is_refused
-    assert "extender.scheduler_config_file" in found.advice
+    (result,) = scored("observe", multiPoint={"enabled": [{"name": "LoadAwareScheduling"}]})
+    assert not result.is_refused
+    assert "extender.scheduler_config_file" in result.advice
 
 
 @pytest.mark.parametrize(

@@ -133,24 +133,24 @@ def test_upstreams_samples_are_read() -> None:
 
 
 def test_load_aware_is_read_with_all_keys() -> None:
-    found = read(LOAD)
-    assert (found.filters, found.scores) == ((LOAD_AWARE,), (Score(LOAD_AWARE, 3),))
-    args = found.load_aware
+    result = read(LOAD)
+    assert (result.filters, result.scores) == ((LOAD_AWARE,), (Score(LOAD_AWARE, 3),))
+    args = result.load_aware
     assert args.filter_expired_node_metrics is False
     assert args.node_metric_expiration_seconds == 300
     assert args.prod_usage_thresholds == {"cpu": 55}
     assert args.aggregated is not None
     assert args.aggregated.usage_aggregation_type == "p95"
-    assert found.notes == ()
+    assert result.notes == ()
 
 
 def test_trimarans_plugins_note_that_usage_comes_from_the_table() -> None:
-    found = read(TRIMARAN)
+    result = read(TRIMARAN)
     names = ("TargetLoadPacking", "LoadVariationRiskBalancing")
-    assert found.scores == tuple(Score(name, 1) for name in names)
-    assert found.args["TargetLoadPacking"].packing.multiplier == 2.0
-    assert found.notes[0] == "LowRiskOverCommitment has arguments, and is not enabled"
-    assert sorted(found.notes[1:]) == [
+    assert result.scores == tuple(Score(name, 1) for name in names)
+    assert result.args["TargetLoadPacking"].packing.multiplier == 2.0
+    assert result.notes[0] == "LowRiskOverCommitment has arguments, and is not enabled"
+    assert sorted(result.notes[1:]) == [
         f"{name}: usage comes from the state table, not from a watcher or provider"
         for name in sorted(names)
     ]
@@ -250,15 +250,15 @@ def plugins(**points: Any) -> Any:
 def test_plugins_are_disabled_as_in_kube_scheduler(
     points: Any, filters: list[str], scores: list[str]
 ) -> None:
-    found = read_config(plugins(**points))
-    assert [*found.filters] == filters
-    assert [score.plugin for score in found.scores] == scores
-    assert found.notes == ()
+    result = read_config(plugins(**points))
+    assert [*result.filters] == filters
+    assert [score.plugin for score in result.scores] == scores
+    assert result.notes == ()
 
 
 def test_plugins_enabled_where_they_do_nothing_are_noted() -> None:
-    found = read_config(plugins(reserve=([LOAD_AWARE], []), score=([_ROOM], [])))
-    assert found.notes == (
+    result = read_config(plugins(reserve=([LOAD_AWARE], []), score=([_ROOM], [])))
+    assert result.notes == (
         f"plugins.reserve: {LOAD_AWARE} does nothing here, only at multiPoint, filter, score",
     )
     everywhere = plugins(
@@ -272,15 +272,15 @@ def test_plugins_enabled_where_they_do_nothing_are_noted() -> None:
 
 
 def test_values_without_effect_are_noted() -> None:
-    said = yaml.safe_load(LOAD)
-    args = said["profiles"][0]["pluginConfig"][1]["args"]
+    stated = yaml.safe_load(LOAD)
+    args = stated["profiles"][0]["pluginConfig"][1]["args"]
     args |= {
         "estimator": "better",
         "usageThresholds": {"cpu": 65, "nvidia.com/gpu": 50},
         "prodUsageThresholds": {"springtide.io/disk-read": 50},
         "aggregated": {"usageThresholds": {"cpu": 1}, "scoreAggregatedDuration": "7m"},
     }
-    assert list(read_config(said).notes) == [
+    assert list(read_config(stated).notes) == [
         f"{LOAD_AWARE}: estimator 'better' is not known: defaultEstimator estimates",
         f"{LOAD_AWARE}: usage of nvidia.com/gpu is not measured: it is not judged",
         f"{LOAD_AWARE}: prodUsageThresholds: usage of springtide.io/disk-read is not known by "
@@ -308,9 +308,9 @@ def test_hours_hidden_by_other_thresholds_are_noted() -> None:
     both["pluginConfig"].append({"name": LOAD_AWARE, "args": {"aggregated": aggregated}})
     assert "yield to aggregated.usageThresholds" in read_config(both).notes[0]
     hours["aggregatedUsageThresholds"] = {"cpu": 80}
-    found = read_config(both)
-    assert found.notes == ()
-    night = in_force(found.args[TIME_SHARED], found.load_aware, 0.0)
+    result = read_config(both)
+    assert result.notes == ()
+    night = in_force(result.args[TIME_SHARED], result.load_aware, 0.0)
     assert night.aggregated
     assert night.aggregated.usage_thresholds == {"cpu": 80}
     assert night.aggregated.usage_aggregation_type == "p95"

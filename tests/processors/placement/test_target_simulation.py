@@ -13,13 +13,13 @@ BUSY = Load()
 
 def packed(load: Load, target: float, seed: int = 0) -> tuple[Outcome, float, float, float, float]:
     """An outcome with packed nodes: it, and average, p95, the highest and the share above 50."""
-    found = simulate(load, target, 50.0, seed)
-    average, p95, highest, above = found.average, found.p95, found.highest, found.share_above
+    result = simulate(load, target, 50.0, seed)
+    average, p95, highest, above = result.average, result.p95, result.highest, result.share_above
     assert average is not None
     assert p95 is not None
     assert highest is not None
     assert above is not None
-    return found, average, p95, highest, above
+    return result, average, p95, highest, above
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,16 +49,16 @@ def test_the_seed_decides_the_figures() -> None:
 def test_steady_pods_end_at_the_target() -> None:
     """One node, pods that use what they ask for: all land there, and use just that."""
     load = Load(nodes=1, capacity_millicores=10_000, pods=8, used_share=1.0, deviation=0.0)
-    found, average, p95, highest, above = packed(load, 45.0)
+    result, average, p95, highest, above = packed(load, 45.0)
     assert np.isclose([average, p95, highest], 40.0).all()
     assert above == 0
-    assert math.isclose(found.load_percent, 40.0)
+    assert math.isclose(result.load_percent, 40.0)
 
 
 def test_pods_that_fit_nowhere_wait() -> None:
     load = Load(nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0)
-    found, average, _, _, _ = packed(load, 50.0)
-    assert found.waiting_pods == 3
+    result, average, _, _, _ = packed(load, 50.0)
+    assert result.waiting_pods == 3
     assert math.isclose(average, 72.0)
     none = simulate(load._replace(request_millicores=4000), 50.0, 50.0)
     assert (none.waiting_pods, none.packed_nodes, none.average) == (7, 0, None)

@@ -21,9 +21,9 @@ WEEKEND = {"from": "00:00", "to": "00:00", "days": ["Sat", "Sun"], "usageThresho
 def cpu(at: str, *windows: dict[str, Any], zone: str = "Europe/Berlin") -> int:
     args = read_args({"timeZone": zone, "windows": [*windows]})
     now = datetime.fromisoformat(at).replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
-    found = in_force(args, USUAL, now)
-    assert found.prod_usage_thresholds == {"cpu": 50}
-    return found.usage_thresholds["cpu"]
+    result = in_force(args, USUAL, now)
+    assert result.prod_usage_thresholds == {"cpu": 50}
+    return result.usage_thresholds["cpu"]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_windows_follow_the_clock_of_the_time_zone() -> None:
     twice = {"from": "02:00", "to": "03:00", "usageThresholds": {"cpu": 80}}
     args = read_args({"timeZone": "Europe/Berlin", "windows": [twice]})
     first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
-    found = [
+    result = [
         in_force(args, USUAL, first + hour * 3600).usage_thresholds["cpu"] for hour in (-1, 0, 1, 2)
     ]
-    assert found == [65, 80, 80, 65]
+    assert result == [65, 80, 80, 65]
 
 
 @given(st.integers(0, 23), st.integers(0, 23), st.integers(0, 7 * 24 * 60 - 1))
@@ -64,12 +64,12 @@ def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: i
         {"from": one, "to": other, "usageThresholds": {"cpu": 10}},
         {"from": other, "to": one, "usageThresholds": {"cpu": 20}},
     ]
-    found = [
+    result = [
         in_force(read_args({"windows": order}), USUAL, now).usage_thresholds["cpu"]
         for order in (windows, windows[::-1])
     ]
-    assert set(found) <= {10, 20}
-    assert (found[0] == found[1]) == (start != end)
+    assert set(result) <= {10, 20}
+    assert (result[0] == result[1]) == (start != end)
 
 
 @pytest.mark.parametrize(

@@ -28,48 +28,48 @@ pods = st.lists(
 
 @given(pods, st.floats(0.0, 4.0), st.integers(0, 9))
 def test_victims_are_enough_and_each_is_needed(
-    found: list[tuple[str, int, float]], needed: float, fixed: int
+    result: list[tuple[str, int, float]], needed: float, fixed: int
 ) -> None:
     """Also where something else than the sum has to be gone, as one pod that is in the way."""
-    order = in_order(*map(list, zip(*found, strict=True))) if found else []
+    order = in_order(*map(list, zip(*result, strict=True))) if result else []
 
-    def fits(gone: Sequence[int]) -> bool:
-        enough = sum(found[at][2] for at in sorted(gone)) >= needed
-        return enough and (fixed >= len(found) or fixed in gone)
+    def fits(removed: Sequence[int]) -> bool:
+        enough = sum(result[at][2] for at in sorted(removed)) >= needed
+        return enough and (fixed >= len(result) or fixed in removed)
 
-    gone = fewest(order, fits)
-    if gone is None:
-        assert not fits(order) or len(found) > AT_MOST
+    removed = fewest(order, fits)
+    if removed is None:
+        assert not fits(order) or len(result) > AT_MOST
         return
-    assert fits(gone)
-    assert all(not fits([other for other in gone if other != one]) for one in gone)
+    assert fits(removed)
+    assert all(not fits([other for other in removed if other != one]) for one in removed)
 
 
 @given(pods, st.floats(0.0, 4.0))
 def test_no_higher_class_leaves_than_necessary(
-    found: list[tuple[str, int, float]], needed: float
+    result: list[tuple[str, int, float]], needed: float
 ) -> None:
-    order = in_order(*map(list, zip(*found, strict=True))) if found else []
+    order = in_order(*map(list, zip(*result, strict=True))) if result else []
 
-    def fits(gone: Sequence[int]) -> bool:
-        return sum(found[at][2] for at in sorted(gone)) >= needed
+    def fits(removed: Sequence[int]) -> bool:
+        return sum(result[at][2] for at in sorted(removed)) >= needed
 
-    gone = fewest(order, fits)
-    if gone is None:
+    removed = fewest(order, fits)
+    if removed is None:
         return
-    dearest = cost([found[at][0] for at in gone], [found[at][1] for at in gone]).rank
-    ways = (c for size in range(len(found) + 1) for c in combinations(range(len(found)), size))
+    dearest = cost([result[at][0] for at in removed], [result[at][1] for at in removed]).rank
+    ways = (c for size in range(len(result) + 1) for c in combinations(range(len(result)), size))
     least = min(
-        cost([found[at][0] for at in way], [0] * len(way)).rank for way in ways if fits(way)
+        cost([result[at][0] for at in way], [0] * len(way)).rank for way in ways if fits(way)
     )
     assert dearest == least
 
 
 def test_at_most_ten_pods_leave_for_one() -> None:
-    assert fewest(range(AT_MOST), lambda gone: len(gone) == AT_MOST) == [*range(AT_MOST)]
-    assert fewest(range(AT_MOST + 1), lambda gone: len(gone) == AT_MOST + 1) is None
-    assert fewest([], lambda gone: True) == []
-    assert fewest([], lambda gone: False) is None
+    assert fewest(range(AT_MOST), lambda removed: len(removed) == AT_MOST) == [*range(AT_MOST)]
+    assert fewest(range(AT_MOST + 1), lambda removed: len(removed) == AT_MOST + 1) is None
+    assert fewest([], lambda removed: True) == []
+    assert fewest([], lambda removed: False) is None
 
 
 def test_a_lower_class_is_always_cheaper() -> None:
@@ -85,15 +85,15 @@ def test_a_lower_class_is_always_cheaper() -> None:
 def test_shares_of_a_group_sum_to_its_usage(pods: list[tuple[int, int]], used: list[float]) -> None:
     groups = np.array([group for group, _ in pods])
     estimates = np.array([[one, one] for _, one in pods])
-    found = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
+    result = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
     for group in set(groups.tolist()):
-        np.testing.assert_allclose(found[groups == group, 0].sum(), used[group], rtol=1e-9)
-    assert (found[:, 1] == 0).all()
-    assert (found >= 0).all()
+        np.testing.assert_allclose(result[groups == group, 0].sum(), used[group], rtol=1e-9)
+    assert (result[:, 1] == 0).all()
+    assert (result >= 0).all()
 
 
 def test_pods_without_estimates_share_equally() -> None:
     alike = np.zeros(3, np.int64)
-    found = shares(alike, np.array([[9.0, -1.0]]), np.zeros((3, 2), np.int64))
-    assert found.tolist() == [[3.0, 0.0]] * 3
+    result = shares(alike, np.array([[9.0, -1.0]]), np.zeros((3, 2), np.int64))
+    assert result.tolist() == [[3.0, 0.0]] * 3
     assert shares(alike[:0], np.array([[9.0, 1.0]]), np.zeros((0, 2), np.int64)).shape == (0, 2)

@@ -20,13 +20,15 @@ KEY = AMPLIFICATION.key
 HUNDREDTHS = st.integers(100, 500)
 
 
-def text_of(normalization: str | None = None, *, enable: bool = True, **said: float) -> str | None:
-    of = AMPLIFICATION.convert({"enable": enable, "resourceAmplificationRatio": said})
+def text_of(
+    normalization: str | None = None, *, enable: bool = True, **stated: float
+) -> str | None:
+    of = AMPLIFICATION.convert({"enable": enable, "resourceAmplificationRatio": stated})
     return ratios_text(ratios(of, None if normalization is None else Decimal(normalization)))
 
 
 @pytest.mark.parametrize(
-    ("normalization", "said", "text"),
+    ("normalization", "stated", "text"),
     [
         (None, {}, None),
         ("1.00", {}, None),
@@ -39,9 +41,9 @@ def text_of(normalization: str | None = None, *, enable: bool = True, **said: fl
     ],
 )
 def test_both_ratios_of_the_cpu_count_if_their_product_exceeds_1(
-    normalization: str | None, said: dict[str, Any], text: str | None
+    normalization: str | None, stated: dict[str, Any], text: str | None
 ) -> None:
-    assert text_of(normalization, **said) == text
+    assert text_of(normalization, **stated) == text
 
 
 def test_switched_off_the_normalization_is_left() -> None:
@@ -50,30 +52,30 @@ def test_switched_off_the_normalization_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("normalization", "said"),
+    ("normalization", "stated"),
     [
         ("1.50", {"cpu": 0.5}), (None, {"cpu": 0.999}), ("5.00", {"memory": 0.99}),
         ("5.00", {"cpu": 201}), (None, {"memory": 1e300}), (None, {"memory": -1}),
     ],
 )  # fmt: skip
-def test_a_ratio_below_1_is_refused(normalization: str | None, said: dict[str, Any]) -> None:
+def test_a_ratio_below_1_is_refused(normalization: str | None, stated: dict[str, Any]) -> None:
     with pytest.raises(InvalidPolicyError, match="allowed is 1 to 1000"):
-        text_of(normalization, **said)
+        text_of(normalization, **stated)
 
 
 @given(st.dictionaries(st.text(min_size=1), HUNDREDTHS), st.none() | HUNDREDTHS)
-def test_written_ratios_are_read_back(said: dict[str, int], normal: int | None) -> None:
+def test_written_ratios_are_read_back(stated: dict[str, int], normal: int | None) -> None:
     of = AMPLIFICATION.convert(
-        {"enable": True, "resourceAmplificationRatio": {n: v / 100 for n, v in said.items()}}
+        {"enable": True, "resourceAmplificationRatio": {n: v / 100 for n, v in stated.items()}}
     )
-    found = ratios(of, None if normal is None else Decimal(normal) / 100)
-    text = ratios_text(found)
+    result = ratios(of, None if normal is None else Decimal(normal) / 100)
+    text = ratios_text(result)
     written = json.loads(text, parse_float=Decimal) if text else {}
-    assert written == found
+    assert written == result
 
 
 @pytest.mark.parametrize(
-    ("said", "says"),
+    ("stated", "says"),
     [
         ({"memory": 0.9}, "of 'memory' is 0.9, allowed is 1 or more"),
         ({"cpu": 0}, "of 'cpu' is 0, allowed is more than 0"),
@@ -82,9 +84,9 @@ def test_written_ratios_are_read_back(said: dict[str, int], normal: int | None) 
         ([], "resourceAmplificationRatio"),
     ],
 )
-def test_an_invalid_section_keeps_the_last_policy(said: Any, says: str) -> None:
+def test_an_invalid_section_keeps_the_last_policy(stated: Any, says: str) -> None:
     last = load(AMPLIFICATION, {KEY: '{"enable":true}'}).policy
-    config = {"resourceAmplificationRatio": said}
+    config = {"resourceAmplificationRatio": stated}
     loaded = load(AMPLIFICATION, {KEY: json.dumps(config)}, last)
     assert (loaded.policy, loaded.failed) == (last, True)
     assert says in str(loaded.problems[0])
@@ -99,5 +101,5 @@ def test_an_entry_replaces_the_ratios_that_it_names() -> None:
     }
     loaded = load(AMPLIFICATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
-    found = ratios(loaded.policy.for_labels({}), None)
-    assert ratios_text(found) == '{"cpu":3.00,"memory":2.00}'
+    result = ratios(loaded.policy.for_labels({}), None)
+    assert ratios_text(result) == '{"cpu":3.00,"memory":2.00}'

@@ -14,11 +14,11 @@ NAMES = ("colocation-config", "springtide-config", "resource-threshold-config")
 GOLD = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
 
 
-def told(
+def reports(
     colocation: Any, own: Any = None, rules: Any = None, limits: FilterLimits | None = None
 ) -> list[PolicyProblem]:
-    said = dict(zip(NAMES, (colocation, own or {}, rules or {}), strict=True))
-    policies, problems = load_policies({k: json.dumps(v) for k, v in said.items()}, None, limits)
+    stated = dict(zip(NAMES, (colocation, own or {}, rules or {}), strict=True))
+    policies, problems = load_policies({k: json.dumps(v) for k, v in stated.items()}, None, limits)
     assert policies.is_usable
     assert all(problem.in_force for problem in problems)
     return list(problems)
@@ -46,11 +46,11 @@ def told(
 def test_contradictions_within_colocation_are_reported(
     colocation: dict[str, Any], own: dict[str, Any], where: str, says: str
 ) -> None:
-    (problem,) = told({**ON, **colocation}, own)
+    (problem,) = reports({**ON, **colocation}, own)
     assert problem.where == where
     assert says in problem.text
-    assert not told({**colocation, "enable": False}, own)
-    (of_entry,) = told({**ON, "nodeConfigs": [{**GOLD, **colocation}]},
+    assert not reports({**colocation, "enable": False}, own)
+    (of_entry,) = reports({**ON, "nodeConfigs": [{**GOLD, **colocation}]},
                        {"nodeConfigs": [{**GOLD, **own}]})  # fmt: skip
     assert of_entry.text.startswith('nodes of {"matchLabels":{"pool":"gold"}')
     assert says in of_entry.text
@@ -64,8 +64,8 @@ def test_contradictions_within_colocation_are_reported(
     ],
 )
 def test_nothing_is_promised_twice_where_there_is_no_mid(colocation: dict[str, Any]) -> None:
-    found = told({**ON, **colocation}, {"promiseOnce": False})
-    assert not [problem for problem in found if "promiseOnce" in problem.text]
+    result = reports({**ON, **colocation}, {"promiseOnce": False})
+    assert not [problem for problem in result if "promiseOnce" in problem.text]
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_nothing_is_promised_twice_where_there_is_no_mid(colocation: dict[str, A
 def test_offers_above_the_nodes_limits_are_contradictions(
     colocation: dict[str, Any], rules: dict[str, Any], says: str
 ) -> None:
-    (problem,) = told({**ON, **colocation}, {}, {"clusterStrategy": {**ON, **rules}})
+    (problem,) = reports({**ON, **colocation}, {}, {"clusterStrategy": {**ON, **rules}})
     assert (problem.where, problem.text.startswith(says)) == (NAMES[2], True)
-    assert not told({**ON, **colocation}, {}, {"clusterStrategy": rules})
-    assert not told(colocation, {}, {"clusterStrategy": {**ON, **rules}})
-    (of_entry,) = told(
+    assert not reports({**ON, **colocation}, {}, {"clusterStrategy": rules})
+    assert not reports(colocation, {}, {"clusterStrategy": {**ON, **rules}})
+    (of_entry,) = reports(
         {**ON, "nodeConfigs": [{**GOLD, **colocation}]},
         {},
         {"nodeStrategies": [{**GOLD, **ON, "name": "gold", **rules}]},
@@ -107,17 +107,17 @@ def test_offers_above_the_nodes_limits_are_contradictions(
 def test_scheduler_thresholds_above_the_nodes_limits_are_contradictions(
     limits: FilterLimits | None, says: tuple[str, ...]
 ) -> None:
-    found = told({}, {}, {"clusterStrategy": ON}, limits)
-    assert len(found) == len(says)
-    for problem, text in zip(found, says, strict=True):
+    result = reports({}, {}, {"clusterStrategy": ON}, limits)
+    assert len(result) == len(says)
+    for problem, text in zip(result, says, strict=True):
         assert problem.where == NAMES[2]
         assert text in problem.text
-    assert not told({}, {}, {}, limits)
+    assert not reports({}, {}, {}, limits)
 
 
 def test_an_entry_reports_only_contradictions_that_the_cluster_lacks() -> None:
     both = {"clusterStrategy": ON, "nodeStrategies": [{**GOLD, "cpuSuppressPolicy": "cpuset"}]}
-    assert len(told({}, {}, both, FilterLimits(65, 95))) == 1
+    assert len(reports({}, {}, both, FilterLimits(65, 95))) == 1
     own = {"nodeStrategies": [{**GOLD, **ON, "name": "gold", "memoryEvictThresholdPercent": 60}]}
-    (problem,) = told({}, {}, own, FilterLimits(65, 65))
+    (problem,) = reports({}, {}, own, FilterLimits(65, 65))
     assert problem.text.startswith("nodes of 'gold': memoryEvictThresholdPercent is 60, below")

@@ -18,9 +18,9 @@ CPU_RATIO = "node.koordinator.sh/cpu-reclaim-ratio"
 
 
 def policy(**config: Any) -> Policy[Colocation]:
-    found = load(COLOCATION, {KEY: json.dumps(config)}).policy
-    assert found is not None
-    return found
+    result = load(COLOCATION, {KEY: json.dumps(config)}).policy
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -43,48 +43,48 @@ def test_a_node_can_only_switch_itself_off(
 )  # fmt: skip
 def test_ratio_labels_are_exact_percentages(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
-        found = effective(Policy(DEFAULTS), {label: ratio}, {})
-        assert getattr(found.strategy, field) == percent
-        assert all(problem.in_force for problem in found.problems)
+        result = effective(Policy(DEFAULTS), {label: ratio}, {})
+        assert getattr(result.strategy, field) == percent
+        assert all(problem.in_force for problem in result.problems)
 
 
 @pytest.mark.parametrize(
     "ratio", ["NaN", "Inf", "+Inf", "-0.1", "-0", "", " 1", "1_0", "0x1p-2", "1e9", "one", "1e999"]
 )
 def test_invalid_ratio_labels_are_reported_and_ignored(ratio: str) -> None:
-    found = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
-    assert found.strategy == Policy(DEFAULTS).cluster
-    assert str(found.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is not a ratio")
+    result = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
+    assert result.strategy == Policy(DEFAULTS).cluster
+    assert str(result.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is not a ratio")
 
 
 def test_an_unusual_ratio_label_is_a_warning() -> None:
     label = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
-    found = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
-    assert found.strategy.mid_static_cpu_reserved_percent == 150
-    (problem,) = found.problems
+    result = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
+    assert result.strategy.mid_static_cpu_reserved_percent == 150
+    (problem,) = result.problems
     assert str(problem) == f"label {label}: midStaticCPUReservedPercent is 150, usual is 0 to 100"
 
 
 def test_values_of_an_annotation_are_checked() -> None:
     text = json.dumps({"degradeTimeMinutes": -1, "midUnallocatedPercent": 10})
-    found = effective(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
-    assert found.strategy.degrade_time_minutes == 20
-    assert found.strategy.mid_unallocated_percent == 10
-    (problem,) = found.problems
+    result = effective(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
+    assert result.strategy.degrade_time_minutes == 20
+    assert result.strategy.mid_unallocated_percent == 10
+    (problem,) = result.problems
     assert "degradeTimeMinutes is -1, allowed is 1 or more; it is not in force" in str(problem)
 
 
 @pytest.mark.parametrize("text", ["{", "null", "[]", '{"enable":"yes"}', ""])
 def test_an_unreadable_annotation_is_ignored_and_reported(text: str) -> None:
-    found = effective(policy(enable=True), {}, {ANNOTATION: text})
-    assert found.strategy == policy(enable=True).cluster
-    assert len(found.problems) == 1
+    result = effective(policy(enable=True), {}, {ANNOTATION: text})
+    assert result.strategy == policy(enable=True).cluster
+    assert len(result.problems) == 1
 
 
 def test_labels_come_over_the_annotation() -> None:
     text = json.dumps({"cpuReclaimThresholdPercent": 100})
-    found = effective(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
-    assert found.strategy.cpu_reclaim_threshold_percent == 80
+    result = effective(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
+    assert result.strategy.cpu_reclaim_threshold_percent == 80
 
 
 KEYS = st.sampled_from(["a", "b", "x.io/c"])

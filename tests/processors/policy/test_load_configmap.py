@@ -33,7 +33,7 @@ def read(config: Any, last: Policy[Colocation] | None = None) -> Policy[Colocati
     return loaded.policy
 
 
-def said(config: Any, last: Policy[Colocation] | None = None) -> list[str]:
+def reports(config: Any, last: Policy[Colocation] | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
     return [str(problem) for problem in load(COLOCATION, {KEY: text}, last).problems]
 
@@ -104,7 +104,7 @@ def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None
 
 def test_an_unknown_text_is_accepted_with_a_warning() -> None:
     config = {"cpuCalculatePolicy": "usgae", "midReclaimMode": "Static"}
-    assert said(config) == [
+    assert reports(config) == [
         f"{KEY}: cpuCalculatePolicy is 'usgae', allowed are usage, maxUsageRequest",
         f"{KEY}: midReclaimMode is 'Static', allowed are static, dynamic",
     ]
@@ -125,7 +125,7 @@ def test_an_unknown_text_is_accepted_with_a_warning() -> None:
 def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
     config: dict[str, Any], says: str
 ) -> None:
-    assert said(config) == [f"{KEY}: {says}"]
+    assert reports(config) == [f"{KEY}: {says}"]
     assert strategy_of(read(config)) == document(DEFAULTS) | config
     _, _, problems = effective(read({}), {}, {ANNOTATION: json.dumps(config)})
     assert [(problem.text, problem.in_force) for problem in problems] == [(says, True)]
@@ -133,21 +133,21 @@ def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
 
 def test_values_that_upstream_admits_give_no_warning() -> None:
     config = {"resourceDiffThreshold": 1, "midStaticCPUReservedPercent": 100}
-    assert not said({**config, "midStaticMemoryReservedPercent": 100})
+    assert not reports({**config, "midStaticMemoryReservedPercent": 100})
 
 
 def test_an_unreported_span_is_accepted_with_a_warning() -> None:
     known = ["5m", "600s", "0.5h"]
     config = {"metricAggregatePolicy": {"durations": ["7m", *known, "1h"]}}
-    assert said(config) == [
+    assert reports(config) == [
         f"{KEY}: metricAggregatePolicy.durations has {span!r}, which is not reported: reported are "
         "5m, 10m, 30m"
         for span in ("7m", "1h")
     ]
     assert strategy_of(read(config))["metricAggregatePolicy"] == config["metricAggregatePolicy"]
-    assert not said({"metricAggregatePolicy": {"durations": known}})
+    assert not reports({"metricAggregatePolicy": {"durations": known}})
     entry = {"nodeSelector": GOLD, **config}
-    assert [text.partition(": ")[0] for text in said({"nodeConfigs": [entry]})] == [
+    assert [text.partition(": ")[0] for text in reports({"nodeConfigs": [entry]})] == [
         f"{KEY}.nodeConfigs[0]",
         f"{KEY}.nodeConfigs[0]",
     ]
@@ -164,9 +164,9 @@ def test_keys_within_objects_and_of_entries_may_be_in_any_case() -> None:
         "NodePredictPolicy": {"coldstartperiodseconds": 60},
         "nodeconfigs": [{"NodeSelector": GOLD, "DegradeTimeMinutes": 4}],
     }
-    found = strategy_of(read(config))
-    assert found["nodePredictPolicy"] == {"coldStartPeriodSeconds": 60}
-    assert found["degradeTimeMinutes"] == 4
+    result = strategy_of(read(config))
+    assert result["nodePredictPolicy"] == {"coldStartPeriodSeconds": 60}
+    assert result["degradeTimeMinutes"] == 4
 
 
 def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
@@ -185,14 +185,14 @@ def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
         "nodePredictPolicy": {"resourceDiffThresholdPercent": 7},
         "nodeConfigs": entries,
     }
-    found = strategy_of(read(config), metricAggregatePolicy={"durations": ["1m"]})
-    assert found["degradeTimeMinutes"] == 15
-    assert found["extensions"] == {"a": 1, "b": 2}
-    assert found["nodePredictPolicy"] == {
+    result = strategy_of(read(config), metricAggregatePolicy={"durations": ["1m"]})
+    assert result["degradeTimeMinutes"] == 15
+    assert result["extensions"] == {"a": 1, "b": 2}
+    assert result["nodePredictPolicy"] == {
         "resourceDiffThresholdPercent": 7,
         "coldStartPeriodSeconds": 60,
     }
-    assert found["metricAggregatePolicy"] == {"durations": ["1m"]}
+    assert result["metricAggregatePolicy"] == {"durations": ["1m"]}
 
 
 class Keys(NamedTuple):
@@ -234,10 +234,10 @@ SECTIONS = pytest.mark.parametrize(
 def test_an_invalid_entry_keeps_its_last_valid_settings(number: Any, name: str, keys: Keys) -> None:
     last, _ = keys.load(None, [{"nodeSelector": GOLD, keys.number: 4}])
     entry = {"name": name, "nodeSelector": GOLD, keys.number: number}
-    found, (problem,) = keys.load(5, [entry], last)
+    result, (problem,) = keys.load(5, [entry], last)
     assert keys.number in problem
     assert f"{keys.entries}[0]{name and ' (x)'}: " in problem
-    assert keys.number_of(found) == 4
+    assert keys.number_of(result) == 4
     without, _ = keys.load(5, [entry])
     assert keys.number_of(without) == 5, "nothing was valid before"
     # An entry that was never valid follows the cluster's present settings.
@@ -263,16 +263,16 @@ def test_an_invalid_entry_keeps_its_last_valid_settings(number: Any, name: str, 
 def test_an_entry_with_an_invalid_selector_is_for_no_node(
     entry: Any, says: str, keys: Keys
 ) -> None:
-    found, problems = keys.load(None, [entry, {"nodeSelector": {}, keys.number: 9}])
+    result, problems = keys.load(None, [entry, {"nodeSelector": {}, keys.number: 9}])
     assert says in problems[0]
-    assert keys.number_of(found) == 9
+    assert keys.number_of(result) == 9
 
 
 @SECTIONS
 def test_entries_that_are_not_a_list_leave_the_last_ones(keys: Keys) -> None:
     last, _ = keys.load(None, [{"nodeSelector": GOLD, keys.number: 4}])
-    found, problems = keys.load(None, {}, last)
-    assert found == last
+    result, problems = keys.load(None, {}, last)
+    assert result == last
     where = f"{keys.section.key}.{keys.entries}"
     assert problems == [f"{where}: an object, not a list; it is not in force"]
 

@@ -90,11 +90,11 @@ def test_node_and_worker_get_the_same_settings(
     of: dict[str, Any], annotations: dict[str, str], is_on: bool
 ) -> None:
     """How often is reported, and how long a pod is cold. What is ours holds where it is off."""
-    said = {
+    stated = {
         "metricReportIntervalSeconds": 20,
         "nodePredictPolicy": {"coldStartPeriodSeconds": 90, "resourceDiffThresholdPercent": 7},
     }
-    texts = {COLOCATION.key: json.dumps({**said, **of}), SPRINGTIDE.key: '{"predictor":"max"}'}
+    texts = {COLOCATION.key: json.dumps({**stated, **of}), SPRINGTIDE.key: '{"predictor":"max"}'}
     policies, _ = load_policies(texts)
     record, _ = with_policy(NodeRecord(node="a", annotations=annotations), policies)
     asked = metric_spec(record)
@@ -175,10 +175,10 @@ def test_an_empty_or_invalid_strategy_in_a_record_gives_the_defaults() -> None:
     policies, _ = load_policies({COLOCATION.key: '{"enable":true}'})
     on = msgspec.structs.replace(with_policy(record, policies)[0], colocation={})
     assert metric_spec(on) == {"metricCollectPolicy": USUAL}
-    said = {"metricAggregatePolicy": {"durations": ["x", "5m"]}}
-    found = metric_spec(msgspec.structs.replace(on, colocation=said))
-    assert found is not None
-    assert found["metricCollectPolicy"]["nodeAggregatePolicy"] == {"durations": ["5m0s"]}
+    stated = {"metricAggregatePolicy": {"durations": ["x", "5m"]}}
+    result = metric_spec(msgspec.structs.replace(on, colocation=stated))
+    assert result is not None
+    assert result["metricCollectPolicy"]["nodeAggregatePolicy"] == {"durations": ["5m0s"]}
 
 
 def test_an_empty_policy_gives_the_defaults() -> None:

@@ -43,11 +43,11 @@ def rules(policy: SloPolicy, **annotations: str) -> NodeRules:
 
 
 def spec(policy: SloPolicy) -> Json:
-    found: Json = msgspec.to_builtins(rules(policy).spec)
-    return found
+    result: Json = msgspec.to_builtins(rules(policy).spec)
+    return result
 
 
-def said(loaded: LoadedSlo) -> list[str]:
+def reports(loaded: LoadedSlo) -> list[str]:
     return [str(problem) for problem in loaded.problems]
 
 
@@ -116,7 +116,7 @@ def test_without_a_key_its_defaults_are_in_force(data: dict[str, str]) -> None:
 def test_without_the_config_map_the_defaults_are_in_force() -> None:
     loaded = load_slo(None, cluster(THRESHOLD, enable=True).policy)
     assert (loaded.policy, loaded.failed) == (DEFAULTS, True)
-    assert said(loaded) == ["slo-controller-config: there is none"]
+    assert reports(loaded) == ["slo-controller-config: there is none"]
 
 
 # -- a part for the cluster
@@ -180,7 +180,7 @@ def test_an_invalid_cluster_part_keeps_the_last_valid_one(key: str, part: Any, s
     for before in (last, NO_RULES):
         loaded = load_slo(good | {key: text}, before)
         assert loaded.failed
-        (problem,) = said(loaded)
+        (problem,) = reports(loaded)
         assert problem.startswith(f"{key}: ")
         assert says in problem
         assert problem.endswith("; it is not in force")
@@ -191,9 +191,9 @@ def test_an_invalid_cluster_part_keeps_the_last_valid_one(key: str, part: Any, s
 
 def test_a_part_that_was_never_valid_is_not_written() -> None:
     loaded = read(BURST, "{")
-    found = spec(loaded.policy)
-    assert "cpuBurstStrategy" not in found
-    assert found["systemStrategy"] == {"totalNetworkBandwidth": "0"}
+    result = spec(loaded.policy)
+    assert "cpuBurstStrategy" not in result
+    assert result["systemStrategy"] == {"totalNetworkBandwidth": "0"}
 
 
 def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
@@ -202,9 +202,9 @@ def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
         '"NODESTRATEGIES":[{"NodeSelector":{"matchLabels":{"pool":"gold"}},'
         '"beclass":{"CPUQOS":{"Enable":true}}}]}'
     )
-    found = spec(read(QOS, text).policy)["resourceQOSStrategy"]["beClass"]
-    assert found["memoryQOS"]["wmarkRatio"] == 91
-    assert found["cpuQOS"]["enable"] is True
+    result = spec(read(QOS, text).policy)["resourceQOSStrategy"]["beClass"]
+    assert result["memoryQOS"]["wmarkRatio"] == 91
+    assert result["cpuQOS"]["enable"] is True
 
 
 def test_null_and_unknown_keys_are_ignored() -> None:
@@ -224,11 +224,11 @@ def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
             {"nodeSelector": {}, "beClass": {"memoryQOS": {"enable": False}}},
         ],
     }
-    found = spec(read(QOS, config).policy)["resourceQOSStrategy"]
-    assert found["beClass"]["memoryQOS"]["enable"] is True
-    assert found["beClass"]["memoryQOS"]["wmarkRatio"] == 90
-    assert found["beClass"]["memoryQOS"]["wmarkMinAdj"] == 50
-    assert found["lsClass"] == LATENCY_SENSITIVE
+    result = spec(read(QOS, config).policy)["resourceQOSStrategy"]
+    assert result["beClass"]["memoryQOS"]["enable"] is True
+    assert result["beClass"]["memoryQOS"]["wmarkRatio"] == 90
+    assert result["beClass"]["memoryQOS"]["wmarkMinAdj"] == 50
+    assert result["lsClass"] == LATENCY_SENSITIVE
 
 
 def test_an_entry_is_checked_together_with_the_clusters_settings() -> None:
@@ -238,11 +238,11 @@ def test_an_entry_is_checked_together_with_the_clusters_settings() -> None:
     assert not last.problems
     config = {"clusterStrategy": {"memoryEvictThresholdPercent": 60}, "nodeStrategies": [entry]}
     loaded = read(THRESHOLD, config, last.policy)
-    assert "nodeStrategies[0]: memoryEvictLowerPercent is 65, allowed is less" in said(loaded)[0]
+    assert "nodeStrategies[0]: memoryEvictLowerPercent is 65, allowed is less" in reports(loaded)[0]
     # What it said when it was good is no good over what the cluster says now.
-    found = spec(loaded.policy)["resourceUsedThresholdWithBE"]
-    assert found["memoryEvictThresholdPercent"] == 60
-    assert "memoryEvictLowerPercent" not in found
+    result = spec(loaded.policy)["resourceUsedThresholdWithBE"]
+    assert result["memoryEvictThresholdPercent"] == 60
+    assert "memoryEvictLowerPercent" not in result
 
 
 # -- host applications
@@ -267,14 +267,14 @@ def test_applications_of_an_entry_replace_those_of_the_cluster() -> None:
         ({"pool": "iron"}, []),
         ({}, ["nginx"]),
     ):
-        found = node_rules(loaded.policy, labels, {}).spec.host_applications
-        assert found is not None
-        assert [one.name for one in found] == names
+        result = node_rules(loaded.policy, labels, {}).spec.host_applications
+        assert result is not None
+        assert [one.name for one in result] == names
 
 
 def test_an_unknown_class_is_accepted_with_a_warning() -> None:
     loaded = read(HOSTS, {"applications": [{"name": "a", "priority": "gold", "qos": "LSX"}]})
-    assert said(loaded) == [
+    assert reports(loaded) == [
         f"{HOSTS}: priority of application 'a' is 'gold', allowed are koord-prod, koord-mid, "
         "koord-batch, koord-free",
         f"{HOSTS}: qos of application 'a' is 'LSX', allowed are LSE, LSR, LS, BE, SYSTEM",
@@ -290,9 +290,9 @@ def test_an_unknown_class_is_accepted_with_a_warning() -> None:
 @pytest.mark.parametrize("text", ["10G", "0", "1e10", "40000M"])
 def test_the_bandwidth_of_a_node_counts_before_that_of_the_cluster(text: str) -> None:
     policy = cluster(SYSTEM, totalNetworkBandwidth="1G", minFreeKbytesFactor=100).policy
-    found = rules(policy, **{BANDWIDTH_ANNOTATION: text})
-    assert not found.problems
-    assert msgspec.to_builtins(found.spec.system_strategy) == {
+    result = rules(policy, **{BANDWIDTH_ANNOTATION: text})
+    assert not result.problems
+    assert msgspec.to_builtins(result.spec.system_strategy) == {
         "minFreeKbytesFactor": 100,
         "totalNetworkBandwidth": text,
     }
@@ -301,24 +301,24 @@ def test_the_bandwidth_of_a_node_counts_before_that_of_the_cluster(text: str) ->
 @pytest.mark.parametrize("text", ["", "fast", "-1m", "1e999", "NaN", " 1G"])
 def test_an_invalid_bandwidth_is_ignored_and_reported(text: str) -> None:
     policy = cluster(SYSTEM, totalNetworkBandwidth="1G").policy
-    found = rules(policy, **{BANDWIDTH_ANNOTATION: text})
-    assert found.spec == rules(policy).spec
-    (problem,) = found.problems
+    result = rules(policy, **{BANDWIDTH_ANNOTATION: text})
+    assert result.spec == rules(policy).spec
+    (problem,) = result.problems
     assert str(problem).startswith(f"annotation {BANDWIDTH_ANNOTATION}: ")
     assert str(problem).endswith("it is not in force")
 
 
 def test_the_bandwidth_annotation_counts_without_a_valid_policy() -> None:
     policy = read(SYSTEM, "{").policy
-    found = rules(policy, **{BANDWIDTH_ANNOTATION: "1G"})
-    assert msgspec.to_builtins(found.spec.system_strategy) == {"totalNetworkBandwidth": "1G"}
+    result = rules(policy, **{BANDWIDTH_ANNOTATION: "1G"})
+    assert msgspec.to_builtins(result.spec.system_strategy) == {"totalNetworkBandwidth": "1G"}
 
 
 def test_koordinators_example_configuration_is_resolved() -> None:
     """Of the ConfigMap that Koordinator's page shows all but `system-config`, which lacks a
     comma."""
     loaded = load_slo(load("slo-config.yaml")["data"])
-    (problem,) = said(loaded)
+    (problem,) = reports(loaded)
     assert problem.startswith(f"{SYSTEM}: not JSON: ")
     anolis = {"kubernetes.io/kernel": "anolis"}
     own = node_rules(loaded.policy, anolis, {}).spec

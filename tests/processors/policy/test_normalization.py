@@ -31,7 +31,7 @@ MODEL = {
 KEY = NORMALIZATION.key
 
 
-def said(**config: Any) -> Normalization:
+def stated(**config: Any) -> Normalization:
     return NORMALIZATION.convert({"enable": True, **config})
 
 
@@ -44,7 +44,7 @@ def cpu(model: str = "X", threads: bool = False, turbo: bool = False) -> CpuInfo
     [(False, False, "1.50"), (False, True, "1.65"), (True, False, "1.00"), (True, True, "1.10")],
 )
 def test_the_ratio_is_by_model_threads_and_turbo(threads: bool, turbo: bool, text: str) -> None:
-    of = said(ratioModel={"X": MODEL}, defaultRatio=2)
+    of = stated(ratioModel={"X": MODEL}, defaultRatio=2)
     assert ratio_text(of, {}, cpu("X", threads, turbo)) == text
     assert ratio_text(of, {}, cpu("Y", threads, turbo)) == "2.00"
 
@@ -69,13 +69,13 @@ def test_a_label_comes_over_the_section(
 @pytest.mark.parametrize(
     ("of", "labels", "info", "says"),
     [
-        (said(defaultRatio=2), {}, None, "the node's CPU is unknown"),
-        (said(), {}, cpu(), "has no ratio for 'X', hyper-threading off, turbo off"),
-        (said(ratioModel={"X": {"baseRatio": 2}}), {}, cpu(turbo=True), "no ratio for 'X'"),
-        (said(defaultRatio=5.001), {}, cpu(), "is 5.001, allowed is 1 to 5"),
-        (said(defaultRatio=0.999), {}, cpu(), "is 0.999, allowed is 1 to 5"),
-        (said(defaultRatio=2), {ENABLED: "yes"}, cpu(), "is 'yes', neither true nor false"),
-        (said(defaultRatio=2), {ENABLED: ""}, cpu(), "neither true nor false"),
+        (stated(defaultRatio=2), {}, None, "the node's CPU is unknown"),
+        (stated(), {}, cpu(), "has no ratio for 'X', hyper-threading off, turbo off"),
+        (stated(ratioModel={"X": {"baseRatio": 2}}), {}, cpu(turbo=True), "no ratio for 'X'"),
+        (stated(defaultRatio=5.001), {}, cpu(), "is 5.001, allowed is 1 to 5"),
+        (stated(defaultRatio=0.999), {}, cpu(), "is 0.999, allowed is 1 to 5"),
+        (stated(defaultRatio=2), {ENABLED: "yes"}, cpu(), "is 'yes', neither true nor false"),
+        (stated(defaultRatio=2), {ENABLED: ""}, cpu(), "neither true nor false"),
     ],
 )
 def test_a_missing_ratio_is_an_error_with_its_reason(
@@ -88,9 +88,9 @@ def test_a_missing_ratio_is_an_error_with_its_reason(
 @given(st.integers(1000, 5000))
 def test_a_ratio_is_rounded_by_its_digits(thousandths: int) -> None:
     text = f"{thousandths / 1000:.3f}"
-    found = ratio_text(said(defaultRatio=float(text)), {}, cpu())
-    assert found == str(Decimal(text).quantize(Decimal("0.01"), ROUND_HALF_UP))
-    assert read_ratio({RATIO: found}) == Decimal(found)
+    result = ratio_text(stated(defaultRatio=float(text)), {}, cpu())
+    assert result == str(Decimal(text).quantize(Decimal("0.01"), ROUND_HALF_UP))
+    assert read_ratio({RATIO: result}) == Decimal(result)
 
 
 @pytest.mark.parametrize("text", ["", "x", "NaN", "inf", "-1", "0.99", "5.01", "1e0", " 1", "1,2"])
@@ -125,10 +125,10 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
     loaded = load(NORMALIZATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
     assert not loaded.problems
-    found = loaded.policy.for_labels({"pool": "gold"}).ratio_model or {}
-    assert set(found) == {"X", "Y", "Z"}
-    assert (found["X"].turbo_enabled_ratio, found["X"].base_ratio) == (2, None)
-    assert found["Y"] == found["Z"]
+    result = loaded.policy.for_labels({"pool": "gold"}).ratio_model or {}
+    assert set(result) == {"X", "Y", "Z"}
+    assert (result["X"].turbo_enabled_ratio, result["X"].base_ratio) == (2, None)
+    assert result["Y"] == result["Z"]
 
 
 @pytest.mark.parametrize(

@@ -59,41 +59,41 @@ OTHER: dict[str, Any] = {
 
 
 def loaded(**sections: Any) -> Policies:
-    found, problems = load_policies({key: json.dumps(of) for key, of in sections.items()})
+    result, problems = load_policies({key: json.dumps(of) for key, of in sections.items()})
     assert not problems
-    assert found.is_usable
-    return found
+    assert result.is_usable
+    return result
 
 
 def data(colocation: Any = None, springtide: Any = None) -> dict[str, str]:
-    said = {"colocation-config": colocation, "springtide-config": springtide}
+    stated = {"colocation-config": colocation, "springtide-config": springtide}
     return {
         key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in said.items()
+        for key, value in stated.items()
         if value is not None
     }
 
 
 def policies(colocation: Any = None, springtide: Any = None) -> Policies:
-    found, problems = load_policies(data(colocation, springtide))
+    result, problems = load_policies(data(colocation, springtide))
     assert not problems
-    return found
+    return result
 
 
-def node(**said: Any) -> NodeRecord:
-    return NodeRecord(node="n1", **said)
+def node(**stated: Any) -> NodeRecord:
+    return NodeRecord(node="n1", **stated)
 
 
 def in_force(of: Policies, record: NodeRecord | None = None) -> NodeRecord:
-    found, problems = with_policy(record or node(), of)
+    result, problems = with_policy(record or node(), of)
     assert not problems
-    return found
+    return result
 
 
 def test_a_cluster_without_a_policy_offers_nothing() -> None:
-    found, problems = load_policies(None)
+    result, problems = load_policies(None)
     assert [str(problem) for problem in problems] == ["slo-controller-config: there is none"]
-    record = in_force(found)
+    record = in_force(result)
     assert record.overcommit is None
     assert record.strategy is None
     assert record.colocation is not None
@@ -143,25 +143,25 @@ def test_both_sections_reach_the_record_and_come_back_from_it() -> None:
 
 def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
     gold = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
-    found = policies(
+    result = policies(
         {**ON, "nodeConfigs": [{**gold, "midUnallocatedPercent": 20}]},
         {"nodeConfigs": [{**gold, "predictor": "max"}]},
     )
-    of_gold, other = in_force(found, node(labels={"pool": "gold"})), in_force(found)
+    of_gold, other = in_force(result, node(labels={"pool": "gold"})), in_force(result)
     own = node(
         annotations={
             OF_KOORDINATOR: '{"midUnallocatedPercent": 30}',
             STRATEGY: '{"bufferPercent": 10}',
         }
     )
-    annotated = in_force(found, own)
+    annotated = in_force(result, own)
     assert of_gold.overcommit == Overcommit(mid_unallocated_percent=20)
     assert of_gold.strategy == NodeStrategy(predictor="max")
     assert (other.overcommit, other.strategy) == (Overcommit(), None)
     assert annotated.overcommit == Overcommit(mid_unallocated_percent=30, buffer_percent=10)
     hashes = [record.strategy_hash for record in (of_gold, other, annotated)]
     assert len(set(hashes)) == 3
-    assert in_force(found, node(labels={"pool": "gold"})).strategy_hash == hashes[0]
+    assert in_force(result, node(labels={"pool": "gold"})).strategy_hash == hashes[0]
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
 )
 def test_an_invalid_section_keeps_only_its_own_last_policy(own: str, says: str) -> None:
     last = policies(ON, {"bufferPercent": 3})
-    found, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
+    result, problems = load_policies(data({**ON, "midUnallocatedPercent": 20}, own), last)
     (problem,) = problems
     assert says in str(problem)
     assert not problem.in_force
-    record = in_force(found)
+    record = in_force(result)
     assert record.overcommit == Overcommit(mid_unallocated_percent=20, buffer_percent=3)
 
 
@@ -197,8 +197,8 @@ def test_a_start_with_an_invalid_policy_keeps_the_published_policy() -> None:
     broken, problems = load_policies(dict.fromkeys(KEYS, "{"))
     assert len(problems) == len(KEYS)
     now = node(labels={"pool": "new"})
-    kept = {name: getattr(before, name) for name in OF_THE_POLICY}
-    assert with_policy(now, broken, before) == (msgspec.structs.replace(now, **kept), ())
+    remaining = {name: getattr(before, name) for name in OF_THE_POLICY}
+    assert with_policy(now, broken, before) == (msgspec.structs.replace(now, **remaining), ())
     assert with_policy(now, broken) == (now, ())
     assert not broken.is_usable
 
@@ -210,9 +210,9 @@ def test_an_invalid_key_affects_only_itself(broken: str) -> None:
     before = in_force(last, node(labels=GOLD))
     other = {key: json.dumps(of) for key, of in OTHER.items()}
     for policies_before in (last, None):
-        found, problems = load_policies(other | {broken: "{"}, policies_before)
+        result, problems = load_policies(other | {broken: "{"}, policies_before)
         assert [problem.where for problem in problems if not problem.in_force] == [broken]
-        record, _ = with_policy(node(labels=GOLD), found, before)
+        record, _ = with_policy(node(labels=GOLD), result, before)
         now = in_force(loaded(**OTHER), node(labels=GOLD))
         assert record != now
         assert parts(record)[broken] == parts(before)[broken]
@@ -268,8 +268,8 @@ def test_an_annotation_that_becomes_invalid_keeps_its_last_valid_values(
 
 def test_an_invalid_springtide_config_does_not_keep_nodes_on_after_a_restart() -> None:
     before = in_force(policies(ON, {"bufferPercent": 3}))
-    found, _ = load_policies(data({"enable": False}, "{"))
-    record, _ = with_policy(node(), found, before)
+    result, _ = load_policies(data({"enable": False}, "{"))
+    record, _ = with_policy(node(), result, before)
     assert record.overcommit is None
     assert record.springtide == before.springtide
     again, _ = load_policies(data({**ON, "midUnallocatedPercent": 20}, "{"))
@@ -288,9 +288,11 @@ def test_an_invalid_entry_keeps_its_settings_across_a_restart(is_known: bool) ->
     before = in_force(last, gold)
     assert before.overcommit is None
     broken = {**ON, "midUnallocatedPercent": 7, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
-    found, _ = load_policies(data(broken, {}), last if is_known else None)
-    assert with_policy(gold, found, before)[0].overcommit is None
-    assert with_policy(node(), found, before)[0].overcommit == Overcommit(mid_unallocated_percent=7)
+    result, _ = load_policies(data(broken, {}), last if is_known else None)
+    assert with_policy(gold, result, before)[0].overcommit is None
+    assert with_policy(node(), result, before)[0].overcommit == Overcommit(
+        mid_unallocated_percent=7
+    )
 
 
 def test_an_invalid_entry_does_not_keep_the_cluster_on() -> None:
@@ -298,30 +300,30 @@ def test_an_invalid_entry_does_not_keep_the_cluster_on() -> None:
     before = in_force(policies({**ON, "nodeConfigs": [entry()]}, {}), gold)
     assert before.overcommit is not None
     off = {"enable": False, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
-    found, _ = load_policies(data(off, {}))
-    assert with_policy(gold, found, before)[0].overcommit is None
+    result, _ = load_policies(data(off, {}))
+    assert with_policy(gold, result, before)[0].overcommit is None
 
 
 def test_an_entry_with_an_invalid_selector_is_found_by_its_name() -> None:
     gold = node(labels={"pool": "gold"})
     last = policies({**ON, "nodeConfigs": [entry(enable=False)]}, {})
     broken = {**entry(enable=True), "nodeSelector": {"matchLabels": {"pool": 7}}}
-    found, _ = load_policies(data({**ON, "nodeConfigs": [broken]}, {}), last)
-    assert in_force(found, gold).overcommit is None
+    result, _ = load_policies(data({**ON, "nodeConfigs": [broken]}, {}), last)
+    assert in_force(result, gold).overcommit is None
 
 
 def test_selector_keys_may_be_in_any_case_and_other_keys_are_refused() -> None:
     for key, is_on in (("matchlabels", False), ("MatchLabels", False), ("labels", True)):
         off = {**entry(enable=False), "nodeSelector": {key: {"pool": "gold"}}}
-        found, problems = load_policies(data({**ON, "nodeConfigs": [off]}, {}))
-        assert (in_force(found, node(labels={"pool": "gold"})).overcommit is not None) is is_on
-        assert in_force(found).overcommit is not None
+        result, problems = load_policies(data({**ON, "nodeConfigs": [off]}, {}))
+        assert (in_force(result, node(labels={"pool": "gold"})).overcommit is not None) is is_on
+        assert in_force(result).overcommit is not None
         assert bool(problems) is is_on
 
 
 def test_a_word_too_long_for_a_record_is_cut() -> None:
-    found, _ = load_policies(data({**ON, "cpuCalculatePolicy": "x" * 1000}, {}))
-    record = in_force(found)
+    result, _ = load_policies(data({**ON, "cpuCalculatePolicy": "x" * 1000}, {}))
+    record = in_force(result)
     assert decode_json(KnownNode, encode_json(record)).overcommit == record.overcommit
 
 
@@ -345,27 +347,27 @@ def test_the_policy_of_a_node_is_stored_in_and_read_from_its_record() -> None:
     annotations = {RATIO: "1.20", BANDWIDTH_ANNOTATION: "10G"}
     record = in_force(loaded(**EVERYTHING), node(labels=GOLD, annotations=annotations))
     written = encode_json(record)
-    found = detached(decode_json(NodeRecord, written))
-    assert found == record
-    spec = slo_spec(found)
+    result = detached(decode_json(NodeRecord, written))
+    assert result == record
+    spec = slo_spec(result)
     assert spec is not None
     assert spec.resource_used_threshold_with_be is not None
     assert spec.resource_used_threshold_with_be.memory_evict_threshold_percent == 80
     assert spec.system_strategy == SystemStrategy(
         min_free_kbytes_factor=100, total_network_bandwidth="10G"
     )
-    assert found.host_apps == {"nginx": "prod", "batchd": "batch"}
+    assert result.host_apps == {"nginx": "prod", "batchd": "batch"}
     known = CpuInfo(cpu_model="X", hyper_thread_enabled=True)
-    assert node_ratio(found, known) == "1.30"
+    assert node_ratio(result, known) == "1.30"
     with pytest.raises(InvalidPolicyError, match="the node's CPU is unknown"):
-        node_ratio(found, None)
-    assert node_ratios(found) == {"cpu": Decimal("1.80"), "memory": Decimal("1.25")}
+        node_ratio(result, None)
+    assert node_ratios(result) == {"cpu": Decimal("1.80"), "memory": Decimal("1.25")}
     lean = decode_json(KnownNode, written)
     assert lean == KnownNode(
         **{name: getattr(record, name) for name in KnownNode.__struct_fields__}
     )
-    for gone in ("slo", "labels", "colocation"):
-        assert not hasattr(lean, gone)
+    for removed in ("slo", "labels", "colocation"):
+        assert not hasattr(lean, removed)
 
 
 def test_equal_records_share_their_raw_json() -> None:
@@ -384,12 +386,12 @@ def test_a_record_without_a_policy_has_no_spec_and_no_ratios() -> None:
 
 
 def test_a_node_that_is_off_carries_no_table_of_models() -> None:
-    found = loaded(**EVERYTHING)
-    off = in_force(found, node(labels={"node.koordinator.sh/cpu-normalization-enabled": "false"}))
+    result = loaded(**EVERYTHING)
+    off = in_force(result, node(labels={"node.koordinator.sh/cpu-normalization-enabled": "false"}))
     assert bytes(off.cpu_normalization) == b'{"enable":false}'
     assert node_ratio(off, None) == "1.00"
     label = {"node.koordinator.sh/cpu-normalization-enabled": "maybe"}
-    record, (problem,) = with_policy(node(labels=label), found)
+    record, (problem,) = with_policy(node(labels=label), result)
     assert "neither true nor false" in str(problem)
     with pytest.raises(InvalidPolicyError, match="neither true nor false"):
         node_ratio(record, CpuInfo(cpu_model="X"))
@@ -404,7 +406,7 @@ def test_the_hash_covers_every_key_of_the_policy() -> None:
 
 def test_implausible_values_fit_into_a_record() -> None:
     huge = 2**62
-    said = {
+    stated = {
         **ON,
         "cpuReclaimThresholdPercent": 100,
         "batchMemoryThresholdPercent": huge,
@@ -416,9 +418,9 @@ def test_implausible_values_fit_into_a_record() -> None:
             "coldStartPeriodSeconds": huge,
         },
     }
-    found, problems = load_policies(data(said))
+    result, problems = load_policies(data(stated))
     assert all(problem.in_force for problem in problems)
-    record = in_force(found)
+    record = in_force(result)
     assert decode_json(NodeRecord, encode_json(record)) == record
 
 
@@ -468,24 +470,24 @@ def test_contradictions_of_a_nodes_own_settings_are_reported(
     "broken", [("colocation-config",), ("colocation-config", "springtide-config")]
 )
 def test_a_node_can_switch_itself_off_under_an_invalid_policy(broken: tuple[str, ...]) -> None:
-    said = {"colocation-config": json.dumps(ON), "springtide-config": "{}"}
-    good, _ = load_policies(said)
+    stated = {"colocation-config": json.dumps(ON), "springtide-config": "{}"}
+    good, _ = load_policies(stated)
     before, _ = with_policy(node(), good)
     assert before.overcommit is not None
-    after_restart, _ = load_policies(said | dict.fromkeys(broken, "{broken"))
-    kept, _ = with_policy(node(), after_restart, before)
-    assert kept == before
+    after_restart, _ = load_policies(stated | dict.fromkeys(broken, "{broken"))
+    remaining, _ = with_policy(node(), after_restart, before)
+    assert remaining == before
     own = node(annotations={OF_KOORDINATOR: '{"enable":false}'})
-    found, problems = with_policy(own, after_restart, before)
-    assert (found.overcommit, problems) == (None, ())
+    result, problems = with_policy(own, after_restart, before)
+    assert (result.overcommit, problems) == (None, ())
     # What else it says counts, too, and what cannot be read is told.
     own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7,"enable":5}'})
-    found, problems = with_policy(own, after_restart, before)
+    result, problems = with_policy(own, after_restart, before)
     assert [problem.where for problem in problems] == [f"annotation {OF_KOORDINATOR}"]
     own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7}'})
-    found, _ = with_policy(own, after_restart, before)
-    assert found.overcommit is not None
-    assert found.overcommit.mid_unallocated_percent == 7
+    result, _ = with_policy(own, after_restart, before)
+    assert result.overcommit is not None
+    assert result.overcommit.mid_unallocated_percent == 7
 
 
 WRONG: list[dict[str, Any]] = [
@@ -509,9 +511,9 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
         {"enable": False, **wrong},
         {"enable": False, "nodeConfigs": [entry(enable=True)], **wrong},
     ):
-        found, problems = load_policies(data(of, {}), last)
-        assert with_policy(gold, found, before)[0].overcommit is None, of
-        assert with_policy(gold, found)[0].overcommit is None, of
+        result, problems = load_policies(data(of, {}), last)
+        assert with_policy(gold, result, before)[0].overcommit is None, of
+        assert with_policy(gold, result)[0].overcommit is None, of
         # All of it is told, and what of it counts.
         refused = [problem for problem in problems if not problem.in_force]
         assert len(refused) == len(wrong)
@@ -525,8 +527,8 @@ def test_an_invalid_part_that_is_not_switched_off_stays_on(wrong: dict[str, Any]
     gold = node(labels=GOLD)
     last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
     for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
-        found, _ = load_policies(data(of, {}), last)
-        record = in_force(found, gold)
+        result, _ = load_policies(data(of, {}), last)
+        record = in_force(result, gold)
         assert record.overcommit == Overcommit(mid_unallocated_percent=20)
 
 
@@ -543,7 +545,7 @@ def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "says"),
+    ("stated", "says"),
     [
         ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
         ({"springtide-config": {"whatever": 1}}, "unknown key 'whatever'"),
@@ -559,17 +561,17 @@ def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> N
         ({"colocationconfig": {}}, "is colocation-config meant?"),
     ],
 )  # fmt: skip
-def test_a_key_similar_to_a_known_one_is_a_warning(said: Any, says: str) -> None:
-    found, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
-    assert found.is_usable
+def test_a_key_similar_to_a_known_one_is_a_warning(stated: Any, says: str) -> None:
+    result, problems = load_policies({key: json.dumps(of) for key, of in stated.items()})
+    assert result.is_usable
     (problem,) = problems
     assert problem.in_force
     assert says in problem.text
 
 
 def test_keys_of_other_programs_are_ignored() -> None:
-    said = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
-    _, problems = load_policies({key: json.dumps(of) for key, of in said.items()})
+    stated = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
+    _, problems = load_policies({key: json.dumps(of) for key, of in stated.items()})
     assert problems == ()
     annotation = '{"extensions":{},"midUnalocatedPercent":3}'
     _, of_node = with_policy(node(annotations={OF_KOORDINATOR: annotation}), policies(ON))
@@ -585,6 +587,6 @@ def test_the_first_hundred_of_thousands_of_unknown_keys_are_checked() -> None:
 
 
 def test_the_last_of_two_spellings_of_a_key_counts_as_in_go() -> None:
-    found, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
-    assert found.colocation is not None
-    assert found.colocation.cluster.enable is False
+    result, _ = load_policies({"colocation-config": '{"enable":true,"ENABLE":false}'})
+    assert result.colocation is not None
+    assert result.colocation.cluster.enable is False

@@ -30,8 +30,8 @@ def learned(
     not by the settings."""
     options = options or {}
     made = build(names, options)
-    said = ModelConfig(predictors=names, predictor=names[0], options=options, **config)
-    bank = Bank(said, made)
+    stated = ModelConfig(predictors=names, predictor=names[0], options=options, **config)
+    bank = Bank(stated, made)
     bank.apply(windows)
     return bank
 
@@ -44,8 +44,8 @@ def answer(
 ) -> NodePeaks:
     """The answers of these predictors for the node of the windows."""
     bank = learned(windows, *names, options=options, **config)
-    (found,) = bank.peaks(bank.nodes)
-    return found
+    (result,) = bank.peaks(bank.nodes)
+    return result
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class Sums:
         return float("nan") if self.left_out and not self.counted else self.pods + self.requests
 
 
-def sums_of(found: NodePeaks, name: str, entity: int, resource: int) -> Sums:
+def sums_of(result: NodePeaks, name: str, entity: int, resource: int) -> Sums:
     """From what is published of each pod, one after the other."""
     units = (1000.0, 1.0)[resource]
     pods, requests, counted, left_out = 0.0, 0.0, 0, 0
-    for i in range(len(found.pod_uids)):
-        pod_class = CLASSES[found.pod_classes[i]]
-        if ENTITIES[entity] not in ("node", pod_class) or found.pod_ended[i]:
+    for i in range(len(result.pod_uids)):
+        pod_class = CLASSES[result.pod_classes[i]]
+        if ENTITIES[entity] not in ("node", pod_class) or result.pod_ended[i]:
             continue
-        peak = found.predictors[name].pod_raw[i, resource]
-        request = found.pod_requests[i, resource] / units
-        asks = found.pod_active[i] and not np.isnan(request)
-        if asks and (found.pod_cold[i] or np.isnan(peak)):
+        peak = result.predictors[name].pod_raw[i, resource]
+        request = result.pod_requests[i, resource] / units
+        asks = result.pod_active[i] and not np.isnan(request)
+        if asks and (result.pod_cold[i] or np.isnan(peak)):
             requests += request
         elif not np.isnan(peak):
             pods += peak

@@ -24,7 +24,7 @@ def test_cpu_is_the_load_weighted_quantile(series: list[float], fraction: float)
     """Against a list of samples: the bucket up to which lies the share of weight times value."""
     windows = [window(i, usage=(usage, GIB)) for i, usage in enumerate(series)]
     options = {"autopilot": {"cpu": fraction}}
-    found = answer(windows, "autopilot", options=options, profile=HALVING)
+    result = answer(windows, "autopilot", options=options, profile=HALVING)
     starts = CPU_LAYOUT.starts.tolist()
     loads: dict[float, float] = {}
     for age, usage in enumerate(reversed(series)):
@@ -37,16 +37,16 @@ def test_cpu_is_the_load_weighted_quantile(series: list[float], fraction: float)
         if before <= fraction * total * (1 + 1e-12) and running >= fraction * total * (1 - 1e-12):
             near.add(end)
     expected = near if any(series) else {0.0}
-    assert found.predictors["autopilot"].raw[NODE, 0] in expected
+    assert result.predictors["autopilot"].raw[NODE, 0] in expected
 
 
 def test_a_daily_burst_weighs_more_by_load_than_by_time() -> None:
     """A job that sleeps for 95 % of the time but does all its work in the rest."""
     windows = [window(i, [Pod("a", (8.0 if i % 25 == 0 else 0.05, GIB))]) for i in range(200)]
     options = {"percentile": {"cpu": 0.9}, "autopilot": {"cpu": 0.9}}
-    found = answer(windows, "autopilot", "percentile", options=options)
-    assert found.predictors["percentile"].pod_raw[0, 0] < 0.1
-    assert found.predictors["autopilot"].pod_raw[0, 0] == pytest.approx(8.0, rel=0.06)
+    result = answer(windows, "autopilot", "percentile", options=options)
+    assert result.predictors["percentile"].pod_raw[0, 0] < 0.1
+    assert result.predictors["autopilot"].pod_raw[0, 0] == pytest.approx(8.0, rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_memory_is_the_highest_of_its_window(seconds: int, expected: float) -> N
 
 
 def test_each_class_uses_its_own_buckets() -> None:
-    found = answer(
+    result = answer(
         [window(1, [Pod("a", (2.0, GIB)), Pod("b", (2.0, GIB), "batch")])],
         "autopilot", class_profiles={"batch": VPA},
     )  # fmt: skip
     for pod, layout in enumerate((CPU_LAYOUT, VPA_CPU_LAYOUT)):
         end = layout.ends[layout.find(np.array([2.0]))[0]]
-        assert found.predictors["autopilot"].pod_raw[pod, 0] == end
+        assert result.predictors["autopilot"].pod_raw[pod, 0] == end
 
 
 def test_an_idle_class_has_peak_zero_and_an_unseen_class_an_unknown_peak() -> None:

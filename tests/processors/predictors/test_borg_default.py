@@ -12,17 +12,17 @@ from tests.processors.windows import GIB, Pod, streams, window
 @LAWS
 def test_the_peak_is_the_requests_of_active_pods_divided_by_a(windows: list[NodeWindow]) -> None:
     bank = learned(windows, "borg-default", options={"borg-default": {"a": 1.25}})
-    for found in bank.peaks(bank.nodes):
-        own = found.predictors["borg-default"]
+    for result in bank.peaks(bank.nodes):
+        own = result.predictors["borg-default"]
         for entity, name in enumerate(ENTITIES):
             for r, unit in enumerate((1000.0, 1.0)):
                 if name == "system":
                     assert np.isnan(own.raw[entity, r])
                     continue
                 asked, unknown = [], 0
-                for i, uid_class in enumerate(found.pod_classes):
-                    if found.pod_active[i] and name in ("node", ENTITIES[2 + uid_class]):
-                        request = found.pod_requests[i, r] / unit
+                for i, uid_class in enumerate(result.pod_classes):
+                    if result.pod_active[i] and name in ("node", ENTITIES[2 + uid_class]):
+                        request = result.pod_requests[i, r] / unit
                         unknown += bool(np.isnan(request))
                         asked += [] if np.isnan(request) else [request]
                 total = 0.0
@@ -47,12 +47,12 @@ def test_new_and_deleted_pods_change_the_peak_at_once() -> None:
 
 def test_the_peak_of_a_pod_is_its_request_divided_by_a() -> None:
     pods = [Pod("a", (9.0, GIB)), Pod("b", (1.0, GIB), requests=(np.nan, 1.0))]
-    found = answer([window(1, pods)], "borg-default").predictors["borg-default"]
-    assert same(found.pod_raw[0, 0], 1.0 / 1.1)
-    assert np.isnan(found.pod_raw[1, 0])
+    result = answer([window(1, pods)], "borg-default").predictors["borg-default"]
+    assert same(result.pod_raw[0, 0], 1.0 / 1.1)
+    assert np.isnan(result.pod_raw[1, 0])
 
 
 def test_without_a_peak_of_the_system_what_prod_leaves_unused_is_unknown() -> None:
-    found = answer([window(i, [Pod("a", (0.1, GIB))]) for i in range(20)], "borg-default")
-    assert np.isnan(found.predictors["borg-default"].raw[SYSTEM]).all()
-    assert np.isnan(found.reclaimable.amount).all()
+    result = answer([window(i, [Pod("a", (0.1, GIB))]) for i in range(20)], "borg-default")
+    assert np.isnan(result.predictors["borg-default"].raw[SYSTEM]).all()
+    assert np.isnan(result.reclaimable.amount).all()

@@ -51,16 +51,16 @@ def answer(predictor: Odd) -> NodePeaks:
 def test_a_negative_or_infinite_peak_is_unknown(bad: float) -> None:
     entities = np.ones(SHAPE)
     entities[0, 0, 0] = bad
-    found = answer(Odd(entities=entities, pods=np.array([[1.0, bad]]))).decided
-    assert np.isnan(found.raw).tolist() == (entities[0] == bad).tolist()
-    assert np.isnan(found.pod_raw).tolist() == [[False, True]]
+    result = answer(Odd(entities=entities, pods=np.array([[1.0, bad]]))).decided
+    assert np.isnan(result.raw).tolist() == (entities[0] == bad).tolist()
+    assert np.isnan(result.pod_raw).tolist() == [[False, True]]
 
 
 def test_unknown_and_zero_peaks_are_accepted() -> None:
     entities = np.zeros(SHAPE)
     entities[0, 1] = np.nan
-    found = answer(Odd(entities=entities))
-    assert np.array_equal(found.decided.raw, entities[0], equal_nan=True)
+    result = answer(Odd(entities=entities))
+    assert np.array_equal(result.decided.raw, entities[0], equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def decided_by(predictor: str, pods: list[Pod]) -> NodePeaks:
 
 @pytest.mark.parametrize("predictor", [name for name in ALL if name != "borg-default"])
 def test_the_unused_request_of_a_quiet_pod_is_reclaimable(predictor: str) -> None:
-    found = decided_by(predictor, PODS[:1])
-    assert found.decides == predictor
-    amount, peak = found.reclaimable.amount[0], found.reclaimable.peak[0]
+    result = decided_by(predictor, PODS[:1])
+    assert result.decides == predictor
+    amount, peak = result.reclaimable.amount[0], result.reclaimable.peak[0]
     # The pod and the system use a core each; `max` goes by the request, divided by 1.1. The last
     # digit is cut.
     used = 1000.0 + (8000.0 / 1.1 if predictor == "max" else 1000.0)
@@ -42,14 +42,14 @@ def test_the_unused_request_of_a_quiet_pod_is_reclaimable(predictor: str) -> Non
 @pytest.mark.parametrize("predictor", ["nsigma-v2", "pods-nsigma", "resource-central", "max"])
 def test_the_request_of_a_cold_pod_counts_once(predictor: str) -> None:
     """It is in the sum over the pods of its class; nothing comes on top."""
-    found = decided_by(predictor, PODS)
+    result = decided_by(predictor, PODS)
     young = 2000.0
     steady = {"max": 10_000.0 / 1.1 - young}.get(predictor, 1000.0)
-    system = found.decided.peaks[1, 0] * 1000
+    system = result.decided.peaks[1, 0] * 1000
     expected = system + steady + young
-    assert found.reclaimable.surplus.tolist() == [0.0, 0.0]
-    assert expected - 1 <= found.reclaimable.classes_peak[0] <= expected * 1.01
-    assert found.reclaimable.unpredicted[0] == young
+    assert result.reclaimable.surplus.tolist() == [0.0, 0.0]
+    assert expected - 1 <= result.reclaimable.classes_peak[0] <= expected * 1.01
+    assert result.reclaimable.unpredicted[0] == young
 
 
 def test_a_cold_pods_request_counts_where_version_1_is_higher() -> None:
@@ -57,8 +57,8 @@ def test_a_cold_pods_request_counts_where_version_1_is_higher() -> None:
     before = [window(i, [Pod("old", (6.0, 6 * GIB))], usage=(6.5, 7 * GIB)) for i in range(60)]
     young = Pod("young", (0.2, GIB / 4), requests=(5000.0, 5 * GIB), age=60.0)
     after = [window(60 + i, [young], usage=(0.7, GIB)) for i in range(3)]
-    found = answer(before + after, "nsigma-v2", "nsigma-v1")
-    v1, v2 = (found.predictors[name].reclaimable for name in ("nsigma-v1", "nsigma-v2"))
+    result = answer(before + after, "nsigma-v2", "nsigma-v1")
+    v1, v2 = (result.predictors[name].reclaimable for name in ("nsigma-v1", "nsigma-v2"))
     assert v2.classes_peak.tolist() == v1.classes_peak.tolist()
     assert v2.surplus[0] > 4000.0
 
@@ -88,19 +88,19 @@ def test_a_maximum_reclaims_no_more_than_any_member() -> None:
     """`percentile` alone adds the rest of a cold pod's request to the peak of its class."""
     members = ["percentile", "resource-central"]
     windows = day_of(PODS, "max")
-    found = answer(windows, "max", *members, options={"max": {"members": members}})
+    result = answer(windows, "max", *members, options={"max": {"members": members}})
     for member in members:
-        theirs = found.predictors[member].reclaimable
-        assert (found.reclaimable.amount <= theirs.amount).all()
-        assert (found.reclaimable.classes_peak >= theirs.classes_peak).all()
+        theirs = result.predictors[member].reclaimable
+        assert (result.reclaimable.amount <= theirs.amount).all()
+        assert (result.reclaimable.classes_peak >= theirs.classes_peak).all()
 
 
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v1", "autopilot", "hourly-nsigma"])
 def test_class_peaks_of_usage_get_the_rest_of_cold_requests(
     predictor: str,
 ) -> None:
-    found = decided_by(predictor, PODS)
-    assert 1400.0 <= found.reclaimable.surplus[0] <= 1500.0
-    whole = found.reclaimable.classes_peak[0] - found.reclaimable.surplus[0]
+    result = decided_by(predictor, PODS)
+    assert 1400.0 <= result.reclaimable.surplus[0] <= 1500.0
+    whole = result.reclaimable.classes_peak[0] - result.reclaimable.surplus[0]
     assert 2000.0 <= whole <= 2200.0
-    assert not np.isnan(found.reclaimable.amount).any()
+    assert not np.isnan(result.reclaimable.amount).any()

@@ -76,10 +76,10 @@ def test_each_hour_has_the_mean_and_deviation_of_fading_days(
         windows.append(at(end_ms, cpu, memory))
         slow.learn(end_ms, (cpu, memory))
     options = {"hourly-nsigma": {"history_seconds": 0}}
-    found = answer(
+    result = answer(
         windows, "hourly-nsigma", options=options, horizon_seconds=1.0, nsigma_multiplier=2.0
     )
-    own, hour = found.decided, end_ms // HOUR_MS % 24
+    own, hour = result.decided, end_ms // HOUR_MS % 24
     samples = slow.samples[hour]
     if not samples:
         assert np.isnan(own.raw[NODE]).all()
@@ -110,10 +110,10 @@ def test_hourly_peaks_beat_nsigma_on_a_daily_pattern() -> None:
     promised = dict.fromkeys(bank.predictors, 0.0)
     coming = days(7.2, office, first=3)
     for i in range(0, 7 * 48, 2):
-        (found,) = bank.peaks(["node-a"])
+        (result,) = bank.peaks(["node-a"])
         happens = max(w.node_usage[0] for w in coming[i : i + 6])
         for name in bank.predictors:
-            peak = found.predictors[name].raw[NODE, 0]
+            peak = result.predictors[name].raw[NODE, 0]
             misses[name] += happens > peak
             promised[name] += peak
         bank.apply(coming[i : i + 2])
@@ -123,8 +123,8 @@ def test_hourly_peaks_beat_nsigma_on_a_daily_pattern() -> None:
 
 def test_hourly_peaks_over_a_whole_day_are_lower_than_nsigma() -> None:
     """a mean over day and night has a deviation that no hour has."""
-    found = answer(days(4, office), "hourly-nsigma", "nsigma-v1")
-    hourly, plain = (found.predictors[name].raw[NODE, 0] for name in found.predictors)
+    result = answer(days(4, office), "hourly-nsigma", "nsigma-v1")
+    hourly, plain = (result.predictors[name].raw[NODE, 0] for name in result.predictors)
     assert 8.3 < hourly < 0.75 * plain
 
 
@@ -173,15 +173,15 @@ def test_hours_fade_by_the_week_and_are_then_forgotten() -> None:
         np.average([8.0] * 4 + [1.0] * 14, weights=weights), rel=1e-3
     )
     before = days(2, lambda hour: 8.0)
-    for back, gone in ((8.5, False), (9.5, True)):
+    for back, removed in ((8.5, False), (9.5, True)):
         # On the ninth day the afternoon's hours begin for the seventh time since they were seen.
         away = before + days(1, lambda hour: 1.0, first=back)
         own = answer(away, "hourly-nsigma", nsigma_multiplier=0.0).decided
-        assert (own.raw[NODE, 0] == 1.0) == gone
+        assert (own.raw[NODE, 0] == 1.0) == removed
 
 
-@pytest.mark.parametrize(("later_days", "gone"), [(7, False), (8, True), (30, True)])
-def test_a_missed_hour_is_forgotten_while_others_are_seen(later_days: int, gone: bool) -> None:
+@pytest.mark.parametrize(("later_days", "removed"), [(7, False), (8, True), (30, True)])
+def test_a_missed_hour_is_forgotten_while_others_are_seen(later_days: int, removed: bool) -> None:
     """Each day an hour, and then for days only another."""
     midnights = [at(MIDNIGHT_MS + (24 * day + 1) * HOUR_MS, 8.0) for day in range(3)]
     mornings = [
@@ -190,7 +190,7 @@ def test_a_missed_hour_is_forgotten_while_others_are_seen(later_days: int, gone:
     # A window within the hour, of which nothing was measured.
     blind = at(MIDNIGHT_MS + 24 * (2 + later_days) * HOUR_MS + HALF_HOUR_MS, math.nan, math.nan)
     own = answer([*midnights, *mornings, blind], "hourly-nsigma", horizon_seconds=1.0)
-    assert np.isnan(own.decided.raw[NODE]).all() == gone
+    assert np.isnan(own.decided.raw[NODE]).all() == removed
 
 
 def test_state_of_other_days_is_not_restored() -> None:

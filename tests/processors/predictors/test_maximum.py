@@ -27,18 +27,18 @@ def test_the_peak_is_the_highest_known_peak_of_a_member(
 ) -> None:
     """never below a member, unknown where all of them are."""
     bank = learned(windows, "max", *members, options=of(members), cold_start_samples=2)
-    for found in bank.peaks(bank.nodes):
-        own = found.predictors["max"]
+    for result in bank.peaks(bank.nodes):
+        own = result.predictors["max"]
         for part in ("raw", "pod_raw"):
             peaks = getattr(own, part)
-            theirs = [getattr(found.predictors[name], part) for name in members]
+            theirs = [getattr(result.predictors[name], part) for name in members]
             for each in theirs:
                 assert (np.isnan(each) | (peaks >= each)).all()
             assert (np.isnan(peaks) == np.all([np.isnan(each) for each in theirs], axis=0)).all()
             # And it is one of them.
             assert (np.isnan(peaks) | np.any([each == peaks for each in theirs], axis=0)).all()
         for name in members:
-            member = found.predictors[name]
+            member = result.predictors[name]
             assert own.terms[name].tobytes() == member.raw.tobytes()
             for term, values in member.terms.items():
                 assert own.terms[f"{name}.{term}"].tobytes() == values.tobytes()
@@ -56,9 +56,9 @@ def test_default_members_are_borg_and_resource_central() -> None:
 
 def test_members_have_their_own_options() -> None:
     options = of(["borg-default"], **{"borg-default": {"a": 2.0}})
-    found = answer([window(1, [Pod("a", (0.1, GIB))])], "max", "borg-default", options=options)
-    assert found.predictors["max"].pod_raw[0, 0] == 0.5
-    assert found.predictors["borg-default"].pod_raw[0, 0] == 1.0 / 1.1
+    result = answer([window(1, [Pod("a", (0.1, GIB))])], "max", "borg-default", options=options)
+    assert result.predictors["max"].pod_raw[0, 0] == 0.5
+    assert result.predictors["borg-default"].pod_raw[0, 0] == 1.0 / 1.1
 
 
 def test_columns_of_a_member_are_apart_from_the_same_predictor() -> None:
@@ -66,8 +66,8 @@ def test_columns_of_a_member_are_apart_from_the_same_predictor() -> None:
     options = {"max": {"members": ["hourly-nsigma"]}}
     windows = [window(i, [Pod("a", (1.0 + i % 3, GIB))]) for i in range(750)]
     bank = learned(windows, "max", "hourly-nsigma", options=options)
-    (found,) = bank.peaks(bank.nodes)
-    own, alone = found.predictors["max"], found.predictors["hourly-nsigma"]
+    (result,) = bank.peaks(bank.nodes)
+    own, alone = result.predictors["max"], result.predictors["hourly-nsigma"]
     assert own.raw.tobytes() == alone.raw.tobytes()
     assert own.pod_raw.tobytes() == alone.pod_raw.tobytes()
     assert not np.isnan(own.raw[NODE]).any()

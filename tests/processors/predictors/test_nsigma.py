@@ -23,14 +23,14 @@ def test_version_1_is_numpys_mean_and_deviation(
     series: list[tuple[float, float]], times: float
 ) -> None:
     windows = [window(i, usage=usage) for i, usage in enumerate(series)]
-    found = answer(windows, "nsigma-v1", profile=FAST, nsigma_multiplier=times)
+    result = answer(windows, "nsigma-v1", profile=FAST, nsigma_multiplier=times)
     ages = np.arange(len(series))[::-1] * LENGTH_MS / 1000
     for r, half_life in enumerate(FAST.half_life_seconds):
         weights = 0.5 ** (ages / half_life)
         values = np.array(series)[:, r]
         mean = np.average(values, weights=weights)
         stdev = np.sqrt(np.average((values - mean) ** 2, weights=weights))
-        own = found.predictors["nsigma-v1"]
+        own = result.predictors["nsigma-v1"]
         assert own.raw[NODE, r] == pytest.approx(mean + times * stdev, rel=1e-6, abs=1e-6)
         assert own.terms["mean"][NODE, r] == pytest.approx(mean, rel=1e-9)
         assert same(
@@ -42,11 +42,11 @@ def test_version_1_is_numpys_mean_and_deviation(
 @LAWS
 def test_one_pod_adds_up_to_version_1(series: list[tuple[float, float]]) -> None:
     windows = [window(i, [Pod("a", usage)]) for i, usage in enumerate(series)]
-    found = answer(windows, "nsigma-v2", "pods-nsigma", "nsigma-v1").predictors
-    v1 = found["nsigma-v1"].raw[PROD].tobytes()
-    assert found["nsigma-v2"].terms["pods"][PROD].tobytes() == v1
-    assert found["nsigma-v2"].raw[PROD].tobytes() == v1
-    assert found["pods-nsigma"].raw[PROD].tobytes() == v1
+    result = answer(windows, "nsigma-v2", "pods-nsigma", "nsigma-v1").predictors
+    v1 = result["nsigma-v1"].raw[PROD].tobytes()
+    assert result["nsigma-v2"].terms["pods"][PROD].tobytes() == v1
+    assert result["nsigma-v2"].raw[PROD].tobytes() == v1
+    assert result["pods-nsigma"].raw[PROD].tobytes() == v1
 
 
 @given(st.lists(st.tuples(USAGE, USAGE, USAGE), min_size=11, max_size=40))
@@ -70,8 +70,8 @@ def test_pods_nsigma_is_the_sum_of_the_pods_version_1(windows: list[NodeWindow])
     """Version 2 is the larger of this and version 1."""
     names = ("pods-nsigma", "nsigma-v1", "nsigma-v2")
     bank = learned(windows, *names, cold_start_samples=3, cold_start_seconds=60.0)
-    for found in bank.peaks(bank.nodes):
-        own, v1, v2 = (found.predictors[name] for name in names)
+    for result in bank.peaks(bank.nodes):
+        own, v1, v2 = (result.predictors[name] for name in names)
         assert own.pod_raw.tobytes() == v1.pod_raw.tobytes()
         assert np.array_equal(v2.raw, np.fmax(v1.raw, own.raw), equal_nan=True)
         assert np.array_equal(own.raw[SYSTEM], v1.raw[SYSTEM], equal_nan=True)
@@ -79,7 +79,7 @@ def test_pods_nsigma_is_the_sum_of_the_pods_version_1(windows: list[NodeWindow])
             for r in range(2):
                 if name == "system":
                     continue
-                total = sums_of(found, "pods-nsigma", entity, r).total
+                total = sums_of(result, "pods-nsigma", entity, r).total
                 assert same(
                     own.raw[entity, r],
                     total + (v1.raw[SYSTEM, r] if name == "node" else 0.0),
@@ -89,9 +89,9 @@ def test_pods_nsigma_is_the_sum_of_the_pods_version_1(windows: list[NodeWindow])
 def test_pods_nsigma_is_unknown_where_only_the_node_was_measured() -> None:
     """Where only the node was read, version 2 has version 1 to go by; the pods have no sum."""
     windows = [window(i, [Pod("a", (3.0, GIB))], host_apps=(np.nan, np.nan)) for i in range(3)]
-    found = answer(windows, "pods-nsigma", "nsigma-v2", cold_start_samples=0).predictors
-    assert np.isnan(found["pods-nsigma"].raw[NODE]).all()
-    assert found["nsigma-v2"].raw[NODE].tolist() == [4.0, 8 * GIB]
+    result = answer(windows, "pods-nsigma", "nsigma-v2", cold_start_samples=0).predictors
+    assert np.isnan(result["pods-nsigma"].raw[NODE]).all()
+    assert result["nsigma-v2"].raw[NODE].tolist() == [4.0, 8 * GIB]
 
 
 @given(streams())
@@ -99,8 +99,8 @@ def test_pods_nsigma_is_unknown_where_only_the_node_was_measured() -> None:
 def test_version_2_is_the_larger_of_version_1_and_the_pods(windows: list[NodeWindow]) -> None:
     """For any mix of cold, unknown, deleted and ended pods."""
     bank = learned(windows, "nsigma-v1", "nsigma-v2", cold_start_samples=3, cold_start_seconds=60.0)
-    for found in bank.peaks(bank.nodes):
-        v1, v2 = found.predictors["nsigma-v1"], found.predictors["nsigma-v2"]
+    for result in bank.peaks(bank.nodes):
+        v1, v2 = result.predictors["nsigma-v1"], result.predictors["nsigma-v2"]
         assert v1.pod_raw.tobytes() == v2.pod_raw.tobytes()
         careful, alone = v2.reclaimable.classes_peak, v1.reclaimable.classes_peak
         assert (np.isnan(alone) | (careful >= alone)).all()
@@ -111,7 +111,7 @@ def test_version_2_is_the_larger_of_version_1_and_the_pods(windows: list[NodeWin
                 if name == "system":
                     assert same(own, alone)
                     continue
-                sums = sums_of(found, "nsigma-v2", entity, r)
+                sums = sums_of(result, "nsigma-v2", entity, r)
                 for term in ("pods", "requests", "counted", "left_out"):
                     assert v2.terms[term][entity, r] == getattr(sums, term)
                 total = sums.total + (v1.raw[SYSTEM, r] if name == "node" else 0.0)
@@ -137,8 +137,8 @@ def test_an_unmeasured_pod_counts_its_request_or_is_left_out() -> None:
 def test_the_sum_of_unknown_pods_is_unknown() -> None:
     """Not to 0: what class free uses is unknown, though it was seen to use 0 of nothing."""
     nothing = (np.nan, np.nan)
-    found = answer([window(1, [Pod("a", nothing, "free", nothing)])], "resource-central")
-    assert np.isnan(found.predictors["resource-central"].raw[ENTITIES.index("free")]).all()
+    result = answer([window(1, [Pod("a", nothing, "free", nothing)])], "resource-central")
+    assert np.isnan(result.predictors["resource-central"].raw[ENTITIES.index("free")]).all()
 
 
 def test_a_deleted_pod_counts_its_usage_and_an_ended_pod_nothing() -> None:
@@ -147,8 +147,8 @@ def test_a_deleted_pod_counts_its_usage_and_an_ended_pod_nothing() -> None:
         Pod("ended", (4.0, GIB), ended=True),
         Pod("stays", (2.0, GIB)),
     ]
-    found = answer([window(1, pods)], "resource-central", cold_start_samples=0)
-    own = found.predictors["resource-central"]
+    result = answer([window(1, pods)], "resource-central", cold_start_samples=0)
+    own = result.predictors["resource-central"]
     assert own.terms["pods"][PROD, 0] == pytest.approx(3.0, rel=0.0012)
     assert own.terms["counted"][PROD, 0] == 2.0
     assert own.terms["requests"][PROD, 0] == 0.0

@@ -193,8 +193,8 @@ class Deaf(NSigmaV1):
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("deaf", f"{__name__}:Deaf", registry.GROUP)
-    found = {**available(), "deaf": point}
-    monkeypatch.setattr(registry, "available", lambda: found)
+    result = {**available(), "deaf": point}
+    monkeypatch.setattr(registry, "available", lambda: result)
 
 
 @pytest.mark.parametrize("name", ["deaf", "borg-default", "max"])
@@ -241,7 +241,7 @@ def test_every_default_is_an_allowed_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_published_term_is_declared(name: str) -> None:
-    found = answer([window(1, [Pod("a", (1.0, GIB))])], name).predictors[name]
+    result = answer([window(1, [Pod("a", (1.0, GIB))])], name).predictors[name]
     declared = declaration_of(name)
     if not declared.combines:
-        assert {*found.terms} == {term.name for term in declared.terms}
+        assert {*result.terms} == {term.name for term in declared.terms}

@@ -55,9 +55,9 @@ def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
         series.append((end, usage))
     options = {"resource-central": {"cpu": fraction, "history_seconds": seconds}}
     windows = [window(end, [Pod("a", (usage, GIB))]) for end, usage in series]
-    found = answer(windows, "resource-central", options=options, expiration_seconds=1e6)
+    result = answer(windows, "resource-central", options=options, expiration_seconds=1e6)
     exact = exact_percentile(slot_values(series, math.ceil(seconds / 300)), fraction)
-    peak = found.predictors["resource-central"].pod_raw[0, 0]
+    peak = result.predictors["resource-central"].pod_raw[0, 0]
     assert exact <= peak <= exact * OFF
 
 
@@ -80,14 +80,14 @@ def test_a_rank_is_not_moved_by_rounding() -> None:
 def test_the_peak_of_an_entity_is_the_sum_of_its_pods(windows: list[NodeWindow]) -> None:
     """requests of cold pods, and for the node the system."""
     bank = learned(windows, "resource-central", cold_start_samples=3, cold_start_seconds=60.0)
-    for found in bank.peaks(bank.nodes):
-        own = found.predictors["resource-central"]
+    for result in bank.peaks(bank.nodes):
+        own = result.predictors["resource-central"]
         for entity, name in enumerate(ENTITIES):
             for r in range(2):
                 if name == "system":
                     assert np.isnan(own.terms["pods"][entity, r])
                     continue
-                sums = sums_of(found, "resource-central", entity, r)
+                sums = sums_of(result, "resource-central", entity, r)
                 for term in ("pods", "requests", "counted", "left_out"):
                     assert own.terms[term][entity, r] == getattr(sums, term)
                 system = own.raw[SYSTEM, r] if name == "node" else 0.0
@@ -118,9 +118,9 @@ def test_a_slot_that_the_history_touches_counts_whole(seconds: float, expected: 
 
 
 def test_peaks_are_unknown_without_a_slot() -> None:
-    found = answer([window(1, [Pod("a", (np.nan, GIB), requests=(np.nan, GIB))], coverage=0.1)],
+    result = answer([window(1, [Pod("a", (np.nan, GIB), requests=(np.nan, GIB))], coverage=0.1)],
                    "resource-central")  # fmt: skip
-    own = found.predictors["resource-central"]
+    own = result.predictors["resource-central"]
     assert np.isnan(own.pod_raw).all()
     assert np.isnan(own.raw[SYSTEM]).all()
     assert np.isnan(own.raw[NODE]).all()

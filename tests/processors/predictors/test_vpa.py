@@ -17,8 +17,8 @@ def test_the_peak_is_the_quantile_with_margin_and_floor(
 ) -> None:
     options = {"percentile": {"cpu": 0.9, "memory": 0.9}}
     bank = learned(windows, "vpa", "percentile", options=options)
-    for found in bank.peaks(bank.nodes):
-        own, quantile = found.predictors["vpa"], found.predictors["percentile"]
+    for result in bank.peaks(bank.nodes):
+        own, quantile = result.predictors["vpa"], result.predictors["percentile"]
         assert own.terms["quantile"].tobytes() == quantile.raw.tobytes()
         assert own.raw.tobytes() == (quantile.raw * 1.15).tobytes()
         assert (own.raw == own.terms["quantile"] * own.terms["margin"])[~np.isnan(own.raw)].all()

@@ -20,15 +20,15 @@ amounts = st.floats(0, 1e12)
 
 @given(st.lists(amounts, min_size=2, max_size=200))
 def test_statistics_are_those_that_an_exporter_makes(values: list[float]) -> None:
-    found = statistics("cpu_cores", values)
-    assert found.keys() == {f"cpu_cores_{of}" for of in STATISTICS}
+    result = statistics("cpu_cores", values)
+    assert result.keys() == {f"cpu_cores_{of}" for of in STATISTICS}
     ascending = sorted(values)
-    assert found["cpu_cores_p90"] == rank_percentile(ascending, Fraction(9, 10))
-    assert found["cpu_cores_p95"] == rank_percentile(ascending, Fraction(19, 20))
-    assert found["cpu_cores_max"] == ascending[-1]
-    assert found["cpu_cores_last"] == values[-1]
-    assert ascending[0] <= found["cpu_cores_avg"] * (1 + 1e-12) + 1e-300
-    assert found["cpu_cores_avg"] <= ascending[-1] * (1 + 1e-12)
+    assert result["cpu_cores_p90"] == rank_percentile(ascending, Fraction(9, 10))
+    assert result["cpu_cores_p95"] == rank_percentile(ascending, Fraction(19, 20))
+    assert result["cpu_cores_max"] == ascending[-1]
+    assert result["cpu_cores_last"] == values[-1]
+    assert ascending[0] <= result["cpu_cores_avg"] * (1 + 1e-12) + 1e-300
+    assert result["cpu_cores_avg"] <= ascending[-1] * (1 + 1e-12)
 
 
 def test_a_single_value_has_no_maximum() -> None:
@@ -53,14 +53,14 @@ def test_a_window_has_its_end_and_not_its_start() -> None:
 
 @given(st.floats())
 def test_a_plausible_value_is_a_number_in_range(value: float) -> None:
-    found = plausible(value, 1e6)
-    assert found is None or (found == value and 0 <= found <= 1e6)
-    assert (found is None) == (not 0 <= value <= 1e6)
+    result = plausible(value, 1e6)
+    assert result is None or (result == value and 0 <= result <= 1e6)
+    assert (result is None) == (not 0 <= value <= 1e6)
 
 
 def test_points_have_a_null_where_one_resource_is_missing() -> None:
-    found = points(TimeWindow(60_000, 120_000), {75_000: 0.5}, {75_000: 3.0, 120_000: 4.0})
-    assert found == {
+    result = points(TimeWindow(60_000, 120_000), {75_000: 0.5}, {75_000: 3.0, 120_000: 4.0})
+    assert result == {
         "points_offset_seconds": [15.0, 60.0],
         "points_cpu_cores": [0.5, None],
         "points_memory_bytes": [3.0, 4.0],

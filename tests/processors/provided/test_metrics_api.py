@@ -58,22 +58,22 @@ def after(*bodies: bytes, window: TimeWindow = WINDOW) -> FetchedUsage:
     """Usage of a window after these lists were told, one after the other."""
     of_nodes, of_pods = Readings[str](), Readings[PodName]()
     for body in bodies:
-        found = read_list(body)
-        of_nodes.put(found.nodes)
-        of_pods.put(found.pods)
+        result = read_list(body)
+        of_nodes.put(result.nodes)
+        of_pods.put(result.pods)
     return gather(of_nodes, of_pods, window)
 
 
 def test_quantities_are_those_of_metrics_server() -> None:
-    found = read_list(nodes(node(cpu="123456789n", memory="12Ki")))
-    assert found.nodes == {"n1": Reading(630_000, 15.0, 0.123456789, 12288.0)}
+    result = read_list(nodes(node(cpu="123456789n", memory="12Ki")))
+    assert result.nodes == {"n1": Reading(630_000, 15.0, 0.123456789, 12288.0)}
     usages = (
         {"cpu": "3u", "memory": "1Mi"},
         {"cpu": "0", "memory": "0"},
         {"cpu": "1", "memory": "1"},
     )
-    found = read_list(pods(pod("p", 630, *usages)))
-    assert found.pods == {PodName("s", "p"): Reading(630_000, 20.05, 1.000003, 1048577.0)}
+    result = read_list(pods(pod("p", 630, *usages)))
+    assert result.pods == {PodName("s", "p"): Reading(630_000, 20.05, 1.000003, 1048577.0)}
 
 
 def test_the_readings_of_a_window_are_its_samples() -> None:
@@ -98,15 +98,15 @@ def test_one_reading_gives_only_an_average() -> None:
 
 
 def test_longer_readings_weigh_more() -> None:
-    found = after(nodes(node(at=610, window="10s", cpu="4", memory="1")),
+    result = after(nodes(node(at=610, window="10s", cpu="4", memory="1")),
                   nodes(node(at=640, window="30s", cpu="0", memory="1")))  # fmt: skip
-    assert found.nodes["n1"]["cpu_cores_avg"] == 1
-    assert found.nodes["n1"]["coverage"] == 40 / 60
+    assert result.nodes["n1"]["cpu_cores_avg"] == 1
+    assert result.nodes["n1"]["coverage"] == 40 / 60
 
 
 def test_a_reading_that_began_before_the_window_covers_its_part() -> None:
-    found = after(nodes(node(at=605, window="1m0s", cpu="1", memory="1")))
-    assert found.nodes["n1"]["coverage"] == 5 / 60
+    result = after(nodes(node(at=605, window="1m0s", cpu="1", memory="1")))
+    assert result.nodes["n1"]["coverage"] == 5 / 60
 
 
 def test_a_repeated_reading_counts_once() -> None:
@@ -118,9 +118,9 @@ def test_a_repeated_reading_counts_once() -> None:
 
 def test_stale_readings_and_those_of_a_clock_that_is_ahead_are_left_out() -> None:
     items = node("old", 600), node("older", 1), node("ahead", 661), node("now", 660)
-    found = after(nodes(*items))
-    assert found.nodes.keys() == {"now"}
-    assert found.left_out == {"stale": 2, "ahead": 1}
+    result = after(nodes(*items))
+    assert result.nodes.keys() == {"now"}
+    assert result.left_out == {"stale": 2, "ahead": 1}
     # What was ahead has its own window.
     later = after(nodes(*items), window=TimeWindow(660_000, 720_000))
     assert later.nodes.keys() == {"ahead"}
@@ -146,29 +146,29 @@ def test_readings_are_forgotten() -> None:
     ids=range(14),
 )  # fmt: skip
 def test_an_unreadable_item_is_skipped_and_counted(item: Any) -> None:
-    found = read_list(nodes(node("good"), item))
-    assert found.nodes.keys() == {"good"}
-    assert found.left_out == {"unreadable": 1}
+    result = read_list(nodes(node("good"), item))
+    assert result.nodes.keys() == {"good"}
+    assert result.left_out == {"unreadable": 1}
 
 
 def test_a_pod_needs_its_name_and_all_of_its_containers() -> None:
     whole = {"cpu": "1", "memory": "1"}
     nameless = {**pod(), "metadata": {"name": "p"}}
-    found = read_list(pods(pod("part", 630, whole, {"cpu": "1"}), pod("none", 630), nameless))
-    assert found.pods[PodName("s", "part")] == Reading(630_000, 20.05, 2, None)
-    assert found.pods[PodName("s", "none")] == Reading(630_000, 20.05, None, None)
-    assert found.left_out == {"unreadable": 1}
-    assert +found.bad_values == {}
+    result = read_list(pods(pod("part", 630, whole, {"cpu": "1"}), pod("none", 630), nameless))
+    assert result.pods[PodName("s", "part")] == Reading(630_000, 20.05, 2, None)
+    assert result.pods[PodName("s", "none")] == Reading(630_000, 20.05, None, None)
+    assert result.left_out == {"unreadable": 1}
+    assert +result.bad_values == {}
 
 
 def test_a_negative_or_absurd_amount_is_null_and_counted() -> None:
-    found = read_list(nodes(node("a", cpu="-1", memory="1"), node("b", cpu="2M", memory="1")))
-    assert found.nodes["a"].cpu_cores is found.nodes["b"].cpu_cores is None
-    assert found.nodes["a"].memory_bytes == 1
-    assert +found.bad_values == {"node.cpu_cores": 2}
+    result = read_list(nodes(node("a", cpu="-1", memory="1"), node("b", cpu="2M", memory="1")))
+    assert result.nodes["a"].cpu_cores is result.nodes["b"].cpu_cores is None
+    assert result.nodes["a"].memory_bytes == 1
+    assert +result.bad_values == {"node.cpu_cores": 2}
     negative = {"cpu": "-1", "memory": "1"}
-    found = read_list(pods(pod("p", 630, {"cpu": "5", "memory": "1"}, negative)))
-    assert found.pods[PodName("s", "p")].cpu_cores is None
+    result = read_list(pods(pod("p", 630, {"cpu": "5", "memory": "1"}, negative)))
+    assert result.pods[PodName("s", "p")].cpu_cores is None
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_any_readings_give_shares_and_averages_in_range(
         nodes(node(at=at, window=f"{seconds}s", cpu=f"{cores:.6f}", memory="1"))
         for at, seconds, cores in spans
     ]
-    found = after(*bodies)
-    for columns in found.nodes.values():
+    result = after(*bodies)
+    for columns in result.nodes.values():
         assert 0 < columns["coverage"] <= 1
         cores = [c for c in columns["points_cpu_cores"] if c is not None]
         assert min(cores) - 1e-9 <= columns["cpu_cores_avg"] <= max(cores) + 1e-9

@@ -32,12 +32,12 @@ def test_samples_of_two_providers_count_once() -> None:
 
 def test_an_exporter_takes_over_the_models_of_a_provider() -> None:
     exporter = window(90, "machine", 7, 30), window(120, "machine", 7, 30)
-    found = statuses(window(60), *exporter, window(120), window(180))
-    assert found[:3] == [("applied", False)] * 3
+    result = statuses(window(60), *exporter, window(120), window(180))
+    assert result[:3] == [("applied", False)] * 3
     # The provider finds out a little later.
-    assert found[3:] == [("second_exporter", False)] * 2
+    assert result[3:] == [("second_exporter", False)] * 2
 
 
 def test_a_provider_that_gets_a_node_back_starts_new_models() -> None:
-    found = statuses(window(30, "machine", 7, 30), window(240), window(300))
-    assert found == [("applied", False), ("applied", True), ("applied", False)]
+    result = statuses(window(30, "machine", 7, 30), window(240), window(300))
+    assert result == [("applied", False), ("applied", True), ("applied", False)]

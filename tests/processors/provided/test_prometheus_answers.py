@@ -40,15 +40,15 @@ def fetched(*answers: tuple[Query, bytes], grid: QueryGrid = GRID) -> FetchedUsa
 
 
 def test_every_default_query_is_a_subquery_of_the_window() -> None:
-    found = {query.key: query.text for query in queries({}, GRID)}
-    assert found.keys() == DEFAULT_QUERIES.keys()
-    for text in found.values():
+    actual = {query.key: query.text for query in queries({}, GRID)}
+    assert actual.keys() == DEFAULT_QUERIES.keys()
+    for text in actual.values():
         assert text.startswith("(")
         assert text.endswith("\n)[60s:15s]")
         assert "$1" in text or "$" not in text
-    assert "by (instance)" in found["node.cpu_cores"]
-    assert "by (node, namespace, pod, uid)" in found["pod.cpu_cores"]
-    assert "[60s])" in found["node.cpu_cores"]
+    assert "by (instance)" in actual["node.cpu_cores"]
+    assert "by (node, namespace, pod, uid)" in actual["pod.cpu_cores"]
+    assert "[60s])" in actual["node.cpu_cores"]
 
 
 def test_own_queries_replace_defaults_and_null_removes_them() -> None:
@@ -57,10 +57,10 @@ def test_own_queries_replace_defaults_and_null_removes_them() -> None:
         "pod.cpu_cores": None,
         "node.pressure_cpu_some": "y",
     }
-    found = {query.key: query.text for query in queries(own, GRID)}
-    assert found["node.cpu_cores"] == "(x[60s] # why\n)[60s:15s]"
-    assert found["node.pressure_cpu_some"] == "(y\n)[60s:15s]"
-    assert "pod.cpu_cores" not in found
+    actual = {query.key: query.text for query in queries(own, GRID)}
+    assert actual["node.cpu_cores"] == "(x[60s] # why\n)[60s:15s]"
+    assert actual["node.pressure_cpu_some"] == "(y\n)[60s:15s]"
+    assert "pod.cpu_cores" not in actual
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_a_query_of_an_unknown_column_is_a_settings_error(key: str) -> None:
 
 def test_nodes_and_pods_get_their_columns() -> None:
     pod = {"node": "n1", "namespace": "web", "pod": "a-0", "uid": UID.replace("-", "_")}
-    found = fetched(
+    actual = fetched(
         (CPU, body(({"instance": "n1:9100"}, steps("1", "2", "3", "4")))),
         (MEMORY, body(({"instance": "n1"}, steps("10", "20")))),
         (Query("node", "capacity_cpu_cores", ""), body(({"instance": "n1"}, steps("8", "8")))),
         (POD_CPU, body((pod, steps("0.5")))),
     )
-    node = found.nodes["n1"]
+    node = actual.nodes["n1"]
     assert node["cpu_cores_avg"] == 2.5
     assert node["cpu_cores_max"] == node["cpu_cores_last"] == 4
     assert node["cpu_cores_p90"] == node["cpu_cores_p95"] == 3
@@ -92,35 +92,35 @@ def test_nodes_and_pods_get_their_columns() -> None:
     assert node["coverage"] == 1
     assert node["points_offset_seconds"] == [15, 30, 45, 60]
     assert node["points_memory_bytes"] == [10, 20, None, None]
-    assert found.pods == {
+    assert actual.pods == {
         PodName("web", "a-0", UID, "n1"): {
             "cpu_cores_avg": 0.5, "cpu_cores_last": 0.5, "coverage": 0.25,
         }
     }  # fmt: skip
-    assert not found.bad_values
-    assert not found.left_out
+    assert not actual.bad_values
+    assert not actual.left_out
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "-1", "1e300", "", "x", "2e6"])
 def test_a_bad_value_is_null_and_counted(text: str) -> None:
-    found = fetched((CPU, body(({"instance": "n1"}, steps("1", text, "3")))))
-    assert found.nodes["n1"]["cpu_cores_avg"] == 2
-    assert found.nodes["n1"]["coverage"] == 0.5
-    assert found.bad_values == {"node.cpu_cores": 1}
+    actual = fetched((CPU, body(({"instance": "n1"}, steps("1", text, "3")))))
+    assert actual.nodes["n1"]["cpu_cores_avg"] == 2
+    assert actual.nodes["n1"]["coverage"] == 0.5
+    assert actual.bad_values == {"node.cpu_cores": 1}
 
 
 def test_only_bad_values_leave_usage_unknown() -> None:
-    found = fetched((CPU, body(({"instance": "n1"}, steps("NaN", "NaN")))))
-    assert "cpu_cores_avg" not in found.nodes["n1"]
-    assert "coverage" not in found.nodes["n1"]
+    actual = fetched((CPU, body(({"instance": "n1"}, steps("NaN", "NaN")))))
+    assert "cpu_cores_avg" not in actual.nodes["n1"]
+    assert "coverage" not in actual.nodes["n1"]
 
 
 def test_points_of_other_windows_do_not_count() -> None:
     # Prometheus 2 gives the start of a range, too; a server whose clock is off gives anything.
     values = [[600, "9"], [615, "1"], [660, "3"], [660.001, "9"], [4e9, "9"], [-5, "9"]]
-    found = fetched((CPU, body(({"instance": "n1"}, values))))
-    assert found.nodes["n1"]["cpu_cores_avg"] == 2
-    assert found.nodes["n1"]["coverage"] == 0.5
+    actual = fetched((CPU, body(({"instance": "n1"}, values))))
+    assert actual.nodes["n1"]["cpu_cores_avg"] == 2
+    assert actual.nodes["n1"]["coverage"] == 0.5
 
 
 def test_points_come_in_the_order_of_time() -> None:
@@ -129,19 +129,19 @@ def test_points_come_in_the_order_of_time() -> None:
 
 
 def test_two_series_of_a_node_are_both_dropped() -> None:
-    found = fetched(
+    actual = fetched(
         (CPU, body(({"instance": "n1:1"}, steps("1")), ({"instance": "n1:2"}, steps("2")),
                    ({"instance": "n2"}, steps("3")))),
     )  # fmt: skip
-    assert found.nodes.keys() == {"n2"}
-    assert found.left_out == {"two series": 1}
+    assert actual.nodes.keys() == {"n2"}
+    assert actual.left_out == {"two series": 1}
 
 
 @pytest.mark.parametrize("label", ["", "[::1]:9100", "UPPER", "a b", "x" * 300])
 def test_a_label_that_names_no_node_is_counted(label: str) -> None:
-    found = fetched((CPU, body(({"instance": label}, steps("1")), ({}, steps("1")))))
-    assert found.nodes == {}
-    assert found.left_out == {"names nobody": 2}
+    actual = fetched((CPU, body(({"instance": label}, steps("1")), ({}, steps("1")))))
+    assert actual.nodes == {}
+    assert actual.left_out == {"names nobody": 2}
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_a_label_that_names_no_node_is_counted(label: str) -> None:
     ],
 )
 def test_labels_identify_a_pod(metric: dict[str, str], name: PodName | None) -> None:
-    found = fetched((POD_CPU, body((metric, steps("1")))))
-    assert list(found.pods) == ([] if name is None else [name])
+    actual = fetched((POD_CPU, body((metric, steps("1")))))
+    assert list(actual.pods) == ([] if name is None else [name])
 
 
 def test_pods_are_unknown_if_no_pod_query_was_answered() -> None:
@@ -193,10 +193,10 @@ def test_an_invalid_answer_is_an_error(answer: bytes) -> None:
 
 
 def test_the_text_of_an_error_is_reported() -> None:
-    said = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error"}'
+    stated = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error"}'
     with pytest.raises(ProviderError, match="bad_data: 1:3: parse error"):
-        read_matrix(said)
-    assert error_text(said) == "bad_data: 1:3: parse error"
+        read_matrix(stated)
+    assert error_text(stated) == "bad_data: 1:3: parse error"
     assert error_text(b"upstream is gone\n") == "upstream is gone"
 
 
@@ -221,13 +221,13 @@ def test_any_answer_gives_finite_usage_of_named_entities(
     series: list[tuple[dict[str, str], list[tuple[float, str]]]],
 ) -> None:
     answer = body(*((labels, [list(value) for value in values]) for labels, values in series))
-    found = fetched((CPU, answer), (POD_CPU, answer))
-    for columns in (*found.nodes.values(), *found.pods.values()):
+    actual = fetched((CPU, answer), (POD_CPU, answer))
+    for columns in (*actual.nodes.values(), *actual.pods.values()):
         for value in columns.values():
             flat = value if isinstance(value, list) else [value]
             assert all(one is None or (math.isfinite(one) and one >= 0) for one in flat)
-    assert all(found.nodes)
-    assert len(found.pods) + found.left_out.total() <= 2 * len(series)
+    assert all(actual.nodes)
+    assert len(actual.pods) + actual.left_out.total() <= 2 * len(series)
 
 
 @given(st.binary(max_size=60))

@@ -76,40 +76,40 @@ def test_pods_are_placed_by_their_records_under_their_cgroup_uids() -> None:
         PodName("s", "static", "", "n1"): USED,
         PodName("", "", "uid-b", "n2"): USED,
     }
-    found = sampled(FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=pods))
-    one, two = found.batches
+    result = sampled(FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=pods))
+    one, two = result.batches
     assert rows(one).keys() == {("node", ""), ("pod", "hash"), ("pod", "uid-a")}
     assert rows(two).keys() == {("node", ""), ("pod", "uid-b")}
-    assert not found.left_out
+    assert not result.left_out
 
 
 def test_an_unplaced_pod_makes_the_system_of_its_node_unknown() -> None:
     pods = {PodName("s", "a"): USED, PodName("s", "new", "", "n1"): USED}
-    found = sampled(FetchedUsage(nodes={"n1": USED}, pods=pods))
-    assert found.left_out == {"pod not known": 1}
-    assert rows(found.batches[0])["tier", "system"] == {"coverage": 1.0}
+    result = sampled(FetchedUsage(nodes={"n1": USED}, pods=pods))
+    assert result.left_out == {"pod not known": 1}
+    assert rows(result.batches[0])["tier", "system"] == {"coverage": 1.0}
 
 
 def test_a_namesake_on_another_node_is_another_pod() -> None:
     pods = {PodName("s", "a", "", "n2"): USED, PodName("", "", "u", "n1"): USED}
-    found = sampled(FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=pods))
-    assert found.left_out == {"pod not known": 1}
-    assert ("pod", "uid-a") not in rows(found.batches[1])
+    result = sampled(FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=pods))
+    assert result.left_out == {"pod not known": 1}
+    assert ("pod", "uid-a") not in rows(result.batches[1])
 
 
 def test_a_pod_reported_twice_is_listed_with_unknown_usage() -> None:
     pods = {PodName("s", "a"): USED, PodName("", "", "uid-a", "n1"): USED}
-    found = sampled(FetchedUsage(nodes={"n1": USED}, pods=pods))
-    assert rows(found.batches[0])["pod", "uid-a"] == {}
-    assert found.left_out == {"pod twice": 1}
+    result = sampled(FetchedUsage(nodes={"n1": USED}, pods=pods))
+    assert rows(result.batches[0])["pod", "uid-a"] == {}
+    assert result.left_out == {"pod twice": 1}
 
 
 def test_without_reported_pods_a_node_waits_or_lists_its_last_known_pods() -> None:
     sampler = Sampler()
     none = FetchedUsage(nodes={"n1": USED}, knows_pods=False)
-    found = sampler.samples(none, WINDOW, ON_TOPIC)
-    assert found.batches == []
-    assert found.left_out == {"pods unknown": 1}
+    result = sampler.samples(none, WINDOW, ON_TOPIC)
+    assert result.batches == []
+    assert result.left_out == {"pods unknown": 1}
     sampler.samples(
         FetchedUsage(nodes={"n1": USED}, pods={PodName("s", "a"): USED}), WINDOW, ON_TOPIC
     )
@@ -119,11 +119,11 @@ def test_without_reported_pods_a_node_waits_or_lists_its_last_known_pods() -> No
 
 
 def test_pods_are_unknown_if_none_could_be_placed() -> None:
-    found = Sampler().samples(
+    result = Sampler().samples(
         FetchedUsage(nodes={"n1": USED}, pods={PodName("s", "a"): USED}), WINDOW, NOWHERE
     )
-    assert found.batches == []
-    assert found.left_out == {"pod not known": 1, "pods unknown": 1}
+    assert result.batches == []
+    assert result.left_out == {"pod not known": 1, "pods unknown": 1}
 
 
 def test_a_node_whose_kubelet_is_not_scraped_still_has_pods() -> None:
@@ -131,12 +131,12 @@ def test_a_node_whose_kubelet_is_not_scraped_still_has_pods() -> None:
     of_other = {PodName("", "", "u", "n2"): USED}
     silent = FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=of_other)
     nodes_with_pods = Cluster(nodes_with_pods={"n1", "n2"})
-    found = sampler.samples(silent, WINDOW, nodes_with_pods)
-    assert [batch.header.node for batch in found.batches] == ["n2"]
-    assert found.left_out == {"pods unknown": 1}
+    result = sampler.samples(silent, WINDOW, nodes_with_pods)
+    assert [batch.header.node for batch in result.batches] == ["n2"]
+    assert result.left_out == {"pods unknown": 1}
     # Where the topic knows of none there are none.
-    found = sampler.samples(silent, WINDOW, Cluster(nodes_with_pods={"n2"}))
-    assert rows(found.batches[0]).keys() == {("node", "")}
+    result = sampler.samples(silent, WINDOW, Cluster(nodes_with_pods={"n2"}))
+    assert rows(result.batches[0]).keys() == {("node", "")}
     # Where nobody knows, those that were there are still.
     of_both = {**of_other, PodName("", "", "v", "n1"): USED}
     sampler.samples(FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=of_both), WINDOW, NOWHERE)
@@ -149,18 +149,18 @@ def test_a_node_whose_kubelet_is_not_scraped_still_has_pods() -> None:
 def test_pods_of_unreported_nodes_do_not_prove_other_nodes_empty() -> None:
     """As when the labels of nodes and of pods name them differently."""
     pods = {PodName("", "", "u", "n1.example"): USED}
-    found = Sampler().samples(FetchedUsage(nodes={"n1": USED}, pods=pods), WINDOW, NOWHERE)
-    assert found.batches == []
-    assert found.left_out == {"pod of no node": 1, "pods unknown": 1}
+    result = Sampler().samples(FetchedUsage(nodes={"n1": USED}, pods=pods), WINDOW, NOWHERE)
+    assert result.batches == []
+    assert result.left_out == {"pod of no node": 1, "pods unknown": 1}
 
 
 def test_nodes_served_by_exporters_or_unknown_are_left_out() -> None:
     fetched = FetchedUsage(nodes={"n1": USED, "n2": USED, "ghost": USED, "mute": {"coverage": 1.0}})
     cluster = Cluster(nodes={"n1", "n2", "mute"}, served={"n2"})
-    found = Sampler().samples(fetched, WINDOW, cluster)
-    assert [batch.header.node for batch in found.batches] == ["n1"]
+    result = Sampler().samples(fetched, WINDOW, cluster)
+    assert [batch.header.node for batch in result.batches] == ["n1"]
     assert fetched.unknown_nodes == {"ghost"}
-    assert found.left_out == {"served by an exporter": 1, "no usage": 1}
+    assert result.left_out == {"served by an exporter": 1, "no usage": 1}
 
 
 _amounts = st.one_of(st.none(), st.floats(0, 1e6))
@@ -177,9 +177,9 @@ def test_samples_carry_the_fetched_usage(
     nodes: dict[str, SampleColumns], pods: dict[tuple[str, int], SampleColumns]
 ) -> None:
     named = {PodName("", "", f"u{n}", node): of for (node, n), of in pods.items()}
-    found = Sampler().samples(FetchedUsage(nodes=nodes, pods=named), WINDOW, NOWHERE)
-    assert {batch.header.node for batch in found.batches} == nodes.keys()
-    for batch in found.batches:
+    result = Sampler().samples(FetchedUsage(nodes=nodes, pods=named), WINDOW, NOWHERE)
+    assert {batch.header.node for batch in result.batches} == nodes.keys()
+    for batch in result.batches:
         node = batch.header.node
         wanted = {"": nodes[node]} | {p.uid: of for p, of in named.items() if p.node == node}
         read = {row["id"]: row for row in read_samples(encode_samples(batch)).rows}

@@ -75,6 +75,6 @@ def test_invalid_values_are_refused_by_their_key(scorer: Scorer[Any], tree: Any,
 def test_notes_name_values_that_defaults_replace(
     scorer: Scorer[Any], tree: Any, says: list[str]
 ) -> None:
-    found = list(scorer.notes(tree, scorer.read(tree)))
-    assert len(found) == len(says)
-    assert all(text in note for text, note in zip(says, found, strict=True))
+    result = list(scorer.notes(tree, scorer.read(tree)))
+    assert len(result) == len(says)
+    assert all(text in note for text, note in zip(says, result, strict=True))

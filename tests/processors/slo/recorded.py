@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 
 def load(name: str) -> Json:
-    found: Json = yaml.safe_load((FOLDER / name).read_text())
-    return found
+    result: Json = yaml.safe_load((FOLDER / name).read_text())
+    return result
 
 
 def names() -> list[str]:

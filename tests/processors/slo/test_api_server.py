@@ -42,25 +42,25 @@ def put(plane: ControlPlane, document: Json) -> Json:
 
 
 def read(plane: ControlPlane, resource: str, name: str) -> Json:
-    found: Json = json.loads(plane.kubectl("get", resource, name, "-o", "json"))
-    return found
+    result: Json = json.loads(plane.kubectl("get", resource, name, "-o", "json"))
+    return result
 
 
 @pytest.mark.parametrize("name", names())
 def test_recorded_objects_are_accepted_unchanged(plane: ControlPlane, name: str) -> None:
     document = load(name)
-    found = put(plane, document)
-    strictly(found)
+    result = put(plane, document)
+    strictly(result)
     for part in ("spec", "status"):
-        assert found.get(part) == document.get(part)
+        assert result.get(part) == document.get(part)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_an_object_with_every_field_is_accepted_unchanged(plane: ControlPlane, kind: Kind) -> None:
     document = example(kind)
-    found = put(plane, document)
-    strictly(found)
-    assert (found["spec"], found["status"]) == (document["spec"], document["status"])
+    result = put(plane, document)
+    strictly(result)
+    assert (result["spec"], result["status"]) == (document["spec"], document["status"])
 
 
 THRESHOLD = "spec.resourceUsedThresholdWithBE"
@@ -125,5 +125,5 @@ def test_kubectl_prints_the_declared_columns(plane: ControlPlane) -> None:
 
 
 def test_kubectl_explains_a_field(plane: ControlPlane) -> None:
-    said = plane.kubectl("explain", "nodeslo.spec.cpuBurstStrategy.cfsQuotaBurstPercent")
-    assert "Highest CPU quota, in percent of the limit." in said
+    stated = plane.kubectl("explain", "nodeslo.spec.cpuBurstStrategy.cfsQuotaBurstPercent")
+    assert "Highest CPU quota, in percent of the limit." in stated

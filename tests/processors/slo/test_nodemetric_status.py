@@ -60,16 +60,16 @@ def report(**values: Any) -> NodeMetricReport:
 
 def status(**values: Any) -> Json:
     """The status as JSON, every field of which is known to the definition."""
-    found: Json = json.loads(msgspec.json.encode(status_of(report(**values))))
+    result: Json = json.loads(msgspec.json.encode(status_of(report(**values))))
     own = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {}}
-    strictly({**own, "status": found})
-    return found
+    strictly({**own, "status": result})
+    return result
 
 
 def test_the_status_equals_a_report_recorded_from_koordlet() -> None:
     """Given the numbers that koordlet had, we write what it wrote."""
     expected = load("nodemetric-master-01.yaml")["status"]
-    found = status(
+    result = status(
         updated_seconds=1_748_144_198.0,
         usage=usage(0.515, 5_862_330_450.0),
         system_usage=usage(0.196, 3_150_994_008.0),
@@ -102,8 +102,8 @@ def test_the_status_equals_a_report_recorded_from_koordlet() -> None:
         prod_reclaimable=usage(2.38, 0.0),
     )  # fmt: skip
     # That Koordinator knew no host applications yet.
-    assert found.pop("hostApplicationMetric") == []
-    assert found == expected
+    assert result.pop("hostApplicationMetric") == []
+    assert result == expected
 
 
 def test_unknown_amounts_are_missing_in_the_status() -> None:
@@ -116,29 +116,29 @@ def test_unknown_amounts_are_missing_in_the_status() -> None:
 
 
 def test_partly_known_amounts_are_written_in_part() -> None:
-    found = status(usage=usage(1.0, None), prod_peak=usage(None, 5.0))
-    assert found["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1"}}
-    assert found["prodPeakMetric"] == {"resource": {"resources": {"memory": "5"}}}
+    result = status(usage=usage(1.0, None), prod_peak=usage(None, 5.0))
+    assert result["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1"}}
+    assert result["prodPeakMetric"] == {"resource": {"resources": {"memory": "5"}}}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_invalid_amounts_are_unknown(bad: float) -> None:
-    found = status(usage=usage(bad, bad), prod_reclaimable=usage(bad, bad))
-    assert found["nodeMetric"]["nodeUsage"] == {}
-    assert "prodReclaimableMetric" not in found
+    result = status(usage=usage(bad, bad), prod_reclaimable=usage(bad, bad))
+    assert result["nodeMetric"]["nodeUsage"] == {}
+    assert "prodReclaimableMetric" not in result
 
 
 @pytest.mark.parametrize("known", [usage(None, 1.0), usage(1.0, None), usage(1.0, math.nan)])
 def test_a_pod_of_which_a_part_is_unknown_is_left_out(known: Usage) -> None:
     """Else what is missing would count as 0, and be handed on."""
-    found = status(pods=(pod("a", "b", known),), host_apps=(app("nginx", known),))
-    assert (found["podsMetric"], found["hostApplicationMetric"]) == ([], [])
+    result = status(pods=(pod("a", "b", known),), host_apps=(app("nginx", known),))
+    assert (result["podsMetric"], result["hostApplicationMetric"]) == ([], [])
 
 
 def test_a_span_without_known_values_has_no_usage() -> None:
     known = AggregatedUsage(avg=usage(1.0, 1024.0))
-    found = status(aggregated={"30m": known, "10m": AggregatedUsage(), "5m": known})
-    assert found["nodeMetric"]["aggregatedNodeUsages"] == [
+    result = status(aggregated={"30m": known, "10m": AggregatedUsage(), "5m": known})
+    assert result["nodeMetric"]["aggregatedNodeUsages"] == [
         {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
         {"duration": "10m0s"},
         {"duration": "30m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
@@ -149,7 +149,7 @@ def test_a_span_without_known_values_has_no_usage() -> None:
 
 def test_pods_and_applications_are_sorted_by_name_and_omit_unset_classes() -> None:
     used, one = usage(0.0015, 0.0), usage(1.0, 1.0)
-    found = status(
+    result = status(
         pods=(
             pod("b", "a", used), pod("a", "z", used, priority="koord-batch", qos="BE"),
             pod("a", "b", used),
@@ -157,7 +157,7 @@ def test_pods_and_applications_are_sorted_by_name_and_omit_unset_classes() -> No
         host_apps=(app("z", one, priority="koord-batch", qos="BE"), app("a", one)),
     )  # fmt: skip
     resources = {"resources": {"cpu": "1m", "memory": "0"}}
-    assert found["podsMetric"] == [
+    assert result["podsMetric"] == [
         {"name": "b", "namespace": "a", "podUsage": resources},
         {
             "name": "z", "namespace": "a", "podUsage": resources,
@@ -165,9 +165,9 @@ def test_pods_and_applications_are_sorted_by_name_and_omit_unset_classes() -> No
         },
         {"name": "a", "namespace": "b", "podUsage": resources},
     ]  # fmt: skip
-    assert [app["name"] for app in found["hostApplicationMetric"]] == ["a", "z"]
-    assert found["hostApplicationMetric"][1]["priority"] == "koord-batch"
-    assert "priority" not in found["hostApplicationMetric"][0]
+    assert [app["name"] for app in result["hostApplicationMetric"]] == ["a", "z"]
+    assert result["hostApplicationMetric"][1]["priority"] == "koord-batch"
+    assert "priority" not in result["hostApplicationMetric"][0]
 
 
 def test_pods_get_names_and_classes_from_the_window() -> None:
@@ -178,8 +178,8 @@ def test_pods_get_names_and_classes_from_the_window() -> None:
     window = logged(
         joined(NODE_ROW, pod_row("u2"), pod_row("u3"), pod_row("u1"), view=view_of(*known))
     )
-    found = pods_of(window, np.array([[1.0, 10.0], [2.0, np.nan], [3.0, 30.0]]))
-    assert found == (
+    result = pods_of(window, np.array([[1.0, 10.0], [2.0, np.nan], [3.0, 30.0]]))
+    assert result == (
         pod("batch", "job", usage(1.0, 10.0), priority="koord-batch", qos="BE"),
         pod("shop", "web", usage(2.0, None), priority="koord-prod", qos="LS"),
     )
@@ -189,8 +189,8 @@ def test_a_deleted_pod_is_not_reported_beside_a_new_pod_of_its_name() -> None:
     old, new = (row_of_pod(known_pod(uid, name="db-0", pod_class="prod")) for uid in ("u1", "u2"))
     view = NodeView(None, {"u1": deleted_row(old), "u2": new})
     window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
-    (found,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
-    assert (found.name, found.pod_usage) == ("db-0", resource_map(usage(2.0, 20.0)))
+    (result,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
+    assert (result.name, result.pod_usage) == ("db-0", resource_map(usage(2.0, 20.0)))
 
 
 def test_unknown_and_unnamed_pods_are_not_reported() -> None:

@@ -26,9 +26,9 @@ def test_recorded_objects_are_read_and_written_unchanged(name: str) -> None:
 
 
 def test_every_recorded_file_has_a_provenance() -> None:
-    said = (FOLDER / "PROVENANCE.md").read_text()
+    stated = (FOLDER / "PROVENANCE.md").read_text()
     files = {path.name for path in FOLDER.iterdir()} - {"PROVENANCE.md"}
-    assert {*re.findall(r"`([\w-]+\.yaml)`", said)} == files
+    assert {*re.findall(r"`([\w-]+\.yaml)`", stated)} == files
     assert len(names()) == 9
 
 
@@ -92,12 +92,12 @@ def test_the_definitions_on_disk_equal_the_structs(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_definition_has_koordinators_names(kind: Kind) -> None:
-    found = definition(kind)
-    assert found["metadata"]["name"] == f"{kind.name.lower()}s.slo.koordinator.sh"
-    assert found["spec"]["scope"] == "Cluster"
-    (version,) = found["spec"]["versions"]
+    result = definition(kind)
+    assert result["metadata"]["name"] == f"{kind.name.lower()}s.slo.koordinator.sh"
+    assert result["spec"]["scope"] == "Cluster"
+    (version,) = result["spec"]["versions"]
     assert (version["name"], version["subresources"]) == ("v1alpha1", {"status": {}})
-    assert "shortNames" not in found["spec"]["names"], "there are none upstream"
+    assert "shortNames" not in result["spec"]["names"], "there are none upstream"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -124,8 +124,8 @@ def example(kind: Kind) -> Json:
 
 
 def schema_of(kind: Kind) -> Json:
-    found: Json = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+    result: Json = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return result
 
 
 def rows(schema: Json, path: str = "") -> Iterator[tuple[str, str]]:

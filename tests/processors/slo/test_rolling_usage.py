@@ -40,15 +40,15 @@ def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
     rolling = Rolling()
     for one in windows:
         rolling.apply([one], [seconds], POLICY)
-    found = rolling.read("node-1")
-    assert found is not None
-    return found
+    result = rolling.read("node-1")
+    assert result is not None
+    return result
 
 
 def test_averages_are_over_the_windows_within_the_time() -> None:
-    found = rolled([window(end, node={"cpu_cores_avg": float(end)}) for end in range(12)])
-    assert (found.end_ms, found.span_ms) == (END_MS + 11 * 30_000, 300_000)
-    assert found.node[0] == sum(range(2, 12)) / 10
+    result = rolled([window(end, node={"cpu_cores_avg": float(end)}) for end in range(12)])
+    assert (result.end_ms, result.span_ms) == (END_MS + 11 * 30_000, 300_000)
+    assert result.node[0] == sum(range(2, 12)) / 10
 
 
 def test_a_pod_counts_in_the_windows_that_list_it() -> None:
@@ -57,10 +57,10 @@ def test_a_pod_counts_in_the_windows_that_list_it() -> None:
         window(1, pod("a", 3.0)),
         window(2, pod("b", 5.0), pod("a", 2.0), host("nginx", 1.0)),
     ]
-    found = rolled(windows)
-    assert (found.uids, found.hosts) == (("a", "b"), ("nginx",))
-    assert found.pods[:, 0].tolist() == [2.0, 5.0]
-    assert found.host_apps[:, 0].tolist() == [1.0]
+    result = rolled(windows)
+    assert (result.uids, result.hosts) == (("a", "b"), ("nginx",))
+    assert result.pods[:, 0].tolist() == [2.0, 5.0]
+    assert result.host_apps[:, 0].tolist() == [1.0]
 
 
 def test_a_pod_that_returns_under_its_uid_starts_empty() -> None:
@@ -73,10 +73,10 @@ def test_unknown_usage_is_not_averaged() -> None:
         window(0, pod("a", 1.0, None), pod("b", None, None)),
         window(1, pod("a", None, 512.0), pod("b", None, None)),
     ]
-    found = rolled(windows)
-    assert found.pods[0].tolist() == [1.0, 512.0]
-    assert np.isnan(found.pods[1]).all()
-    assert np.isnan(found.system).all(), "a pod's part would pass for the system's"
+    result = rolled(windows)
+    assert result.pods[0].tolist() == [1.0, 512.0]
+    assert np.isnan(result.pods[1]).all()
+    assert np.isnan(result.system).all(), "a pod's part would pass for the system's"
 
 
 def test_windows_count_by_their_coverage() -> None:
@@ -94,19 +94,19 @@ def test_windows_count_by_their_length() -> None:
     longer = window(
         4, node={"cpu_cores_avg": 4.0}, window_start_ms=END_MS, window_end_ms=END_MS + 120_000
     )
-    found = rolled([first, longer])
-    assert found.node[0] == (1.0 * 30 + 4.0 * 120) / 150
-    assert found.span_ms == 150_000
+    result = rolled([first, longer])
+    assert result.node[0] == (1.0 * 30 + 4.0 * 120) / 150
+    assert result.span_ms == 150_000
 
 
 def test_a_window_longer_than_the_aggregation_time_counts() -> None:
-    found = rolled([window(0), window(1, node={"cpu_cores_avg": 7.0})], seconds=10)
-    assert (found.node[0], found.span_ms) == (7.0, 30_000)
+    result = rolled([window(0), window(1, node={"cpu_cores_avg": 7.0})], seconds=10)
+    assert (result.node[0], result.span_ms) == (7.0, 30_000)
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(2**62, 2), (60, 2), (59, 1), (0, 1), (-1, 1)])
-def test_any_aggregation_time_is_allowed(seconds: int, kept: int) -> None:
-    assert rolled([window(0), window(1)], seconds).span_ms == kept * 30_000
+@pytest.mark.parametrize(("seconds", "remaining"), [(2**62, 2), (60, 2), (59, 1), (0, 1), (-1, 1)])
+def test_any_aggregation_time_is_allowed(seconds: int, remaining: int) -> None:
+    assert rolled([window(0), window(1)], seconds).span_ms == remaining * 30_000
 
 
 @pytest.mark.parametrize("end", [1, 0, -5])
@@ -117,8 +117,8 @@ def test_a_window_that_does_not_end_later_is_refused(end: int) -> None:
 
 def test_another_machine_starts_empty() -> None:
     windows = [window(0, pod("a", 9.0)), window(2, pod("a", 1.0), machine_id="m2")]
-    found = rolled(windows)
-    assert (found.pods[0, 0], found.span_ms) == (1.0, 30_000)
+    result = rolled(windows)
+    assert (result.pods[0, 0], result.span_ms) == (1.0, 30_000)
 
 
 def test_two_machines_of_one_name_do_not_alternate() -> None:
@@ -133,9 +133,9 @@ def test_a_departure_removes_a_node_within_one_call() -> None:
     rolling.apply([window(0), departure("node-1", 1)], [300, 300], POLICY)
     assert (len(rolling), rolling.read("node-1")) == (0, None)
     rolling.apply([departure("node-1", 1), window(1)], [300, 300], POLICY)
-    found = rolling.read("node-1")
-    assert found is not None
-    assert found.span_ms == 30_000
+    result = rolling.read("node-1")
+    assert result is not None
+    assert result.span_ms == 30_000
     rolling.forget("node-1")
     rolling.forget("node-1")
     assert len(rolling) == 0
@@ -173,19 +173,19 @@ def test_averages_equal_a_slow_reference(
         end += passed
         of = [pod(uid, *usage) for uid, usage in pods.items()]
         windows.append(window(end, *of, node={"cpu_cores_avg": cpu}))
-    found = rolled(windows, seconds)
+    result = rolled(windows, seconds)
     newest = windows[-1].header.window_end_ms
     within = [one for one in windows if one.header.window_start_ms >= newest - 1000 * seconds]
     within = within or windows[-1:]
-    assert found.uids == windows[-1].rows.listing.uids
-    _same(found.node, [average(one, POLICY).node[0] for one in within])
-    _same(found.system, [average(one, POLICY).system[0] for one in within])
-    there = {uid: _since(uid, windows) for uid in found.uids}
-    for row, uid in enumerate(found.uids):
+    assert result.uids == windows[-1].rows.listing.uids
+    _same(result.node, [average(one, POLICY).node[0] for one in within])
+    _same(result.system, [average(one, POLICY).system[0] for one in within])
+    there = {uid: _since(uid, windows) for uid in result.uids}
+    for row, uid in enumerate(result.uids):
         own = [one for one in within if one in there[uid]]
         rows = [one.rows.listing.uids.index(uid) for one in own]
         usages = [average(one, POLICY).pods[at] for one, at in zip(own, rows, strict=True)]
-        _same(found.pods[row], usages)
+        _same(result.pods[row], usages)
 
 
 def _since(uid: str, windows: list[Window]) -> list[Window]:
@@ -196,15 +196,15 @@ def _since(uid: str, windows: list[Window]) -> list[Window]:
     return there
 
 
-def _same(found: np.ndarray, usages: Sequence[np.ndarray]) -> None:
+def _same(result: np.ndarray, usages: Sequence[np.ndarray]) -> None:
     """All windows here are of one length and wholly seen."""
     for resource in range(2):
         values = [Fraction(usage[resource]) for usage in usages if not np.isnan(usage[resource])]
         if values:
             exact = float(sum(values, Fraction(0)) / len(values))
-            assert found[resource] == pytest.approx(exact, rel=1e-12, abs=1e-12)
+            assert result[resource] == pytest.approx(exact, rel=1e-12, abs=1e-12)
         else:
-            assert np.isnan(found[resource])
+            assert np.isnan(result[resource])
 
 
 def test_ten_thousand_nodes_fit_into_250_mib() -> None:
@@ -228,9 +228,9 @@ def test_ten_thousand_nodes_fit_into_250_mib() -> None:
         apply(end)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    found = rolling.read("node-7")
-    assert found is not None
-    assert found.span_ms == 300_000
+    result = rolling.read("node-7")
+    assert result is not None
+    assert result.span_ms == 300_000
     of_all = (after - before) * 10_000 / nodes
     assert of_all < 250 * 2**20, f"{of_all / 2**20:.0f} MiB"
     # Else nothing would be measured.

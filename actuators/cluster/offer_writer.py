@@ -220,7 +220,7 @@ class OfferWriter(Feature):
             node.annotations,
             current.amounts,
             self._clock.monotonic() - current.since,
-            says_origin=self._mode == "act",
+            writes_origin=self._mode == "act",
         )
 
     def _current(self, name: str) -> ObservedNode:

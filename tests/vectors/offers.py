@@ -150,13 +150,13 @@ def _offered(
     annotations: Mapping[str, str] | None = None,
     amounts: Sequence[int] = _HAS_ALL,
     unchanged_seconds: float = np.nan,
-    says_origin: bool = True,
+    writes_origin: bool = True,
 ) -> Offer:
     """What the actuator decides to offer when the record is so old."""
     if record is not None:
         record = msgspec.structs.replace(record, as_of=format_time(END_MS / 1000))
     now = END_MS / 1000 + age_seconds
-    case = OfferCase(strategy, record, annotations or {}, amounts, unchanged_seconds, says_origin)
+    case = OfferCase(strategy, record, annotations or {}, amounts, unchanged_seconds, writes_origin)
     (offer,) = offers_now([case], now)
     return offer
 
@@ -307,7 +307,7 @@ def sync_needed(case: Case) -> object:
         strategy = msgspec.structs.replace(strategy, update_time_threshold_seconds=limit)
     record = _of_amounts(dict(zip(_NAMES, after, strict=True)), strategy) if new else None
     offer = _offered(
-        record, 0, strategy=strategy, amounts=before, says_origin=False,
+        record, 0, strategy=strategy, amounts=before, writes_origin=False,
         unchanged_seconds=np.nan if age is None else age,
     )  # fmt: skip
     return {"sync": offer.is_due}

@@ -31,16 +31,19 @@ _MOST: Final = 2**53
 
 
 class OfferCase(NamedTuple):
-    """A node: its strategy, None if colocation is off; its resources record, if any; its
-    annotations and `amounts` (in the order of `WRITTEN`); for how long these are unchanged, NaN if
-    unknown; and whether the annotation of Batch before third parties is written, too."""
+    """The state of a node.
 
-    strategy: Overcommit | None
+    `policy` is None if colocation is off, `resources` is its record, if any. `amounts` (in the
+    order of `WRITTEN`) and `annotations` are those of the Node, unchanged for `unchanged_seconds`,
+    NaN if unknown. `writes_origin`: the annotation of Batch before third parties is written, too.
+    """
+
+    policy: Overcommit | None
     resources: NodeResourcesRecord | None
     annotations: Mapping[str, str]
     amounts: Sequence[int]
     unchanged_seconds: float
-    says_origin: bool = True
+    writes_origin: bool = True
 
 
 class Offer(NamedTuple):
@@ -66,58 +69,56 @@ class _Wanted(NamedTuple):
 def check_amounts(record: NodeResourcesRecord) -> None:
     """Raise `InvalidRecordError` if a record offers a negative or too large amount."""
     for name in ("mid", "mid_lower_bound", "batch"):
-        of: Resources | None = getattr(record, name)
-        for amount in () if of is None else _pair(of):
-            if not 0 <= amount <= _MOST:
-                raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
+        offer: Resources | None = getattr(record, name)
+        if offer is not None and not all(0 <= amount <= _MOST for amount in _pair(offer)):
+            raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 
 def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     """Decide the offer of each node at `now`, UTC seconds."""
     if not cases:
         return []
-    in_force = [case.strategy or Overcommit() for case in cases]
+    policies = [case.policy or Overcommit() for case in cases]
     ages = np.array([_age(case, now) for case in cases])
-    fresh = is_fresh(ages, Policies(in_force)).tolist()
-    wanted = [_wanted(*one) for one in zip(cases, ages.tolist(), fresh, strict=True)]
+    fresh = is_fresh(ages, Policies(policies)).tolist()
+    wanted = list(map(_wanted, cases, ages.tolist(), fresh))
     ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
     old = np.array([case.amounts for case in cases], np.int64)
-    origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
-    is_unread = np.array([one is None for one in parties])[:, None]
-    party = np.where(is_unread, _taken_before(old, origin), _column(parties))
-    found = written(
-        _column([one.batch for one in wanted]),
-        _column([one.mid for one in wanted]),
+    old_origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
+    is_invalid = np.array([party is None for party in parties])[:, None]
+    new = written(
+        _column([offer.batch for offer in wanted]),
+        _column([offer.mid for offer in wanted]),
         KnownTiers(
-            np.array([one.batch is not None for one in wanted]),
-            np.array([one.mid is not None for one in wanted]),
+            np.array([offer.batch is not None for offer in wanted]),
+            np.array([offer.mid is not None for offer in wanted]),
         ),
         np.array(ratios, float),
-        party,
+        np.where(is_invalid, _taken_before(old, old_origin), _column(parties)),
     )
-    amounts = found.amounts
-    late = np.array([one.why.startswith(_LATE) for one in wanted])[:, None]
-    bounded = late | (is_unread & _IS_BATCH)
-    amounts = np.where(bounded, np.where(old < 0, ABSENT, np.minimum(amounts, old)), amounts)
-    # The annotation changes with the amounts, and is as large a difference.
-    says = (amounts >= 0).any(axis=1) & np.array([case.says_origin for case in cases])
+    is_late = np.array([offer.why.startswith(_LATE) for offer in wanted])[:, None]
+    must_not_grow = is_late | (is_invalid & _IS_BATCH)
+    at_most_old = np.where(old < 0, ABSENT, np.minimum(new.amounts, old))
+    amounts = np.where(must_not_grow, at_most_old, new.amounts)
     # The amount before third parties must not grow either.
-    most = np.where(origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), origin)
-    origins = np.where(late | is_unread, np.minimum(found.origin, most), found.origin)
-    before = np.hstack([old, np.where(says[:, None], origin, ABSENT)])
-    after = np.hstack([amounts, np.where(says[:, None], origins, ABSENT)])
+    most = np.where(old_origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), old_origin)
+    origins = np.where(is_late | is_invalid, np.minimum(new.origin, most), new.origin)
+    # The annotation changes with the amounts, and is as large a difference.
+    writes_origin = np.array([case.writes_origin for case in cases]) & (amounts >= 0).any(axis=1)
+    before = np.hstack([old, np.where(writes_origin[:, None], old_origin, ABSENT)])
+    after = np.hstack([amounts, np.where(writes_origin[:, None], origins, ABSENT)])
     due = is_due(
         before,
         after,
-        np.array([one.resource_diff_threshold for one in in_force]),
+        np.array([policy.resource_diff_threshold for policy in policies]),
         np.array([case.unchanged_seconds for case in cases]),
-        np.array([one.update_time_threshold_seconds for one in in_force], float),
+        np.array([policy.update_time_threshold_seconds for policy in policies], float),
     )
     # A write without a difference is not needed.
-    due = due & (before != after).any(axis=1)
+    due &= (before != after).any(axis=1)
     return [
-        Offer(tuple(of), origin_text(origin), one.why, is_due, wrong)
-        for of, origin, one, is_due, wrong in zip(
+        Offer(tuple(node_amounts), origin_text(origin), offer.why, node_due, node_problems)
+        for node_amounts, origin, offer, node_due, node_problems in zip(
             amounts.tolist(), origins.tolist(), wanted, due.tolist(), problems, strict=True
         )
     ]
@@ -140,21 +141,20 @@ def _age(case: OfferCase, now: float) -> float:
 
 
 def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
-    strategy, found = case.strategy, case.resources
-    if strategy is None:
+    policy, record = case.policy, case.resources
+    if policy is None:
         return _Wanted(None, None, "colocation is off for the node")
-    if found is None:
+    if record is None:
         return _Wanted(None, None, "there is no resources record yet")
     if not is_fresh:
-        return _Wanted(None, None, f"stale: as of {found.as_of}")
-    mid, batch = found.mid, found.batch
-    if mid is None or batch is None:
+        return _Wanted(None, None, f"stale: as of {record.as_of}")
+    if record.mid is None or record.batch is None:
         return _Wanted(None, None, "usage or size of the node is unknown")
-    late_after = max(strategy.update_time_threshold_seconds, _WINDOWS * found.window_seconds)
-    if abs(age) > late_after:
-        why = f"{_LATE}: as of {found.as_of}, the lower bound"
-        return _Wanted(_pair(found.mid_lower_bound or Resources()), _pair(batch), why)
-    return _Wanted(_pair(mid), _pair(batch), f"as of {found.as_of}")
+    batch = _pair(record.batch)
+    if abs(age) > max(policy.update_time_threshold_seconds, _WINDOWS * record.window_seconds):
+        least = _pair(record.mid_lower_bound or Resources())
+        return _Wanted(least, batch, f"{_LATE}: as of {record.as_of}, the lower bound")
+    return _Wanted(_pair(record.mid), batch, f"as of {record.as_of}")
 
 
 def _annotated(
@@ -163,22 +163,21 @@ def _annotated(
     """CPU ratio, allocation of third parties (None if invalid), and problems of both annotations.
     An invalid ratio counts as none, which offers the least Batch."""
     problems: list[str] = []
-    ratio, party = float("nan"), None
+    ratio, party = None, None
     try:
-        said = read_ratio(annotations)
-        ratio = float("nan") if said is None else float(said)
+        ratio = read_ratio(annotations)
     except InvalidPolicyError as error:
         problems.append(error.message)
     try:
         party = taken(annotations)
     except InvalidPolicyError as error:
         problems.append(error.message)
-    return ratio, party, tuple(problems)
+    return math.nan if ratio is None else float(ratio), party, tuple(problems)
 
 
 def _pair(amount: Resources) -> tuple[int, int]:
     return amount.cpu_millicores or 0, amount.memory_bytes or 0
 
 
-def _column(of: Sequence[tuple[int, int] | None]) -> IntArray:
-    return np.array([one or _NOTHING for one in of], np.int64).reshape(len(of), 2)
+def _column(pairs: Sequence[tuple[int, int] | None]) -> IntArray:
+    return np.array([pair or _NOTHING for pair in pairs], np.int64).reshape(len(pairs), 2)

@@ -1,4 +1,4 @@
-"""Made-up nodes with their pods, and the columns that they come to."""
+"""Random nodes with their pods, as columns; and records of resources."""
 
 from typing import Any, NamedTuple
 
@@ -15,10 +15,22 @@ from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of
 from pipeline.processors.policy.springtide_config import SpringtideConfig
+from pipeline.times import format_time
+from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.overcommit_policy import Overcommit
 
 CONFIG = SpringtideConfig(mid_reclaim_percent=60)
+AS_OF = 1_700_000_010.0
 AMOUNT = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
 PERCENT = st.integers(0, 1000)
+
+
+def resources_record(**values: Any) -> NodeResourcesRecord:
+    fields: dict[str, Any] = {
+        "node": "n", "as_of": format_time(AS_OF), "generation": 1, "offset": 1, "epoch": 1,
+        "strategy": Overcommit(), "predictor": "percentile",
+    }  # fmt: skip
+    return NodeResourcesRecord(**(fields | values))
 
 
 class Node(NamedTuple):

@@ -17,8 +17,8 @@ from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, Resources
+from tests.processors.overcommit.fleets import AS_OF, resources_record
 
-AS_OF = 1_700_000_010.0
 NOTHING = (ABSENT,) * 4
 
 
@@ -27,17 +27,15 @@ def amount(cpu: int, memory: int) -> Resources:
 
 
 def worked_out(**values: Any) -> NodeResourcesRecord:
-    fields: dict[str, Any] = {
-        "node": "n", "as_of": format_time(AS_OF), "generation": 1, "offset": 1, "epoch": 1,
-        "strategy": Overcommit(), "predictor": "percentile", "mid": amount(4000, 400),
-        "mid_lower_bound": amount(1000, 100), "batch": amount(2000, 200),
+    amounts = {
+        "mid": amount(4000, 400), "mid_lower_bound": amount(1000, 100), "batch": amount(2000, 200),
     }  # fmt: skip
-    return NodeResourcesRecord(**(fields | values))
+    return resources_record(**(amounts | values))
 
 
 def case(**values: Any) -> OfferCase:
     fields: dict[str, Any] = {
-        "strategy": Overcommit(), "resources": worked_out(), "annotations": {},
+        "policy": Overcommit(), "resources": worked_out(), "annotations": {},
         "amounts": NOTHING, "unchanged_seconds": 0.0,
     }  # fmt: skip
     return OfferCase(**(fields | values))
@@ -99,7 +97,7 @@ def test_nothing_is_late_before_the_next_window_could_be_there(
     window: float, age: float, is_late: bool
 ) -> None:
     of = case(
-        strategy=Overcommit(update_time_threshold_seconds=20),
+        policy=Overcommit(update_time_threshold_seconds=20),
         resources=worked_out(window_seconds=float(window)),
     )
     assert offer(of, age).why.startswith("late") is is_late
@@ -113,7 +111,7 @@ def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"strategy": None}, "colocation is off"),
+        ({"policy": None}, "colocation is off"),
         ({"resources": None}, "no resources record"),
         ({"resources": worked_out(mid=None)}, "unknown"),
         ({"resources": worked_out(batch=None)}, "unknown"),
@@ -150,7 +148,7 @@ def test_what_third_parties_go_by_is_kept_right_where_they_have_it_all(text: str
     found = offer(of)
     assert found.amounts == (0, 0, 4000, 400)
     assert found.is_due
-    assert not offer(of._replace(says_origin=False)).is_due
+    assert not offer(of._replace(writes_origin=False)).is_due
     assert not offer(of._replace(annotations={**said, ORIGIN: found.origin})).is_due
 
 

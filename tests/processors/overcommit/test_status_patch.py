@@ -23,8 +23,8 @@ from pipeline.processors.overcommit.status_patch import (
 )
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
-from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
+from tests.processors.overcommit.fleets import AS_OF, resources_record
 
 AMOUNT = st.integers(0, 2**53)
 THERE = st.just(ABSENT) | AMOUNT
@@ -33,14 +33,10 @@ THRESHOLD = st.integers(1, 10**9).map(lambda millionths: millionths / 10**6)
 RATIO = st.integers(100, 500).map(lambda hundredths: hundredths / 100)
 
 
-def resources(cpu: int, at: float = 0.0, **values: Any) -> NodeResourcesRecord:
+def resources(cpu: int, after: float = 0.0, **values: Any) -> NodeResourcesRecord:
     amount = Resources(cpu_millicores=cpu, memory_bytes=1)
-    fields: dict[str, Any] = {
-        "node": "n", "as_of": format_time(1_700_000_000 + at), "generation": 1, "offset": 1,
-        "epoch": 1, "strategy": Overcommit(), "predictor": "max", "mid": amount,
-        "mid_lower_bound": amount, "batch": amount,
-    }  # fmt: skip
-    return NodeResourcesRecord(**(fields | values))
+    amounts = dict.fromkeys(("mid", "mid_lower_bound", "batch"), amount)
+    return resources_record(**({"as_of": format_time(AS_OF + after)} | amounts | values))
 
 
 def due(old: list[int], new: list[int], threshold: float, age: float, longest: float) -> bool:

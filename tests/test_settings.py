@@ -175,6 +175,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("a: [", "not valid YAML"),
         ("? [a]\n: b", "not valid YAML"),
         ("log: {level: !!bool info}", "not valid YAML"),
+        ('log: {level: "\\ud800"}', "not valid YAML"),
         ("log: {level: !!timestamp info}", "not valid YAML"),
         ("#" + "x" * 300_000, "it is larger than 262144 bytes"),
         ("exporter: {host_applications: [{name: a, cgroupPath: {relativPath: x}}]}", "relativPath"),

@@ -150,7 +150,12 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys."""
+    """SafeLoader that refuses duplicate keys, and text that is not Unicode."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        text.encode()  # raises for half a surrogate pair
+        return text
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)

@@ -248,10 +248,11 @@ class Producer:
             try:
                 await run_within(STOP_SECONDS, producer.stop())
             except TimeoutError:
-                # A cancelled `stop` leaves deliveries pending, tasks running and connections open.
+                # A cancelled `stop` leaves connections open, tasks running and deliveries pending.
+                for close in (producer.client.close, producer._sender.close):
+                    with suppress(Exception):
+                        await run_within(1.0, close())
                 producer._message_accumulator.fail_all(KafkaConnectionError("not delivered"))
-                await run_within(1.0, producer.client.close())
-                await run_within(1.0, producer._sender.close())
 
 
 def log_producer(client: Mapping[str, Any]) -> Producer:

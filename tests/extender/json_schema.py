@@ -17,51 +17,53 @@ def is_of(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES[kind])
 
 
-def wrong(value: Any, schema: Any, document: Any, at: str = "$") -> Iterator[str]:
+def wrong(value: Any, schema: Any, document: Any, path: str = "$") -> Iterator[str]:
     """What of `value` is not as `schema` of `document` has it."""
-    for keyword, said in schema.items():
+    for keyword, schema_part in schema.items():
         if keyword in _IGNORED:
             continue
-        yield from _check(keyword, said, value, schema, document, at)
+        yield from _check(keyword, schema_part, value, schema, document, path)
 
 
 def _check(
-    keyword: str, said: Any, value: Any, schema: Any, document: Any, at: str
+    keyword: str, schema_part: Any, value: Any, schema: Any, document: Any, path: str
 ) -> Iterator[str]:
     members = value if isinstance(value, dict) else {}
     match keyword:
         case "$ref":
-            found = document
-            for part in said.removeprefix("#/").split("/"):
-                found = found[part]
-            yield from wrong(value, found, document, at)
+            resolved = document
+            for part in schema_part.removeprefix("#/").split("/"):
+                resolved = resolved[part]
+            yield from wrong(value, resolved, document, path)
         case "type":
-            kinds = [said] if isinstance(said, str) else said
+            kinds = [schema_part] if isinstance(schema_part, str) else schema_part
             if not any(is_of(value, kind) for kind in kinds):
-                yield f"{at} is {value!r:.60}, not {said}"
+                yield f"{path} is {value!r:.60}, not {schema_part}"
         case "enum" | "const":
-            if value not in (said if keyword == "enum" else [said]):
-                yield f"{at} is {value!r:.60}, not {said}"
+            if value not in (schema_part if keyword == "enum" else [schema_part]):
+                yield f"{path} is {value!r:.60}, not {schema_part}"
         case "required":
-            yield from (f"{at} has no {name}" for name in said if name not in members)
+            yield from (f"{path} has no {name}" for name in schema_part if name not in members)
         case "properties":
-            for name in said.keys() & members.keys():
-                yield from wrong(members[name], said[name], document, f"{at}.{name}")
+            for name in schema_part.keys() & members.keys():
+                yield from wrong(members[name], schema_part[name], document, f"{path}.{name}")
         case "additionalProperties":
             for name in members.keys() - schema.get("properties", {}).keys():
-                yield from wrong(members[name], said, document, f"{at}.{name}")
+                yield from wrong(members[name], schema_part, document, f"{path}.{name}")
         case "items":
             for place, item in enumerate(value if isinstance(value, list) else []):
-                yield from wrong(item, said, document, f"{at}[{place}]")
+                yield from wrong(item, schema_part, document, f"{path}[{place}]")
         case "allOf":
-            for one in said:
-                yield from wrong(value, one, document, at)
+            for choice in schema_part:
+                yield from wrong(value, choice, document, path)
         case "anyOf":
-            tried = [[*wrong(value, one, document, at)] for one in said]
+            tried = [[*wrong(value, choice, document, path)] for choice in schema_part]
             if all(tried):
                 yield from tried[0]
         case "minimum" | "maximum":
-            if is_of(value, "number") and (value < said if keyword == "minimum" else value > said):
-                yield f"{at} is {value}, {keyword} {said}"
+            if is_of(value, "number") and (
+                value < schema_part if keyword == "minimum" else value > schema_part
+            ):
+                yield f"{path} is {value}, {keyword} {schema_part}"
         case _:
-            yield f"{at}: the keyword {keyword} is not understood"
+            yield f"{path}: the keyword {keyword} is not understood"

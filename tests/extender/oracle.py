@@ -1,8 +1,8 @@
-"""Koordinator's LoadAware with pods in flight, one node after the other in plain Python; and what
-stands beside it in the extender: reservations, Mid's lower bound, best fit, and preemption.
+"""Decisions of the extender in plain Python, node by node: Koordinator's LoadAware with pods in
+flight, reservations, Mid's lower bound, best fit, and preemption.
 
-What `Decisions` answers by arrays over all nodes is held against this; it shares no code with it
-but the estimate of a pod, which has vectors of its own.
+Tests compare `Decisions`, which computes with arrays, with this. The two share only the estimate of
+a pod, which is tested by vectors of its own.
 """
 
 import json
@@ -39,18 +39,18 @@ class World(NamedTuple):
     def on(self, node: str) -> list[CountedPod]:
         return [p for p in self.pods.values() if p.node == node and p.phase not in ENDED]
 
-    def asked(self, node: str, name: str, gone: Collection[str]) -> int:
-        """What the pods of a node ask for, those of these UIDs left out."""
-        here = [self.counted(pod) for pod in self.on(node) if pod.uid not in gone]
+    def asked(self, node: str, name: str, evicted: Collection[str]) -> int:
+        """The requests of all pods on a node except these UIDs."""
+        here = [self.counted(pod) for pod in self.on(node) if pod.uid not in evicted]
         return sum(counted[f"request:{name}"] for counted in here)
 
     def knows(self, node: str) -> bool:
         """Whether there is any record of a node."""
-        said = (self.states, self.nodes, self.offers)
-        return any(node in one for one in said) or bool(self.on(node))
+        record = (self.states, self.nodes, self.offers)
+        return any(node in item for item in record) or bool(self.on(node))
 
 
-class Found(NamedTuple):
+class Judgement(NamedTuple):
     """`refused` by usage, also if other pods left; `curable` if that would help."""
 
     refused: bool
@@ -64,8 +64,13 @@ class Found(NamedTuple):
 
 
 def judge(
-    world: World, node: str, pod: CountedPod, now: float, stale: float, gone: Collection[str] = ()
-) -> Found:
+    world: World,
+    node: str,
+    pod: CountedPod,
+    now: float,
+    stale: float,
+    evicted: Collection[str] = (),
+) -> Judgement:
     """Whether the node is refused by 65 and 95 percent, and its score of 0 to 100; as it would be
     if the pods `gone` were not there, though what was measured of them is used still."""
     state = world.states.get(node)
@@ -77,13 +82,13 @@ def judge(
         used, known, fresh = {"cpu": 0, "memory": 0}, True, True
     added = world.estimate(pod)
     if known:
-        delta = _in_flight(world, node, state, gone)
+        delta = _in_flight(world, node, state, evicted)
         total = {name: (used[name] or 0) + delta[name] for name in RESOURCES}
     else:
         total = dict.fromkeys(RESOURCES, 0)
-        for one in world.on(node):
-            for name, amount in world.estimate(one).items():
-                total[name] += amount if one.uid not in gone else 0
+        for item in world.on(node):
+            for name, amount in world.estimate(item).items():
+                total[name] += amount if item.uid not in evicted else 0
     refused, shares = False, []
     for name, threshold in (("cpu", 65), ("memory", 95)):
         have, after = room[name], total[name] + added[name]
@@ -93,39 +98,39 @@ def judge(
         refused |= int(after / have * 100 + 0.5) > threshold
         shares.append(max(have - after, 0) * 100 // have)
     by_usage = refused and known and fresh
-    curable = _beyond_reservation(world, node, pod, gone) or (
-        _beyond_certain_mid(world, node, pod, now, stale, gone)
+    curable = _beyond_reservation(world, node, pod, evicted) or (
+        _beyond_certain_mid(world, node, pod, now, stale, evicted)
     )
     score = sum(shares) // 2 if known and fresh else 0
-    return Found(by_usage, score, curable and not by_usage, fresh)
+    return Judgement(by_usage, score, curable and not by_usage, fresh)
 
 
-def _beyond_reservation(world: World, node: str, pod: CountedPod, gone: Collection[str]) -> bool:
-    said = world.nodes.get(node)
-    text = said.annotations.get("node.koordinator.sh/reservation") if said else None
-    kept = json.loads(text)["resources"] if text else {}
+def _beyond_reservation(world: World, node: str, pod: CountedPod, evicted: Collection[str]) -> bool:
+    record = world.nodes.get(node)
+    text = record.annotations.get("node.koordinator.sh/reservation") if record else None
+    reservation = json.loads(text)["resources"] if text else {}
     for name in RESOURCES:
         wanted, room = world.counted(pod)[f"request:{name}"], _room(world, node, name)
-        taken = world.asked(node, name, gone)
-        if name in kept and wanted > 0 and room > 0:
-            reserved = int(kept[name] * SCALE[name])
+        taken = world.asked(node, name, evicted)
+        if name in reservation and wanted > 0 and room > 0:
+            reserved = int(reservation[name] * SCALE[name])
             if taken + wanted > max(room - reserved, 0):
                 return True
     return False
 
 
 def _beyond_certain_mid(
-    world: World, node: str, pod: CountedPod, now: float, stale: float, gone: Collection[str]
+    world: World, node: str, pod: CountedPod, now: float, stale: float, evicted: Collection[str]
 ) -> bool:
-    said = world.offers.get(node)
-    if said is None or said.mid_lower_bound is None:
+    record = world.offers.get(node)
+    if record is None or record.mid_lower_bound is None:
         return False
-    late = abs(now - parse_time(said.as_of)) >= max(stale, 2 * said.window_seconds)
-    bounds = (said.mid_lower_bound.cpu_millicores, said.mid_lower_bound.memory_bytes)
+    late = abs(now - parse_time(record.as_of)) >= max(stale, 2 * record.window_seconds)
+    bounds = (record.mid_lower_bound.cpu_millicores, record.mid_lower_bound.memory_bytes)
     for resource, bound in zip(RESOURCES, bounds, strict=True):
         name = f"kubernetes.io/mid-{resource}"
         wanted = world.counted(pod)[f"request:{name}"]
-        taken = world.asked(node, name, gone)
+        taken = world.asked(node, name, evicted)
         if late and wanted > 0 and bound is not None and taken + wanted > bound:
             return True
     return False
@@ -133,8 +138,8 @@ def _beyond_certain_mid(
 
 def judge_all(
     world: World, names: Iterable[str], pod: CountedPod, now: float, stale: float
-) -> dict[str, Found]:
-    """All of these nodes; nodes without records are alike."""
+) -> dict[str, Judgement]:
+    """Judge these nodes; all nodes without records get the same result."""
     nothing = judge(world, "", pod, now, stale)
     return {
         name: judge(world, name, pod, now, stale) if world.knows(name) else nothing
@@ -154,18 +159,17 @@ class Scores(NamedTuple):
 
 
 def scores(world: World, names: Sequence[str], pod: CountedPod, now: float, stale: float) -> Scores:
-    """How good each is, 0 to 10, with one that is best; by what is asked for where the usage of
-    none is known."""
-    found = judge_all(world, names, pod, now, stale)
-    percent = [found[name].score for name in names]
-    if not any(one.has_usage for one in found.values()):
+    """The score of each node, with a single best node; by requests where no usage is known."""
+    result = judge_all(world, names, pod, now, stale)
+    percent = [result[name].score for name in names]
+    if not any(item.has_usage for item in result.values()):
         percent = [_fit(world, name, pod) for name in names]
     steps = [score // 10 for score in percent]
     if steps:
         first = percent.index(max(percent))
         steps = [
-            score - 1 if at != first and score == steps[first] > 0 else score
-            for at, score in enumerate(steps)
+            score - 1 if place != first and score == steps[first] > 0 else score
+            for place, score in enumerate(steps)
         ]
     return Scores(percent, steps)
 
@@ -184,9 +188,9 @@ def _fit(world: World, node: str, pod: CountedPod) -> int:
 def preempt(
     world: World, victims: Mapping[str, Sequence[str]], pod: CountedPod, now: float, stale: float
 ) -> list[str]:
-    """The nodes on which evicting these pods makes room, and of these the cheapest."""
+    """The nodes on which evicting these pods makes room, reduced to the cheapest."""
     ranks = {"free": 0, "batch": 1, "mid": 2}
-    known = {one.uid: one.pod_class for one in world.pods.values() if one.phase not in ENDED}
+    known = {item.uid: item.pod_class for item in world.pods.values() if item.phase not in ENDED}
     dear = {
         node: max((ranks.get(known.get(uid, ""), 3) for uid in uids), default=0)
         for node, uids in victims.items()
@@ -198,18 +202,18 @@ def preempt(
 def _used(state: NodeStateRecord | None) -> dict[str, int | None]:
     if state is None:
         return dict.fromkeys(RESOURCES)
-    found = {"cpu": state.usage.cpu_cores, "memory": state.usage.memory_bytes}
+    result = {"cpu": state.usage.cpu_cores, "memory": state.usage.memory_bytes}
     return {
         name: int(value * SCALE[name]) if value is not None and 0 <= value <= 2**43 else None
-        for name, value in found.items()
+        for name, value in result.items()
     }
 
 
 def _room(world: World, node: str, resource: str) -> int:
-    said = world.nodes.get(node)
-    if said is not None:
+    record = world.nodes.get(node)
+    if record is not None:
         amount = {
-            "cpu": said.allocatable.cpu_millicores, "memory": said.allocatable.memory_bytes
+            "cpu": record.allocatable.cpu_millicores, "memory": record.allocatable.memory_bytes
         }[resource]  # fmt: skip
         if amount is not None:
             return _whole(amount)
@@ -227,7 +231,8 @@ def _whole(amount: float) -> int:
 
 def _is_new(world: World, node: str, now: float) -> bool:
     since = [_since(pod) for pod in world.on(node)]
-    return node in world.nodes and _cpu_known(world, node) and all(at > now - 300 for at in since)
+    is_young = all(seconds > now - 300 for seconds in since)
+    return node in world.nodes and _cpu_known(world, node) and is_young
 
 
 def _cpu_known(world: World, node: str) -> bool:
@@ -239,10 +244,10 @@ def _since(pod: CountedPod) -> float:
 
 
 def _in_flight(
-    world: World, node: str, state: NodeStateRecord | None, gone: Collection[str]
+    world: World, node: str, state: NodeStateRecord | None, evicted: Collection[str]
 ) -> dict[str, int]:
     total = dict.fromkeys(RESOURCES, 0)
-    for pod in (one for one in world.on(node) if one.uid not in gone):
+    for pod in (item for item in world.on(node) if item.uid not in evicted):
         for name, amount in _missing(world, pod, state).items():
             total[name] += amount
     return total
@@ -264,9 +269,9 @@ def _missing(world: World, pod: CountedPod, state: NodeStateRecord | None) -> di
 
 
 def newest(states: Iterable[NodeStateRecord]) -> dict[str, NodeStateRecord]:
-    """Of each node the state of the highest offset, the later one of equals."""
-    found: dict[str, NodeStateRecord] = {}
+    """The state with the highest offset of each node, the later of equal ones."""
+    result: dict[str, NodeStateRecord] = {}
     for state in states:
-        if state.node not in found or state.offset >= found[state.node].offset:
-            found[state.node] = state
-    return found
+        if state.node not in result or state.offset >= result[state.node].offset:
+            result[state.node] = state
+    return result

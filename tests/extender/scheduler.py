@@ -56,5 +56,5 @@ def add_scores(totals: dict[str, int], replies: list[tuple[int, int, Any]]) -> d
 def is_interested(managed: list[str], containers: list[dict[str, Any]]) -> bool:
     """Whether an extender is asked about a pod: one that manages resources about those alone whose
     containers, initial ones too, name one of them, whatever the amount."""
-    named = {name for one in containers for of in one.values() for name in of}
+    named = {name for container in containers for amounts in container.values() for name in amounts}
     return not managed or not named.isdisjoint(managed)

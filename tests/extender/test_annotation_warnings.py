@@ -24,10 +24,10 @@ def annotate(table: Table, text: str, *names: str) -> None:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, list[str]]]:
     """How many nodes each line is about, and which it names; forgotten afterwards."""
-    found: list[Any] = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    fields_of_lines: list[Any] = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     caplog.clear()
-    assert all(ANNOTATION in fields["reason"] for fields in found)
-    return [(fields["count"], fields["nodes"]) for fields in found]
+    assert all(ANNOTATION in fields["reason"] for fields in fields_of_lines)
+    return [(fields["count"], fields["nodes"]) for fields in fields_of_lines]
 
 
 def test_each_annotation_is_logged_once_and_nodes_with_the_same_problem_share_a_line(

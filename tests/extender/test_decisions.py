@@ -91,28 +91,28 @@ def test_answers_equal_a_loop_over_the_newest_records(
             seen[change.uid] = change
         elif isinstance(change, str) and (uid := change.removeprefix("drop ")) in seen:
             table.drop_pod(seen.pop(uid).node, uid)
-    of_nodes = {one.node: one for one in given_changes if isinstance(one, TableNode)}
-    states = [one for one in given_changes if isinstance(one, NodeStateRecord)]
+    of_nodes = {item.node: item for item in given_changes if isinstance(item, TableNode)}
+    states = [item for item in given_changes if isinstance(item, NodeStateRecord)]
     world = World(newest(states), of_nodes, seen, RULES.counting)
     decisions = Decisions(table, RULES)
-    found = decisions.filter(pod, NAMES, NOW)
+    result = decisions.filter(pod, NAMES, NOW)
     as_counted = CountedPod(
         node="", uid="new", cgroup_uid="new", pod_class=pod.pod_class, requests=pod.requests,
         limits=pod.limits,
     )  # fmt: skip
     expected = {name: judge(world, name, as_counted, NOW, 180.0) for name in NAMES}
-    assert list(found.refused) == [name for name in NAMES if expected[name].refused]
+    assert list(result.refused) == [name for name in NAMES if expected[name].refused]
     # kube-scheduler takes the reason for a format, and loses the Event of a pod by a percent sign.
-    assert not any("%" in refusal.reason for refusal in found.refused.values())
-    assert sum(found.counts().values()) == len(NAMES)
+    assert not any("%" in refusal.reason for refusal in result.refused.values())
+    assert sum(result.counts().values()) == len(NAMES)
     scored = Decisions(table, RULES).prioritize(pod, NAMES, NOW)
     if BEST_FIT not in scored.plugins:
         assert scored.percent.tolist() == [expected[name].score for name in NAMES]
     # What filter found is as good as what is found anew.
-    kept = [name for name in NAMES if name not in found.refused]
-    again = decisions.prioritize(pod, kept, NOW)
+    passed = [name for name in NAMES if name not in result.refused]
+    again = decisions.prioritize(pod, passed, NOW)
     if BEST_FIT not in (*scored.plugins, *again.plugins):
-        assert again.percent.tolist() == [expected[name].score for name in kept]
+        assert again.percent.tolist() == [expected[name].score for name in passed]
     assert (scored.cycle, again.cycle) == ("anew", "reused")
 
 
@@ -144,8 +144,8 @@ def test_thresholds_come_from_the_settings() -> None:
     settings = ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0)
     rules = rules_of(settings)
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
-    found = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
-    assert {name: one.reason for name, one in found.refused.items()} == {
+    result = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
+    assert {name: item.reason for name, item in result.refused.items()} == {
         "a": "a: cpu usage would be 14.6 percent of 4 cores, over the threshold of 10: "
         "0.5 cores used 10 s ago + 0.085 cores for this pod"
     }
@@ -203,24 +203,24 @@ def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
             decisions.place(small_pod("other", 2000), "a", NOW)
         case "gone":
             table.drop_pod("a", "there")
-    anew = Decisions(table, RULES).prioritize(small_pod("same"), ["a", "b"], NOW)
+    without_filter = Decisions(table, RULES).prioritize(small_pod("same"), ["a", "b"], NOW)
     again = decisions.prioritize(small_pod(), ["a", "b"], NOW)
-    assert again.percent.tolist() == anew.percent.tolist()
-    assert (anew.cycle, again.cycle) == ("anew", "rows")
+    assert again.percent.tolist() == without_filter.percent.tolist()
+    assert (without_filter.cycle, again.cycle) == ("anew", "rows")
 
 
 def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
     """A pod may be resized where it waits, and anybody may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     small, large = small_pod(cpu=100), small_pod(cpu=2000)
-    expected = [decisions.prioritize(one, ["a"], NOW).steps.tolist() for one in (small, large)]
+    expected = [decisions.prioritize(item, ["a"], NOW).steps.tolist() for item in (small, large)]
     assert expected[0] > expected[1]
     for asked_about, wanted, cycle in (
         (small, expected[0], "reused"), (large, expected[1], "anew"),
     ):  # fmt: skip
         decisions.filter(small, ["a"], NOW)
-        found = decisions.prioritize(asked_about, ["a"], NOW)
-        assert (found.steps.tolist(), found.cycle) == (wanted, cycle)
+        result = decisions.prioritize(asked_about, ["a"], NOW)
+        assert (result.steps.tolist(), result.cycle) == (wanted, cycle)
 
 
 def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
@@ -303,9 +303,9 @@ def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
     for name, cpu in (("snug", 3000), ("full", 3900)):
         table.put_pod(running(small_pod(f"on-{name}", cpu), name))
     decisions = Decisions(table, RULES)
-    found = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
-    assert found.plugins.keys() == {BEST_FIT}
-    roomy, snug, full = found.steps.tolist()
+    result = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
+    assert result.plugins.keys() == {BEST_FIT}
+    roomy, snug, full = result.steps.tolist()
     assert snug > roomy > 0 == full
     # One that is known, and the others are worst again.
     table.put_state(node_state("roomy", age=5.0, offset=1))
@@ -327,17 +327,19 @@ def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
     assert new > known > silent == 0
     for i in range(7):
         table.put_pod(running(small_pod(f"p{i}"), "new", 0.0))
-    found = decisions.filter(small_pod(), ["known", "new", "silent"], NOW)
-    assert list(found.refused) == ["known", "new"]
-    assert "2.975 cores on its way" in found.refused["new"].reason
+    result = decisions.filter(small_pod(), ["known", "new", "silent"], NOW)
+    assert list(result.refused) == ["known", "new"]
+    assert "2.975 cores on its way" in result.refused["new"].reason
 
 
 def test_expired_work_of_filter_is_dropped() -> None:
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
-    for at in range(10):
-        decisions.filter(small_pod(f"p{at}"), ["a"], NOW + at)
+    for index in range(10):
+        decisions.filter(small_pod(f"p{index}"), ["a"], NOW + index)
     now = NOW + 9
-    reuse = [decisions.prioritize(small_pod(f"p{at}"), ["a"], now).cycle for at in (9, 8, 7, 0)]
+    reuse = [
+        decisions.prioritize(small_pod(f"p{index}"), ["a"], now).cycle for index in (9, 8, 7, 0)
+    ]
     assert reuse == ["reused", "reused", "anew", "anew"]
     decisions.filter(small_pod("p"), ["a"], now)
     assert decisions.prioritize(small_pod("p"), ["a"], now - 100).cycle == "anew"
@@ -345,7 +347,7 @@ def test_expired_work_of_filter_is_dropped() -> None:
 
 def test_a_node_is_new_in_a_table_of_any_size() -> None:
     table = table_of(counting=RULES.counting)
-    names = [f"n{at}" for at in range(300)]
+    names = [f"n{index}" for index in range(300)]
     for name in names:
         table.put_node(TableNode(node=name, allocatable=ROOM))
     scores = Decisions(table, RULES).prioritize(small_pod(), names, NOW).percent
@@ -405,10 +407,10 @@ def test_sums_of_pods_equal_a_recount() -> None:
         node = f"n{random.integers(9)}"
         seen[uid] = msgspec.structs.replace(small_pod(uid, int(random.integers(4000))), node=node)
         table.put_pod(seen[uid])
-    for at in range(9):
-        here = [pod for pod in seen.values() if pod.node == f"n{at}"]
+    for index in range(9):
+        here = [pod for pod in seen.values() if pod.node == f"n{index}"]
         expected = np.sum([RULES.counting.amounts(pod) for pod in here], axis=0)
-        assert table.pods.sums[table.lookup([f"n{at}"])[0]].tolist() == expected.tolist()
+        assert table.pods.sums[table.lookup([f"n{index}"])[0]].tolist() == expected.tolist()
     for uid, pod in seen.items():
         table.drop_pod(pod.node, uid)
     assert len(table) == len(table.pods) == 0

@@ -52,8 +52,8 @@ def world(*pods: PodRecord, **nodes: dict[str, float]) -> tuple[Table, Decisions
     table = Table(counting=rules.counting)
     for name, used in nodes.items():
         put_node(table, name, sum(used.values()), **used)
-    for one in pods:
-        table.put_pod(one)
+    for item in pods:
+        table.put_pod(item)
     table.bring_up_to_date(NOW)
     decisions = Decisions(table, rules)
     return table, decisions, EvictionPlanner(decisions)
@@ -63,17 +63,17 @@ WAITING = pod("urgent", "prod", 8.0)
 
 
 def asked(
-    decisions: Decisions, planner: EvictionPlanner, *names: str, of: PodRecord = WAITING,
+    decisions: Decisions, planner: EvictionPlanner, *names: str, asking: PodRecord = WAITING,
     now: float = NOW,
 ) -> EvictionPlanRecord | None:  # fmt: skip
     """What is planned for a pod that all of these nodes refuse."""
-    found = decisions.filter(of, names, now)
-    assert set(found.refused) == set(names)
-    return planner.plan(of, found.refused, now)
+    result = decisions.filter(asking, names, now)
+    assert set(result.refused) == set(names)
+    return planner.plan(asking, result.refused, now)
 
 
 def leave(plan: EvictionPlanRecord | None) -> list[str]:
-    return [] if plan is None else [one.uid for one in plan.pods]
+    return [] if plan is None else [item.uid for item in plan.pods]
 
 
 def test_only_pods_in_the_way_leave() -> None:
@@ -106,7 +106,7 @@ def test_batch_leaves_before_mid_on_any_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "stays",
+    "protected",
     [
         {"priority": 9500},
         {"priority": 20_000},
@@ -118,9 +118,9 @@ def test_batch_leaves_before_mid_on_any_node() -> None:
         {"phase": "Succeeded"},
     ],
 )
-def test_protected_pods_stay(stays: dict[str, Any]) -> None:
+def test_protected_pods_stay(protected: dict[str, Any]) -> None:
     _, decisions, planner = world(
-        pod("m", "mid", 20.0, "a", **stays), a={"prod": 25.0, "mid": 20.0}
+        pod("m", "mid", 20.0, "a", **protected), a={"prod": 25.0, "mid": 20.0}
     )
     assert asked(decisions, planner, "a") is None
 
@@ -147,17 +147,17 @@ def test_no_pod_leaves_where_that_does_not_help(
 @pytest.mark.parametrize("pod_class", ["mid", "batch", "free"])
 def test_only_prod_pods_get_plans(pod_class: str) -> None:
     _, decisions, planner = world(pod("b", "free", 20.0, "a"), a={"prod": 25.0, "free": 30.0})
-    of = pod("asks", pod_class, 8.0, priority=9999)
-    assert asked(decisions, planner, "a", of=of) is None
+    asking = pod("asks", pod_class, 8.0, priority=9999)
+    assert asked(decisions, planner, "a", asking=asking) is None
 
 
 def test_a_pod_without_uid_gets_no_plan() -> None:
     _, decisions, planner = world(pod("m", "mid", 20.0, "a"), a={"prod": 25.0, "mid": 20.0})
-    assert asked(decisions, planner, "a", of=pod("", "prod", 8.0)) is None
+    assert asked(decisions, planner, "a", asking=pod("", "prod", 8.0)) is None
 
 
 def test_a_pod_gets_one_plan_at_a_time_on_different_nodes_and_few_in_all() -> None:
-    names = [f"n{at}" for at in range(PLANS_PER_POD + 2)]
+    names = [f"n{number}" for number in range(PLANS_PER_POD + 2)]
     mids = [pod(f"m-{name}", "mid", 20.0, name) for name in names]
     table, decisions, planner = world(
         *mids, **{name: {"prod": 25.0, "mid": 20.0} for name in names}
@@ -188,9 +188,9 @@ def test_two_pods_get_no_plans_on_one_node() -> None:
     )
     assert leave(asked(decisions, planner, "a"))
     other = pod("other", "prod", 8.0)
-    assert asked(decisions, planner, "a", of=other) is None
-    assert asked(decisions, planner, "a", of=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
-    assert asked(decisions, planner, "a", of=other, now=NOW + SETTLE_SECONDS) is not None
+    assert asked(decisions, planner, "a", asking=other) is None
+    assert asked(decisions, planner, "a", asking=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
+    assert asked(decisions, planner, "a", asking=other, now=NOW + SETTLE_SECONDS) is not None
 
 
 @pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
@@ -225,11 +225,11 @@ def test_plans_respect_the_reservation_of_a_node() -> None:
 
 def test_protected_pods_keep_their_share_of_usage() -> None:
     """Two use 20 cores together; the evictable pod uses a tenth of them."""
-    stays = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
+    protected = pod("stays", "mid", 18.0, "a", owner=Owner(kind="DaemonSet", name="d"))
     leaves = pod("leaves", "mid", 2.0, "a")
-    _, decisions, planner = world(stays, leaves, a={"prod": 25.0, "mid": 20.0})
+    _, decisions, planner = world(protected, leaves, a={"prod": 25.0, "mid": 20.0})
     assert asked(decisions, planner, "a") is None
-    _, decisions, planner = world(stays, leaves, a={"prod": 17.0, "mid": 20.0})
+    _, decisions, planner = world(protected, leaves, a={"prod": 17.0, "mid": 20.0})
     assert leave(asked(decisions, planner, "a")) == ["leaves"]
 
 
@@ -248,8 +248,8 @@ def test_at_most_one_request_a_second_is_planned_for() -> None:
     )  # fmt: skip
     assert asked(decisions, planner, "a", "b") is not None
     other = pod("other", "prod", 8.0)
-    assert asked(decisions, planner, "a", "b", of=other, now=NOW + 0.9) is None
-    assert asked(decisions, planner, "a", "b", of=other, now=NOW + 1) is not None
+    assert asked(decisions, planner, "a", "b", asking=other, now=NOW + 0.9) is None
+    assert asked(decisions, planner, "a", "b", asking=other, now=NOW + 1) is not None
 
 
 def test_a_partly_known_usage_counts_for_its_known_resource() -> None:

@@ -36,11 +36,12 @@ async def ask(client: Client, body: Any, status: int = 200) -> Any:
 
 
 async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> None:
-    found = await ask(await start(mode="observe"), {"pod": POD, "nodeNames": ALL})
-    assert (found["apiVersion"], found["kind"]) == ("springtide/v1", "PlacementExplanation")
-    assert (found["mode"], found["pod"]["namespace"], found["pod"]["name"]) == ("observe", "d", "p")
-    assert found["weights"] == {"LoadAwareScheduling": 1}
-    items = {item["node"]: item for item in found["items"]}
+    result = await ask(await start(mode="observe"), {"pod": POD, "nodeNames": ALL})
+    assert (result["apiVersion"], result["kind"]) == ("springtide/v1", "PlacementExplanation")
+    pod = result["pod"]
+    assert (result["mode"], pod["namespace"], pod["name"]) == ("observe", "d", "p")
+    assert result["weights"] == {"LoadAwareScheduling": 1}
+    items = {item["node"]: item for item in result["items"]}
     assert list(items) == ALL
     assert items["idle"] == {
         "node": "idle", "verdict": "passed", "reason": None, "curable": False, "score": 85,
@@ -68,8 +69,8 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
 async def test_without_names_all_nodes_are_explained(start: Start) -> None:
     client = await start()
     for names in ({}, {"nodeNames": None}):
-        found = await ask(client, {"pod": POD, **names})
-        assert [item["node"] for item in found["items"]] == sorted(set(ALL) - {"stranger"})
+        result = await ask(client, {"pod": POD, **names})
+        assert [item["node"] for item in result["items"]] == sorted(set(ALL) - {"stranger"})
     assert (await ask(client, {"pod": POD, "nodeNames": []}))["items"] == []
     twice = await ask(client, {"pod": POD, "nodeNames": ["hot", "idle", "hot"]})
     assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
@@ -89,16 +90,16 @@ async def test_a_pod_record_is_explained_like_its_pod(start: Start) -> None:
     record = PodRecord(node="hot", uid="u", cgroup_uid="u", namespace="shop", name="web-0")
     body = b'{"podRecord": %s, "nodeNames": ["hot"]}' % encode_json(record)
     response = await (await start()).post("/v1/explain", data=body)
-    found = await response.json()
-    assert (found["pod"]["name"], found["pod"]["node"]) == ("web-0", "hot")
-    assert found["items"][0]["verdict"] == "refused"
+    result = await response.json()
+    assert (result["pod"]["name"], result["pod"]["node"]) == ("web-0", "hot")
+    assert result["items"][0]["verdict"] == "refused"
 
 
 async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
     pod = {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "name": "d"}]}}
-    found = await ask(await start(), {"pod": pod, "nodeNames": ["hot", "idle"]})
-    assert [item["verdict"] for item in found["items"]] == ["exempt", "exempt"]
-    assert found["items"][0]["score"] is not None
+    result = await ask(await start(), {"pod": pod, "nodeNames": ["hot", "idle"]})
+    assert [item["verdict"] for item in result["items"]] == ["exempt", "exempt"]
+    assert result["items"][0]["score"] is not None
 
 
 @pytest.mark.parametrize(
@@ -198,21 +199,21 @@ def test_explain_agrees_with_filter_and_prioritize(
     _, explained = post("/v1/explain", msgspec.json.encode({"pod": pod, "nodeNames": names}))
     body = {"Pod": pod, "NodeNames": names}
     _, filtered = post("/filter", msgspec.json.encode(body))
-    kept = [item["node"] for item in explained["items"] if item["verdict"] != "refused"]
-    assert filtered["NodeNames"] == kept
+    passing = [item["node"] for item in explained["items"] if item["verdict"] != "refused"]
+    assert filtered["NodeNames"] == passing
     for curable, key in ((True, "FailedNodes"), (False, "FailedAndUnresolvableNodes")):
         assert filtered[key] == {
             item["node"]: f"{item['node']}: {item['reason']}"
             for item in explained["items"]
             if item["reason"] is not None and item["curable"] == curable
         }
-    if len(kept) == 1:
+    if len(passing) == 1:
         return  # where one is left the pod is on its way there at once, and no scheduler asks
-    _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": kept}))
-    assert [(one["Host"], one["Score"]) for one in scored] == [
+    _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": passing}))
+    assert [(score["Host"], score["Score"]) for score in scored] == [
         (item["node"], item["extender_score"])
         for item in explained["items"]
-        if item["node"] in kept
+        if item["node"] in passing
     ]
 
 
@@ -240,29 +241,31 @@ def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
     given_changes: list[Any], pod: PodRecord, node: str | None
 ) -> None:
     tables = [Table(counting=RULES.counting) for _ in range(2)]
-    found = []
+    deciders = []
     for table in tables:
         for change in given_changes:
             put(table, change)
         decisions = Decisions(table, RULES)
         if node is not None:
             decisions.place(pod, node, NOW)
-        found.append(decisions)
+        deciders.append(decisions)
     untouched = everything(tables[0])
-    explained = found[0].explain(pod, NAMES, NOW)
+    explained = deciders[0].explain(pod, NAMES, NOW)
     assert everything(tables[0]) == untouched
-    filtered = found[1].filter(pod, NAMES, NOW)
-    assert {name: one.reason for name, one in filtered.refused.items()} == {
-        NAMES[place]: f"{NAMES[place]}: {one.reason}" for place, one in explained.refused.items()
+    filtered = deciders[1].filter(pod, NAMES, NOW)
+    assert {name: refusal.reason for name, refusal in filtered.refused.items()} == {
+        NAMES[place]: f"{NAMES[place]}: {refusal.reason}"
+        for place, refusal in explained.refused.items()
     }
-    scored = found[1].prioritize(pod, [NAMES[at] for at in explained.passed], NOW)
+    passing = [NAMES[index] for index in explained.passed]
+    scored = deciders[1].prioritize(pod, passing, NOW)
     assert scored.steps.tolist() == explained.scores.steps.tolist()
     assert scored.percent.tolist() == explained.scores.percent.tolist()
     # A scheduler that was asked meanwhile goes on with what filter found.
     again = Decisions(tables[0], RULES)
     again.filter(pod, NAMES, NOW)
     again.explain(pod, NAMES, NOW)
-    assert again.prioritize(pod, [NAMES[at] for at in explained.passed], NOW).cycle == "reused"
+    assert again.prioritize(pod, passing, NOW).cycle == "reused"
 
 
 def test_explaining_repeatedly_gives_the_same_result() -> None:
@@ -270,7 +273,7 @@ def test_explaining_repeatedly_gives_the_same_result() -> None:
     decisions = Decisions(table, RULES)
     pod = any_pod("u")
     runs = [decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() for _ in range(3)]
-    assert all(one == other for one, other in itertools.pairwise(runs))
+    assert all(first == other for first, other in itertools.pairwise(runs))
     decisions.place(pod, "a", NOW)
     # Where it is to be already it does not count twice.
     assert decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() == runs[0]

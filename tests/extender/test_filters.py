@@ -47,16 +47,16 @@ class World:
             self.table.put_pod(running(each, name))
         return self
 
-    def filter(self, of: PodRecord | None = None) -> FilterResult:
+    def filter(self, asking: PodRecord | None = None) -> FilterResult:
         names = list(self.table)
-        return Decisions(self.table, self.rules).filter(of or pod(), names, NOW)
+        return Decisions(self.table, self.rules).filter(asking or pod(), names, NOW)
 
-    def refused(self, of: PodRecord | None = None) -> list[str]:
-        return list(self.filter(of).refused)
+    def refused(self, asking: PodRecord | None = None) -> list[str]:
+        return list(self.filter(asking).refused)
 
-    def reason(self, of: PodRecord | None = None) -> str:
-        (found,) = self.filter(of).refused.values()
-        return found.reason
+    def reason(self, asking: PodRecord | None = None) -> str:
+        (result,) = self.filter(asking).refused.values()
+        return result.reason
 
 
 def test_thresholds_of_a_node_apply_to_it_alone() -> None:
@@ -105,8 +105,8 @@ def test_where_usage_of_prod_is_unknown_all_usage_counts(unknown: dict[str, Any]
     world.node("known", node_state("known", cpu=3.9, class_usage=of_prod))
     assert world.refused() == ["hot"]
     assert "cpu usage would be" in world.filter().refused["hot"].reason
-    found = Decisions(world.table, world.rules).prioritize(pod(), ["calm", "known"], NOW)
-    assert found.percent[0] == 0 < found.percent[1]
+    result = Decisions(world.table, world.rules).prioritize(pod(), ["calm", "known"], NOW)
+    assert result.percent[0] == 0 < result.percent[1]
 
 
 def test_percentiles_are_compared_where_configured() -> None:
@@ -199,9 +199,9 @@ def test_requests_may_not_use_the_reservation_of_a_node() -> None:
         world.runs(name, pod(f"on-{name}", 2700))
     assert world.refused(pod(cpu=200)) == ["ids"]
     assert world.refused() == ["ids", "kept"]
-    found = world.filter().refused["kept"]
-    assert found.curable
-    assert found.reason == (
+    result = world.filter().refused["kept"]
+    assert result.curable
+    assert result.reason == (
         "kept: cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
         "the node's reservation)"
     )
@@ -235,14 +235,14 @@ def test_mid_pods_are_limited_to_the_lower_bound_while_predictions_are_late() ->
 def test_a_scheduling_hint_refuses_all_other_nodes() -> None:
     tree = {"plugins": {"multiPoint": {"enabled": [{"name": "SchedulingHint"}]}}}
     hint = {"nodeNames": ["a", "b"], "preferredNodeNames": ["c", "b"]}
-    said = {
+    hints = {
         "internal.scheduling.koordinator.sh/scheduling-hint": msgspec.json.encode(hint).decode()
     }
     world = World(read_config(tree), score_steps=100).node("a").node("b").node("c")
-    assert world.refused(pod(annotations=said)) == ["c"]
-    assert world.refused(pod(annotations={next(iter(said)): "{"})) == []
+    assert world.refused(pod(annotations=hints)) == ["c"]
+    assert world.refused(pod(annotations={next(iter(hints)): "{"})) == []
     decisions = Decisions(world.table, world.rules)
-    assert decisions.prioritize(pod(annotations=said), ["a", "b"], NOW).steps.tolist() == [0, 100]
+    assert decisions.prioritize(pod(annotations=hints), ["a", "b"], NOW).steps.tolist() == [0, 100]
 
 
 def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
@@ -250,8 +250,8 @@ def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
     world = World().node(
         "a", node_state("a", cpu=3.9), annotations={key: '{"resources": {"cpu": "4"}}'}
     )
-    (found,) = world.filter().refused.values()
-    assert not found.curable
+    (result,) = world.filter().refused.values()
+    assert not result.curable
 
 
 def test_thresholds_change_with_the_time_of_day() -> None:
@@ -329,11 +329,11 @@ def test_other_resources_are_judged_by_their_measured_rates(
     used: float | None, capacity: int, asked: int, refused: bool
 ) -> None:
     scalars = {TRANSMIT: asked} if asked else None
-    found = busy_line(used, capacity).filter(pod(scalars=scalars)).refused
-    assert set(found) == ({"a"} if refused else set())
+    result = busy_line(used, capacity).filter(pod(scalars=scalars)).refused
+    assert set(result) == ({"a"} if refused else set())
     if refused:
-        assert f"{TRANSMIT} usage would be" in found["a"].reason
-        assert "MB/s used 10 s ago" in found["a"].reason
+        assert f"{TRANSMIT} usage would be" in result["a"].reason
+        assert "MB/s used 10 s ago" in result["a"].reason
 
 
 def test_the_node_with_less_network_traffic_scores_better() -> None:
@@ -343,5 +343,5 @@ def test_the_node_with_less_network_traffic_scores_better() -> None:
         rates = {} if used is None else {TRANSMIT: used}
         world.node(name, node_state(name, rates=rates), scalars={TRANSMIT: 100_000_000})
     names = ["busy", "quiet", "unknown"]
-    found = Decisions(world.table, world.rules).prioritize(pod(), names, NOW)
-    assert found.percent[1] > found.percent[0]
+    result = Decisions(world.table, world.rules).prioritize(pod(), names, NOW)
+    assert result.percent[1] > result.percent[0]

@@ -72,9 +72,9 @@ def test_any_json_is_answered(post: Post, body: Any, path: str) -> None:
             status, reply, sent=list(question.names), node_cache_capable=question.nodes is None
         )
         assert not outcome.error
-        kept, refused = set(outcome.feasible or ()), set(outcome.unresolvable)
-        assert kept | refused == set(question.names)
-        assert not kept & refused
+        passed, refused = set(outcome.feasible or ()), set(outcome.unresolvable)
+        assert passed | refused == set(question.names)
+        assert not passed & refused
 
 
 @quick

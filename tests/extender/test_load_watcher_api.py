@@ -100,10 +100,10 @@ async def test_the_document_equals_load_watchers_byte_for_byte(start: Start) -> 
 
 
 async def test_the_document_has_every_fresh_node_as_in_the_table(start: Start) -> None:
-    found = await got(await start(table=fleet()), "/watcher")
-    nodes = found.data.NodeMetricsMap
+    document = await got(await start(table=fleet()), "/watcher")
+    nodes = document.data.NodeMetricsMap
     assert list(nodes) == ["fresh", "measured", "sizeless", "third"]
-    assert (found.window.duration, found.window.end) == ("15m", int(NOW) - 10)
+    assert (document.window.duration, document.window.end) == ("15m", int(NOW) - 10)
     values = {(m.type, m.operator, m.rollup): m.value for m in nodes["measured"].metrics}
     assert values == {
         ("CPU", "AVG", "15m"): 25.0, ("CPU", "STD", "15m"): 3.125, ("CPU", "P95", "5m"): 50.0,
@@ -124,16 +124,16 @@ async def test_the_document_has_every_fresh_node_as_in_the_table(start: Start) -
 async def test_windows_can_be_chosen_and_fall_back(
     query: str, window: str, operator: str, start: Start
 ) -> None:
-    found = await got(await start(table=fleet()), f"/watcher{query}")
-    first = found.data.NodeMetricsMap["measured"].metrics[0]
-    assert (found.window.duration, first.rollup, first.operator) == (window, window, operator)
-    assert found.window.end - found.window.start == {"15m": 900, "5m": 300}[window]
+    document = await got(await start(table=fleet()), f"/watcher{query}")
+    first = document.data.NodeMetricsMap["measured"].metrics[0]
+    assert (document.window.duration, first.rollup, first.operator) == (window, window, operator)
+    assert document.window.end - document.window.start == {"15m": 900, "5m": 300}[window]
 
 
 @pytest.mark.parametrize("path", ["/watcher", "/watcher?host=", "/watcher?window=", "/watcher?x=y"])
 async def test_these_paths_answer_with_all_nodes(path: str, start: Start) -> None:
-    found = await got(await start(table=fleet()), path)
-    assert len(found.data.NodeMetricsMap) == 4
+    document = await got(await start(table=fleet()), path)
+    assert len(document.data.NodeMetricsMap) == 4
 
 
 async def test_an_address_may_end_in_a_slash(start: Start) -> None:
@@ -149,8 +149,8 @@ async def test_an_address_may_end_in_a_slash(start: Start) -> None:
 
 @pytest.mark.parametrize("path", ["/watcher/fresh", "/watcher?host=fresh"])
 async def test_these_paths_answer_with_one_node(path: str, start: Start) -> None:
-    found = await got(await start(table=fleet()), path)
-    assert list(found.data.NodeMetricsMap) == ["fresh"]
+    document = await got(await start(table=fleet()), path)
+    assert list(document.data.NodeMetricsMap) == ["fresh"]
 
 
 @pytest.mark.parametrize("host", ["dead", "stranger", "a%20b"])
@@ -198,8 +198,8 @@ async def test_a_whole_fleet_is_read_by_the_documented_structures(start: Start) 
     response = await (await start(table=table)).get("/watcher")
     text = await response.text()
     assert "NaN" not in text
-    found = msgspec.json.decode(text, type=StrictDocument)
-    for name, node in found.data.NodeMetricsMap.items():
+    document = msgspec.json.decode(text, type=StrictDocument)
+    for name, node in document.data.NodeMetricsMap.items():
         cpu = next(m.value for m in node.metrics if (m.type, m.operator) == ("CPU", "AVG"))
         rows = table.lookup([name])
         mean = table["usage_mean_15m_cpu_cores"][rows] / table["capacity_cpu_cores"][rows] * 100

@@ -25,9 +25,9 @@ AT_MOST = 3
 
 @pytest.fixture
 def views() -> NodeViewStore:
-    found = NodeViewStore()
-    found.put("a", 5, b'{"generation":5}')
-    return found
+    store = NodeViewStore()
+    store.put("a", 5, b'{"generation":5}')
+    return store
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_the_number_of_waiting_clients_is_limited(
     assert (await get(client)).status == 200
     assert (await get(client, '"5"')).status == 304
     views.put("a", 6, b"{}")
-    assert [(await one).status for one in waiting] == [200] * AT_MOST
+    assert [(await task).status for task in waiting] == [200] * AT_MOST
     assert metric("waiting_clients") == 0
 
 
@@ -134,7 +134,7 @@ async def test_waiting_clients_are_answered_at_drain(start: Start, views: NodeVi
     client = await start(draining)
     waiting = await waits(client, many=2)
     draining.drain()
-    assert [(await one).status for one in waiting] == [304, 304]
+    assert [(await task).status for task in waiting] == [304, 304]
     began = time.monotonic()
     assert (await get(client, '"5"', wait=30)).status == 304
     assert time.monotonic() - began < 1.0

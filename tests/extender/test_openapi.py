@@ -51,14 +51,14 @@ async def client(start: Start) -> Client:
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
     """Path and method of every route; HEAD comes with GET, and load-watcher's take any method."""
-    found = set()
+    paths_served = set()
     for route in app.router.routes():
         assert route.resource is not None
         # A client of theirs may put a second slash before its path.
         path = route.resource.canonical.replace("//", "/")
         if route.method != "HEAD":
-            found.add((path, "get" if route.method == "*" else route.method.lower()))
-    return found
+            paths_served.add((path, "get" if route.method == "*" else route.method.lower()))
+    return paths_served
 
 
 async def test_the_document_has_every_route_and_no_other() -> None:
@@ -68,10 +68,10 @@ async def test_the_document_has_every_route_and_no_other() -> None:
 async def ask(client: Client, path: str, method: str, **more: Any) -> tuple[int, Any]:
     """The example of an operation, asked: status and answer, None where it is no JSON."""
     operation = DOCUMENT["paths"][path][method]
-    examples = {one["name"]: one for one in operation["parameters"] if "example" in one}
-    for name, one in examples.items():
-        path = path.replace(f"{{{name}}}", str(one["example"]))
-    query = {n: str(one["example"]) for n, one in examples.items() if one["in"] == "query"}
+    examples = {named["name"]: named for named in operation["parameters"] if "example" in named}
+    for name, named in examples.items():
+        path = path.replace(f"{{{name}}}", str(named["example"]))
+    query = {n: str(named["example"]) for n, named in examples.items() if named["in"] == "query"}
     if "requestBody" in operation:
         more = {"json": operation["requestBody"]["content"]["application/json"]["example"], **more}
     response = await client.request(method, path, params=query, **more)
@@ -108,9 +108,9 @@ async def test_the_document_is_served(client: Client) -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
 
 
-def references(of: Any) -> set[str]:
-    inner = of.values() if isinstance(of, dict) else of if isinstance(of, list) else ()
-    own = {of["$ref"]} if isinstance(of, dict) and isinstance(of.get("$ref"), str) else set()
+def references(node: Any) -> set[str]:
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    own = {node["$ref"]} if isinstance(node, dict) and isinstance(node.get("$ref"), str) else set()
     return own.union(*map(references, inner))
 
 
@@ -145,9 +145,9 @@ tags = st.sampled_from(['"1"', "*", "W/", '"', "1", '"x", "0"'])
 @pytest.fixture(scope="module")
 def get() -> Iterator[Any]:
     """`get(path, query, tag)`: status of a real request, and whether it holds JSON."""
-    of = two_nodes()
-    of.drain()  # nobody waits
-    with served(of) as ask:
+    node = two_nodes()
+    node.drain()  # nobody waits
+    with served(node) as ask:
         yield lambda path, query, tag: ask(
             "GET", path, params=query, headers={"If-None-Match": tag}
         )

@@ -25,9 +25,9 @@ def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStat
     """A node of 4 cores and 16 GiB whose usage of cpu was that on average, and of memory little."""
     mean = Usage(cpu_cores=cpu, memory_bytes=GIB)
     spread = Usage(cpu_cores=deviation, memory_bytes=0.0)
-    of = UsageDeviation(mean=mean, stdev=spread)
-    found = node_state(name, cpu=cpu, memory=GIB, deviation={"15m": of}, **more)
-    return msgspec.structs.replace(found, capacity=Usage(cpu_cores=4.0, memory_bytes=16 * GIB))
+    asking = UsageDeviation(mean=mean, stdev=spread)
+    result = node_state(name, cpu=cpu, memory=GIB, deviation={"15m": asking}, **more)
+    return msgspec.structs.replace(result, capacity=Usage(cpu_cores=4.0, memory_bytes=16 * GIB))
 
 
 class World:
@@ -49,14 +49,14 @@ class World:
             self.table.put_state(state)
         return self
 
-    def runs(self, name: str, of: PodRecord) -> "World":
-        self.table.put_pod(running(of, name))
+    def runs(self, name: str, asking: PodRecord) -> "World":
+        self.table.put_pod(running(asking, name))
         return self
 
-    def scores(self, of: PodRecord | None = None) -> dict[str, int]:
+    def scores(self, asking: PodRecord | None = None) -> dict[str, int]:
         asked = list(self.table)
-        found = Decisions(self.table, self.rules).prioritize(of or pod(), asked, NOW)
-        return dict(zip(asked, found.plugins[self.plugin].tolist(), strict=True))
+        result = Decisions(self.table, self.rules).prioritize(asking or pod(), asked, NOW)
+        return dict(zip(asked, result.plugins[self.plugin].tolist(), strict=True))
 
 
 def test_target_load_packing() -> None:
@@ -124,9 +124,9 @@ def test_usage_of_four_minutes_ago_counts_for_trimaran() -> None:
         world = World(plugin)
         for age, keys in ((240.0, {plugin}), (301.0, {BEST_FIT})):
             world.node("a", used("a", 1.0, age=age, offset=int(age)))
-            found = Decisions(world.table, world.rules).prioritize(pod(cpu=400), ["a"], NOW)
-            assert set(found.plugins) == keys, age
-            assert found.is_by_requests == (keys == {BEST_FIT})
+            result = Decisions(world.table, world.rules).prioritize(pod(cpu=400), ["a"], NOW)
+            assert set(result.plugins) == keys, age
+            assert result.is_by_requests == (keys == {BEST_FIT})
 
 
 def test_low_risk_over_commitment() -> None:
@@ -182,10 +182,10 @@ def test_fit_plus_and_scarce_resources() -> None:
     world = World("NodeResourcesFitPlus", resources=resources)
     world.node("free", scalars={gpu: 4}).node("half", scalars={gpu: 4}).node("none")
     world.runs("half", pod("there", 1000, containers=(Container(name="c", scalars={gpu: 2}),)))
-    one = Container(name="c", requests=Resources(cpu_millicores=1000), scalars={gpu: 1})
+    item = Container(name="c", requests=Resources(cpu_millicores=1000), scalars={gpu: 1})
     # GPUs are packed, (1 and 3 of 4) * 2, and cpu spread: 3 of 4, and 2.9 with what counts for
     # the pod that asks for none.
-    assert world.scores(pod(containers=(one,))) == {"free": 41, "half": 74, "none": 25}
+    assert world.scores(pod(containers=(item,))) == {"free": 41, "half": 74, "none": 25}
     scarce = World("ScarceResourceAvoidance", resources=[gpu])
     scarce.node("gpu", scalars={gpu: 4, "pods": 110}).node("plain", scalars={"pods": 110})
     assert scarce.scores(pod(cpu=1)) == {"gpu": 50, "plain": 100}

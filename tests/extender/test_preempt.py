@@ -52,8 +52,8 @@ async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[s
     client = await start(mode=mode, table=cluster())
     response = await client.post("/preempt", json=body)
     assert response.status == 200, await response.text()
-    found = (await response.json())["NodeNameToMetaVictims"]
-    return {node: [pod["UID"] for pod in of["Pods"]] for node, of in found.items()}
+    result = (await response.json())["NodeNameToMetaVictims"]
+    return {node: [pod["UID"] for pod in victims["Pods"]] for node, victims in result.items()}
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[s
 async def test_preempt_answers_with_nodes_where_evictions_help_and_cost_least(
     start: Start, victims: dict[str, list[str]], left: list[str]
 ) -> None:
-    found = await answer(start, asked(**victims))
-    assert found == {node: victims[node] for node in left}
+    result = await answer(start, asked(**victims))
+    assert result == {node: victims[node] for node in left}
 
 
 async def test_whole_pods_are_answered_by_their_uids(start: Start) -> None:

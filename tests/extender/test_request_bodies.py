@@ -164,8 +164,8 @@ async def test_a_client_of_a_small_request_is_disconnected_too(
 ) -> None:
     monkeypatch.setattr(limits, "ANSWER_TIMEOUT_SECONDS", 0.3)
     table = Table()
-    for at in range(8000):
-        table.put_state(node_state(f"n{at}"))
+    for number in range(8000):
+        table.put_state(node_state(f"n{number}"))
     client = await start(table=table)
     reader, writer = await connect(client)
     writer.write(b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -204,7 +204,7 @@ async def test_small_bodies_that_never_end_are_limited_in_all(
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_requests_with_too_many_nodes_are_refused(start: Start, whole: bool) -> None:
-    names = [f"n{at}" for at in range(MAX_NODES + 1)]
+    names = [f"n{number}" for number in range(MAX_NODES + 1)]
     client = await start()
 
     def asked(names: list[str]) -> dict[str, Any]:

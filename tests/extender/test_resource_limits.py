@@ -35,7 +35,9 @@ def stated(name: str, request: Any = None, limit: Any = None) -> dict[str, Any]:
 
 
 def pod(uid: str, *resources: dict[str, Any], on: str = "", **spec: Any) -> dict[str, Any]:
-    containers = [{"name": f"c{at}", "resources": of} for at, of in enumerate(resources)]
+    containers = [
+        {"name": f"c{number}", "resources": amounts} for number, amounts in enumerate(resources)
+    ]
     metadata = {"name": uid, "namespace": "d", "uid": uid}
     spec = {"nodeName": on, "containers": containers, **spec}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running" if on else "Pending"}}
@@ -47,7 +49,7 @@ def put(table: Table, *entries: Entry) -> None:
 
 
 def runs(table: Table, *pods: dict[str, Any]) -> None:
-    put(table, *(pod_entry(pod_record(one)) for one in pods))
+    put(table, *(pod_entry(pod_record(item)) for item in pods))
 
 
 def rules(name: str, **args: Any) -> Rules:
@@ -56,10 +58,10 @@ def rules(name: str, **args: Any) -> Rules:
     return Rules(read_config({"plugins": enabled, "pluginConfig": [by]}), score_steps=100)
 
 
-def scores(table: Table, of: Rules, asked: dict[str, Any]) -> dict[str, int]:
+def scores(table: Table, amounts: Rules, asked: dict[str, Any]) -> dict[str, int]:
     names = list(table)
-    found = Decisions(table, of).prioritize(pod_record(asked), names, NOW)
-    return dict(zip(names, found.plugins["ResourceLimits"].tolist(), strict=True))
+    result = Decisions(table, amounts).prioritize(pod_record(asked), names, NOW)
+    return dict(zip(names, result.plugins["ResourceLimits"].tolist(), strict=True))
 
 
 async def test_scores_follow_the_limits_of_the_disk(start: Start, tmp_path: Path) -> None:
@@ -88,18 +90,18 @@ async def test_scores_follow_the_limits_of_the_disk(start: Start, tmp_path: Path
     )  # fmt: skip
     client = await start(table=table, settings=settings)
 
-    async def told(asked: dict[str, Any]) -> dict[str, int]:
+    async def scores_of(asked: dict[str, Any]) -> dict[str, int]:
         question = {"Pod": asked, "NodeNames": ["bold", "even", "free", "large"]}
         reply = await client.post("/prioritize", json=question)
         assert reply.status == 200
-        return {one["Host"]: one["Score"] for one in await reply.json()}
+        return {item["Host"]: item["Score"] for item in await reply.json()}
 
     # 80, 40, 0 and 100 of 200 GiB are limits; 20 more leave 0, 40, 80 and 40 percent.
     twenty = pod("new", stated(DISK, "1Gi", "20Gi"))
-    assert await told(twenty) == {"bold": 0, "even": 50, "free": 100, "large": 50}
+    assert await scores_of(twenty) == {"bold": 0, "even": 50, "free": 100, "large": 50}
     # Without a limit it may take all that a node has: -80, -40, 0 and -50 percent are left.
     unlimited = pod("new", stated(DISK, "1Gi", None))
-    assert await told(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
+    assert await scores_of(unlimited) == {"bold": 0, "even": 50, "free": 100, "large": 37}
 
 
 def test_the_default_limit_counts_for_pods_with_requests_too() -> None:
@@ -109,8 +111,8 @@ def test_the_default_limit_counts_for_pods_with_requests_too() -> None:
         put(table, node(name, **{DISK: has}))
     runs(table, pod("p1", stated(DISK, 1, "80Gi"), on="a"), pod("p2", stated(DISK, 1), on="b"))
     # 0, 80 and 60 percent are left.
-    for of in (stated(DISK, 1, "20Gi"), stated(DISK, 1), {}):
-        assert scores(table, by, pod("new", of)) == {"a": 0, "b": 100, "c": 75}
+    for amounts in (stated(DISK, 1, "20Gi"), stated(DISK, 1), {}):
+        assert scores(table, by, pod("new", amounts)) == {"a": 0, "b": 100, "c": 75}
 
 
 def test_huge_pages_of_pod_level_resources_count() -> None:
@@ -164,22 +166,22 @@ def test_scores_equal_those_of_a_recount(changes: list[Change], limit: int | Non
     for name in NAMES:
         put(table, node(name, **{DISK: have[name]}))
     there: dict[str, Change] = {}
-    for one in changes:
-        if before := there.pop(one.uid, None):
-            table.drop_pod(before.on or "", one.uid)
-        if one.on is not None:
-            there[one.uid] = one
-            parts = [stated(DISK, *of) for of in one.parts]
-            runs(table, pod(one.uid, *parts, on=one.on, overhead={DISK: one.overhead}))
+    for item in changes:
+        if before := there.pop(item.uid, None):
+            table.drop_pod(before.on or "", item.uid)
+        if item.on is not None:
+            there[item.uid] = item
+            parts = [stated(DISK, *amounts) for amounts in item.parts]
+            runs(table, pod(item.uid, *parts, on=item.on, overhead={DISK: item.overhead}))
     left = {}
     for name in NAMES:
         taken = have[name] if limit is None else limit
-        for one in there.values():
-            limits = sum(of or 0 for _, of in one.parts)
-            taken += limits + one.overhead if limits and one.on == name else 0
+        for item in there.values():
+            limits = sum(amounts or 0 for _, amounts in item.parts)
+            taken += limits + item.overhead if limits and item.on == name else 0
         left[name] = (have[name] - taken) * 100 / have[name]
     low, high = min(left.values()), max(left.values())
-    found = scores(table, by, pod("new", stated(DISK, 1, limit)))
+    result = scores(table, by, pod("new", stated(DISK, 1, limit)))
     for name in NAMES:
         exact = (left[name] - low) * 100 / (high - low) if high > low else 0.0
-        assert int(exact - 1e-9) <= found[name] <= int(exact + 1e-9)
+        assert int(exact - 1e-9) <= result[name] <= int(exact + 1e-9)

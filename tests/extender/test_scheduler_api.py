@@ -98,10 +98,10 @@ async def test_observe_passes_all_and_logs_what_act_would_answer(
     assert filtered["FailedAndUnresolvableNodes"] == {}
     assert {entry["Score"] for entry in scored} == {0}
     assert metric("verdicts_total", mode="observe", verdict="refused") == before + 2
-    said = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
-    assert said[0]["answer"] == [HOT, FULL]
-    assert (said[0]["passed"], said[0]["refused"], said[0]["unknown"]) == (2, 2, 3)
-    assert (said[1]["verb"], said[1]["best"], said[1]["answer"]) == ("prioritize", 8, "idle")
+    logged = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
+    assert logged[0]["answer"] == [HOT, FULL]
+    assert (logged[0]["passed"], logged[0]["refused"], logged[0]["unknown"]) == (2, 2, 3)
+    assert (logged[1]["verb"], logged[1]["best"], logged[1]["answer"]) == ("prioritize", 8, "idle")
 
 
 async def test_answers_are_logged_once_a_second_with_the_number_suppressed(
@@ -270,13 +270,13 @@ async def test_node_states_are_served(start: Start) -> None:
     shown = {item["node"]: (item["age_seconds"], item["stale"]) for item in listed["items"]}
     assert shown["hot"] == (12.0, False)
     assert shown["old"] == (180.0, True)
-    one = await (await client.get("/v1/nodes/hot")).json()
-    assert one["kind"] == "NodeState"
-    assert one["usage"] == {"cpu_cores": 3.6, "memory_bytes": 8 * 2**30}
-    assert one["age_seconds"] == 12.0
+    entry = await (await client.get("/v1/nodes/hot")).json()
+    assert entry["kind"] == "NodeState"
+    assert entry["usage"] == {"cpu_cores": 3.6, "memory_bytes": 8 * 2**30}
+    assert entry["age_seconds"] == 12.0
     odd = {item["node"]: item["oddities"] for item in listed["items"] if item["oddities"]}
     assert odd == {"old": ["stale"], "blind": ["missing"]}
-    assert (one["oddities"], one["usage_thresholds_problem"]) == ([], None)
+    assert (entry["oddities"], entry["usage_thresholds_problem"]) == ([], None)
     missing = await client.get("/v1/nodes/stranger")
     assert missing.status == 404
     assert "'stranger' is unknown" in (await missing.json())["Error"]
@@ -354,7 +354,7 @@ async def test_names_that_filter_passed_get_the_same_scores_when_not_decoded_aga
         answers.append(await response.json())
     # The pod counts on the node that was best by then.
     assert answers[0][0] == {"Host": "idle", "Score": 8}
-    assert [one["Host"] for one in answers[0]] == [one["Host"] for one in answers[1]] == left
+    assert [[entry["Host"] for entry in answer] for answer in answers] == [left, left]
     body = compact.replace(b'"NodeNames"', b'"Nodes":{"items":[]},"NodeNames"')
     assert (await client.post("/prioritize", data=body)).status == 400
 

@@ -37,30 +37,30 @@ async def get(client: Client, status: int = 200, node: str = "a", **query: Any) 
 
 
 async def test_without_a_range_all_windows_are_answered(client: Client) -> None:
-    found = await get(client)
-    assert (found["kind"], found["node"], found["now"]) == ("NodeSeries", "a", format_time(NOW))
-    assert found["as_of"] == [format_time(end) for end in ENDS]
-    assert found["held_from"] == found["as_of"][0]
-    assert found["usage"]["cpu_cores"] == list(range(11))
-    assert found["usage"]["memory_bytes"][:4] == [0.0, 100.0, None, 300.0]
-    assert found["statistics"]["cpu_cores"] == {
+    result = await get(client)
+    assert (result["kind"], result["node"], result["now"]) == ("NodeSeries", "a", format_time(NOW))
+    assert result["as_of"] == [format_time(end) for end in ENDS]
+    assert result["held_from"] == result["as_of"][0]
+    assert result["usage"]["cpu_cores"] == list(range(11))
+    assert result["usage"]["memory_bytes"][:4] == [0.0, 100.0, None, 300.0]
+    assert result["statistics"]["cpu_cores"] == {
         "points": 11, "avg": 5.0, "p50": 4.0, "p90": 8.0, "p95": 9.0, "p99": 9.0, "max": 10.0,
     }  # fmt: skip
-    assert found["statistics"]["memory_bytes"]["points"] == 10
+    assert result["statistics"]["memory_bytes"]["points"] == 10
 
 
 async def test_a_range_may_be_times_or_the_last_seconds(client: Client) -> None:
     times: dict[str, Any] = {"from": format_time(NOW - 90), "to": format_time(NOW - 30)}
-    found = await get(client, **times)
-    assert found["usage"]["cpu_cores"] == [7.0, 8.0, 9.0]
-    assert found["held_from"] == format_time(ENDS[0])
+    result = await get(client, **times)
+    assert result["usage"]["cpu_cores"] == [7.0, 8.0, 9.0]
+    assert result["held_from"] == format_time(ENDS[0])
     # A zone is read as such.
     times = {"from": "2023-11-15T00:11:50+02:00", "to": "2023-11-14T22:12:50Z"}
     other = await get(client, **times)
-    assert other["usage"] == found["usage"]
-    found = await get(client, last=60, resource="cpu")
-    assert found["usage"] == {"cpu_cores": [8.0, 9.0, 10.0]}
-    assert found["statistics"]["cpu_cores"]["avg"] == 9.0
+    assert other["usage"] == result["usage"]
+    result = await get(client, last=60, resource="cpu")
+    assert result["usage"] == {"cpu_cores": [8.0, 9.0, 10.0]}
+    assert result["statistics"]["cpu_cores"]["avg"] == 9.0
     empty = await get(client, to="2001-01-01T00:00:00Z")
     assert (empty["as_of"], empty["usage"]["cpu_cores"]) == ([], [])
     assert empty["statistics"]["cpu_cores"] == {
@@ -102,12 +102,12 @@ async def test_until_the_history_is_caught_up_the_answer_is_503(start: Start) ->
 
 @given(st.lists(st.floats(0, 1e12) | st.just(float("nan")), max_size=200))
 def test_statistics_are_those_of_a_sorted_list(values: list[float]) -> None:
-    found = statistics_of(np.array(values))
+    result = statistics_of(np.array(values))
     known = sorted(value for value in values if value == value)
-    assert found.points == len(known)
+    assert result.points == len(known)
     if known:
         for percent in (50, 90, 95, 99):
             rank = max(len(known) * percent // 100 - 1, 0)
-            assert getattr(found, f"p{percent}") == known[rank]
-        assert found.max == known[-1]
-        assert found.avg == pytest.approx(sum(known) / len(known))
+            assert getattr(result, f"p{percent}") == known[rank]
+        assert result.max == known[-1]
+        assert result.avg == pytest.approx(sum(known) / len(known))

@@ -114,7 +114,7 @@ async def test_malformed_http_is_refused_and_logged_as_info(
     logged = [record for record in caplog.records if record.msg == "request is no HTTP"]
     assert len(logged) == 1
     assert logged[0].fields["reason"]  # type: ignore[attr-defined]
-    assert [one for one in caplog.records if one.exc_info or one.levelno > logging.INFO] == []
+    assert [each for each in caplog.records if each.exc_info or each.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize("path", ["/filter", "/nowhere"])
@@ -183,13 +183,13 @@ async def test_without_a_broker_it_stays_up_and_names_what_is_missing() -> None:
     serving, base = await started(stop)
     async with aiohttp.ClientSession(base) as session:
         async with asyncio.timeout(10):
-            said = ""
-            while "no broker answers" not in said:
+            message = ""
+            while "no broker answers" not in message:
                 await asyncio.sleep(0.05)
                 async with session.get("/readyz") as response:
                     assert response.status == 503
-                    said = (await response.json())["table"]
-        assert said == "no broker answers at 127.0.0.1:1"
+                    message = (await response.json())["table"]
+        assert message == "no broker answers at 127.0.0.1:1"
         async with session.get("/healthz") as response:
             assert response.status == 200
     stop.set()

@@ -20,10 +20,10 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9))
 
 @given(steps)
 def test_a_view_is_only_replaced_by_a_newer_one(
-    told: list[tuple[str, int | None]],
+    changes: list[tuple[str, int | None]],
 ) -> None:
     views, newest, there = NodeViewStore(), {"a": -1, "b": -1}, dict[str, int]()
-    for node, generation in told:
+    for node, generation in changes:
         if generation is None:
             views.drop(node)
             there.pop(node, None)

@@ -23,10 +23,10 @@ async def turns_for(records: int, *, trickling: bool) -> int:
             await asyncio.sleep(0)
 
     busy = asyncio.create_task(work())
-    found = [record async for record in by_turns(range(records), trickling=trickling)]
+    result = [record async for record in by_turns(range(records), trickling=trickling)]
     is_over = True
     await busy
-    assert found == [*range(records)]
+    assert result == [*range(records)]
     return turns
 
 

@@ -32,7 +32,7 @@ STILL = {
 def odd_nodes() -> Table:
     """A node for each oddity, by its name, and two of which there is nothing to be said."""
     lately, before = format_time(NOW - 900), format_time(NOW - 920)
-    of: dict[str, dict[str, Any]] = {
+    states: dict[str, dict[str, Any]] = {
         "stale": {"age": 500.0}, "missing": {"cpu": None}, "beyond": {"cpu": 4.5},
         "frozen": {"deviation": STILL}, "spike": {"cpu": 3.0, "deviation": STILL},
         "gaps": {"counters": Counters(gaps=7, last_gap_at=lately)},
@@ -40,7 +40,7 @@ def odd_nodes() -> Table:
         "good": {"counters": Counters(gaps=9, last_gap_at=before, last_bad_value_at=before)},
         "of a worker of before": {"counters": Counters(gaps=9, bad_values=9)},
     }  # fmt: skip
-    return table_of(*(node_state(name, capacity=FOUR, **more) for name, more in of.items()))
+    return table_of(*(node_state(name, capacity=FOUR, **more) for name, more in states.items()))
 
 
 FOUND: dict[str, list[str]] = {
@@ -74,9 +74,9 @@ def test_anomalies_are_listed_per_node_and_counted_on_the_metrics_page() -> None
     assert by_node(table) == FOUND
     document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
     assert {item.node: item.oddities for item in document.items} == FOUND
-    one = node_state_document(table, "spike", NOW, 180.0, node_facts(table, ["spike"]))
-    assert one is not None
-    assert one.oddities == ["frozen", "spike"]
+    spiky = node_state_document(table, "spike", NOW, 180.0, node_facts(table, ["spike"]))
+    assert spiky is not None
+    assert spiky.oddities == ["frozen", "spike"]
     page = gauges(table)
     for name in ANOMALIES:
         expected = sum(name in names for names in FOUND.values())

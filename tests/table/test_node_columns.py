@@ -160,10 +160,10 @@ def test_copied_values_do_not_change_with_the_table() -> None:
 def test_adopting_replaces_everything_in_one_step() -> None:
     table = table_of(node_state("old", offset=1_000_000), node_state("both", offset=1_000_000))
     other = table_of(node_state("both", offset=5, cpu=0.5), node_state("new"))
-    for one, pods in ((table, 3), (other, 2)):
+    for each, pods in ((table, 3), (other, 2)):
         for uid in range(pods):
-            one.put_pod(CountedPod(node="both", uid=str(uid), cgroup_uid=str(uid)))
-        one.bring_up_to_date(NOW)
+            each.put_pod(CountedPod(node="both", uid=str(uid), cgroup_uid=str(uid)))
+        each.bring_up_to_date(NOW)
     table.adopt(other)
     # What was counted only grows.
     assert (table.pod_events, table.recomputed_rows) == (5, 2)

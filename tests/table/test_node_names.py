@@ -65,8 +65,8 @@ def test_rows_are_those_of_a_dictionary(rows: dict[str, int], unknown: list[str]
     # A row has one name.
     rows = {name: row for row, name in {row: name for name, row in rows.items()}.items()}
     asked = [*unknown, *rows, *unknown]
-    found = NameIndex(rows).lookup(asked).tolist()
-    assert found == [rows.get(name, UNKNOWN_ROW) for name in asked]
+    result = NameIndex(rows).lookup(asked).tolist()
+    assert result == [rows.get(name, UNKNOWN_ROW) for name in asked]
 
 
 def test_many_names_that_share_slots_are_found() -> None:

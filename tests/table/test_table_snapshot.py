@@ -51,11 +51,11 @@ def filled(random: np.random.Generator) -> Table:
 def answers(table: Table, now: float = NOW) -> Any:
     decisions = Decisions(table, RULES)
     asked = pod("asked", "", 0.0)
-    found = decisions.filter(asked, NAMES, now)
+    restored = decisions.filter(asked, NAMES, now)
     scored = Decisions(table, RULES).prioritize(asked, NAMES, now)
     sums = {name: table.pods.sums[table.lookup([name])[0]].tolist() for name in NAMES}
     flight = {name: table.pods.flight[table.lookup([name])[0]].tolist() for name in NAMES}
-    return found.refused, scored.steps.tolist(), sums, flight, len(table), len(table.pods)
+    return restored.refused, scored.steps.tolist(), sums, flight, len(table), len(table.pods)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,16 +67,16 @@ def test_a_restored_table_gives_the_same_answers_now_and_later(
     table = filled(np.random.default_rng(seed))
     table.bring_up_to_date(NOW)
     assert save(path, copied(table, POSITIONS, NOW)) == path.stat().st_size
-    found = load(path, Table(counting=RULES.counting))
-    assert found is not None
-    assert (found.positions, found.saved_at) == (POSITIONS, NOW)
-    assert answers(found.table) == answers(table)
-    for one in (table, found.table):
-        one.put_state(node_state("n1", cpu=2.0, offset=3, age=-30.0))
-        one.put_pod(pod("p1", "n2", -20.0))
-        one.put_pod(pod("p30", "n5", -20.0))
-        one.drop_node("n0")
-    assert answers(found.table, NOW + 40) == answers(table, NOW + 40)
+    restored = load(path, Table(counting=RULES.counting))
+    assert restored is not None
+    assert (restored.positions, restored.saved_at) == (POSITIONS, NOW)
+    assert answers(restored.table) == answers(table)
+    for each in (table, restored.table):
+        each.put_state(node_state("n1", cpu=2.0, offset=3, age=-30.0))
+        each.put_pod(pod("p1", "n2", -20.0))
+        each.put_pod(pod("p30", "n5", -20.0))
+        each.drop_node("n0")
+    assert answers(restored.table, NOW + 40) == answers(table, NOW + 40)
 
 
 def test_placed_pods_are_not_saved(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_placed_pods_are_not_saved(tmp_path: Path) -> None:
     table.put_state(node_state("n1"))
     table.place(pod("maybe", "", 0.0), "n1", NOW)
     save(tmp_path / "t", copied(table, POSITIONS, NOW))
-    found = load(tmp_path / "t", Table(counting=RULES.counting))
-    assert found is not None
-    assert (len(table.pods), len(found.table.pods)) == (1, 0)
-    assert not found.table.pods.sums.any()
+    restored = load(tmp_path / "t", Table(counting=RULES.counting))
+    assert restored is not None
+    assert (len(table.pods), len(restored.table.pods)) == (1, 0)
+    assert not restored.table.pods.sums.any()
 
 
 def test_a_snapshot_is_of_one_moment_while_the_table_changes(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_a_snapshot_is_of_one_moment_while_the_table_changes(tmp_path: Path) -> 
     copy, then = copied(table, POSITIONS, NOW), answers(table)
     for name in NAMES:
         table.put_state(node_state(name, cpu=3.9, offset=9))
-    for at in range(40):
-        table.put_pod(pod(f"p{at}", NAMES[at % len(NAMES)], -1.0))
+    for position in range(40):
+        table.put_pod(pod(f"p{position}", NAMES[position % len(NAMES)], -1.0))
     assert answers(table) != then
     save(tmp_path / "t", copy)
-    found = load(tmp_path / "t", Table(counting=RULES.counting))
-    assert found is not None
-    assert answers(found.table) == then
+    restored = load(tmp_path / "t", Table(counting=RULES.counting))
+    assert restored is not None
+    assert answers(restored.table) == then
 
 
 def test_a_snapshot_of_an_older_version_is_ignored(
@@ -153,13 +153,13 @@ def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         path.write_bytes(bytes(data))
         empty = Table(counting=RULES.counting)
         try:
-            found = load(path, empty)
+            restored = load(path, empty)
         except CheckpointError as error:
             assert "it is " in error.message
         else:
-            assert found is not None
-            assert len(found.table) <= 6
-    assert [one.name for one in path.parent.iterdir()] == ["table.npz"]
+            assert restored is not None
+            assert len(restored.table) <= 6
+    assert [each.name for each in path.parent.iterdir()] == ["table.npz"]
 
 
 def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))
     whole = path.read_bytes()
-    said = set()
-    for at in range(whole.index(b"PK\x01\x02"), len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    messages = set()
+    for position in range(whole.index(b"PK\x01\x02"), len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
         # A position before the file's beginning is an OSError, which the feed reports.
         with suppress(OSError):
             try:
                 load(path, Table(counting=RULES.counting))
             except CheckpointError as error:
-                said.add(error.message.split(":")[0])
-    assert said == {"it is damaged"}
+                messages.add(error.message.split(":")[0])
+    assert messages == {"it is damaged"}

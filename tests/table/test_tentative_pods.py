@@ -32,9 +32,9 @@ def test_placed_pods_expire_once_however_the_clock_is_set(
         else:
             now += seconds
         longest = now + LONGEST_TENTATIVE_SECONDS
-        due = [uid for uid, end in until.items() if not now < end <= longest]
-        assert sorted(pods.expired(now)) == sorted(due)
-        for uid in due:
+        expiring = [uid for uid, end in until.items() if not now < end <= longest]
+        assert sorted(pods.expired(now)) == sorted(expiring)
+        for uid in expiring:
             pods.remove(uid)
             del until[uid]
         assert pods.tentative == len(until)

@@ -22,10 +22,10 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 3))
 def test_the_history_holds_the_last_windows_in_order(
-    told: list[tuple[str, int | None]], scale: int
+    changes: list[tuple[str, int | None]], scale: int
 ) -> None:
     history, plain = History(), dict[str, list[int]]()
-    for node, step in told:
+    for node, step in changes:
         if step is None:
             history.drop(node)
             plain.pop(node, None)
@@ -37,11 +37,11 @@ def test_the_history_holds_the_last_windows_in_order(
             points.append(end)
     assert len(history) == len(plain)
     for node, points in plain.items():
-        found = history.get(node)
-        assert found is not None
-        assert found.end_seconds.tolist() == points[-POINTS:]
-        assert found.cpu_cores.tolist() == [end / 8 for end in points[-POINTS:]]
-        assert np.isnan(found.memory_bytes).all()
+        series = history.get(node)
+        assert series is not None
+        assert series.end_seconds.tolist() == points[-POINTS:]
+        assert series.cpu_cores.tolist() == [end / 8 for end in points[-POINTS:]]
+        assert np.isnan(series.memory_bytes).all()
     assert history.get("z") is None
 
 
@@ -49,11 +49,11 @@ def test_a_full_ring_overwrites_its_oldest_window() -> None:
     history = History()
     for end in range(3 * POINTS + 7):
         assert history.put("a", end, Usage(cpu_cores=end, memory_bytes=2.0 * end))
-    found = history.get("a")
-    assert found is not None
-    assert found.end_seconds.tolist() == list(range(2 * POINTS + 7, 3 * POINTS + 7))
-    assert found.between(360, 1e9)._asdict()["cpu_cores"].tolist()[-1] == 3 * POINTS + 6
-    assert found.between(300, 302).memory_bytes.tolist() == [600.0, 602.0, 604.0]
+    series = history.get("a")
+    assert series is not None
+    assert series.end_seconds.tolist() == list(range(2 * POINTS + 7, 3 * POINTS + 7))
+    assert series.between(360, 1e9)._asdict()["cpu_cores"].tolist()[-1] == 3 * POINTS + 6
+    assert series.between(300, 302).memory_bytes.tolist() == [600.0, 602.0, 604.0]
 
 
 def test_rows_grow_and_are_reused() -> None:
@@ -65,9 +65,9 @@ def test_rows_grow_and_are_reused() -> None:
     for node in range(300, 400):
         history.put(str(node), 2.0, Usage(cpu_cores=node))
     for node in [*range(1, 300, 2), *range(300, 400)]:
-        found = history.get(str(node))
-        assert found is not None
-        assert found.cpu_cores.tolist() == [float(node)]
+        series = history.get(str(node))
+        assert series is not None
+        assert series.cpu_cores.tolist() == [float(node)]
     other = History()
     other.adopt(history)
     assert (len(other), len(history)) == (250, 0)
@@ -79,18 +79,18 @@ def test_an_impossible_amount_is_unknown() -> None:
     usages = (None, -1.0, float("inf"), float("nan"), 0.0)
     for end, cpu in enumerate(usages):
         history.put("a", end, Usage(cpu_cores=cpu))
-    found = history.get("a")
-    assert found is not None
-    assert np.isnan(found.cpu_cores).tolist() == [True] * 4 + [False]
+    series = history.get("a")
+    assert series is not None
+    assert np.isnan(series.cpu_cores).tolist() == [True] * 4 + [False]
 
 
 def test_a_node_state_adds_a_point_and_its_tombstone_removes_the_series() -> None:
     table, state = Table(), encode_json(node_state("a", cpu=2.5, age=10.0))
     assert apply_point(table, NODE_STATE, b"a", state)
     assert not apply_point(table, NODE_STATE, b"a", state)
-    found = table.history.get("a")
-    assert found is not None
-    assert [values.tolist() for values in found] == [[NOW - 10], [2.5], [4 * 2.0**30]]
+    series = table.history.get("a")
+    assert series is not None
+    assert [values.tolist() for values in series] == [[NOW - 10], [2.5], [4 * 2.0**30]]
     assert len(table) == 0
     other = Table()
     other.adopt(table)

@@ -82,12 +82,12 @@ nested = st.builds(
     st.sampled_from([b"x", b"pod", b"Nodes", b"NodeNameToVictims"]),
 )
 nulls = st.builds(
-    lambda name, at: msgspec.json.encode({"Pod": {"metadata": {name: at}}, "NodeNames": [at]}),
+    lambda name, odd: msgspec.json.encode({"Pod": {"metadata": {name: odd}}, "NodeNames": [odd]}),
     st.sampled_from(["name", "uid", "namespace", "labels", "annotations"]),
     texts.map(lambda text: f"a\x00{text}"),
 )
 
 
-def statuses(found: bytes) -> list[int]:
+def statuses(received: bytes) -> list[int]:
     """Of the answers in what came back; none where the connection was closed without one."""
-    return [int(text) for text in re.findall(rb"HTTP/1\.[01] (\d{3}) ", found)]
+    return [int(text) for text in re.findall(rb"HTTP/1\.[01] (\d{3}) ", received)]

@@ -51,15 +51,15 @@ def _of_schema(schema: Mapping[str, Any], document: Any, depth: int) -> st.Searc
     if depth > 5:
         return st.none()
     if "$ref" in schema:
-        found = document
+        result = document
         for part in schema["$ref"].removeprefix("#/").split("/"):
-            found = found[part]
-        return of_schema(found, document, depth)
+            result = result[part]
+        return of_schema(result, document, depth)
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
     for keyword in ("anyOf", "allOf"):
         if keyword in schema:
-            return st.one_of([of_schema(one, document, depth) for one in schema[keyword]])
+            return st.one_of([of_schema(item, document, depth) for item in schema[keyword]])
     kinds = schema.get("type", "object")
     return st.sampled_from([kinds] if isinstance(kinds, str) else kinds).flatmap(
         lambda kind: _of_type(kind, schema, document, depth + 1)
@@ -69,10 +69,12 @@ def _of_schema(schema: Mapping[str, Any], document: Any, depth: int) -> st.Searc
 def _of_type(kind: str, schema: Mapping[str, Any], document: Any, depth: int) -> Any:
     if kind == "object":
         parts = schema.get("properties", {})
-        made = {name: of_schema(one, document, depth) for name, one in parts.items()}
-        needed = {name: one for name, one in made.items() if name in schema.get("required", ())}
+        by_name = {name: of_schema(item, document, depth) for name, item in parts.items()}
+        needed = {
+            name: item for name, item in by_name.items() if name in schema.get("required", ())
+        }
         known = st.fixed_dictionaries(
-            needed, optional={name: one for name, one in made.items() if name not in needed}
+            needed, optional={name: item for name, item in by_name.items() if name not in needed}
         )
         more = schema.get("additionalProperties", not parts)
         others = junk if isinstance(more, bool) else of_schema(more, document, depth)
@@ -95,28 +97,32 @@ def _of_type(kind: str, schema: Mapping[str, Any], document: Any, depth: int) ->
 def requests(document: Any) -> st.SearchStrategy[Request]:
     """Any operation of the document with all of its parameters, known ones and unknown."""
     operations: list[tuple[str, str, Any]] = [
-        (path, method, one) for path, of in document["paths"].items() for method, one in of.items()
+        (path, method, item)
+        for path, methods in document["paths"].items()
+        for method, item in methods.items()
     ]
-    return st.sampled_from(operations).flatmap(lambda one: _requests(document, *one))
+    return st.sampled_from(operations).flatmap(lambda item: _requests(document, *item))
 
 
 def _requests(
     document: Any, path: str, method: str, operation: Mapping[str, Any]
 ) -> st.SearchStrategy[Request]:
     given = {
-        (one["in"], one["name"]): of_schema(one["schema"], document) | words
-        for one in operation["parameters"]
+        (item["in"], item["name"]): of_schema(item["schema"], document) | words
+        for item in operation["parameters"]
     }
-    inside = {key: one for key, one in given.items() if key[0] == "path"}
+    inside = {key: item for key, item in given.items() if key[0] == "path"}
     parameters = st.fixed_dictionaries(
-        inside, optional={key: one for key, one in given.items() if key not in inside}
+        inside, optional={key: item for key, item in given.items() if key not in inside}
     )
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     bodies: st.SearchStrategy[Any] = st.none()
     if content:
         bodies = of_schema(content["schema"], document).map(msgspec.json.encode) | st.binary()
     return st.builds(
-        lambda said, extra, body, other: _request(path, other or method.upper(), said, extra, body),
+        lambda values, extra, body, other: _request(
+            path, other or method.upper(), values, extra, body
+        ),
         parameters,
         st.dictionaries(words, words, max_size=1) | st.just({}),
         bodies,
@@ -125,13 +131,13 @@ def _requests(
 
 
 def _request(
-    path: str, method: str, said: Mapping[tuple[str, str], Any], extra: Any, body: bytes | None
+    path: str, method: str, values: Mapping[tuple[str, str], Any], extra: Any, body: bytes | None
 ) -> Request:
     def text(value: Any) -> str:
-        found = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        return found.encode(errors="replace").decode()
+        result = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return result.encode(errors="replace").decode()
 
-    texts_of = {key: text(value) for key, value in said.items()}
+    texts_of = {key: text(value) for key, value in values.items()}
     url = re.sub(r"{(\w+)}", lambda m: quote(texts_of["path", m[1]], safe="") or "x", path)
     query = [(name, value) for (where, name), value in texts_of.items() if where == "query"]
     query += [(text(name), text(value)) for name, value in extra.items()]

@@ -65,8 +65,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def say(said: ProcessReply) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+def write_reply(reply: ProcessReply) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -97,12 +97,12 @@ async def main() -> None:
         while line := await reader.readline():
             item = msgspec.json.decode(line, type=FeedInput)
             await clock.advance(item.advance)
-            say(use(item))
+            write_reply(use(item))
         stop.set()
 
     listening = asyncio.create_task(listen())
     await serve(
-        feed, SETTINGS, clock, stop, lambda port: say(ProcessReply(port=port)), rules=rules,
+        feed, SETTINGS, clock, stop, lambda port: write_reply(ProcessReply(port=port)), rules=rules,
         views=views, history=history, linger_seconds=0.0,
     )  # fmt: skip
     await listening

@@ -109,13 +109,13 @@ class Fleet:
         """Tell it, and wait until it knows."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in inputs)
+        lines = b"".join(msgspec.json.encode(item) + b"\n" for item in inputs)
         self.process.stdin.write(lines)
-        said = ProcessReply()
+        reply = ProcessReply()
         for _ in inputs:
             line = await asyncio.wait_for(self.process.stdout.readline(), 30)
-            said = msgspec.json.decode(line, type=ProcessReply)
-        return said
+            reply = msgspec.json.decode(line, type=ProcessReply)
+        return reply
 
     async def measure(self) -> int:
         """The bytes that it holds."""
@@ -123,9 +123,11 @@ class Fleet:
 
     async def begin(self) -> None:
         """Nothing is there any more, and nothing that was placed counts: a scenario begins."""
-        gone = [self.drop(topic, name) for topic, of in self._kept() for name in [*of]]
-        gone += [self.drop_pod(uid) for uid in [*self.pods]]
-        await self.feed(*gone, self.pass_by(1000.0))
+        removals = [
+            self.drop(topic, name) for topic, by_name in self._kept() for name in [*by_name]
+        ]
+        removals += [self.drop_pod(uid) for uid in [*self.pods]]
+        await self.feed(*removals, self.pass_by(1000.0))
         self.begun += 1
 
     def _kept(self) -> list[tuple[str, dict[str, Any]]]:
@@ -145,10 +147,10 @@ class Fleet:
         older = older and record.node in self._reported
         self._reported.add(record.node)
         offset = 0 if older else self._offset
-        made = msgspec.structs.replace(record, as_of=format_time(self.now - age), offset=offset)
+        stamped = msgspec.structs.replace(record, as_of=format_time(self.now - age), offset=offset)
         if not older:
-            self.states[made.node] = made
-        return _record("node-state", made.node, made)
+            self.states[stamped.node] = stamped
+        return _record("node-state", stamped.node, stamped)
 
     def put_node(self, node: TableNode) -> FeedInput:
         self.nodes[node.node] = node
@@ -156,11 +158,11 @@ class Fleet:
 
     def put_offer(self, offer: OfferedResources, age: float) -> FeedInput:
         self._offset += 1
-        made = msgspec.structs.replace(
+        stamped = msgspec.structs.replace(
             offer, as_of=format_time(self.now - age), offset=self._offset
         )
-        self.offers[made.node] = made
-        return _record("resources", made.node, made)
+        self.offers[stamped.node] = stamped
+        return _record("resources", stamped.node, stamped)
 
     def put_view(self, view: NodeViewRecord) -> FeedInput:
         self._offset += 1
@@ -171,11 +173,11 @@ class Fleet:
 
     def put_pod(self, pod: CountedPod, age: float | None) -> FeedInput:
         since = None if age is None else format_time(self.now - age)
-        made = msgspec.structs.replace(pod, scheduled_at=since)
-        if made.node:
-            self.pods[made.uid] = made
-            self.placed.pop(made.uid, None)
-        return _record("pods", pod_key(made.node, made.uid).decode(), made)
+        stamped = msgspec.structs.replace(pod, scheduled_at=since)
+        if stamped.node:
+            self.pods[stamped.uid] = stamped
+            self.placed.pop(stamped.uid, None)
+        return _record("pods", pod_key(stamped.node, stamped.uid).decode(), stamped)
 
     def drop(self, topic: str, node: str) -> FeedInput:
         dict(self._kept())[topic].pop(node, None)
@@ -196,8 +198,8 @@ class Fleet:
     def world(self, aside: str = "") -> World:
         """What was told last, and what it was led to believe of pods on their way; the one of this
         UID left aside."""
-        self.placed = {u: one for u, one in self.placed.items() if one.until > self.now}
-        pods = self.pods | {uid: one.pod for uid, one in self.placed.items() if uid != aside}
+        self.placed = {u: item for u, item in self.placed.items() if item.until > self.now}
+        pods = self.pods | {uid: item.pod for uid, item in self.placed.items() if uid != aside}
         return World({**self.states}, {**self.nodes}, pods, COUNTING, {**self.offers})
 
     def withdraw(self, uid: str) -> bool:
@@ -241,31 +243,31 @@ class Fleet:
         announced and not sent is waited for."""
         self.asked += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        found = b""
+        received = b""
         try:
             with suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(seconds):
                     writer.write(data)
                     while chunk := await reader.read(1 << 16):
-                        found += chunk
+                        received += chunk
         finally:
             writer.transport.abort()
-        return found
+        return received
 
 
 def complaints_of(log: Path) -> list[str]:
     """What a log has of errors, and whatever is no line of ours."""
-    found = []
+    received = []
     # Not `splitlines`: names may hold what it takes for the end of a line.
     for line in log.read_text(errors="replace").strip().split("\n"):
         try:
-            said = msgspec.json.decode(line)
-            is_bad = said["level"] in ("error", "critical") or "traceback" in said
+            reply = msgspec.json.decode(line)
+            is_bad = reply["level"] in ("error", "critical") or "traceback" in reply
         except (msgspec.DecodeError, KeyError, TypeError):
             is_bad = True
         if is_bad:
-            found.append(line)
-    return found
+            received.append(line)
+    return received
 
 
 def _record(topic: str, key: str, record: Any) -> FeedInput:

@@ -43,8 +43,8 @@ nodes = st.builds(
     TableNode, node=names,
     allocatable=st.builds(Resources, cpu_millicores=rooms, memory_bytes=st.just(8 << 30)),
     annotations=st.just({}) | reserved.map(
-        lambda kept: {
-            "node.koordinator.sh/reservation": msgspec.json.encode({"resources": kept}).decode()
+        lambda kinds: {
+            "node.koordinator.sh/reservation": msgspec.json.encode({"resources": kinds}).decode()
         }
     ),
 )  # fmt: skip
@@ -93,8 +93,8 @@ def _pod(
     )  # fmt: skip
 
 
-def _as_tier(tier: str, of: Resources) -> dict[str, int]:
-    named = zip(MID, (of.cpu_millicores, of.memory_bytes), strict=True)
+def _as_tier(tier: str, part: Resources) -> dict[str, int]:
+    named = zip(MID, (part.cpu_millicores, part.memory_bytes), strict=True)
     return {name.replace("mid", tier): amount for name, amount in named if amount}
 
 
@@ -112,13 +112,13 @@ def _asked(pod: CountedPod, is_exempt: bool) -> Asked:
         kind: {
             name: amount
             for name, amount in (
-                ("cpu", None if of.cpu_millicores is None else f"{of.cpu_millicores}m"),
-                ("memory", of.memory_bytes),
+                ("cpu", None if part.cpu_millicores is None else f"{part.cpu_millicores}m"),
+                ("memory", part.memory_bytes),
                 *(others or {}).items(),
             )
             if amount is not None
         }
-        for kind, of, others in (
+        for kind, part, others in (
             ("requests", pod.requests, pod.scalars), ("limits", pod.limits, may),
         )
     }  # fmt: skip

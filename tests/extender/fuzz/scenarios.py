@@ -32,7 +32,9 @@ names = st.lists(
     st.sampled_from(questions.NODES) | st.sampled_from(questions.STRANGERS), max_size=9
 )
 of_records = (
-    st.builds(Change, questions.states, questions.ages, st.integers(0, 9).map(lambda at: at == 0))
+    st.builds(
+        Change, questions.states, questions.ages, st.integers(0, 9).map(lambda luck: luck == 0)
+    )
     | st.builds(Change, questions.nodes)
     | st.builds(Change, questions.offers, questions.ages)
     | st.builds(Change, questions.views)
@@ -46,7 +48,7 @@ asked = questions.asked | st.builds(
     Asked.of_uid, questions.asked, st.sampled_from(["new", *questions.UIDS])
 )
 requests = documented.requests(DOCUMENT)
-without_wait = requests.filter(lambda one: "wait=" not in one.url)
+without_wait = requests.filter(lambda drawn: "wait=" not in drawn.url)
 
 Step = Any
 changes_of_records: st.SearchStrategy[Step] = of_records | drops
@@ -85,11 +87,11 @@ rare: tuple[st.SearchStrategy[Step], ...] = (
     st.builds(Large, st.integers(1, 7)),
 )
 # One of a list, and not one of all that the list is made of: each is as likely as the next.
-step = st.sampled_from(usual).flatmap(lambda one: one)
+step = st.sampled_from(usual).flatmap(lambda drawn: drawn)
 scenarios = st.tuples(
     st.lists(changes_of_records, min_size=2, max_size=12),
     st.lists(step, min_size=2, max_size=14),
-    st.sampled_from([*[st.none()] * 24, *rare]).flatmap(lambda one: one),
+    st.sampled_from([*[st.none()] * 24, *rare]).flatmap(lambda drawn: drawn),
 ).map(lambda parts: [*parts[0], *parts[1], *([parts[2]] if parts[2] else [])])
 
 

@@ -41,12 +41,12 @@ def check(answer: Answer, status: int, schema: str) -> Any:
     return answer.json
 
 
-def differences(found: Sequence[Any], wanted: Sequence[Any]) -> Iterator[str]:
+def differences(result: Sequence[Any], wanted: Sequence[Any]) -> Iterator[str]:
     """Of two long lists the first few places at which they differ."""
-    if len(found) != len(wanted):
-        yield f"{len(found)}, not {len(wanted)}"
-    pairs = zip(found, wanted, strict=False)
-    yield from islice((f"{one}, not {other}" for one, other in pairs if one != other), 5)
+    if len(result) != len(wanted):
+        yield f"{len(result)}, not {len(wanted)}"
+    pairs = zip(result, wanted, strict=False)
+    yield from islice((f"{entry}, not {other}" for entry, other in pairs if entry != other), 5)
 
 
 # -- what a scheduler asks
@@ -63,25 +63,25 @@ class Form(NamedTuple):
 
     def body(self, asked: Asked, names: Sequence[str]) -> dict[str, Any]:
         nodes = {"items": [{"metadata": {"name": name}, "x": [1.5, None]} for name in names]}
-        said = {"Nodes": nodes} if self.whole else {"NodeNames": [*names]}
-        return {self.key(name): value for name, value in ({"Pod": asked.manifest} | said).items()}
+        reply = {"Nodes": nodes} if self.whole else {"NodeNames": [*names]}
+        return {self.key(name): value for name, value in ({"Pod": asked.manifest} | reply).items()}
 
 
 def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any, ...]:
     """Of a filter's answer: who is kept, refused for good, refused but curable."""
-    found = check(answer, 200, "ExtenderFilterResult")
-    assert found["Error"] == ""
-    kept = found["NodeNames"]
+    result = check(answer, 200, "ExtenderFilterResult")
+    assert result["Error"] == ""
+    passed = result["NodeNames"]
     if whole:
-        assert kept is None
-        kept = [item["metadata"]["name"] for item in found["Nodes"]["items"]]
-        assert all(item["x"] == [1.5, None] for item in found["Nodes"]["items"])
-    reasons = found["FailedNodes"] | found["FailedAndUnresolvableNodes"]
+        assert passed is None
+        passed = [item["metadata"]["name"] for item in result["Nodes"]["items"]]
+        assert all(item["x"] == [1.5, None] for item in result["Nodes"]["items"])
+    reasons = result["FailedNodes"] | result["FailedAndUnresolvableNodes"]
     for name, reason in reasons.items():
         assert reason.startswith(f"{name}: ")
         # kube-scheduler takes the reason for a format.
         assert "%" not in reason.removeprefix(name)
-    return kept, {*found["FailedAndUnresolvableNodes"]}, {*found["FailedNodes"]}
+    return passed, {*result["FailedAndUnresolvableNodes"]}, {*result["FailedNodes"]}
 
 
 def expected(world: World, names: Sequence[str], asked: Asked, now: float) -> tuple[Any, ...]:
@@ -89,10 +89,10 @@ def expected(world: World, names: Sequence[str], asked: Asked, now: float) -> tu
     each = [*dict.fromkeys(names)]
     if asked.is_exempt:
         return each, set(), set()
-    found = oracle.judge_all(world, each, asked.pod, now, STALE)
-    refused = {name for name in each if found[name].refused}
-    curable = {name for name in each if found[name].curable}
-    return [name for name in each if found[name].passes], refused, curable
+    result = oracle.judge_all(world, each, asked.pod, now, STALE)
+    refused = {name for name in each if result[name].refused}
+    curable = {name for name in each if result[name].curable}
+    return [name for name in each if result[name].passes], refused, curable
 
 
 class Filter(NamedTuple):
@@ -106,14 +106,14 @@ class Filter(NamedTuple):
             fleet.withdraw(uid)
         world = fleet.world()
         answer = await fleet.post("filter", self.form.body(self.asked, self.names))
-        kept, *refused = filtered(answer, self.names, whole=self.form.whole)
+        passed, *refused = filtered(answer, self.names, whole=self.form.whole)
         wanted = expected(world, self.names, self.asked, fleet.now)
-        assert (kept, *refused) == wanted, [*differences(kept, wanted[0])]
+        assert (passed, *refused) == wanted, [*differences(passed, wanted[0])]
         if not self.asked.is_exempt:
-            fleet.cycles[uid] = Cycle(world, fleet.now, frozenset(kept))
-            if len(kept) == 1:
-                fleet.place(self.asked.pod, kept[0])
-        return [*kept]
+            fleet.cycles[uid] = Cycle(world, fleet.now, frozenset(passed))
+            if len(passed) == 1:
+                fleet.place(self.asked.pod, passed[0])
+        return [*passed]
 
 
 class Prioritize(NamedTuple):
@@ -130,25 +130,29 @@ class Prioritize(NamedTuple):
         if cycle and not was_placed and 0 <= fleet.now - cycle.now < REUSED_SECONDS:
             moments = [(cycle.world, cycle.now), *moments] if pod.uid else moments
         answer = await fleet.post("prioritize", self.form.body(self.asked, self.names))
-        found = check(answer, 200, "HostPriorityList")
+        result = check(answer, 200, "HostPriorityList")
         possible = [oracle.scores(world, each, pod, now, STALE) for world, now in moments]
         possible_answers = [
-            [{"Host": name, "Score": score} for name, score in zip(each, one.steps, strict=True)]
-            for one in possible
+            [{"Host": name, "Score": score} for name, score in zip(each, entry.steps, strict=True)]
+            for entry in possible
         ]
-        assert found in possible_answers, [[*differences(found, one)] for one in possible_answers]
+        assert result in possible_answers, [
+            [*differences(result, entry)] for entry in possible_answers
+        ]
         best = {
-            one.best for one, said in zip(possible, possible_answers, strict=True) if said == found
+            entry.best
+            for entry, reply in zip(possible, possible_answers, strict=True)
+            if reply == result
         }
         if len(best) > 1:
             # Which of them it takes cannot be seen: it is asked to place the pod anew.
             await fleet.post("filter", self.form.body(self.asked, []))
             return None
-        at = best.pop()
-        if at is None:
+        position = best.pop()
+        if position is None:
             return None
-        fleet.place(pod, each[at])
-        return each[at]
+        fleet.place(pod, each[position])
+        return each[position]
 
 
 class Schedule(NamedTuple):
@@ -162,10 +166,10 @@ class Schedule(NamedTuple):
 
     async def run(self, fleet: Fleet) -> None:
         asked = self.asked.of_uid(f"new-{fleet.begun}-{fleet.asked}")
-        kept = await Filter(asked, self.names, self.form).run(fleet)
+        passed = await Filter(asked, self.names, self.form).run(fleet)
         for change in self.between:
             await change.run(fleet)
-        best = await Prioritize(asked, kept, self.form).run(fleet)
+        best = await Prioritize(asked, passed, self.form).run(fleet)
         if best is not None and self.is_bound:
             pod = msgspec.structs.replace(asked.pod, node=best, phase="Pending")
             await Change(pod).run(fleet)
@@ -186,14 +190,16 @@ class Preempt(NamedTuple):
         form = "NodeNameToVictims" if self.whole else "NodeNameToMetaVictims"
         body = {
             key("Pod"): self.asked.manifest,
-            key(form): {node: {"Pods": one, "NumPDBViolations": 1} for node, one in pods.items()},
+            key(form): {
+                node: {"Pods": entry, "NumPDBViolations": 1} for node, entry in pods.items()
+            },
         }
         answer = await fleet.post("preempt", body)
-        found = check(answer, 200, "ExtenderPreemptionResult")["NodeNameToMetaVictims"]
+        result = check(answer, 200, "ExtenderPreemptionResult")["NodeNameToMetaVictims"]
         left = [*self.victims]
         if not self.asked.is_exempt:
             left = oracle.preempt(fleet.world(), self.victims, self.asked.pod, fleet.now, STALE)
-        assert found == {
+        assert result == {
             node: {"Pods": [{"UID": uid} for uid in self.victims[node]], "NumPDBViolations": 1}
             for node in left
         }
@@ -210,22 +216,22 @@ class Explain(NamedTuple):
         pod = msgspec.Raw(encode_json(as_record(self.asked.pod)))
         what = {"podRecord": pod} if self.as_record else {"pod": self.asked.manifest}
         answer = await fleet.post("v1/explain", {**what, "nodeNames": self.names})
-        found = check(answer, 200, "Explanation")["items"]
+        result = check(answer, 200, "Explanation")["items"]
         world, asked = fleet.world(), self.asked
         if self.as_record:
             asked = asked._replace(manifest={"metadata": {}})
         named = self.names
         if named is None:
-            named = [item["node"] for item in found]
+            named = [item["node"] for item in result]
             with_pods = {pod.node for pod in world.pods.values()}
             known = {*world.states, *world.nodes, *world.offers, *with_pods}
             assert named == sorted(name for name in known if world.knows(name))
         world = fleet.world(asked.pod.uid)
-        kept, refused, curable = expected(world, named, asked, fleet.now)
-        scored = oracle.scores(world, kept, asked.pod, fleet.now, STALE)
-        score_of = dict(zip(kept, scored.percent, strict=True))
-        assert [item["node"] for item in found] == [*dict.fromkeys(named)]
-        for item in found:
+        passed, refused, curable = expected(world, named, asked, fleet.now)
+        scored = oracle.scores(world, passed, asked.pod, fleet.now, STALE)
+        score_of = dict(zip(passed, scored.percent, strict=True))
+        assert [item["node"] for item in result] == [*dict.fromkeys(named)]
+        for item in result:
             name = item["node"]
             assert (item["verdict"] == "refused") == (name in refused | curable)
             assert item["curable"] == (name in curable)
@@ -255,9 +261,9 @@ class Together(NamedTuple):
         for answer in answers[::2]:
             assert filtered(answer, self.names, whole=self.form.whole) in possible
         for answer in answers[1::2]:
-            found = check(answer, 200, "HostPriorityList")
-            assert [one["Host"] for one in found] == each
-            assert [one["Score"] for one in found] in scores
+            result = check(answer, 200, "HostPriorityList")
+            assert [entry["Host"] for entry in result] == each
+            assert [entry["Score"] for entry in result] in scores
 
 
 class Many(NamedTuple):
@@ -269,16 +275,16 @@ class Many(NamedTuple):
 
     async def run(self, fleet: Fleet) -> None:
         names = [*questions.NODES, *(f"n{self.start + i % 4990}" for i in range(5000))]
-        kept = await Filter(self.asked, names, self.form).run(fleet)
-        await Prioritize(self.asked, kept, self.form).run(fleet)
+        passed = await Filter(self.asked, names, self.form).run(fleet)
+        await Prioritize(self.asked, passed, self.form).run(fleet)
 
 
 # -- what anybody may send
 
 
 def must_be_documented(asked: documented.Request, answer: Answer) -> None:
-    found = [*documented.complaints(asked, answer, DOCUMENT)]
-    assert not found, (asked.method, asked.url[:300], len(asked.url), found, answer.body[:300])
+    result = [*documented.complaints(asked, answer, DOCUMENT)]
+    assert not result, (asked.method, asked.url[:300], len(asked.url), result, answer.body[:300])
 
 
 class Documented(NamedTuple):
@@ -296,7 +302,7 @@ class Documented(NamedTuple):
         must_be_documented(asked, answer)
         if answer.status == 500:
             # load-watcher's answer where no node has a fresh window.
-            ages = [fleet.now - parse_time(one.as_of) for one in fleet.states.values()]
+            ages = [fleet.now - parse_time(entry.as_of) for entry in fleet.states.values()]
             assert asked.path.startswith("/watcher")
             assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
             assert all(abs(age) >= STALE for age in ages)
@@ -324,9 +330,9 @@ class Broken(NamedTuple):
     data: bytes
 
     async def run(self, fleet: Fleet) -> None:
-        found = await fleet.raw(self.data)
-        failed = [status for status in broken.statuses(found) if status >= 500]
-        assert not failed or NO_NUMBERS in found, found[:300]
+        result = await fleet.raw(self.data)
+        failed = [status for status in broken.statuses(result) if status >= 500]
+        assert not failed or NO_NUMBERS in result, result[:300]
 
 
 class Unready(NamedTuple):

@@ -37,10 +37,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, of: int) -> None:
+def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> None:
     """Scenarios that follow from a seed; one that fails is made small, and raises."""
 
-    @seed(of)
+    @seed(first_seed)
     @settings(
         max_examples=SCENARIOS_A_ROUND, deadline=None, database=None, print_blob=False,
         suppress_health_check=[*HealthCheck], report_multiple_bugs=False,
@@ -53,7 +53,7 @@ def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, of: int) -> None:
     try:
         run()
     except BaseException as error:
-        error.add_note(f"again: FUZZ_SEED={of}; log: {fleet.log}")
+        error.add_note(f"again: FUZZ_SEED={first_seed}; log: {fleet.log}")
         raise
 
 
@@ -86,13 +86,13 @@ def test_nothing_that_is_sent_breaks_it_or_makes_it_grow(
 
 
 def test_growth_is_what_comes_after_the_first_third_and_goes_on() -> None:
-    at = [float(second) for second in range(60)]
-    assert grown([(second, 50 << 20) for second in at], 60.0) == 0
+    times = [float(second) for second in range(60)]
+    assert grown([(second, 50 << 20) for second in times], 60.0) == 0
     # Caches that fill at the beginning, and one measurement that is odd.
-    filling = [(second, min(int(second), 15) << 20) for second in at]
+    filling = [(second, min(int(second), 15) << 20) for second in times]
     filling[40] = (40.0, 90 << 20)
     assert grown(filling, 60.0) == 0
-    assert grown([(second, int(second) << 20) for second in at], 60.0) > MOST_GROWTH_BYTES
+    assert grown([(second, int(second) << 20) for second in times], 60.0) > MOST_GROWTH_BYTES
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,13 @@ class Buckets:
         self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
     ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
-        found = self._find(values, profiles)
-        short = found.astype(np.uint16)
+        buckets = self._find(values, profiles)
+        short = buckets.astype(np.uint16)
         # Below the base the difference wraps around to more than any width.
         offset = short - self._base.take(rows)
         outside = (offset >= self._width.take(rows)).nonzero()[0]
         if len(outside):
-            self._make_room(rows.take(outside), found.take(outside))
+            self._make_room(rows.take(outside), buckets.take(outside))
             offset = short - self._base.take(rows)
         cells = self._unit.take(rows) * np.int64(_UNIT) + offset
         self.cells.flat[cells] += weights
@@ -134,13 +134,13 @@ class Buckets:
 
     def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
         """The bucket of a quantile of each row; -1 where it is empty."""
-        answer = np.full(len(rows), -1)
-        for width, at in self._by_width(rows):
-            mine = rows.take(at)
-            weights = self.cells.read(self._unit.take(mine), width)
-            found = quantile_buckets(weights, (fractions.take(at),))[0]
-            answer[at] = np.where(found < 0, -1, self._base.take(mine) + found)
-        return answer
+        result = np.full(len(rows), -1)
+        for width, positions in self._by_width(rows):
+            selected = rows.take(positions)
+            weights = self.cells.read(self._unit.take(selected), width)
+            buckets = quantile_buckets(weights, (fractions.take(positions),))[0]
+            result[positions] = np.where(buckets < 0, -1, self._base.take(selected) + buckets)
+        return result
 
     def ends(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
         """The quantile in these buckets; NaN for the bucket -1."""
@@ -161,50 +161,53 @@ class Buckets:
         Returns whether each row still has weights, (n,).
         """
         filled = np.zeros(len(rows), np.bool_)
-        for width, at in self._by_width(rows):
-            units = self._unit[rows[at]]
+        for width, positions in self._by_width(rows):
+            units = self._unit[rows[positions]]
             weights = self.cells.read(units, width) * factor
-            weights[weights < self.epsilon[profiles[at]][:, None]] = 0.0
+            weights[weights < self.epsilon[profiles[positions]][:, None]] = 0.0
             self.cells.write(units, weights)
-            filled[at] = ~is_empty(weights)
+            filled[positions] = ~is_empty(weights)
         return filled
 
     def clear(self, rows: IntArray) -> None:
         """Remove all weights of these rows."""
-        for width, at in self._by_width(rows):
-            self.cells.give_back(self._unit[rows[at]], width)
+        for width, positions in self._by_width(rows):
+            self.cells.give_back(self._unit[rows[positions]], width)
         self._width[rows] = 0
         self._base[rows] = 0
 
     def dense(self, rows: IntArray) -> FloatArray:
         """All weights of these rows, (n, buckets of the largest layout)."""
         weights = np.zeros((len(rows), self._most))
-        at, buckets, kept = self._filled(rows)
-        weights[at, buckets] = kept
+        positions, buckets, filled = self._filled(rows)
+        weights[positions, buckets] = filled
         return weights
 
-    def load(self, rows: IntArray, counts: IntArray, buckets: IntArray, kept: FloatArray) -> None:
-        """Fill empty rows: `counts` (n,) of the ascending `buckets` and weights `kept` each has."""
+    def load(
+        self, rows: IntArray, counts: IntArray, buckets: IntArray, weights: FloatArray
+    ) -> None:
+        """Fill empty rows: each has `counts` (n,) of the ascending `buckets` and of `weights`."""
         filled = counts > 0
         ends = np.cumsum(counts)[filled]
         self._place(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
-        self._fill(rows.repeat(counts), buckets, kept)
+        self._fill(rows.repeat(counts), buckets, weights)
 
     def _filled(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows in any order: position in `rows`, bucket and weight."""
-        found = []
-        for width, at in self._by_width(rows):
-            mine = rows.take(at)
-            cells = self.cells.read(self._unit.take(mine), width).reshape(-1)
+        parts = []
+        for width, positions in self._by_width(rows):
+            selected = rows.take(positions)
+            cells = self.cells.read(self._unit.take(selected), width).reshape(-1)
             filled = (cells > 0.0).nonzero()[0]
             which, column = np.divmod(filled, width)
-            buckets = np.add(self._base.take(mine).take(which), column)
-            found.append((at.take(which), buckets, cells.take(filled)))
-        if len(found) == 1:
-            return found[0]
+            buckets = np.add(self._base.take(selected).take(which), column)
+            parts.append((positions.take(which), buckets, cells.take(filled)))
+        if len(parts) == 1:
+            return parts[0]
         nothing = np.zeros(0, np.int64)
-        places, held, weights = zip((nothing, nothing, np.zeros(0)), *found, strict=True)
-        return np.concatenate(places), np.concatenate(held), np.concatenate(weights)
+        columns = zip((nothing, nothing, np.zeros(0)), *parts, strict=True)
+        positions, buckets, weights = map(np.concatenate, columns)
+        return positions, buckets, weights
 
     def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
         """Set weights of buckets that are within the rows' stretches."""
@@ -214,11 +217,11 @@ class Buckets:
     def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
             return self.layouts[0].find(values)
-        found = np.zeros(len(values), np.int64)
+        buckets = np.zeros(len(values), np.int64)
         for profile, layout in enumerate(self.layouts):
-            at = np.flatnonzero(profiles == profile)
-            found[at] = layout.find(values[at])
-        return found
+            positions = np.flatnonzero(profiles == profile)
+            buckets[positions] = layout.find(values[positions])
+        return buckets
 
     def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
         """Each width that occurs, with the positions in `rows` of the rows that have it."""
@@ -226,20 +229,20 @@ class Buckets:
         for width in self._widths.tolist():
             if left == 0:
                 break
-            at = (widths == width).nonzero()[0]
-            if len(at):
-                left -= len(at)
-                yield width, at
+            positions = (widths == width).nonzero()[0]
+            if len(positions):
+                left -= len(positions)
+                yield width, positions
 
     def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
         """Move these rows to stretches with room for their weights and one of `buckets` each."""
-        at, held, weights = self._filled(rows)
+        positions, filled, weights = self._filled(rows)
         low, high = buckets.copy(), buckets.copy()
-        np.minimum.at(low, at, held)
-        np.maximum.at(high, at, held)
+        np.minimum.at(low, positions, filled)
+        np.maximum.at(high, positions, filled)
         self.clear(rows)
         self._place(rows, low, high)
-        self._fill(rows.take(at), held, weights)
+        self._fill(rows.take(positions), filled, weights)
 
     def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
         """Give rows without cells stretches of zeros for buckets `low` to `high`."""
@@ -248,10 +251,10 @@ class Buckets:
         base = np.minimum(low - (widths - span) // 2, self._most - widths)
         self._width[rows] = widths
         self._base[rows] = np.maximum(base, 0)
-        for width, at in self._by_width(rows):
-            units = self.cells.take(len(at), width)
+        for width, positions in self._by_width(rows):
+            units = self.cells.take(len(positions), width)
             self.cells.empty(units, width)
-            self._unit[rows.take(at)] = units
+            self._unit[rows.take(positions)] = units
 
 
 def _described(layout: Layout) -> FloatArray:

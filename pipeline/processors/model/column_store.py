@@ -146,8 +146,8 @@ class Columns:
 
     def pack(self, rows: IntArray) -> dict[str, bytes]:
         """The bytes of these rows, by column, in an order that compresses well."""
-        at = _place(rows)
-        return {name: _to_bytes(self._arrays[name][at]) for name in sorted(self.columns)}
+        place = _place(rows)
+        return {name: _to_bytes(self._arrays[name][place]) for name in sorted(self.columns)}
 
     def check(self, packed: Mapping[str, bytes], rows: int) -> None:
         """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
@@ -162,10 +162,10 @@ class Columns:
 
     def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
         """Write the bytes that `pack` gave, and `check` accepted, into these rows."""
-        at = _place(rows)
+        place = _place(rows)
         for name, column in self.columns.items():
             shape = (len(rows), *column.shape)
-            self._arrays[name][at] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
+            self._arrays[name][place] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
 
 
 def _place(rows: IntArray) -> IntArray | slice:

@@ -41,35 +41,37 @@ COLUMNS: Final = {
 def observe(
     recent: npt.NDArray[np.uint16],
     newest: IntArray,
-    at: IntArray,
+    rows: IntArray,
     values: FloatArray,
     end_ms: IntArray,
 ) -> None:
-    """Store one sample per row, `values` (n, 2); NaN is no sample. `at` are distinct rows, whose
+    """Store one sample per row, `values` (n, 2); NaN is no sample. `rows` are distinct, whose
     windows never go back in time."""
     # A window that ends on a boundary belongs to the slot that ends there.
     slot = (end_ms - 1) // SLOT_MS
-    before = newest.take(at)
+    before = newest.take(rows)
     passed = slot - before
     if passed.any():
         # A row without a slot is empty: to empty it again would touch a day of every new pod.
-        _forget(recent, at, slot, np.where(before < 0, 0, passed))
-        newest[at] = slot
+        _forget(recent, rows, slot, np.where(before < 0, 0, passed))
+        newest[rows] = slot
     codes = encode(np.ascontiguousarray(values.T), _RESOURCES)
-    for each, which in _by_value(slot):
-        rows = at[which]
+    for number, positions in _by_value(slot):
+        own_rows = rows[positions]
         for r in range(2):
             # Of all rows the items of one slot lie together.
-            kept = recent[:, r, each % SLOTS]
-            kept[rows] = np.maximum(kept.take(rows), codes[r][which])
+            column = recent[:, r, number % SLOTS]
+            column[own_rows] = np.maximum(column.take(own_rows), codes[r][positions])
 
 
-def _forget(recent: npt.NDArray[np.uint16], at: IntArray, slot: IntArray, passed: IntArray) -> None:
+def _forget(
+    recent: npt.NDArray[np.uint16], rows: IntArray, slot: IntArray, passed: IntArray
+) -> None:
     """Clear the `passed` newest slots of each row, up to `slot`."""
     for steps, stepped in _by_value(passed):
-        for now, which in _by_value(slot[stepped]):
+        for now, positions in _by_value(slot[stepped]):
             for old in range(now - min(steps, SLOTS) + 1, now + 1):
-                recent[at[stepped][which], :, old % SLOTS] = 0
+                recent[rows[stepped][positions], :, old % SLOTS] = 0
 
 
 def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
@@ -80,49 +82,49 @@ def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
 
 
 def read(
-    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> FloatArray:
     """The last `slots` slots of these rows, (n, slots), oldest first; NaN where there is none."""
-    order = (newest[at][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
-    values: FloatArray = CODE_VALUES[resource][recent[at[:, None], resource, order]]
+    order = (newest[rows][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
+    values: FloatArray = CODE_VALUES[resource][recent[rows[:, None], resource, order]]
     return values
 
 
 def highest(
-    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> FloatArray:
     """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""
-    codes = _codes_of(recent, newest, at, resource, slots)
+    codes = _codes_of(recent, newest, rows, resource, slots)
     return np.asarray(CODE_VALUES[resource][codes.max(axis=1, initial=0)])
 
 
 def percentile(
     recent: npt.NDArray[np.uint16],
     newest: IntArray,
-    at: IntArray,
+    rows: IntArray,
     resource: int,
     slots: int,
     ranks: IntArray,
 ) -> FloatArray:
     """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
     values the one at `ranks[c]`; NaN without one."""
-    codes = _codes_of(recent, newest, at, resource, slots)
+    codes = _codes_of(recent, newest, rows, resource, slots)
     # Codes ascend as values do. Of 16 bits this is a radix sort, the fastest there is.
     codes.sort(axis=1, kind="stable")
     empty = (codes == 0).sum(axis=1)
     place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)
-    return np.asarray(CODE_VALUES[resource][codes[np.arange(len(at)), place]])
+    return np.asarray(CODE_VALUES[resource][codes[np.arange(len(rows)), place]])
 
 
 def _codes_of(
-    recent: npt.NDArray[np.uint16], newest: IntArray, at: IntArray, resource: int, slots: int
+    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> npt.NDArray[np.uint16]:
     """The codes of these rows in no order of time, (n, SLOTS), 0 in all but the last `slots`."""
-    codes = np.empty((len(at), SLOTS), np.uint16)
+    codes = np.empty((len(rows), SLOTS), np.uint16)
     for place in range(SLOTS):
-        codes[:, place] = recent[:, resource, place].take(at)
+        codes[:, place] = recent[:, resource, place].take(rows)
     if slots < SLOTS:
-        codes[(newest[at][:, None] - np.arange(SLOTS)) % SLOTS >= slots] = 0
+        codes[(newest[rows][:, None] - np.arange(SLOTS)) % SLOTS >= slots] = 0
     return codes
 
 

@@ -82,23 +82,23 @@ def observe(
     changed = np.zeros(usage.shape, np.bool_)
     changed.reshape(-1)[known] = update(columns, series[known], shares[known])
     if changed.any():
-        at, entity, resource = np.nonzero(changed)
-        columns["drift_ms"][slots[at], entity, resource] = end_ms[at]
-        columns["drift_count"][slots[at], entity, resource] += 1
+        nodes, entity, resource = np.nonzero(changed)
+        columns["drift_ms"][slots[nodes], entity, resource] = end_ms[nodes]
+        columns["drift_count"][slots[nodes], entity, resource] += 1
     return changed
 
 
 def changes(
-    columns: Columns, slots: IntArray, end_ms: IntArray, told_ms: IntArray
+    columns: Columns, slots: IntArray, end_ms: IntArray, published_ms: IntArray
 ) -> tuple[IntArray, IntArray]:
     """The time of the last change of each series, and the number of changes, (k, entities, 2) each.
 
-    The time is -1 if there was none within `told_ms` (entities, 2) before `end_ms` (k,), the end of
-    the node's last window.
+    The time is -1 if there was none within `published_ms` (entities, 2) before `end_ms` (k,), the
+    end of the node's last window.
     """
-    at = columns["drift_ms"].take(slots, axis=0)
-    recent = (at >= 0) & (end_ms[:, None, None] - at <= told_ms)
-    return np.where(recent, at, -1), columns["drift_count"].take(slots, axis=0)
+    time_ms = columns["drift_ms"].take(slots, axis=0)
+    recent = (time_ms >= 0) & (end_ms[:, None, None] - time_ms <= published_ms)
+    return np.where(recent, time_ms, -1), columns["drift_count"].take(slots, axis=0)
 
 
 def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
@@ -122,8 +122,8 @@ def update(columns: Columns, series: IntArray, values: FloatArray) -> BoolArray:
         squares[full] *= left / (left + (1 << LEVELS))
     changed = np.zeros(len(series), np.bool_)
     if len(due := ((before + 1) % CLOCK == 0).nonzero()[0]):
-        at = series[due]
-        changed[due] = _has_cut(buckets[at], total[at], squares[at], before[due] + 1)
+        checked = series[due]
+        changed[due] = _has_cut(buckets[checked], total[checked], squares[checked], before[due] + 1)
         for column in (buckets, total, squares, count):
             column[series[changed]] = 0
     return changed
@@ -147,11 +147,11 @@ def _shares(
     scale = np.maximum(least, np.ldexp(1.0, exponent - (mantissa == 0.5)))
     other = np.flatnonzero((scale != old).any(axis=1))
     if len(other):
-        at, factor = slots[other], (old / scale)[other, None]
-        columns["drift_buckets"][at] *= factor[..., None]
-        columns["drift_total"][at] *= factor
-        columns["drift_squares"][at] *= factor * factor
-        columns["drift_scale"][at] = scale[other]
+        rows, factor = slots[other], (old / scale)[other, None]
+        columns["drift_buckets"][rows] *= factor[..., None]
+        columns["drift_total"][rows] *= factor
+        columns["drift_squares"][rows] *= factor * factor
+        columns["drift_scale"][rows] = scale[other]
     shares: FloatArray = np.minimum(usage / scale[:, None], 1.0)
     return shares
 

@@ -69,11 +69,11 @@ class Layout:
         # The bits below must have no sign, not even that of -0.0.
         values = np.abs(np.maximum(np.asarray(values, dtype=np.float64), 0.0))
         if self._coarse is None:
-            found = np.searchsorted(self.starts, values, side="right") - 1
-            return np.maximum(found, 0).astype(np.int64)
-        found = self._coarse.take(values.view(np.int64) >> _COARSE_SHIFT).astype(np.int64)
-        found += values >= self._above.take(found)
-        return found
+            buckets = np.searchsorted(self.starts, values, side="right") - 1
+            return np.maximum(buckets, 0).astype(np.int64)
+        buckets = self._coarse.take(values.view(np.int64) >> _COARSE_SHIFT).astype(np.int64)
+        buckets += values >= self._above.take(buckets)
+        return buckets
 
 
 # Exponent and 5 bits of the mantissa divide the positive doubles into ranges of 1.6 to 3.2 %.
@@ -85,8 +85,8 @@ def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
     """The bucket at the start of each range of doubles; None if more than one bucket begins within
     a range."""
     lowest = (np.arange(1 << (63 - _COARSE_SHIFT)) << _COARSE_SHIFT).view(np.float64)
-    found = np.maximum(np.searchsorted(starts, lowest, side="right") - 1, 0)
-    return None if (np.diff(found) > 1).any() else found.astype(np.uint16)
+    buckets = np.maximum(np.searchsorted(starts, lowest, side="right") - 1, 0)
+    return None if (np.diff(buckets) > 1).any() else buckets.astype(np.uint16)
 
 
 def exponential_layout(
@@ -156,12 +156,12 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     """
     running = running_sums(weights)
     total = running[-1]
-    found = np.empty((len(fractions), len(weights)), dtype=np.int64)
+    reached = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
         threshold = np.maximum(np.minimum(fraction, 1.0) * total, _SMALLEST)
-        found[i] = (running < threshold).sum(axis=0, dtype=np.int16)
-    found[:, total <= 0.0] = -1
-    return found
+        reached[i] = (running < threshold).sum(axis=0, dtype=np.int16)
+    reached[:, total <= 0.0] = -1
+    return reached
 
 
 def running_sums(weights: FloatArray) -> FloatArray:
@@ -183,8 +183,8 @@ def running_sums(weights: FloatArray) -> FloatArray:
 def quantiles(weights: FloatArray, layout: Layout, fractions: Sequence[float]) -> FloatArray:
     """Quantiles of each row, float64 (fractions, rows): the end of the bucket reached, for the last
     bucket of the layout its start; NaN where the row is empty."""
-    found = quantile_buckets(weights, fractions)
-    return np.where(found < 0, np.nan, layout.ends[found])
+    buckets = quantile_buckets(weights, fractions)
+    return np.where(buckets < 0, np.nan, layout.ends[buckets])
 
 
 def nearest_reference_ms(time_ms: int, half_life_ms: int) -> int:

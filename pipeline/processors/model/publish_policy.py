@@ -72,7 +72,7 @@ def terms_of(strategy: Strategy, predictor: str, answering: str) -> int:
 
 def due(
     columns: Columns,
-    at: IntArray,
+    rows: IntArray,
     values: FloatArray,
     terms: IntArray,
     end_ms: IntArray,
@@ -83,37 +83,39 @@ def due(
 ) -> BoolArray:
     """Whether the peaks of each of k nodes are to be published, (k,); those count as published.
 
-    `at` (k,) are distinct rows of `columns`, which are changed in place; `values` (k, 4, 2) come
+    `rows` (k,) are distinct rows of `columns`, which are changed in place; `values` (k, 4, 2) come
     from `watched`; all others (k,) are per node.
     """
-    told, ends = columns["told"].take(at, axis=0), end_ms[:, None, None]
-    change = values - told
+    published, ends = columns["told"].take(rows, axis=0), end_ms[:, None, None]
+    change = values - published
     # Amounts are whole numbers, so a change of exactly the threshold is not above it.
-    moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * told
+    moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * published
     worse = moved & (change * _WORSE > 0.0)
     eased = moved & ~worse
-    before = columns["eased_ms"].take(at, axis=0)
+    before = columns["eased_ms"].take(rows, axis=0)
     since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
-    hold_ms = np.maximum(columns["hold_ms"].take(at, axis=0), report_interval_ms[:, None, None])
+    hold_ms = np.maximum(columns["hold_ms"].take(rows, axis=0), report_interval_ms[:, None, None])
     held = eased & (ends - since >= hold_ms)
-    appeared_or_vanished = np.isnan(values) != np.isnan(told)
-    last = columns["told_ms"].take(at)
-    now = (
+    appeared_or_vanished = np.isnan(values) != np.isnan(published)
+    last = columns["told_ms"].take(rows)
+    is_due = (
         (worse | held | appeared_or_vanished).any(axis=(1, 2))
-        | (terms != columns["told_terms"].take(at))
+        | (terms != columns["told_terms"].take(rows))
         | (last == NEVER)
         | (end_ms - last >= force_update_ms)
     )
-    columns["eased_ms"][at] = np.where(now[:, None, None], NEVER, since)
-    if now.any():
-        rows, end = at[now], ends[now]
-        columns["told"][rows] = values[now]
-        columns["told_ms"][rows] = end_ms[now]
-        columns["told_terms"][rows] = terms[now]
-        let_go, longest_ms = columns["let_go_ms"][rows], force_update_ms[now, None, None]
+    columns["eased_ms"][rows] = np.where(is_due[:, None, None], NEVER, since)
+    if is_due.any():
+        due_rows, end = rows[is_due], ends[is_due]
+        columns["told"][due_rows] = values[is_due]
+        columns["told_ms"][due_rows] = end_ms[is_due]
+        columns["told_terms"][due_rows] = terms[is_due]
+        let_go, longest_ms = columns["let_go_ms"][due_rows], force_update_ms[is_due, None, None]
         # Of several steps for the worse only the first counts as a turn.
-        turned = worse[now] & (let_go != NEVER)
-        longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[now], longest_ms), 0)
-        columns["hold_ms"][rows] = np.where(turned, longer, columns["hold_ms"][rows])
-        columns["let_go_ms"][rows] = np.where(eased[now], end, np.where(turned, NEVER, let_go))
-    return np.asarray(now)
+        turned = worse[is_due] & (let_go != NEVER)
+        longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[is_due], longest_ms), 0)
+        columns["hold_ms"][due_rows] = np.where(turned, longer, columns["hold_ms"][due_rows])
+        columns["let_go_ms"][due_rows] = np.where(
+            eased[is_due], end, np.where(turned, NEVER, let_go)
+        )
+    return np.asarray(is_due)

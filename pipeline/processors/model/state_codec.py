@@ -137,18 +137,18 @@ def dense_weights(state: ModelState, resource: int, profiles: Sequence[Profile])
     """The histograms of one resource, a row per entity and pod, as wide as the widest layout of
     `profiles`, which are those of the model that the state is of."""
     most = max(profile.layouts[resource].num_buckets for profile in profiles)
-    counts, at, kept = _sparse(state, resource)
+    counts, buckets, values = _sparse(state, resource)
     weights = np.zeros((len(counts), most))
-    weights[np.repeat(np.arange(len(counts)), counts), at] = kept
+    weights[np.repeat(np.arange(len(counts)), counts), buckets] = values
     return weights
 
 
 def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:
     """The state of a node as bytes."""
     uids = tuple(sorted(node.pods))
-    at = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
+    numbers = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
     position = {uid: i for i, uid in enumerate(uids)}
-    of_cpu, of_memory = (rows.sparse(at, r) for r in range(len(RESOURCES)))
+    of_cpu, of_memory = (rows.sparse(numbers, r) for r in range(len(RESOURCES)))
     return encode(
         ModelState(
             fingerprint=fingerprint,
@@ -170,15 +170,15 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
             ages=pack(node.ages, "<f8"),
             active=pack(node.listed.active, "<u1"),
             ended=pack(node.listed.ended, "<u1"),
-            weight=pack(rows.weight[at], "<f8"),
-            mean=pack(rows.mean[at], "<f8"),
-            squares=pack(rows.squares[at], "<f8"),
-            samples=pack(rows.samples[at], "<i8"),
-            first_ms=pack(rows.first_ms[at], "<i8"),
-            last_ms=pack(rows.last_ms[at], "<i8"),
-            seen_ms=pack(rows.seen_ms[at], "<i8"),
-            profile=pack(rows.profile[at], "<i1"),
-            columns=rows.store.pack(at),
+            weight=pack(rows.weight[numbers], "<f8"),
+            mean=pack(rows.mean[numbers], "<f8"),
+            squares=pack(rows.squares[numbers], "<f8"),
+            samples=pack(rows.samples[numbers], "<i8"),
+            first_ms=pack(rows.first_ms[numbers], "<i8"),
+            last_ms=pack(rows.last_ms[numbers], "<i8"),
+            seen_ms=pack(rows.seen_ms[numbers], "<i8"),
+            profile=pack(rows.profile[numbers], "<i1"),
+            columns=rows.store.pack(numbers),
             node_columns=slots.pack(np.array([node.slot])),
             bucket_counts=(pack(of_cpu[0], "<u2"), pack(of_memory[0], "<u2")),
             buckets=(pack(of_cpu[1], "<u2"), pack(of_memory[1], "<u2")),
@@ -220,7 +220,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
     listed = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
     if len(listed) and listed.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
-    found = Checked(
+    checked = Checked(
         state=state,
         profiles=profiles,
         columns=_columns(state),
@@ -232,7 +232,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
     )
     rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
     slots.check(state.node_columns, 1)
-    return found
+    return checked
 
 
 def _check_profiles(
@@ -247,9 +247,9 @@ def _check_profiles(
         or not ((profiles >= 0) & (profiles < num_profiles)).all()
     ):
         raise CheckpointError(f"state of node {state.node!r:.100} has an unknown profile")
-    for buckets, (counts, found, _) in zip(rows.buckets, histograms, strict=True):
-        most = np.array([layout.num_buckets for layout in buckets.layouts])[profiles]
-        if (found >= np.repeat(most, counts)).any():
+    for cells, (counts, buckets, _) in zip(rows.buckets, histograms, strict=True):
+        most = np.array([layout.num_buckets for layout in cells.layouts])[profiles]
+        if (buckets >= np.repeat(most, counts)).any():
             raise CheckpointError(
                 f"state of node {state.node!r:.100} has a bucket outside the layout"
             )
@@ -258,20 +258,20 @@ def _check_profiles(
 def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeModels:
     """Write a state that `read` has checked into new rows and `slot`; returns its node."""
     state, listed, facts = checked.state, checked.listed, checked.facts
-    at = rows.allocate(checked.profiles)
-    rows.store.unpack(at, state.columns)
+    numbers = rows.allocate(checked.profiles)
+    rows.store.unpack(numbers, state.columns)
     slots.unpack(np.array([slot]), state.node_columns)
     for name, column in checked.columns.items():
-        getattr(rows, name)[at] = column
+        getattr(rows, name)[numbers] = column
     for r, histogram in enumerate(checked.histograms):
-        rows.load_sparse(at, r, *histogram)
+        rows.load_sparse(numbers, r, *histogram)
     uids = tuple(state.uids[i] for i in listed.tolist())
     shown = set(uids)
-    pods = at[len(ENTITIES) :]
+    pods = numbers[len(ENTITIES) :]
     return NodeModels(
         machine_id=state.machine_id,
         epoch=state.epoch,
-        fixed=at[: len(ENTITIES)],
+        fixed=numbers[: len(ENTITIES)],
         slot=slot,
         end_ms=state.end_ms,
         window_ms=state.window_ms,

@@ -57,34 +57,34 @@ class RecentUsage:
 def observe(
     ring: FloatArray,
     newest: IntArray,
-    at: IntArray,
+    rows: IntArray,
     start_ms: IntArray,
     end_ms: IntArray,
     points: Sequence[FloatArray],
 ) -> None:
-    """Store the points of one window per row; `at` are distinct rows, whose windows never go back
+    """Store the points of one window per row; `rows` are distinct, whose windows never go back
     in time.
 
     `points` are (m, 3) for each row: seconds after the window's start, cores, bytes. Points outside
     their window and invalid values (NaN, negative, implausible) are ignored.
     """
     last = _second(end_ms)
-    _forget(ring, newest, at, last)
-    newest[at] = last
+    _forget(ring, newest, rows, last)
+    newest[rows] = last
     counts = [len(own) for own in points]
     if not any(counts):
         return
-    of = np.arange(len(at)).repeat(counts)
+    row_of = np.arange(len(rows)).repeat(counts)
     offsets, *usages = np.concatenate(points).T
     with np.errstate(over="ignore"):
         offset_ms = np.rint(offsets * 1000.0)
-    inside = (offset_ms >= 0.0) & (offset_ms <= (end_ms - start_ms)[of])
-    second = _second(start_ms[of] + np.where(inside, offset_ms, 0.0).astype(np.int64))
-    inside &= second > last[of] - SECONDS
+    inside = (offset_ms >= 0.0) & (offset_ms <= (end_ms - start_ms)[row_of])
+    second = _second(start_ms[row_of] + np.where(inside, offset_ms, 0.0).astype(np.int64))
+    inside &= second > last[row_of] - SECONDS
     for r, usage in enumerate(usages):
         known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= PLAUSIBLE[r]))
         # The last value of a second wins. Adding 0 turns -0 into 0.
-        ring[at[of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
+        ring[rows[row_of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
 
 
 def _second(time_ms: IntArray) -> IntArray:
@@ -92,27 +92,27 @@ def _second(time_ms: IntArray) -> IntArray:
     return -(-time_ms // 1000)
 
 
-def _forget(ring: FloatArray, newest: IntArray, at: IntArray, last: IntArray) -> None:
+def _forget(ring: FloatArray, newest: IntArray, rows: IntArray, last: IntArray) -> None:
     """Clear the seconds after the newest one, up to `last`."""
-    before = newest.take(at)
+    before = newest.take(rows)
     passed = np.where(before < 0, SECONDS, np.minimum(last - before, SECONDS))
     first = (last - passed + 1) % SECONDS
-    for row, start, steps in zip(at.tolist(), first.tolist(), passed.tolist(), strict=True):
+    for row, start, steps in zip(rows.tolist(), first.tolist(), passed.tolist(), strict=True):
         end = start + steps
         ring[row, :, start:end] = np.nan
         if end > SECONDS:
             ring[row, :, : end - SECONDS] = np.nan
 
 
-def read(ring: FloatArray, newest: IntArray, at: IntArray) -> RecentUsage:
+def read(ring: FloatArray, newest: IntArray, rows: IntArray) -> RecentUsage:
     """The statistics of these rows, each of which has observed a window."""
-    aggregated = np.full((len(at), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
-    deviation = np.full((len(at), 2, len(DEVIATION), 2), np.nan)
+    aggregated = np.full((len(rows), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
+    deviation = np.full((len(rows), 2, len(DEVIATION), 2), np.nan)
     # Nodes without points are skipped: all their statistics are unknown.
-    some = [i for i, row in enumerate(at.tolist()) if not np.isnan(ring[row]).all()]
+    some = [i for i, row in enumerate(rows.tolist()) if not np.isnan(ring[row]).all()]
     for first in range(0, len(some), _NODES_AT_ONCE):
         own = some[first : first + _NODES_AT_ONCE]
-        aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, at[own]))
+        aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, rows[own]))
     # By span and statistic, then resource.
     return RecentUsage(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1))
 
@@ -124,11 +124,11 @@ def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
     return parts
 
 
-def _newest_first(ring: FloatArray, newest: IntArray, at: IntArray) -> FloatArray:
+def _newest_first(ring: FloatArray, newest: IntArray, rows: IntArray) -> FloatArray:
     """The points of these rows, (n, 2, SECONDS)."""
-    series = np.empty((len(at), 2, SECONDS))
-    places = (newest.take(at) % SECONDS).tolist()
-    for own, row, place in zip(series, at.tolist(), places, strict=True):
+    series = np.empty((len(rows), 2, SECONDS))
+    places = (newest.take(rows) % SECONDS).tolist()
+    for own, row, place in zip(series, rows.tolist(), places, strict=True):
         # Two slices are copied in a fraction of the time of an index array.
         own[:, : place + 1] = ring[row, :, place::-1]
         own[:, place + 1 :] = ring[row, :, :place:-1]

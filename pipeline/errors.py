@@ -112,7 +112,12 @@ class SettingsError(SpringtideError, ValueError):
 
 
 class PredictorError(SettingsError):
-    """A predictor in the settings is not installed, or refuses its options."""
+    """A predictor in the settings is not installed, refuses its options, or fails."""
+
+    default_hint = (
+        "correct model.predictors and its options, or update the package that "
+        "`springtide model predictors` shows"
+    )
 
 
 class UsageError(SpringtideError):

@@ -177,6 +177,7 @@ def checked_peaks(predictor: Predictor, view: View) -> Peaks:
         peaks = predictor.peak(view)
         returned = (np.shape(peaks.entities), np.shape(peaks.pods))
         terms = {name: np.shape(term) for name, term in peaks.terms.items()}
+        invalid = [(values < 0.0) | (values == np.inf) for values in (peaks.entities, peaks.pods)]
     except AssertionError:  # of the shared suite, which checks peaks first
         raise
     except Exception as error:  # foreign code may raise anything
@@ -192,7 +193,6 @@ def checked_peaks(predictor: Predictor, view: View) -> Peaks:
                 f"predictor {predictor.name} returns the term {name!r:.100} of the shape "
                 f"{shape}, not {shapes[0]}"
             )
-    invalid = [(values < 0.0) | (values == np.inf) for values in (peaks.entities, peaks.pods)]
     if not any(values.any() for values in invalid):
         return peaks
     return replace(

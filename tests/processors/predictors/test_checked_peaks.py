@@ -67,6 +67,7 @@ def test_unknown_and_zero_peaks_are_accepted() -> None:
     ("predictor", "says"),
     [
         (Forgetful(), "odd failed: AttributeError"),
+        (Odd(entities=np.full(SHAPE, None)), "odd failed: TypeError"),
         (Odd(entities=np.ones((1, 3, 2))), r"odd returns .*\(1, 3, 2\)"),
         (Odd(pods=np.ones((7, 2))), r"odd returns .*\(7, 2\)"),
         (Odd(terms={"mine": np.ones(2)}), r"odd returns the term 'mine' .*\(2,\)"),

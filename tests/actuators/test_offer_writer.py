@@ -129,10 +129,10 @@ async def test_a_withdrawal_is_reported_also_if_the_watch_beats_the_answer() -> 
     answer = world.api.request
 
     async def slower(method: str, path: str, **more: Any) -> bytes:
-        found = await answer(method, path, **more)
+        sent = await answer(method, path, **more)
         if method == "PATCH":
-            world.offers.observed(found)
-        return found
+            world.offers.observed(sent)
+        return sent
 
     world.api.request = slower  # type: ignore[method-assign]
     await world.clock.advance(1000.0)

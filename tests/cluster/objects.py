@@ -1,9 +1,13 @@
-"""Objects of a cluster as manifests, what lies on topics, and waiting for it."""
+"""Manifests, kubectl, records of topics, and waiting."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pipeline.errors import ControlPlaneError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.local.control_plane import ControlPlane
@@ -14,7 +18,9 @@ from tests.processes import eventually
 Object = dict[str, Any]
 
 PARTITIONS = 3
-"""Of the topics of these tests."""
+"""Partitions of each topic of these tests."""
+RUNNING = ("--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Running"}}')
+"""Arguments of `kubectl patch pod NAME` that make a pod running."""
 
 
 def node(
@@ -24,13 +30,12 @@ def node(
     annotations: Mapping[str, str] | None = None,
     **amounts: str,
 ) -> Object:
-    found = {"cpu": "8", "memory": "32Gi", "pods": "110"} | amounts
+    resources = {"cpu": "8", "memory": "32Gi", "pods": "110"} | amounts
     return {
-        "apiVersion": "v1",
-        "kind": "Node",
+        "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": labels or {}, "annotations": annotations or {}},
-        "status": {"capacity": found, "allocatable": found},
-    }
+        "status": {"capacity": resources, "allocatable": resources},
+    }  # fmt: skip
 
 
 def pod(
@@ -40,13 +45,12 @@ def pod(
     among: Sequence[str] = (),
     labels: dict[str, str] | None = None,
     priority_class: str | None = None,
-    **asked: str,
+    **requests: str,
 ) -> Object:
-    """A pod on a node, or one that a scheduler may put on nodes `among` these alone."""
-    resources = {"requests": asked, "limits": asked}
+    """A pod on the node `on`, or one that may only be scheduled to nodes `among` these."""
+    resources = {"requests": requests, "limits": requests}
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
+        "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "labels": labels or {}},
         "spec": {
             "containers": [{"name": "main", "image": "none", "resources": resources}],
@@ -55,19 +59,31 @@ def pod(
             **({"affinity": _affinity(among)} if among else {}),
             **({"priorityClassName": priority_class} if priority_class else {}),
         },
-    }
+    }  # fmt: skip
 
 
 def _affinity(names: Sequence[str]) -> Object:
-    one_of = [
+    terms = [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
         for name in names
     ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}
+
+
+def deployment(name: str, replicas: int, **requests: Any) -> Object:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": pod(name, **requests)["spec"]}
     return {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": one_of}
-        }
-    }
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels}, "template": template,
+        },
+    }  # fmt: skip
+
+
+# -- kubectl
 
 
 def apply(plane: ControlPlane, *objects: Object) -> None:
@@ -77,14 +93,14 @@ def apply(plane: ControlPlane, *objects: Object) -> None:
 
 def define(plane: ControlPlane, path: str) -> None:
     """Apply definitions of custom resources, a file or a folder of them; return when the server
-    serves them. `kubectl wait` fails where one has no condition at all yet."""
+    serves them. `kubectl wait` fails if one has no condition yet."""
     plane.kubectl("apply", "-f", path)
     assert eventually(lambda: all(map(_is_served, items(plane, "crd"))), 60)
 
 
 def _is_served(definition: Object) -> bool:
     conditions = definition.get("status", {}).get("conditions") or ()
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 def delete(plane: ControlPlane, kind: str, *names: str) -> None:
@@ -92,21 +108,79 @@ def delete(plane: ControlPlane, kind: str, *names: str) -> None:
     plane.kubectl("delete", kind, *names, *flags)
 
 
-# Who makes others comes first.
-_REMOVED = (
+def items(plane: ControlPlane, *arguments: str) -> list[Object]:
+    """The objects that `kubectl get` returns."""
+    objects: list[Object] = json.loads(plane.kubectl("get", *arguments, "-o", "json"))["items"]
+    return objects
+
+
+def named(plane: ControlPlane, *arguments: str) -> dict[str, Object]:
+    """The objects that `kubectl get` returns, by name."""
+    return {item["metadata"]["name"]: item for item in items(plane, *arguments)}
+
+
+def event_text(plane: ControlPlane, name: str, *arguments: str) -> str:
+    """The messages of the Events of an object; `arguments` select the namespace."""
+    field = f"--field-selector=involvedObject.name={name}"
+    return " ".join(event["message"] for event in items(plane, "events", field, *arguments))
+
+
+def policy_event_text(plane: ControlPlane, config_map: str) -> str:
+    """The messages of the Events of the policy's ConfigMap."""
+    return event_text(plane, config_map, "-n", "koordinator-system")
+
+
+def service_account(plane: ControlPlane, role: str, project: Path) -> Path:
+    """Apply the permissions of a role in deploy/rbac; returns its kubeconfig."""
+    plane.kubectl("apply", "-f", str(project / "deploy" / "rbac" / f"{role}.yaml"))
+    return plane.kubeconfig(
+        f"system:serviceaccount:springtide-system:springtide-{role}",
+        ["system:serviceaccounts", "system:serviceaccounts:springtide-system"],
+    )
+
+
+def service_account_token(plane: ControlPlane, account: str, path: Path) -> Path:
+    """A kubeconfig with a token of one of our service accounts, as its pods have it."""
+    token = plane.kubectl("create", "token", account, "-n", "springtide-system").strip()
+    tree = json.loads(plane.kubeconfig().read_text())
+    tree["users"] = [{"name": account, "user": {"token": token}}]
+    tree["contexts"][0]["context"]["user"] = account
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def assert_forbidden(plane: ControlPlane, account: Path, *commands: str) -> None:
+    """RBAC denies each of these kubectl commands to an account."""
+    for command in commands:
+        with pytest.raises(ControlPlaneError, match="orbidden"):
+            plane.kubectl(*command.split(), user=account)
+
+
+def write_policy(plane: ControlPlane, name: str, **sections: Any) -> None:
+    """Write the ConfigMap of the policy; a section that is a text is written unchanged."""
+    data = {
+        key.replace("_", "-"): section if isinstance(section, str) else json.dumps(section)
+        for key, section in sections.items()
+    }
+    metadata = {"name": name, "namespace": "koordinator-system"}
+    apply(plane, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+# Controllers come before the objects that they create.
+_KINDS = (
     "deployment", "daemonset", "statefulset", "job", "replicaset", "poddisruptionbudget", "pod",
     "configmap", "node", "priorityclass",
 )  # fmt: skip
 
-There = frozenset[tuple[str, str, str]]
-"""Kind, namespace and name of each object; what has no namespace has that of `<none>`."""
+Existing = frozenset[tuple[str, str, str]]
+"""Kind, namespace and name of each object; the namespace is `<none>` for cluster-scoped ones."""
 
 
-def there(plane: ControlPlane) -> There:
-    """Of what tests make in a cluster all that is there, but what the cluster has by itself."""
+def existing(plane: ControlPlane) -> Existing:
+    """All objects of the kinds that tests create, except those of Kubernetes itself."""
     columns = "custom-columns=:kind,:metadata.namespace,:metadata.name"
-    found = plane.kubectl("get", ",".join(_REMOVED), "-A", "--no-headers", "-o", columns)
-    lines = (line.split() for line in found.splitlines() if line.strip())
+    output = plane.kubectl("get", ",".join(_KINDS), "-A", "--no-headers", "-o", columns)
+    lines = (line.split() for line in output.splitlines() if line.strip())
     return frozenset(
         (kind.lower(), namespace, name)
         for kind, namespace, name in lines
@@ -114,50 +188,31 @@ def there(plane: ControlPlane) -> There:
     )
 
 
-def only(plane: ControlPlane, stays: There) -> bool:
-    """Delete everything but the permanent objects; return whether nothing else exists."""
-    gone: dict[tuple[str, str], list[str]] = {}
-    for kind, namespace, name in there(plane) - stays:
-        gone.setdefault((kind, namespace), []).append(name)
-    for kind, namespace in sorted(gone, key=lambda of: _REMOVED.index(of[0])):
+def delete_others(plane: ControlPlane, permanent: Existing) -> bool:
+    """Delete everything but the permanent objects; return whether nothing else existed."""
+    others: dict[tuple[str, str], list[str]] = {}
+    for kind, namespace, name in existing(plane) - permanent:
+        others.setdefault((kind, namespace), []).append(name)
+    for kind, namespace in sorted(others, key=lambda key: _KINDS.index(key[0])):
         where = [] if namespace == "<none>" else ["-n", namespace]
         if kind == "pod":
-            remove_pods(plane, namespace)
+            delete_pods(plane, namespace)
         else:
-            names = gone[kind, namespace]
-            plane.kubectl("delete", kind, *names, *where, "--ignore-not-found", "--wait=false")
-    return not gone
+            flags = [*where, "--ignore-not-found", "--wait=false"]
+            plane.kubectl("delete", kind, *others[kind, namespace], *flags)
+    return not others
 
 
-def remove_pods(plane: ControlPlane, namespace: str = "default") -> None:
-    """All of them by one request: of kubectl's own, one by one, eighty take half a minute."""
+def delete_pods(plane: ControlPlane, namespace: str = "default") -> None:
+    """Delete all pods by one request: kubectl deletes one by one, which takes half a minute."""
     plane.kubectl("delete", "--raw", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
 
 
-def items(plane: ControlPlane, *what: str) -> list[Object]:
-    found: list[Object] = json.loads(plane.kubectl("get", *what, "-o", "json"))["items"]
-    return found
-
-
-def write_policy(plane: ControlPlane, name: str, **sections: Any) -> None:
-    """The ConfigMap with the policy; a section that is a text is written as it is."""
-    data = {
-        key.replace("_", "-"): of if isinstance(of, str) else json.dumps(of)
-        for key, of in sections.items()
-    }
-    apply(
-        plane,
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": "koordinator-system"},
-            "data": data,
-        },
-    )
+# -- topics
 
 
 async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
-    """Every record of `topic`."""
+    """Every record of a topic."""
     partitions = topic_partitions(kafka, topic)
     async with open_follower(client_options(kafka), partitions) as follower:
         await follower.begin()
@@ -165,15 +220,6 @@ async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:
-    """What a reader of a compacted topic knows in the end, by key."""
-    values: dict[str, bytes] = {}
-    for message in await messages(kafka, topic):
-        if message.value is None:
-            values.pop(message.key.decode(), None)
-        else:
-            values[message.key.decode()] = message.value
-    return values
-
-
-def manifests(of: Iterable[Object]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(of)})
+    """The newest value of each key, without deleted keys."""
+    values = {message.key.decode(): message.value for message in await messages(kafka, topic)}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""From usage on Kafka to pods that are bound because of it: all parts together, and real."""
+"""All parts together: usage on Kafka becomes capacity of Nodes, by which pods are bound."""
 
 import asyncio
 import json
@@ -23,80 +23,66 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.registry import RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window
+from tests.cluster.exporters import SERIES, Exporters
 from tests.cluster.objects import (
+    Object,
     apply,
+    deployment,
     items,
     latest,
     messages,
+    named,
     node,
     pod,
+    policy_event_text,
     write_policy,
 )
-from tests.cluster.usage import SERIES, Exporters
-from tests.cluster.watching import Role, in_step, worker
+from tests.cluster.roles import Role, in_step, worker
 from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NODES, REPLICAS, HISTORY = 50, 50, 20
-POLICY = "usageWithoutPageCache"
 
 
-def deployment(number: int) -> dict[str, Any]:
-    """Replicas that use what a recorded machine used, and ask for twice its peak."""
-    of, name = SERIES[number], f"s{number}"
-    asked: dict[str, Any] = {
-        "cpu": f"{2 * max(of['cpu_millicores'])}m",
-        "memory": f"{2 * max(of['memory_mebibytes'])}Mi",
-    }
-    template = pod(name, **asked)
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
-        },
-    }
+def recorded(number: int) -> Object:
+    """Replicas with the usage of a recorded machine, and requests of twice its peak."""
+    series = SERIES[number]
+    cpu, memory = (max(series[name]) for name in ("cpu_millicores", "memory_mebibytes"))
+    return deployment(f"s{number}", REPLICAS, cpu=f"{2 * cpu}m", memory=f"{2 * memory}Mi")
 
 
-def on_nodes(plane: ControlPlane) -> dict[str, list[int]]:
-    return {
-        of["metadata"]["name"]: amounts_on(of["status"]["allocatable"])
-        for of in items(plane, "nodes")
-    }
+def allocatable(plane: ControlPlane) -> dict[str, list[int]]:
+    nodes = named(plane, "nodes").items()
+    return {name: amounts_on(item["status"]["allocatable"]) for name, item in nodes}
 
 
-async def offline(settings: Settings) -> dict[str, bytes]:
-    """What the log of record comes to, window by window, without a worker."""
+async def computed(settings: Settings) -> dict[str, bytes]:
+    """The resources that follow from the log of windows, one by one, without a worker."""
     bank = Bank(model_config(settings))
-    found: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     for message in await messages(settings.kafka, WINDOWS):
         window = decode_window(message.value)
-        batch = WindowBatch([window], POLICY)
+        batch = WindowBatch([window], "usageWithoutPageCache")
         bank.apply(batch.training("p95"))
         name = window.header.node
         peaks = bank.peaks([name])
         bank.due(peaks)
         headline = peaks.headline(0)
-        decides = list(headline.peaks).index(headline.decides)
+        deciding = list(headline.peaks).index(headline.decides)
+        prods = [
+            Prod(np.array([amounts]), np.array([peak]))
+            for amounts, peak in zip(headline.prod_amounts, headline.prod_peaks, strict=True)
+        ]
+        node_offers = offers(batch, prods[deciding], prods)
+        position = {"generation": GENERATION, "offset": message.offset, "epoch": 0}
+        (record,) = records(batch, node_offers, [headline.decides], [position])
+        values[name] = encode_json(record)
+    return values
 
-        def prod(i: int, headline: Any = headline) -> Prod:
-            return Prod(np.array([headline.prod_amounts[i]]), np.array([headline.prod_peaks[i]]))
 
-        every = [prod(i) for i in range(len(headline.peaks))]
-        found_offers = offers(batch, every[decides], every)
-        at = {"generation": GENERATION, "offset": message.offset, "epoch": 0}
-        (record,) = records(batch, found_offers, [headline.decides], [at])
-        found[name] = encode_json(record)
-    return found
-
-
-def without_epoch(of: dict[str, bytes]) -> dict[str, Any]:
-    return {name: {**json.loads(value), "epoch": 0} for name, value in of.items()}
+def without_epoch(values: dict[str, bytes]) -> dict[str, Any]:
+    return {name: {**json.loads(value), "epoch": 0} for name, value in values.items()}
 
 
 async def test_usage_becomes_capacity_that_pods_are_bound_by(
@@ -113,81 +99,78 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         plane, name, colocation_config=colocation, springtide_config={"coldStartSamples": 3}
     )
     apply(plane, *(node(f"e{i:02}", cpu="32", memory="128Gi") for i in range(NODES)))
-    apply(plane, *map(deployment, range(len(SERIES))))
+    apply(plane, *map(recorded, range(len(SERIES))))
+
+    def running() -> int:
+        return sum(item["status"]["phase"] == "Running" for item in items(plane, "pods"))
+
+    async def has_all_windows() -> bool:
+        return len(await messages(settings.kafka, WINDOWS)) >= NODES * HISTORY
+
+    async def is_as_computed() -> bool:
+        published = without_epoch(await latest(settings.kafka, RESOURCES))
+        return published == without_epoch(await computed(settings))
+
     with Role("watcher", settings), worker(settings):
-        await until(lambda: running(plane) == len(SERIES) * REPLICAS, 300)
+        await until(lambda: running() == len(SERIES) * REPLICAS, 300)
         await until(lambda: in_step(plane, settings), 60)
         exporters = Exporters(plane, settings.kafka, windows=HISTORY)
         await exporters.send(HISTORY)
-        await until(lambda: all_windows(settings, NODES * HISTORY), 120)
-
-        async def equal() -> bool:
-            said = without_epoch(await latest(settings.kafka, RESOURCES))
-            return said == without_epoch(await offline(settings))
-
-        await until(equal, 120)
-        worked_out = {
-            of: decode_json(NodeResourcesRecord, value)
-            for of, value in (await latest(settings.kafka, RESOURCES)).items()
+        await until(has_all_windows, 120)
+        await until(is_as_computed, 120)
+        expected = {
+            node_name: offered(decode_json(NodeResourcesRecord, value))
+            for node_name, value in (await latest(settings.kafka, RESOURCES)).items()
         }
         with Role("actuator", settings, "--mode", "act", "--writes-per-second", "100"):
-            expected = {
-                of: list(wanted(record).amounts) for of, record in sorted(worked_out.items())
-            }
-            await until(lambda: on_nodes(plane) == expected, 60)
+            await until(lambda: allocatable(plane) == expected, 60)
             assert min(amounts[2] for amounts in expected.values()) > 0
             assert sum(amounts[0] for amounts in expected.values()) > 0
-            await mid_pods(plane, expected)
-            await edits(plane, settings, exporters, colocation)
-            await stale(plane, settings, colocation)
+            await assert_mid_pods_are_bound_by_the_offer(plane, expected)
+            await assert_policy_edits_take_effect(plane, settings, exporters, colocation)
+            # Without samples the offers end when the policy says so.
+            short = {**colocation, "degradeTimeMinutes": 1, "updateTimeThresholdSeconds": 30}
+            write_policy(plane, name, colocation_config=short)
+            nothing = [ABSENT] * 4
+            await until(lambda: all(a == nothing for a in allocatable(plane).values()), 120)
 
 
-def running(plane: ControlPlane) -> int:
-    return sum(of["status"]["phase"] == "Running" for of in items(plane, "pods"))
+def offered(record: NodeResourcesRecord) -> list[int]:
+    """The amounts that a node without an offer gets from a fresh record."""
+    case = OfferCase(record.strategy, record, {}, (ABSENT,) * len(WRITTEN), 0.0)
+    (offer,) = offers_now([case], parse_time(record.as_of))
+    return [*offer.amounts]
 
 
-async def all_windows(settings: Settings, count: int) -> bool:
-    return len(await messages(settings.kafka, WINDOWS)) >= count
+async def assert_mid_pods_are_bound_by_the_offer(
+    plane: ControlPlane, expected: dict[str, list[int]]
+) -> None:
+    """The offer has room for one of two Mid pods; the other stays Pending."""
+    name, amounts = max(expected.items(), key=lambda item: item[1][2])
+    plane.kubectl("label", "node", name, f"kubernetes.io/hostname={name}", "--overwrite")
+
+    def create(pod_name: str) -> None:
+        requests: dict[str, Any] = {"kubernetes.io/mid-cpu": str(amounts[2] * 6 // 10)}
+        created = pod(pod_name, **requests)
+        created["spec"]["nodeSelector"] = {"kubernetes.io/hostname": name}
+        apply(plane, created)
+
+    def status(pod_name: str) -> Object:
+        pod_status: Object = named(plane, "pods")[pod_name]["status"]
+        return pod_status
+
+    create("fits")
+    await until(lambda: status("fits")["phase"] == "Running")
+    create("too-many")
+    reason = "Insufficient kubernetes.io/mid-cpu"
+    await until(lambda: reason in str(status("too-many").get("conditions")))
+    assert status("too-many")["phase"] == "Pending"
 
 
-def wanted(record: NodeResourcesRecord) -> Any:
-    (offer,) = offers_now(
-        [OfferCase(record.strategy, record, {}, (ABSENT,) * len(WRITTEN), 0.0)],
-        parse_time(record.as_of),
-    )
-    return offer
-
-
-async def mid_pods(plane: ControlPlane, expected: dict[str, list[int]]) -> None:
-    """One Mid pod is bound because of what the node offers, one too many stays Pending."""
-    on, amounts = max(expected.items(), key=lambda item: item[1][2])
-    half: dict[str, Any] = {"kubernetes.io/mid-cpu": str(amounts[2] * 6 // 10)}
-    for of in ("fits", "one-too-many"):
-        made = pod(of, **half)
-        made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": on}
-        plane.kubectl("label", "node", on, f"kubernetes.io/hostname={on}", "--overwrite")
-        apply(plane, made)
-        if of == "fits":
-            await until(lambda: phase(plane, "fits") == "Running")
-
-    def refused() -> bool:
-        (found,) = (p for p in items(plane, "pods") if p["metadata"]["name"] == "one-too-many")
-        said = [c.get("message", "") for c in found["status"].get("conditions", ())]
-        return any("Insufficient kubernetes.io/mid-cpu" in text for text in said)
-
-    await until(refused)
-    assert phase(plane, "one-too-many") == "Pending"
-
-
-def phase(plane: ControlPlane, name: str) -> str:
-    found = [p for p in items(plane, "pods") if p["metadata"]["name"] == name]
-    return str(found[0]["status"]["phase"]) if found else ""
-
-
-async def edits(
+async def assert_policy_edits_take_effect(
     plane: ControlPlane, settings: Settings, exporters: Exporters, colocation: dict[str, Any]
 ) -> None:
-    """An edit is in force within seconds of the next window, a broken one changes nothing."""
+    """A valid edit is in force with the next window, an invalid one changes nothing."""
     own = {"coldStartSamples": 3}
     name = settings.kubernetes.config_name
     less = {**colocation, "midCPUThresholdPercent": 1}
@@ -195,30 +178,13 @@ async def edits(
     await until(lambda: in_step(plane, settings), 10)
     await exporters.send(1)
     began = time.monotonic()
-    await until(lambda: all(a[2] == 320 for a in on_nodes(plane).values()), 15)
+    await until(lambda: all(a[2] == 320 for a in allocatable(plane).values()), 15)
     assert time.monotonic() - began < 15
-    before = on_nodes(plane)
+    before = allocatable(plane)
     write_policy(plane, name, colocation_config='{"enable": tru', springtide_config=own)
-
-    def told() -> bool:
-        events = items(plane, "events", "-n", "koordinator-system")
-        return any(
-            of["involvedObject"]["name"] == name and "not JSON" in of["message"] for of in events
-        )
-
-    await until(told, 10)
+    await until(lambda: "not JSON" in policy_event_text(plane, name), 10)
     await exporters.send(1)
     await asyncio.sleep(3)
-    after = on_nodes(plane)
+    after = allocatable(plane)
     assert all(a[2] == 320 for a in after.values())
     assert before.keys() == after.keys()
-
-
-async def stale(plane: ControlPlane, settings: Settings, colocation: dict[str, Any]) -> None:
-    """Without samples what was offered goes, at the time that the policy says."""
-    write_policy(
-        plane,
-        settings.kubernetes.config_name,
-        colocation_config={**colocation, "degradeTimeMinutes": 1, "updateTimeThresholdSeconds": 30},
-    )
-    await until(lambda: all(a == [ABSENT] * 4 for a in on_nodes(plane).values()), 120)

@@ -1,6 +1,7 @@
-"""Providers with the real API server: one of two works, by a Lease, as a service account that may
-do nothing else. metrics-server is a fake that stands before the API server, for there is no kubelet
-to be asked."""
+"""Providers with the real API server: a Lease decides which of two works.
+
+metrics-server is a fake in front of the API server, because there is no kubelet to ask.
+"""
 
 import asyncio
 import json
@@ -14,7 +15,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pipeline.errors import ControlPlaneError
 from pipeline.kube.api_access import api_access
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
@@ -23,9 +23,14 @@ from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.sample_rows import read_samples
-from tests.cluster.objects import items, messages
-from tests.cluster.test_watcher import by_token
-from tests.cluster.watching import Role
+from tests.cluster.objects import (
+    assert_forbidden,
+    messages,
+    named,
+    service_account,
+    service_account_token,
+)
+from tests.cluster.roles import Role
 from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -35,33 +40,33 @@ FLAGS = ("--kind", "metrics-server", "--window-seconds", "5", "--delay-seconds",
 
 
 def metrics(kind: str) -> dict[str, Any]:
-    """What a metrics-server would say, with a resolution of two seconds."""
+    """The answer of a metrics-server with a resolution of two seconds."""
     usage = {"cpu": "250m", "memory": "64Mi"}
-    told = {"timestamp": format_time(int(time.time()) // 2 * 2), "window": "2s"}
+    times = {"timestamp": format_time(int(time.time()) // 2 * 2), "window": "2s"}
     if kind == "nodes":
-        items = [{"metadata": {"name": name}, "usage": usage, **told} for name in ("m1", "m2")]
-        return {"kind": "NodeMetricsList", "items": items}
-    pod = {"metadata": {"name": "p", "namespace": "s"}, "containers": [{"usage": usage}], **told}
+        nodes = [{"metadata": {"name": name}, "usage": usage, **times} for name in ("m1", "m2")]
+        return {"kind": "NodeMetricsList", "items": nodes}
+    pod = {"metadata": {"name": "p", "namespace": "s"}, "containers": [{"usage": usage}], **times}
     return {"kind": "PodMetricsList", "items": [pod]}
 
 
 @asynccontextmanager
-async def with_fake_metrics_server(kubernetes: KubernetesSettings) -> AsyncIterator[str]:
-    """The URL of a way to the API server that gives the fake's answers for metrics.k8s.io to whom
-    the API server lets list them."""
-    behind = api_access(kubernetes)
-    connector = aiohttp.TCPConnector(ssl=behind.tls or True)
+async def fake_metrics_server(kubernetes: KubernetesSettings) -> AsyncIterator[str]:
+    """The URL of a proxy of the API server that answers for metrics.k8s.io if the API server
+    permits the request."""
+    access = api_access(kubernetes)
+    connector = aiohttp.TCPConnector(ssl=access.tls or True)
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def handle(request: web.Request) -> web.Response:
             headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Accept")}
             headers["Content-Type"] = request.content_type
             async with session.request(
-                request.method, behind.server + request.path_qs, headers=headers,
+                request.method, access.server + request.path_qs, headers=headers,
                 data=await request.read(),
             ) as answer:  # fmt: skip
                 status, body = answer.status, await answer.read()
-            # Nobody serves the group here: who may list it is told that there is none.
+            # The API server does not serve the group: a permitted request gets 404.
             if request.path.startswith("/apis/metrics.k8s.io/v1beta1/") and status == 404:
                 status, body = 200, json.dumps(metrics(request.path.rpartition("/")[2])).encode()
             return web.Response(status=status, body=body, content_type="application/json")
@@ -77,26 +82,17 @@ async def with_fake_metrics_server(kubernetes: KubernetesSettings) -> AsyncItera
             await runner.cleanup()
 
 
-def through(account: Path, url: str, path: Path) -> Path:
-    """The kubeconfig of `account` by this way."""
-    tree = json.loads(account.read_text())
-    tree["clusters"][0]["cluster"] = {"server": url}
-    path.write_text(json.dumps(tree))
-    return path
-
-
 def holder(plane: ControlPlane) -> str:
-    for lease in items(plane, "leases", "-n", "springtide-system"):
-        if lease["metadata"]["name"] == "springtide-provider":
-            return str(lease["spec"].get("holderIdentity") or "")
-    return ""
+    leases = named(plane, "leases", "-n", "springtide-system")
+    spec = leases.get("springtide-provider", {}).get("spec", {})
+    return str(spec.get("holderIdentity") or "")
 
 
-async def test_one_of_two_works_with_the_rights_of_its_account_and_the_other_takes_over(
+async def test_one_of_two_providers_works_with_its_permissions_and_the_other_takes_over(
     plane: ControlPlane, settings: Settings, project: Path, tmp_path: Path
 ) -> None:
-    plane.kubectl("apply", "-f", str(project / "deploy" / "rbac" / "provider.yaml"))
-    account = by_token(plane, "springtide-provider", tmp_path / "account")
+    service_account(plane, "provider", project)
+    account = service_account_token(plane, "springtide-provider", tmp_path / "account")
     kafka = settings.kafka
     pod = PodRecord(node="m1", uid="u", cgroup_uid="u", namespace="s", name="p")
     async with open_producer(kafka, "test") as producer:
@@ -109,40 +105,33 @@ async def test_one_of_two_works_with_the_rights_of_its_account_and_the_other_tak
     async def more_than(count: int) -> bool:
         return len(await windows()) > count
 
-    async with with_fake_metrics_server(settings.kubernetes) as url:
-        kubernetes = KubernetesSettings(kubeconfig=through(account, url, tmp_path / "way"))
+    async with fake_metrics_server(settings.kubernetes) as url:
+        tree = json.loads(account.read_text())
+        tree["clusters"][0]["cluster"] = {"server": url}
+        (tmp_path / "proxied").write_text(json.dumps(tree))
+        kubernetes = KubernetesSettings(kubeconfig=tmp_path / "proxied")
         own = Settings(kafka=kafka, kubernetes=kubernetes)
         with Role("provider", own, *FLAGS) as first:
             await until(lambda: holder(plane), 60)
-            led_by = holder(plane)
+            leader = holder(plane)
             with Role("provider", own, *FLAGS) as second:
                 await until(lambda: more_than(5), 60)
                 assert "standing by" in second.text()
-                # One wrote, and each window once.
-                assert len(set(await windows())) == len(await windows())
+                # Only the leader wrote, and each window once.
+                assert len({*await windows()}) == len(await windows())
                 assert await asyncio.to_thread(first.stop) == 0
                 assert "lease lost" not in first.text()
-                await until(lambda: holder(plane) not in ("", led_by), 60)
+                await until(lambda: holder(plane) not in ("", leader), 60)
                 written = len(await windows())
                 await until(lambda: more_than(written + 2), 60)
                 assert await asyncio.to_thread(second.stop) == 0
-    sample = read_samples((await messages(kafka, SAMPLES))[-1].value)
-    assert sample.header.machine_id == ""
-    rows = {
-        (read.header.node, row["kind"]): row
-        for message in await messages(kafka, SAMPLES)
-        for read in [read_samples(message.value)]
-        for row in read.rows
-    }
+    samples = [read_samples(message.value) for message in await messages(kafka, SAMPLES)]
+    assert samples[-1].header.machine_id == ""
+    rows = {(s.header.node, row["kind"]): row for s in samples for row in s.rows}
     assert rows["m1", "pod"]["id"] == "u"
     assert rows["m1", "pod"]["cpu_cores_avg"] == rows["m1", "node"]["cpu_cores_avg"] == 0.25
     assert rows["m2", "node"]["memory_bytes_avg"] == 64 * 2**20
-    for denied in (
-        ["get", "pods"],
-        ["get", "nodes"],
-        ["get", "secrets"],
-        ["get", "leases", "-n", "springtide-system"],
-        ["delete", "lease", "springtide-provider", "-n", "springtide-system"],
-    ):
-        with pytest.raises(ControlPlaneError, match="orbidden"):
-            plane.kubectl(*denied, user=account)
+    assert_forbidden(
+        plane, account, "get pods", "get nodes", "get secrets", "get leases -n springtide-system",
+        "delete lease springtide-provider -n springtide-system",
+    )  # fmt: skip

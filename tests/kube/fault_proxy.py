@@ -1,40 +1,40 @@
-"""A proxy in front of an API server that fails as networks and busy servers do, by a seed.
+"""A proxy of an API server that fails as networks and busy servers do, reproducibly by a seed.
 
-It answers 409, 410, 429, 500 and 504 in the server's place, does what it is asked and then says
-nothing of it, cuts watches off, and lets answers wait. Never more often than `share` of requests,
-never once `is_fair` is set.
+It answers 409, 410, 429, 500 and 504 without asking the server, forwards requests and drops the
+answer, cuts watches, and delays answers.
 """
 
 import asyncio
+import json
 import random
 import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
-_HOP = {
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "transfer-encoding",
-    "content-encoding",
-}
+from pipeline.local.control_plane import ControlPlane
+
+_HOP_BY_HOP = {
+    "connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding",
+}  # fmt: skip
 
 
 class FaultProxy:
-    """`url` stands for the server; `faults` counts what was done to whom, `writes` what the server
-    took; `attempts` are all that were made to change something, and when."""
+    """Fails at most `share` of requests, and none once `is_fair` is set.
 
-    def __init__(self, server: str, certificate: Path, key: Path, ca: Path, *, seed: int) -> None:
-        self._server = server
-        self._tls = ssl.create_default_context(cafile=ca)
-        self._tls.load_cert_chain(certificate, key)
+    `faults` counts by method and kind, `writes` the changes that the server accepted by method and
+    path; `attempts` are all requests to change something, with their times.
+    """
+
+    def __init__(self, plane: ControlPlane, *, seed: int) -> None:
+        self._server = plane.server
+        user = json.loads(plane.kubeconfig().read_text())["users"][0]["user"]
+        self._tls = ssl.create_default_context(cafile=plane.certificate_authority)
+        self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
         self._rng = random.Random(seed)
         self._left: dict[tuple[int | str, ...], list[int | str]] = {}
         self.share = 0.2
@@ -47,7 +47,7 @@ class FaultProxy:
 
     @property
     def kinds(self) -> set[str]:
-        """Every kind of fault there was, whatever the method."""
+        """The kinds of faults so far, without their methods."""
         return {fault.split()[1] for fault in self.faults}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -63,7 +63,7 @@ class FaultProxy:
         try:
             return await self._pass_on(request, kind)
         except aiohttp.ClientError:
-            # The server is away, or went away: so does the connection.
+            # The server is unavailable: drop the connection.
             if request.transport is not None:
                 request.transport.abort()
             raise web.HTTPBadGateway from None
@@ -72,13 +72,13 @@ class FaultProxy:
         if self.is_fair or self._rng.random() >= self.share:
             return None
         if request.query.get("watch"):
-            return self._one_of(410, 429, 500, "slow")
+            return self._draw(410, 429, 500, "slow")
         if request.method == "GET":
-            return self._one_of(410, 429, 500, 504, "slow", "silent")
-        return self._one_of(409, 429, 500, 504, "slow", "silent")
+            return self._draw(410, 429, 500, 504, "slow", "silent")
+        return self._draw(409, 429, 500, 504, "slow", "silent")
 
-    def _one_of(self, *kinds: int | str) -> int | str:
-        """Each of them once, in any order, before one comes again."""
+    def _draw(self, *kinds: int | str) -> int | str:
+        """Draw without replacement; start over when all kinds were drawn."""
         if not (left := self._left.setdefault(kinds, [])):
             left.extend(self._rng.sample(kinds, len(kinds)))
         return left.pop()
@@ -92,7 +92,7 @@ class FaultProxy:
 
     async def _pass_on(self, request: web.Request, kind: int | str | None) -> web.StreamResponse:
         assert self.session is not None
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP}
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
         async with self.session.request(
             request.method, self._server + str(request.rel_url), headers=headers,
             data=await request.read(), ssl=self._tls,
@@ -104,29 +104,27 @@ class FaultProxy:
                 if request.transport is not None:
                     request.transport.abort()
                 raise web.HTTPInternalServerError
-            found = web.StreamResponse(status=answer.status)
-            found.content_type = "application/json"
-            await found.prepare(request)
-            # No watch lasts long.
-            cut = request.query.get("watch") and not self.is_fair
-            left = self._rng.randrange(3000) if cut else None
+            response = web.StreamResponse(status=answer.status)
+            response.content_type = "application/json"
+            await response.prepare(request)
+            # Cut every watch after some bytes.
+            is_cut = request.query.get("watch") and not self.is_fair
+            left = self._rng.randrange(3000) if is_cut else None
             async for piece in answer.content.iter_any():
                 if left is not None and len(piece) >= left:
-                    await found.write(piece[:left])
+                    await response.write(piece[:left])
                     if request.transport is not None:
                         request.transport.abort()
                     break
                 left = None if left is None else left - len(piece)
-                await found.write(piece)
-            return found
+                await response.write(piece)
+            return response
 
 
 @asynccontextmanager
-async def fault_proxy(
-    server: str, certificate: Path, key: Path, ca: Path, *, seed: int
-) -> AsyncIterator[FaultProxy]:
-    """A proxy on a free port of this machine."""
-    proxy = FaultProxy(server, certificate, key, ca, seed=seed)
+async def fault_proxy(plane: ControlPlane, *, seed: int) -> AsyncIterator[FaultProxy]:
+    """A proxy of the control plane's API server on a free port, as its administrator."""
+    proxy = FaultProxy(plane, seed=seed)
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", proxy.handle)
     runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)

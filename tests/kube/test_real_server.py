@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,12 +39,7 @@ async def api(plane: ControlPlane) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def proxy(plane: ControlPlane) -> AsyncIterator[FaultProxy]:
-    config = json.loads(plane.kubeconfig().read_text())
-    user = config["users"][0]["user"]
-    async with fault_proxy(
-        plane.server, Path(user["client-certificate"]), Path(user["client-key"]),
-        plane.certificate_authority, seed=1,
-    ) as proxy:  # fmt: skip
+    async with fault_proxy(plane, seed=1) as proxy:
         yield proxy
 
 
@@ -54,14 +48,14 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 async def test_an_object_is_created_changed_and_deleted(api: Api) -> None:
-    made = await api.create(MAPS, config_map("one", a="1"))
+    created = await api.create(MAPS, config_map("one", a="1"))
     with pytest.raises(ConflictError, match="already exists"):
         await api.create(MAPS, config_map("one"))
-    found = await api.patch(f"{MAPS}/one", {"data": {"a": None, "b": "2"}})
-    assert found["data"] == {"b": "2"}
+    patched = await api.patch(f"{MAPS}/one", {"data": {"a": None, "b": "2"}})
+    assert patched["data"] == {"b": "2"}
     with pytest.raises(ConflictError, match="modified"):
-        await api.replace(f"{MAPS}/one", {**made, "data": {"c": "3"}})
-    stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {}}
+        await api.replace(f"{MAPS}/one", {**created, "data": {"c": "3"}})
+    stale = {"metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}, "data": {}}
     with pytest.raises(ConflictError):
         await api.patch(f"{MAPS}/one", stale)
     await api.delete(f"{MAPS}/one")
@@ -70,7 +64,7 @@ async def test_an_object_is_created_changed_and_deleted(api: Api) -> None:
         await api.get(f"{MAPS}/one")
 
 
-async def test_a_forbidden_request_names_the_missing_right(plane: ControlPlane) -> None:
+async def test_a_forbidden_request_names_the_missing_permission(plane: ControlPlane) -> None:
     settings = KubernetesSettings(kubeconfig=plane.kubeconfig("nobody"))
     async with open_api(settings, SystemClock()) as api:
         with pytest.raises(ForbiddenError, match='"nobody" cannot list resource "pods"') as raised:
@@ -86,7 +80,7 @@ async def test_without_a_server_the_error_says_what_to_set(tmp_path: Path) -> No
 
 
 class Mirror:
-    """What one knows who follows: the names of ConfigMaps and their data."""
+    """The data of ConfigMaps by name, as a follower of a list-watch knows them."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
@@ -99,27 +93,26 @@ class Mirror:
                 case Began():
                     self._seen = set()
                 case Page(objects):
-                    for of in map(self._read, objects):
-                        self._seen.add(of)
+                    self._seen.update(map(self._read, objects))
                 case Complete():
                     self.lists += 1
                     self.known = {n: d for n, d in self.known.items() if n in self._seen}
-                case Changed(of, is_gone):
-                    name = self._read(of)
+                case Changed(encoded, is_deleted):
+                    name = self._read(encoded)
                     self._seen.add(name)
-                    if is_gone:
+                    if is_deleted:
                         del self.known[name]
 
     def _read(self, raw: msgspec.Raw) -> str:
-        of = msgspec.json.decode(raw)
-        name: str = of["metadata"]["name"]
-        self.known[name] = of.get("data")
+        document = msgspec.json.decode(raw)
+        name: str = document["metadata"]["name"]
+        self.known[name] = document.get("data")
         return name
 
 
-async def wanted(api: Api) -> dict[str, Any]:
-    found = await api.get(MAPS)
-    return {of["metadata"]["name"]: of.get("data") for of in found["items"]}
+async def data_by_name(api: Api) -> dict[str, Any]:
+    items = (await api.get(MAPS))["items"]
+    return {item["metadata"]["name"]: item.get("data") for item in items}
 
 
 async def test_a_watch_has_all_objects_in_pages_and_in_changes(api: Api) -> None:
@@ -128,12 +121,12 @@ async def test_a_watch_has_all_objects_in_pages_and_in_changes(api: Api) -> None
     mirror = Mirror()
     following = asyncio.create_task(mirror.run(api))
     await until(lambda: mirror.lists)
-    assert mirror.known == await wanted(api)
+    assert mirror.known == await data_by_name(api)
     await api.delete(f"{MAPS}/m3")
     await api.patch(f"{MAPS}/m4", {"data": {"i": "new"}})
     await api.create(MAPS, config_map("m9"))
-    there = await wanted(api)
-    await until(lambda: mirror.known == there)
+    expected = await data_by_name(api)
+    await until(lambda: mirror.known == expected)
     assert mirror.lists == 1
     await cancel_tasks(following)
     for i in (0, 1, 2, 4, 5, 6, 7, 9):
@@ -156,15 +149,15 @@ async def test_faults_in_between_do_not_change_the_result(
             if i % 5 == 0:
                 await api.delete(f"{MAPS}/{name}")
             if i == 60:
-                # Everything that is watched is cut off, and some of it lost meanwhile.
+                # All watches break, and miss some changes.
                 plane.api.kill()
                 plane.api.start()
                 plane.wait_ready(time.monotonic() + 60)
             await asyncio.sleep(0.02)
         proxy.is_fair = True
-        there = await wanted(api)
+        expected = await data_by_name(api)
         for mirror in mirrors:
-            await until(lambda mirror=mirror: mirror.known == there)
+            await until(lambda mirror=mirror: mirror.known == expected)
         await cancel_tasks(*following)
 
 
@@ -173,16 +166,16 @@ async def test_one_process_leads_and_the_next_takes_over(api: Api) -> None:
     led: list[str] = []
     stop = asyncio.Event()
 
-    def one(name: str, *, ends: bool) -> "asyncio.Task[None]":
+    def start(name: str, *, ends: bool) -> "asyncio.Task[None]":
         async def work() -> None:
             led.append(name)
             await (stop.wait() if ends else asyncio.sleep(3600))
 
         return asyncio.create_task(Lease(api, "springtide-system", "try", name, terms).lead(work))
 
-    first = one("first", ends=False)
+    first = start("first", ends=False)
     await until(lambda: led == ["first"])
-    second = one("second", ends=True)
+    second = start("second", ends=True)
     await asyncio.sleep(4.0)
     assert led == ["first"]
     await cancel_tasks(first)
@@ -201,26 +194,26 @@ async def test_a_leader_that_cannot_renew_stops_before_another_starts(
 ) -> None:
     terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
     proxy.is_fair = True
-    at_work: set[str] = set()
-    both = False
+    working: set[str] = set()
+    have_overlapped = False
 
-    def one(api: Api, name: str) -> "asyncio.Task[None]":
+    def start(api: Api, name: str) -> "asyncio.Task[None]":
         async def work() -> None:
-            nonlocal both
-            at_work.add(name)
-            both = both or len(at_work) > 1
+            nonlocal have_overlapped
+            working.add(name)
+            have_overlapped = have_overlapped or len(working) > 1
             try:
                 await asyncio.sleep(3600)
             finally:
-                at_work.discard(name)
+                working.discard(name)
 
         return asyncio.create_task(Lease(api, "springtide-system", "cut", name, terms).lead(work))
 
     async with open_api(as_admin(plane, proxy.url), SystemClock()) as faulty:
-        first = one(faulty, "first")
-        await until(lambda: at_work == {"first"})
-        second = one(api, "second")
+        first = start(faulty, "first")
+        await until(lambda: working == {"first"})
+        second = start(api, "second")
         proxy.is_fair, proxy.share = False, 1.0
-        await until(lambda: at_work == {"second"})
+        await until(lambda: working == {"second"})
         await cancel_tasks(first, second)
-    assert not both
+    assert not have_overlapped

@@ -34,7 +34,7 @@ from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from tests.cluster.objects import latest, messages
-from tests.cluster.watching import worker
+from tests.cluster.roles import worker
 from tests.processes import until
 from tests.providers import machines
 from tests.providers.conftest import HASH, OTHER_UID, UID, WINDOW_SECONDS

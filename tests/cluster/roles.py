@@ -1,5 +1,6 @@
-"""A watcher as a process, and what the topics must say after it."""
+"""Roles as processes, and the topics that a watcher must have written."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.process_guard import die_with_parent
@@ -21,7 +22,8 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 from pipeline.topics.workloads import workload_key
-from tests.cluster.objects import items, latest
+from tests.cluster.objects import items, latest, named
+from tests.processes import until
 
 _KINDS = {
     "Deployment": "deployments",
@@ -34,21 +36,23 @@ _KINDS = {
 
 
 class Role:
-    """A process of the command `role`, which ends with the test."""
+    """A process of a role; leaving the context terminates it."""
 
     def __init__(self, role: str, settings: Settings, *flags: str) -> None:
         kafka, kubernetes = settings.kafka, settings.kubernetes
         self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log")[1])
-        told = {
+        values = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.topic_prefix": kafka.topic_prefix,
             "kafka.partitions": kafka.partitions,
-            "kubernetes.kubeconfig": kubernetes.kubeconfig,
+            "kubernetes.kubeconfig": kubernetes.kubeconfig or "",
             "kubernetes.config_name": kubernetes.config_name,
             "watcher.metrics_port": 0,
             "actuator.metrics_port": 0,
+            "evictor.metrics_port": 0,
+            "worker.metrics_port": 0,
         }
-        environment = os.environ | {variable_name(key): str(of) for key, of in told.items()}
+        environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
         argv = [sys.executable, "-m", "pipeline.cli.main", role, *flags]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -71,11 +75,15 @@ class Role:
     def text(self) -> str:
         return self.log.read_text()
 
-    def __enter__(self) -> "Role":
+    async def logs(self, text: str, count: int = 1, seconds: float = 60) -> None:
+        """Return when the log has the text at least `count` times."""
+        await until(lambda: self.text().count(text) >= count, seconds)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # So that its lease is free for the next one.
+        # A clean end releases the lease.
         self._process.terminate()
         try:
             self._process.wait(15)
@@ -83,48 +91,39 @@ class Role:
             self.kill()
 
 
-def wanted(plane: ControlPlane, name: str) -> dict[str, dict[str, bytes]]:
-    """What each topic must say, from what kubectl says; `name` is that of the ConfigMap."""
-    listing = items(plane, "configmaps", "-n", "koordinator-system")
-    data = next((of.get("data", {}) for of in listing if of["metadata"]["name"] == name), None)
-    policies, _ = load_policies(data)
-    nodes = [with_policy(node_record(of), policies)[0] for of in items(plane, "nodes")]
-    pods = [pod_record(of) for of in items(plane, "pods", "-A")]
+@contextmanager
+def worker(settings: Settings) -> Iterator[None]:
+    """A worker, which is killed at the end."""
+    with Role("worker", settings, "--no-supervise", "--id", settings.kafka.topic_prefix) as role:
+        try:
+            yield
+        finally:
+            role.kill()
+
+
+def expected_topics(plane: ControlPlane, config_map: str) -> dict[str, dict[str, bytes]]:
+    """The newest records of each topic that follow from the objects that kubectl prints."""
+    policy = named(plane, "configmaps", "-n", "koordinator-system").get(config_map, {})
+    policies, _ = load_policies(policy.get("data"))
+    nodes = [with_policy(node_record(item), policies)[0] for item in items(plane, "nodes")]
+    pods = [pod_record(item) for item in items(plane, "pods", "-A")]
     workloads: dict[str, bytes] = {}
     for kind, plural in _KINDS.items():
-        for of in items(plane, plural, "-A"):
-            record = read_workload(json.dumps(of).encode(), kind)
+        for item in items(plane, plural, "-A"):
+            record = read_workload(json.dumps(item).encode(), kind)
             key = workload_key(record.namespace, kind, record.name).decode()
             workloads[key] = encode_json(record)
     return {
-        NODES.name: {of.node: encode_json(of) for of in nodes},
-        PODS.name: {pod_key(of.node, of.uid).decode(): encode_json(of) for of in pods},
+        NODES.name: {record.node: encode_json(record) for record in nodes},
+        PODS.name: {pod_key(pod.node, pod.uid).decode(): encode_json(pod) for pod in pods},
         WORKLOADS.name: workloads,
     }
 
 
-async def said(settings: Settings) -> dict[str, Any]:
-    """What each topic says."""
-    return {topic.name: await latest(settings.kafka, topic) for topic in (NODES, PODS, WORKLOADS)}
-
-
 async def in_step(plane: ControlPlane, settings: Settings) -> bool:
-    """Whether the topics say what the cluster says."""
-    return await said(settings) == wanted(plane, settings.kubernetes.config_name)
-
-
-@contextmanager
-def worker(settings: Settings) -> Iterator[None]:
-    kafka = settings.kafka
-    argv = [
-        *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
-        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
-        *("--partitions", str(kafka.partitions), "--metrics-port", "0", "--id", kafka.topic_prefix),
-    ]
-    with Path(os.devnull).open("w") as nothing:
-        process = subprocess.Popen(argv, stdout=nothing, stderr=nothing, preexec_fn=die_with_parent)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    """Whether the topics agree with the cluster."""
+    actual: dict[str, Any] = {
+        topic.name: await latest(settings.kafka, topic) for topic in (NODES, PODS, WORKLOADS)
+    }
+    name = settings.kubernetes.config_name
+    return actual == await asyncio.to_thread(expected_topics, plane, name)

@@ -1,4 +1,4 @@
-"""Samples of the nodes of a control plane: what recorded machines used, as if pods had."""
+"""Samples of the nodes of a control plane, with the usage of recorded machines."""
 
 import json
 import time
@@ -31,23 +31,24 @@ STEPS = len(SERIES[0]["cpu_millicores"])
 _EPOCH = 1_700_000_000_000
 
 
-def used_by(pod: str, step: int) -> tuple[float, float]:
-    """Cores and bytes of a pod in a step: those of the series that its number names."""
-    of = SERIES[int(pod.partition("-")[0].removeprefix("s")) % len(SERIES)]
-    at = step % STEPS
-    return of["cpu_millicores"][at] / 1000, of["memory_mebibytes"][at] * 2.0**20
+def usage_of(pod: str, step: int) -> tuple[float, float]:
+    """Cores and bytes of a pod in a step, from the series with the pod's number."""
+    series = SERIES[int(pod.partition("-")[0].removeprefix("s")) % len(SERIES)]
+    index = step % STEPS
+    return series["cpu_millicores"][index] / 1000, series["memory_mebibytes"][index] * 2.0**20
 
 
 class Exporters:
-    """The exporters of all nodes: windows on the grid, the newest of which ended just now."""
+    """The exporters of all nodes. The last of `windows` windows ended just now."""
 
     def __init__(self, plane: ControlPlane, kafka: KafkaSettings, *, windows: int) -> None:
         self._kafka = kafka
         self._pods: dict[str, dict[str, str]] = {}
         for pod in items(plane, "pods", "-A"):
-            on = pod["spec"].get("nodeName")
-            if on and pod["status"]["phase"] == "Running":
-                self._pods.setdefault(on, {})[pod["metadata"]["uid"]] = pod["metadata"]["name"]
+            node_name = pod["spec"].get("nodeName")
+            if node_name and pod["status"]["phase"] == "Running":
+                names = self._pods.setdefault(node_name, {})
+                names[pod["metadata"]["uid"]] = pod["metadata"]["name"]
         for node in items(plane, "nodes"):
             self._pods.setdefault(node["metadata"]["name"], {})
         now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
@@ -55,11 +56,11 @@ class Exporters:
         self.step = 0
 
     async def send(self, windows: int) -> None:
-        """The next windows of every node."""
-        producer = AIOKafkaProducer(**client_options(self._kafka), acks="all", linger_ms=20)
-        await producer.start()
-        try:
-            topic = SAMPLES.full_name(self._kafka.topic_prefix)
+        """Send the next windows of every node."""
+        topic = SAMPLES.full_name(self._kafka.topic_prefix)
+        async with AIOKafkaProducer(
+            **client_options(self._kafka), acks="all", linger_ms=20
+        ) as producer:
             for _ in range(windows):
                 for node, pods in sorted(self._pods.items()):
                     await producer.send(
@@ -70,12 +71,10 @@ class Exporters:
                     )
                 self.step += 1
             await producer.flush()
-        finally:
-            await producer.stop()
 
-    def end_of(self, step: int) -> str:
-        """When the window before this step ended, as records have it."""
-        return format_time((self._first_ms + (step - 1) * WINDOW_SECONDS * 1000) / 1000)
+    def last_end(self) -> str:
+        """The end of the newest window that was sent, as records have it."""
+        return format_time((self._first_ms + (self.step - 1) * WINDOW_SECONDS * 1000) / 1000)
 
     def _sample(self, node: str, pods: dict[str, str]) -> bytes:
         end_ms = self._first_ms + self.step * WINDOW_SECONDS * 1000
@@ -83,19 +82,19 @@ class Exporters:
             node=node, machine_id=f"m-{node}", boot_id="b", epoch=_EPOCH, sequence=self.step,
             window_start_ms=end_ms - WINDOW_SECONDS * 1000, window_end_ms=end_ms,
         )  # fmt: skip
-        used = {uid: used_by(name, self.step) for uid, name in pods.items()}
+        usage = {uid: usage_of(name, self.step) for uid, name in pods.items()}
         system = (0.25, 2.0**30)
-        whole = [sum(of) for of in zip(*used.values(), system, strict=True)]
+        total = [sum(amounts) for amounts in zip(*usage.values(), system, strict=True)]
         capacity = {"capacity_cpu_cores": 32.0, "capacity_memory_bytes": 128 * 2.0**30}
         rows: list[Row] = [
-            {"kind": "node", "id": "", **_usage(*whole), **capacity},
-            {"kind": "tier", "id": SYSTEM_TIER, **_usage(*system)},
-            *({"kind": "pod", "id": uid, **_usage(*of)} for uid, of in used.items()),
+            {"kind": "node", "id": "", **_columns(*total), **capacity},
+            {"kind": "tier", "id": SYSTEM_TIER, **_columns(*system)},
+            *({"kind": "pod", "id": uid, **_columns(*pair)} for uid, pair in usage.items()),
         ]
         return encode_samples(SampleBatch(header, rows))
 
 
-def _usage(cores: float, size: float) -> Row:
+def _columns(cores: float, size: float) -> Row:
     return {
         "coverage": 1.0,
         **{f"cpu_cores_{name}": cores for name in STATISTICS},

@@ -1,4 +1,4 @@
-"""What the model agent would publish of nodes, without one."""
+"""Records of `springtide.resources`, as the model agent would publish them."""
 
 import random
 import time
@@ -15,8 +15,9 @@ from pipeline.topics.registry import RESOURCES
 from pipeline.topics.resource_amounts import Resources
 
 
-class Results:
-    """What the model agent would publish of nodes: other amounts each time."""
+class ResourceResults:
+    """Publishes other amounts with each record. `last` has the newest amounts of each node, in the
+    order of `amounts_on`."""
 
     def __init__(self, settings: Settings, seed: int) -> None:
         self._kafka = settings.kafka
@@ -43,5 +44,7 @@ class Results:
             key=name.encode(), value=encode_json(record),
             partition=partition_of(name, self._kafka.partitions),
         )  # fmt: skip
-        of = [batch.cpu_millicores, batch.memory_bytes, mid.cpu_millicores, mid.memory_bytes]
-        self.last[name] = [amount or 0 for amount in of]
+        amounts = (
+            batch.cpu_millicores, batch.memory_bytes, mid.cpu_millicores, mid.memory_bytes,
+        )  # fmt: skip
+        self.last[name] = [amount or 0 for amount in amounts]

@@ -45,16 +45,10 @@ def test_directory_with_pods_is_refused(path: str, parent: str) -> None:
 
 @pytest.mark.parametrize(
     "application",
-    [
-        app("Kubepods", "web"),
-        app("KubepodsBesteffort", "cache/nginx"),
-        app(path="kubepods-not"),
-        app(path="kubepods/web"),
-        app(path="kubelet.slice"),
-        app(path="web/pod1234"),
-        HostApplication(name="x", qos="LS"),
-    ],
-)
+    [app("Kubepods", "web"), app("KubepodsBesteffort", "cache/nginx"), app(path="kubepods-not"),
+     app(path="kubepods/web"), app(path="kubelet.slice"), app(path="web/pod1234"),
+     HostApplication(name="x", qos="LS")],
+)  # fmt: skip
 def test_separate_directory_is_accepted(application: HostApplication) -> None:
     check_host_apps([application, app(path="elsewhere", name="y")], Driver, "")
 

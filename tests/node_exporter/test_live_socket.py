@@ -88,18 +88,9 @@ async def test_clock_set_back_discards_earlier_collections(server: LiveServer) -
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"garbage\n",
-        b"\xff\xfe\n",
-        b"[]\n",
-        b'{"seconds": "x"}\n',
-        b"{}\n",
-        b'{"seconds": 1, "more": 2}\n',
-        b"x" * 100_000,
-        b'{"seconds": 1',
-        b"[" * 900 + b"\n",
-    ],
-)
+    [b"garbage\n", b"\xff\xfe\n", b"[]\n", b'{"seconds": "x"}\n', b"{}\n",
+     b'{"seconds": 1, "more": 2}\n', b"x" * 100_000, b'{"seconds": 1', b"[" * 900 + b"\n"],
+)  # fmt: skip
 async def test_invalid_request_gets_an_error_and_the_next_client_a_response(
     server: LiveServer, line: bytes
 ) -> None:

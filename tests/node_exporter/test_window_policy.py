@@ -29,14 +29,9 @@ def test_tombstone_has_no_report_interval() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        b"",
-        b"{",
-        b"\xff",
-        b'{"version":2,"node":"n1"}',
-        b'{"version":1,"node":"n1","strategy":{"report_interval_seconds":"often"}}',
-    ],
-)
+    [b"", b"{", b"\xff", b'{"version":2,"node":"n1"}',
+     b'{"version":1,"node":"n1","strategy":{"report_interval_seconds":"often"}}'],
+)  # fmt: skip
 def test_invalid_record_is_refused(value: bytes) -> None:
     with pytest.raises(RecordError):
         report_interval_seconds(value)

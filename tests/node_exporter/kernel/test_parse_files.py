@@ -97,15 +97,12 @@ def test_invalid_cpu_list_is_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        PRESSURE + PRESSURE,
-        b"some avg10=nan avg60=0.00 avg300=0.00 total=1\n",
-        b"some avg10=-1.0 avg60=0.00 avg300=0.00 total=1\n",
-        b"some avg10=0.00 avg60=0.00 avg300=0.00\n",
-        b"most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
-        b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
-    ],
-)
+    [PRESSURE + PRESSURE, b"some avg10=nan avg60=0.00 avg300=0.00 total=1\n",
+     b"some avg10=-1.0 avg60=0.00 avg300=0.00 total=1\n",
+     b"some avg10=0.00 avg60=0.00 avg300=0.00\n",
+     b"most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+     b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"],
+)  # fmt: skip
 def test_invalid_pressure_file_is_refused(text: bytes) -> None:
     with pytest.raises(KernelFileError):
         parse_files.pressure(text)

@@ -1,7 +1,6 @@
 """The base class of features that write annotations and labels of Nodes."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -10,8 +9,6 @@ from actuators.cluster.feature import NODES_WATCH, Context, Feature, Follower, W
 from actuators.cluster.write_queue import Write, decode_answer
 from pipeline.errors import KubernetesError, NotFoundError
 from pipeline.kube.api_client import MERGE
-
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class _Metadata(msgspec.Struct):
@@ -36,41 +33,19 @@ class NodeMarks(Feature):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        # Marks by field of the metadata and key.
-        self._wanted: dict[str, dict[tuple[str, str], str]] = {}
-        self._actual: dict[str, dict[tuple[str, str], str]] = {}
+        self._wanted: dict[str, dict[str, str]] = {}
+        self._actual: dict[str, dict[str, str]] = {}
         self._changed: dict[str, None] = {}
         self._listed: set[str] = set()
 
-    def want(
-        self,
-        name: str,
-        *,
-        annotations: Mapping[str, str] = _NONE,
-        labels: Mapping[str, str] = _NONE,
-    ) -> None:
-        """Set all marks that a Node should have; it loses the other marks of this feature."""
-        wanted = self._owned(annotations, labels)
-        if len(wanted) < len(annotations) + len(labels):
-            raise ValueError(f"{type(self).__name__} must declare its annotations and labels")
-        self._wanted[name] = wanted
-        if not wanted:
+    def want(self, name: str, marks: Mapping[str, str]) -> None:
+        """Set all annotations and labels of this feature that a Node should have, by key."""
+        if undeclared := marks.keys() - {*self.annotations, *self.labels}:
+            raise ValueError(f"{type(self).__name__} does not declare {', '.join(undeclared)}")
+        self._wanted[name] = dict(marks)
+        if not marks:
             del self._wanted[name]
         self._changed[name] = None
-
-    def _owned(
-        self, annotations: Mapping[str, str], labels: Mapping[str, str]
-    ) -> dict[tuple[str, str], str]:
-        fields = (
-            ("annotations", self.annotations, annotations),
-            ("labels", self.labels, labels),
-        )
-        return {
-            (field, key): marks[key]
-            for field, keys, marks in fields
-            for key in keys
-            if key in marks
-        }
 
     # -- the API server
 
@@ -86,7 +61,8 @@ class NodeMarks(Feature):
 
     def _observe(self, node: _Metadata) -> None:
         self._listed.add(node.name)
-        actual = self._owned(node.annotations or {}, node.labels or {})
+        fields = (self.annotations, node.annotations or {}), (self.labels, node.labels or {})
+        actual = {key: marks[key] for keys, marks in fields for key in keys if key in marks}
         if actual != self._actual.get(node.name):
             self._actual[node.name] = actual
             self._changed[node.name] = None
@@ -111,14 +87,13 @@ class NodeMarks(Feature):
 
     def _difference(self, name: str) -> dict[str, dict[str, str | None]]:
         """The patch of a Node's metadata; empty if there is nothing to change, or no Node."""
-        patch: dict[str, dict[str, str | None]] = {}
         actual, wanted = self._actual.get(name), self._wanted.get(name, {})
-        if actual is not None:
-            for field, key in actual | wanted:
-                value = wanted.get((field, key))
-                if value != actual.get((field, key)):
-                    patch.setdefault(field, {})[key] = value
-        return patch
+        if actual is None or actual == wanted:
+            return {}
+        changes = {k: wanted.get(k) for k in actual | wanted if wanted.get(k) != actual.get(k)}
+        fields = {"annotations": self.annotations, "labels": self.labels}
+        parts = {f: {k: changes[k] for k in keys if k in changes} for f, keys in fields.items()}
+        return {field: part for field, part in parts.items() if part}
 
     def _write(self, name: str) -> Write:
         async def execute() -> None:
@@ -134,7 +109,5 @@ class NodeMarks(Feature):
         return Write(execute, on_failure)
 
     async def _patch(self, name: str, metadata: Mapping[str, Any]) -> bytes:
-        path = f"/api/v1/nodes/{name}/status"
-        return await self._api.request(
-            "PATCH", path, body={"metadata": metadata}, kind=MERGE, attempts=1
-        )
+        path, body = f"/api/v1/nodes/{name}/status", {"metadata": metadata}
+        return await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)

@@ -22,7 +22,7 @@ class _HotMarks(NodeMarks):
     labels = ("springtide/hot",)
 
     def learn(self, topic: Topic, node: str, record: Any) -> None:
-        self.want(node, annotations={"springtide/since": record}, labels={"springtide/hot": "yes"})
+        self.want(node, {"springtide/since": record, "springtide/hot": "yes"})
 
 
 class World(FeatureWorld):
@@ -57,7 +57,7 @@ async def test_wanted_marks_are_written_once_and_restored() -> None:
     world.observe(labels={"springtide/hot": "no"})
     assert await world.writes() == 1
     assert world.marks() == expected
-    world.feature.want("n")
+    world.feature.want("n", {})
     assert await world.writes() == 1
     assert world.marks() == ({"theirs": "x"}, {})
 
@@ -100,8 +100,8 @@ async def test_a_refused_mark_is_written_again_and_a_deleted_node_is_not() -> No
 
 
 def test_an_undeclared_mark_is_an_error() -> None:
-    with pytest.raises(ValueError, match="_HotMarks must declare"):
-        World().feature.want("n", labels={"springtide/cold": "yes"})
+    with pytest.raises(ValueError, match="_HotMarks does not declare springtide/cold"):
+        World().feature.want("n", {"springtide/cold": "yes"})
 
 
 def test_the_declarations_of_all_features_agree_with_settings_topics_and_records() -> None:

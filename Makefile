@@ -11,8 +11,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The environment is made anew when the lock changes, the project is installed again when its own
-# file does. A stamp is the last thing written, so an interrupted setup starts over.
+# A changed lock recreates the environment, a changed pyproject.toml reinstalls the project. Stamps
+# are written last, so that an interrupted setup starts over.
 LOCKED := $(VENV)/.locked-$(shell sha256sum requirements-dev.lock | cut -c1-16)
 INSTALLED := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | sha256sum | cut -c1-16)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -31,7 +31,7 @@ $(LOCKED):
 	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 270 MB"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@# The lock names everything: nothing is to be resolved, by what is newest today.
+	@# The lock is complete: pip must not resolve newer versions.
 	@$(PIP) install --require-hashes --no-deps -r requirements-dev.lock
 	@$(PIP) check
 	@touch $@
@@ -109,7 +109,7 @@ nightly: setup jars ## Fuzzing for ten minutes, kills with 30 seeds, then the so
 docs: setup ## Write settings and the tables of topics, predictors and plugins into docs
 	@$(BIN)/python -m tests.docs.tables
 
-# --no-emit-options: a lock must not tie anybody to one registry or one machine's folders.
+# --no-emit-options: a lock must not contain a registry or the directories of one machine.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \
   --strip-extras $(ARGS)
 

@@ -35,7 +35,7 @@ class Resource:
         (name,) = RESOURCES.keys() - {self.name}
         return name
 
-    def of(self, usage: Usage | ByResource | None) -> float | None:
+    def value(self, usage: Usage | ByResource | None) -> float | None:
         """The value of this resource."""
         name = self.name if isinstance(usage, ByResource) else self.field
         value: float | None = None if usage is None else getattr(usage, name)

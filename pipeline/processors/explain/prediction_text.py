@@ -124,10 +124,10 @@ def entity_of(record: PredictionRecord, name: str) -> EntityPeaks:
 
 def _peak(case: PeakCase, record: PredictionRecord, peaks: EntityPeaks) -> Iterator[str]:
     """From the terms to the peak before the margin, and with it."""
-    raw = case.resource.of(peaks.raw.get(case.predictor))
+    raw = case.resource.value(peaks.raw.get(case.predictor))
     yield from _raw(case, raw)
     if raw is not None:
-        peak = case.resource.of(peaks.peaks.get(case.predictor))
+        peak = case.resource.value(peaks.peaks.get(case.predictor))
         expression = f"{margin_of(record)!r} * {raw!r}"
         yield step("peak, margin * raw", expression, peak, case.resource.unit)
 
@@ -152,7 +152,7 @@ def _case(
         terms={
             term: value
             for term, usage in terms.items()
-            if (value := resource.of(usage)) is not None
+            if (value := resource.value(usage)) is not None
         },
         pods=[
             pod
@@ -256,7 +256,7 @@ def _model(model: ModelTerms, resource: Resource) -> str:
 
 def _usage_now(state: NodeStateRecord, resource: Resource, entity: str) -> float | None:
     usage = {"node": state.usage, "system": state.system_usage, **state.class_usage}
-    return resource.of(usage.get(entity))
+    return resource.value(usage.get(entity))
 
 
 def _ago(time: str, now: float | None) -> str:

@@ -52,7 +52,7 @@ class _View:
         self.unit = resource.whole_unit
         self.margin = margin_of(record)
         self.answer: Reclaimable = record.reclaimable[predictor]
-        self.allocatable = resource.whole(resource.of(record.allocatable))
+        self.allocatable = resource.whole(resource.value(record.allocatable))
         self.pods = [
             pod
             for pod in pods_of(record.pods, resource, predictor)
@@ -65,7 +65,7 @@ class _View:
 
     def published(self, name: str) -> int | None:
         """A field of the record's answer."""
-        return self.resource.whole(self.resource.of(getattr(self.answer, name)))
+        return self.resource.whole(self.resource.value(getattr(self.answer, name)))
 
     def peak_of(self, pod: PodValues) -> int:
         return 0 if pod.raw is None else int(self.margin * self.resource.cut(pod.raw))
@@ -85,7 +85,7 @@ class _View:
             if pod.raw is None and pod.request is None:
                 why = f"{pod.why_unknown} and no request, so it adds nothing"
                 yield unknown(f"peak of {pod.uid}", why)
-        if left_out := self.resource.of(self.answer.left_out):
+        if left_out := self.resource.value(self.answer.left_out):
             yield given("pods that add nothing", left_out, "")
         peaks = _sum(map(self.peak_of, self.predicted))
         yield from added("peaks", map(self._peak_line, self.predicted), peaks, self.unit)
@@ -112,7 +112,7 @@ class _View:
         used: list[int] = []
         for name in ("system", *COUNTED):
             peaks = self.record.system if name == "system" else self.record.classes.get(name)
-            raw = self.resource.of((peaks or EntityPeaks()).raw.get(self.predictor))
+            raw = self.resource.value((peaks or EntityPeaks()).raw.get(self.predictor))
             if raw is not None:
                 used.append(self.resource.cut(raw))
                 yield self._step(f"{name}, whole", self.resource.cut_text(raw), used[-1])
@@ -157,7 +157,7 @@ class _View:
             yield self._step("peak of Prod, by the classes", f"{peaks[0]}", self.published("peak"))
             return
         system = self.published("system")
-        raw = self.resource.of(self.record.system.raw.get(self.predictor)) or 0.0
+        raw = self.resource.value(self.record.system.raw.get(self.predictor)) or 0.0
         yield self._step(
             "peak of the system, margin * system",
             f"trunc({self.margin!r} * {self.resource.cut_text(raw)})", system,

@@ -17,8 +17,6 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.pairs import paired
 from pipeline.topics.overcommit_policy import Overcommit
 
-RESOURCES: Final = ("cpu_millicores", "memory_bytes")
-
 NO_LIMIT: Final = -1
 _MOST_PERCENT: Final = 10_000
 
@@ -155,7 +153,7 @@ def by_node(
     if (node[1:] < node[:-1]).any():
         order = node.argsort(kind="stable")
         node, amounts = node.take(order), amounts.take(order, axis=0)
-    sums = np.zeros((nodes, len(RESOURCES)), np.int64)
+    sums = np.zeros((nodes, 2), np.int64)
     starts = node.searchsorted(np.arange(nodes + 1))
     (some,) = np.diff(starts).nonzero()
     if len(some):

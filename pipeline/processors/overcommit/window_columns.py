@@ -41,8 +41,7 @@ def whole_up(usage: FloatArray) -> IntArray:
 
 
 def _whole(values: FloatArray) -> IntArray:
-    found: IntArray = np.where(np.isnan(values), 0.0, values).astype(np.int64)
-    return found
+    return np.where(np.isnan(values), 0.0, values).astype(np.int64)
 
 
 def nodes_of(batch: WindowBatch, prod: Prod) -> NodeAmounts:
@@ -138,14 +137,13 @@ def _unmeasured(windows: Sequence[Window]) -> PodAmounts:
     )
 
 
-def _joined(one: PodAmounts, other: PodAmounts) -> PodAmounts:
+def _joined(measured: PodAmounts, unmeasured: PodAmounts) -> PodAmounts:
     """Both in order of the nodes."""
-    if not len(other.node):
-        return one
-    order = np.concatenate((one.node, other.node)).argsort(kind="stable")
-    return PodAmounts(
-        *(np.concatenate(both).take(order, axis=0) for both in zip(one, other, strict=True))
-    )
+    if not len(unmeasured.node):
+        return measured
+    columns = [np.concatenate(both) for both in zip(measured, unmeasured, strict=True)]
+    order = columns[0].argsort(kind="stable")
+    return PodAmounts(*(column.take(order, axis=0) for column in columns))
 
 
 def _host_apps(batch: WindowBatch, i: int) -> tuple[Sequence[float], Sequence[float]]:

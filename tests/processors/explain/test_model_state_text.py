@@ -43,7 +43,7 @@ def test_without_samples_nothing_is_zero(state: state_codec.ModelState) -> None:
     assert found["a", "cpu"]["SAMPLES"] == "2"
 
 
-def test_pods_and_rows_are_shown_when_asked_for(state: state_codec.ModelState) -> None:
+def test_pods_and_named_rows_are_shown_on_request(state: state_codec.ModelState) -> None:
     assert names_of(state) == (*ENTITIES, "a")
     assert {name for name, _ in rows(table(state, pods=True))} == {*ENTITIES, "a"}
     assert {name for name, _ in rows(table(state, ["a", "prod"]))} == {"a", "prod"}
@@ -51,7 +51,7 @@ def test_pods_and_rows_are_shown_when_asked_for(state: state_codec.ModelState) -
         table(state, ["z"])
 
 
-def test_the_head_says_what_it_is_of(state: state_codec.ModelState) -> None:
+def test_head_names_node_machine_and_model(state: state_codec.ModelState) -> None:
     text = "\n".join(head(state))
     assert f"model {state.fingerprint}" in text
     assert "windows: 2 applied, 1 missing" in text

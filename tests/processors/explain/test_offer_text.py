@@ -67,7 +67,9 @@ STRATEGIES = st.builds(
 
 
 @given(STRATEGIES, st.integers(0, 16), st.integers(0, 32), st.booleans())
-def test_every_line_holds(strategy: Overcommit, cpu: int, memory: int, is_known: bool) -> None:
+def test_every_line_can_be_recomputed(
+    strategy: Overcommit, cpu: int, memory: int, is_known: bool
+) -> None:
     record = msgspec.structs.replace(RECORD, overcommit=strategy)
     waiting = pod("waits", "prod", amount(1.5, 2.25), phase="Pending")
     peaks = [(cpu / 3, memory / 7)] if is_known else None
@@ -83,7 +85,7 @@ def test_every_line_holds(strategy: Overcommit, cpu: int, memory: int, is_known:
     }
 
 
-def test_by_hand() -> None:
+def test_offer_of_a_node_in_full() -> None:
     (found,) = work_out(shop(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
     lines = explain_offers(found, now=0, resources=["cpu"])
     assert lines[0].startswith(f"what node node-1 has for lower tiers, as of {found.as_of}, -")
@@ -124,7 +126,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tier", ["mid", "batch"])
-def test_a_node_of_unknown_size_or_usage_says_so(tier: str) -> None:
+def test_unknown_size_or_usage_is_stated(tier: str) -> None:
     sized = msgspec.structs.replace(RECORD, capacity=Resources())
     silent: dict[str, Any] = {**NODE_ROW, **usage(4, 8), "cpu_cores_avg": None}
     for window in (shop(sized), logged(joined(silent, SYSTEM, view=view_of(record=RECORD)))):
@@ -135,7 +137,7 @@ def test_a_node_of_unknown_size_or_usage_says_so(tier: str) -> None:
         assert " m\n" not in text
 
 
-def test_a_peak_that_nobody_knows_is_said_to_be_so() -> None:
+def test_unknown_peak_of_prod_is_stated() -> None:
     (found,) = work_out(shop())
     text = "\n".join(explain_offers(found, resources=["cpu"]))
     assert "prod_peak: unknown: percentile has no peak of Prod" in text

@@ -146,7 +146,7 @@ def test_every_published_peak_is_derived(predictor: str, resource: str, entity: 
         record, _ = of_seed(seed)
         lines = explain(record, resources=[resource], entities=[entity], predictors=[predictor])
         steps = recomputed(lines, record).steps
-        peak = RESOURCES[resource].of(entity_of(record, entity).peaks.get(predictor))
+        peak = RESOURCES[resource].value(entity_of(record, entity).peaks.get(predictor))
         if peak is None:
             assert any(line.strip().startswith("raw: unknown: ") for line in lines), lines
         else:
@@ -165,7 +165,7 @@ def test_unused_prod_is_derived(predictor: str, resource: str) -> None:
         steps = recomputed(lines, record).steps
         kind, answer = RESOURCES[resource], record.reclaimable[predictor]
         for label, usage in (("reclaimable", answer.amount), ("peak", answer.peak)):
-            amount = kind.whole(kind.of(usage))
+            amount = kind.whole(kind.value(usage))
             said = [value for name, value in steps if name.startswith(f"{label} of Prod")]
             assert said == ([] if amount is None else [amount])
 

@@ -25,23 +25,23 @@ def keys(document: Any) -> set[str]:
     return set[str]().union(*map(keys, document)) if isinstance(document, list) else set()
 
 
-def test_all_of_it_is_the_record_itself() -> None:
+def test_selecting_everything_gives_the_record() -> None:
     record, _ = of_seed(0)
     assert msgspec.json.encode(part_of(record)) == encode_json(record)
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_of_one_resource_nothing_is_said_of_the_other(resource: str) -> None:
+def test_selected_resource_excludes_the_other(resource: str) -> None:
     record, _ = of_seed(0)
     found, kind = of(record, resources=[resource]), RESOURCES[resource]
     assert not keys(found) & {kind.other, RESOURCES[kind.other].field}
     peak = record.node_peaks.peaks["percentile"]
-    assert found["node_peaks"]["peaks"]["percentile"] == {kind.field: kind.of(peak)}
+    assert found["node_peaks"]["peaks"]["percentile"] == {kind.field: kind.value(peak)}
     assert found["pods"]["samples"] == {resource: getattr(record.pods.samples, resource)}
     assert found["as_of"] == record.as_of
 
 
-def test_a_term_may_be_named_as_a_resource_is() -> None:
+def test_term_may_have_the_name_of_a_resource() -> None:
     record, _ = of_seed(0)
     terms = {"theirs": {"memory": ByResource(cpu=1.0, memory=2.0)}}
     node = msgspec.structs.replace(record.node_peaks, terms=terms)
@@ -51,7 +51,7 @@ def test_a_term_may_be_named_as_a_resource_is() -> None:
 
 
 @pytest.mark.parametrize("entity", ENTITIES)
-def test_of_one_entity_only_its_pods_are_left(entity: str) -> None:
+def test_selected_entity_has_only_its_pods(entity: str) -> None:
     record, _ = of_seed(0)
     found = of(record, entities=[entity])
     assert ("node_peaks" in found, "system" in found) == (entity == "node", entity == "system")
@@ -70,7 +70,7 @@ def test_of_one_entity_only_its_pods_are_left(entity: str) -> None:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_of_one_predictor_nothing_is_said_of_others(predictor: str) -> None:
+def test_selected_predictor_excludes_others(predictor: str) -> None:
     record, _ = of_seed(0)
     found = of(record, predictors=[predictor])
     for entity in (found["node_peaks"], found["system"], *found["classes"].values()):

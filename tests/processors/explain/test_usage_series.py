@@ -48,7 +48,7 @@ def test_a_pod_by_name_and_by_uid() -> None:
         assert window_points(window, sought).points == ()
 
 
-def test_a_pod_that_was_made_anew_is_beside_the_one_before() -> None:
+def test_recreated_pod_is_listed_beside_its_predecessor() -> None:
     both = {"u2": ("web-0", 2.0), "u1": ("web-0", 1.0)}
     window = window_points(usage_window(AT_MS, 9.0, pods=both), PodSelector("shop", "web-0"))
     found = usage_series("node-1", PodSelector("shop", "web-0"), [window])
@@ -57,21 +57,21 @@ def test_a_pod_that_was_made_anew_is_beside_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("cpu", [None, float("nan")])
-def test_what_is_not_known_is_none_and_counts_in_no_statistic(cpu: float | None) -> None:
+def test_unknown_values_are_none_and_not_counted(cpu: float | None) -> None:
     windows = [usage_window(AT_MS, cpu), usage_window(AT_MS + LENGTH_MS, 4.0, sequence=1)]
     found = usage_series("node-1", None, [window_points(window, None) for window in windows])
     assert found.items[0].cpu_cores["avg"] is None
     assert (found.statistics["cpu_cores"].points, found.statistics["cpu_cores"].avg) == (1, 4.0)
 
 
-def test_no_window_is_no_number() -> None:
+def test_no_windows_give_no_numbers() -> None:
     found = usage_series("node-1", None, [])
     assert (found.items, found.missing_windows) == ([], 0)
     assert found.statistics["cpu_cores"].avg is None
 
 
 @given(st.sets(st.tuples(st.integers(1, 2), st.integers(0, 20)), min_size=1), st.randoms())
-def test_in_any_order_and_again_each_window_is_there_once(
+def test_windows_in_any_order_and_repeated_count_once(
     numbers: set[tuple[int, int]], luck: random.Random
 ) -> None:
     """Two exporters one after the other: the second begins to count anew."""

@@ -150,7 +150,7 @@ def test_invalid_class_code_counts_as_unknown() -> None:
     assert _peaks(bank).pod_classes.tolist() == [5]
 
 
-def test_of_a_uid_that_is_there_twice_the_first_counts() -> None:
+def test_first_of_two_pods_with_one_uid_counts() -> None:
     bank = _bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB)), Pod("a", (2.0, GIB))])])
     assert _samples(bank)["prod"] == [1.0, GIB]
@@ -570,7 +570,7 @@ def test_order_of_class_profiles_does_not_matter() -> None:
     assert second.state_of("node-a") == first.state_of("node-a")
 
 
-def test_of_every_sample_the_histogram_has_its_part() -> None:
+def test_histogram_holds_a_part_of_every_sample() -> None:
     def layout(epsilon: float) -> Layout:
         return exponential_layout(
             max_value=64.0, first_bucket_size=0.025, ratio=1.05, epsilon=epsilon

@@ -257,7 +257,7 @@ def test_a_row_has_the_same_bits_in_any_company_and_memory_order(
 # -- rounded checkpoints
 
 
-def test_checkpoint_there_and_back() -> None:
+def test_checkpoint_round_trip() -> None:
     weights = _weights(CPU_LAYOUT, [(1.0, 3.0), (2.0, 1.0), (900.0, 2.0)])[0]
     stored = histogram.save_checkpoint(weights)
     assert stored["totalWeight"] == 6.0

@@ -334,7 +334,7 @@ def test_a_bad_value_is_no_point_and_takes_no_place(bad: float) -> None:
 
 
 @pytest.mark.parametrize("offset", [np.nan, -0.001, -1.0, 180.001, 1.7e308, np.inf, -np.inf])
-def test_a_point_outside_its_window_is_none(offset: float) -> None:
+def test_point_outside_its_window_is_ignored(offset: float) -> None:
     rows = [(float(o), float(o), GIB) for o in range(1, 181)]
     found = recent([window(180.0, *rows, (offset, 64.0, 0.0), seconds=180.0)])
     assert bits(found) == bits(recent([window(180.0, *rows, seconds=180.0)]))

@@ -54,13 +54,13 @@ def work_out(fleet: Fleet) -> Tier:
 
 
 @given(FLEET)
-def test_it_is_what_the_words_say_for_every_node(fleet: Fleet) -> None:
+def test_batch_equals_the_oracle_for_every_node(fleet: Fleet) -> None:
     expected = [[oracle(node, pods, r) for r in range(2)] for node, pods in fleet]
     assert work_out(fleet).amount.tolist() == expected
 
 
 @given(FLEET, st.lists(AMOUNT, min_size=4, max_size=4))
-def test_what_is_promised_to_mid_is_not_promised_again(
+def test_batch_excludes_capacity_promised_to_mid(
     fleet: Fleet, promised: list[tuple[int, int]]
 ) -> None:
     mid = np.array(promised[: len(fleet)], np.int64)
@@ -73,7 +73,9 @@ def test_what_is_promised_to_mid_is_not_promised_again(
 
 
 @given(FLEET, st.lists(AMOUNT, min_size=4, max_size=4))
-def test_what_is_idle_is_enough_for_both(fleet: Fleet, promised: list[tuple[int, int]]) -> None:
+def test_mid_and_batch_fit_into_idle_capacity(
+    fleet: Fleet, promised: list[tuple[int, int]]
+) -> None:
     uncapped = [
         (node._replace(own=structs.replace(node.own, **dict.fromkeys(CAPS, None))), pods)
         for node, pods in fleet
@@ -94,7 +96,7 @@ def test_other_nodes_change_nothing(fleet: Fleet) -> None:
 
 
 @given(FLEET, st.sampled_from(["system", "kubelet", "annotated", "prod_apps"]))
-def test_it_is_never_negative_and_never_more_where_more_is_taken(fleet: Fleet, field: str) -> None:
+def test_batch_is_not_negative_and_shrinks_with_other_usage(fleet: Fleet, field: str) -> None:
     zero: dict[str, Any] = {field: (0, 0)}
     less = [(node._replace(**zero), pods) for node, pods in fleet]
     amount = work_out(fleet).amount
@@ -102,7 +104,7 @@ def test_it_is_never_negative_and_never_more_where_more_is_taken(fleet: Fleet, f
     assert (amount <= work_out(less).amount).all()
 
 
-def test_a_fresh_pod_opened_a_gap_under_max_usage_request() -> None:
+def test_pod_without_usage_counts_its_request_under_max_usage_request() -> None:
     """Weakness of upstream's: pods without metrics were left out at the level of nodes."""
     zero = (0, 0)
     own = Colocation(
@@ -117,17 +119,17 @@ def test_a_fresh_pod_opened_a_gap_under_max_usage_request() -> None:
 
 
 @given(st.integers(0, 2**53), st.integers(-10_000, 10_000))
-def test_percents_are_cut_towards_zero_whatever_the_size(amount: int, percent: int) -> None:
+def test_percentages_are_truncated_at_any_size(amount: int, percent: int) -> None:
     found = percent_of(np.array([[amount]]), np.array([[percent]]))
     assert found.item() == int(Fraction(amount * percent, 100))
 
 
-def test_without_nodes_and_pods_there_is_nothing() -> None:
+def test_no_nodes_give_an_empty_result() -> None:
     assert work_out([]).amount.shape == (0, 2)
 
 
 @given(FLEET, st.randoms(use_true_random=False))
-def test_in_which_order_pods_stand_changes_nothing(fleet: Fleet, random: Random) -> None:
+def test_order_of_pods_changes_nothing(fleet: Fleet, random: Random) -> None:
     nodes, pods, of = columns(fleet)
     order = list(range(len(pods.node)))
     random.shuffle(order)
@@ -139,7 +141,7 @@ def test_in_which_order_pods_stand_changes_nothing(fleet: Fleet, random: Random)
         assert term.tolist() == other.terms[name].tolist()
 
 
-def test_sums_beyond_what_floats_hold_are_exact() -> None:
+def test_sums_beyond_the_range_of_floats_are_exact() -> None:
     large = 2**62 - 1
     pods = PodColumns(
         node=np.array([2, 0, 2]),

@@ -16,7 +16,7 @@ from tests.processors.overcommit.fleets import CONFIG, FLEET, Fleet, Node, Pod, 
 NAMES = sorted(FORMULAS)
 
 
-def test_every_formula_of_the_records_is_built() -> None:
+def test_every_formula_of_the_policy_exists() -> None:
     assert tuple(FORMULAS) == MID_FORMULAS
 
 
@@ -66,7 +66,7 @@ def work_out(fleet: Fleet, formula: str) -> Tier:
 
 
 @given(FLEET, st.sampled_from(NAMES))
-def test_it_is_what_the_words_say_for_every_node(fleet: Fleet, formula: str) -> None:
+def test_mid_equals_the_oracle_for_every_node(fleet: Fleet, formula: str) -> None:
     expected = [[oracle(node, pods, r, formula) for r in range(2)] for node, pods in fleet]
     found = work_out(fleet, formula)
     assert found.amount.tolist() == expected
@@ -83,13 +83,13 @@ def test_other_nodes_change_nothing(fleet: Fleet, formula: str) -> None:
 
 
 @given(FLEET)
-def test_of_what_prod_leaves_no_more_than_the_node_does_not_use(fleet: Fleet) -> None:
+def test_reclaimable_is_at_most_the_idle_capacity(fleet: Fleet) -> None:
     for formula in ("v1.6", "source"):
         found = work_out(fleet, formula)
         assert (found.terms["reclaimable"] <= found.terms["unused"]).all()
 
 
-def test_an_empty_node_has_mid_where_the_unallocated_is_handed_on() -> None:
+def test_mid_of_an_empty_node_is_its_share_of_unallocated() -> None:
     zero = (0, 0)
     own = Colocation(mid_unallocated_percent=50)
     node = Node((4000, 800), zero, zero, zero, zero, zero, (3000, 600), zero, zero, None, own)
@@ -103,7 +103,7 @@ def test_an_empty_node_has_mid_where_the_unallocated_is_handed_on() -> None:
     }
 
 
-def test_a_formula_that_there_is_not_is_an_error() -> None:
+def test_unknown_formula_is_an_error() -> None:
     with pytest.raises(KeyError, match="v2"):
         work_out([], "v2")
 
@@ -111,6 +111,6 @@ def test_a_formula_that_there_is_not_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
 )
-def test_at_the_limit_what_is_known_may_still_be_used(age: float, fresh: bool) -> None:
+def test_data_is_fresh_up_to_the_limit(age: float, fresh: bool) -> None:
     of = Policies([Overcommit(degrade_time_minutes=10)])
     assert is_fresh(np.array([age]), of).tolist() == [fresh]

@@ -106,7 +106,7 @@ def shop(record: NodeRecord = RECORD, *more: PodRecord) -> Window:
     )
 
 
-def test_every_term_of_a_node_that_was_worked_out_by_hand() -> None:
+def test_terms_of_a_node_calculated_by_hand() -> None:
     (found,) = work_out(shop(), peaks=[(4, 6)])
     assert found.mid_terms.allocated == amount(10, 20)
     assert found.mid_terms.prod_peak == amount(4, 6)
@@ -130,12 +130,12 @@ def test_records_have_every_term_of_both_formulas() -> None:
     )
 
 
-def test_as_upstream_where_capacity_may_be_promised_twice() -> None:
+def test_without_promise_once_both_tiers_are_independent() -> None:
     (found,) = work_out(shop(with_overcommit(promise_once=False)), peaks=[(4, 6)])
     assert (found.mid, found.batch) == (amount(6, 14), amount(12, 24))
 
 
-def test_the_buffer_is_held_back_of_both() -> None:
+def test_buffer_is_subtracted_from_both_tiers() -> None:
     (found,) = work_out(shop(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
     assert (found.mid, found.mid_terms.buffer) == (amount(3, 7), amount(3, 7))
     assert found.batch == amount((16 - 1 - 3 - 2) / 2, (32 - 2 - 6 - 5) / 2)
@@ -146,7 +146,7 @@ def test_the_lower_bound_is_that_of_the_most_careful_predictor() -> None:
     assert (found.mid, found.mid_lower_bound) == (amount(6, 14), amount(1, 14))
 
 
-def test_pods_that_were_not_seen_count_what_they_ask_for() -> None:
+def test_unmeasured_pods_count_their_requests() -> None:
     new = [
         pod("new", "prod", amount(2, 3), phase="Pending"),
         pod("late", "none", amount(1, 1)),
@@ -169,7 +169,7 @@ AMOUNT = st.integers(0, 20)
 
 
 @given(st.sampled_from(list(FORMULAS)), AMOUNT, AMOUNT, AMOUNT, AMOUNT, st.integers(0, 100))
-def test_a_pod_of_prod_that_is_bound_never_raises_mid(
+def test_new_prod_pod_never_raises_mid(
     formula: str, cpu: int, memory: int, peak_cpu: int, peak_memory: int, share: int
 ) -> None:
     strategy = Overcommit(mid_formula=formula, mid_unallocated_percent=share)
@@ -198,13 +198,13 @@ def starting(seconds: float) -> Window:
     )  # fmt: skip
 
 
-def test_a_pod_that_starts_is_not_taken_for_a_small_one() -> None:
+def test_starting_pod_does_not_count_as_a_small_pod() -> None:
     found = work_out(starting(3), starting(30), peaks=[(8, 16)] * 2)
     assert [one.batch_terms.used for one in found] == [amount(8, 16)] * 2
     assert found[0].batch == found[1].batch
 
 
-def test_what_is_reserved_is_not_handed_out_as_unallocated() -> None:
+def test_reserved_capacity_is_not_unallocated() -> None:
     kept = {RESERVATION: '{"resources":{"cpu":"8","memory":"16Gi"}}'}
     strategy = Overcommit(mid_unallocated_percent=100)
     record = msgspec.structs.replace(RECORD, overcommit=strategy, annotations=kept)
@@ -213,7 +213,7 @@ def test_what_is_reserved_is_not_handed_out_as_unallocated() -> None:
     assert found.mid == amount(8, 16)
 
 
-def test_a_pod_that_nobody_knows_uses_what_it_uses() -> None:
+def test_usage_of_an_unknown_pod_counts() -> None:
     window = logged(
         joined(
             {**NODE_ROW, **usage(4, 8)},
@@ -228,7 +228,7 @@ def test_a_pod_that_nobody_knows_uses_what_it_uses() -> None:
 
 
 @pytest.mark.parametrize(("of", "outside"), [("prod", 3), ("mid", 3), ("", 3), ("batch", 1)])
-def test_host_applications_count_by_class_and_as_prod_without(of: str, outside: float) -> None:
+def test_host_applications_count_by_class_and_as_prod_without_one(of: str, outside: float) -> None:
     app: Row = {"kind": "host_app", "id": "nginx", "coverage": 1.0, **usage(2.5, 1)}
     record = msgspec.structs.replace(RECORD, host_apps={"nginx": of} if of else {})
     row = {**NODE_ROW, **usage(4, 8)}
@@ -236,7 +236,7 @@ def test_host_applications_count_by_class_and_as_prod_without(of: str, outside: 
     assert found.batch_terms.outside.cpu_millicores == outside * 1000
 
 
-def test_without_a_peak_prod_leaves_nothing() -> None:
+def test_nothing_is_reclaimable_without_a_peak() -> None:
     (found,) = work_out(shop())
     assert found.mid == amount(0, 0)
     assert found.mid_terms.prod_peak == Resources()
@@ -256,7 +256,7 @@ def test_a_node_whose_usage_is_unknown_has_no_offer() -> None:
     assert (found.mid, found.batch) == (None, None)
 
 
-def test_nodes_of_different_formulas_are_as_each_alone() -> None:
+def test_nodes_of_different_formulas_do_not_affect_each_other() -> None:
     windows = [shop(with_overcommit(mid_formula=name)) for name in ("v1.6", "source", "proposal")]
     together = work_out(*windows, peaks=[(4, 6)] * 3)
     assert together == [work_out(window, peaks=[(4, 6)])[0] for window in windows]
@@ -268,7 +268,7 @@ MEASURED = st.lists(st.tuples(CLASSES, AMOUNT, AMOUNT, st.none() | USED), max_si
 
 
 @given(OVERCOMMITS, MEASURED, USED, USED, USED)
-def test_what_is_offered_fits_into_the_node_whatever_runs_there(
+def test_offers_fit_into_the_node(
     strategy: Overcommit, pods: list[Any], node: Any, peak: Any, other: Any
 ) -> None:
     record = msgspec.structs.replace(RECORD, overcommit=strategy)
@@ -305,7 +305,7 @@ PEAKS = st.tuples(*[st.floats(0, 64) | st.just(float("nan"))] * 2)
 
 
 @given(st.lists(st.tuples(VIEWS, rows(), PEAKS, PEAKS), min_size=1, max_size=3))
-def test_whatever_the_windows_say_an_offer_is_unknown_or_what_the_node_has(
+def test_offers_of_random_windows_are_unknown_or_within_capacity(
     cases: list[tuple[NodeView, list[Row], Any, Any]],
 ) -> None:
     windows = [

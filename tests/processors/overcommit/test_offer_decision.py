@@ -46,7 +46,7 @@ def offer(of: OfferCase, age: float = 0.0) -> Offer:
     return found
 
 
-def test_what_is_fresh_is_offered_as_it_is() -> None:
+def test_fresh_amounts_are_offered_unchanged() -> None:
     assert offer(case()) == Offer(
         (2000, 200, 4000, 400),
         '{"resources":{"kubernetes.io/batch-cpu":"2000","kubernetes.io/batch-memory":"200"}}',
@@ -69,13 +69,13 @@ def test_what_is_fresh_is_offered_as_it_is() -> None:
         (1e12, NOTHING),
     ],
 )
-def test_what_is_late_offers_the_lower_bound_and_what_is_stale_nothing(
+def test_late_record_offers_the_lower_bound_and_stale_record_nothing(
     age: float, expected: tuple[int, ...]
 ) -> None:
     assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
 
 
-def test_what_is_late_hands_out_no_more_to_third_parties_either() -> None:
+def test_late_record_offers_no_more_to_third_parties() -> None:
     party = (
         '{"allocations":[{"priority":"koord-batch","resources":{'
         '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
@@ -93,7 +93,7 @@ def test_what_is_late_hands_out_no_more_to_third_parties_either() -> None:
 @pytest.mark.parametrize(
     ("window", "age", "is_late"), [(0, 21, True), (30, 60, False), (30, 61, True)]
 )
-def test_nothing_is_late_before_the_next_window_could_be_there(
+def test_record_is_not_late_before_the_next_window_can_arrive(
     window: float, age: float, is_late: bool
 ) -> None:
     of = case(
@@ -103,7 +103,7 @@ def test_nothing_is_late_before_the_next_window_could_be_there(
     assert offer(of, age).why.startswith("late") is is_late
 
 
-def test_what_is_late_begins_nothing_and_raises_nothing() -> None:
+def test_late_record_starts_and_raises_no_offer() -> None:
     assert offer(case(), 600).amounts == NOTHING
     assert offer(case(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)
 
@@ -126,7 +126,7 @@ def test_an_offer_without_record_or_colocation_is_removed(
     assert not offer(case(**changed)).is_due
 
 
-def test_small_changes_wait_and_what_is_the_same_is_not_written() -> None:
+def test_small_changes_wait_and_equal_amounts_are_not_written() -> None:
     near = case(amounts=(2100, 200, 4000, 400), annotations={ORIGIN: offer(case()).origin})
     assert not offer(near).is_due
     assert offer(near._replace(unchanged_seconds=301.0)).is_due
@@ -138,7 +138,7 @@ def test_small_changes_wait_and_what_is_the_same_is_not_written() -> None:
 @pytest.mark.parametrize(
     "text", [None, "{", '{"resources":{}}', '{"resources":{"kubernetes.io/batch-cpu":"3000"}}']
 )
-def test_what_third_parties_go_by_is_kept_right_where_they_have_it_all(text: str | None) -> None:
+def test_origin_is_written_where_third_parties_have_all_of_batch(text: str | None) -> None:
     party = (
         '{"allocations":[{"priority":"koord-batch","resources":{'
         '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
@@ -152,7 +152,7 @@ def test_what_third_parties_go_by_is_kept_right_where_they_have_it_all(text: str
     assert not offer(of._replace(annotations={**said, ORIGIN: found.origin})).is_due
 
 
-def test_annotations_of_others_count_where_they_can_be_read() -> None:
+def test_valid_annotations_of_third_parties_count() -> None:
     party = (
         '{"allocations":[{"name":"yarn","priority":"koord-batch",'
         '"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
@@ -183,7 +183,7 @@ def said_origin(cpu: int, memory: int) -> str:
         (said_origin(1900, 150), (ABSENT, ABSENT), (ABSENT, ABSENT), said_origin(1900, 150)),
     ],
 )
-def test_what_third_parties_have_stays_theirs_while_it_cannot_be_read(
+def test_third_parties_retain_their_part_while_their_annotation_is_invalid(
     origin: str | None,
     amounts: tuple[int, int],
     expected: tuple[int, int],
@@ -204,7 +204,7 @@ PARTIES = st.tuples(st.integers(0, 3000), st.integers(0, 300))
 
 
 @given(PARTIES, st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 400)), min_size=1))
-def test_while_third_parties_cannot_be_read_batch_is_at_most_what_it_would_be(
+def test_batch_does_not_grow_while_the_annotation_is_invalid(
     party: tuple[int, int], batches: list[tuple[int, int]]
 ) -> None:
     """Whatever Batch becomes meanwhile, unless all of it was theirs: then no more is known."""
@@ -230,7 +230,7 @@ ON_NODE = st.lists(st.integers(-1, 10**6), min_size=4, max_size=4)
 
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS, ON_NODE, st.floats(-100, 2000), st.floats(0, 2000))
-def test_an_actuator_that_lags_offers_nothing_beyond(
+def test_lagging_actuator_offers_no_more(
     mid: Resources,
     least: Resources,
     batch: Resources,
@@ -253,6 +253,6 @@ def test_an_actuator_that_lags_offers_nothing_beyond(
 
 
 @given(st.lists(st.tuples(ON_NODE, st.floats(0, 2000)), max_size=5))
-def test_together_is_as_each_alone(cases: list[tuple[list[int], float]]) -> None:
+def test_nodes_of_one_call_do_not_affect_each_other(cases: list[tuple[list[int], float]]) -> None:
     of = [case(amounts=tuple(a), unchanged_seconds=s) for a, s in cases]
     assert offers_now(of, AS_OF + 400) == [offer(one, 400) for one in of]

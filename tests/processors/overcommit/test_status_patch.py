@@ -62,7 +62,7 @@ def oracle(old: list[int], new: list[int], threshold: float, age: float, longest
     THRESHOLD,
     st.sampled_from([0.0, 299.9, 300.0, 300.1, math.inf, math.nan, -3.0]),
 )
-def test_it_is_due_as_the_words_say(
+def test_write_is_due_as_by_the_oracle(
     pairs: list[tuple[int, int]], threshold: float, age: float
 ) -> None:
     old, new = [a for a, _ in pairs], [b for _, b in pairs]
@@ -100,7 +100,7 @@ def test_each_node_is_judged_by_its_own_limits() -> None:
         (100, 99, -1.0, True),
     ],
 )
-def test_what_nobody_means_has_an_effect_all_the_same(
+def test_invalid_limits_have_a_defined_effect(
     old: int, new: int, threshold: float, is_due: bool
 ) -> None:
     assert due([old], [new], threshold, 0, 300) is is_due
@@ -109,14 +109,14 @@ def test_what_nobody_means_has_an_effect_all_the_same(
 @given(st.integers(0, 10**9), AMOUNT, RATIO)
 @example(25_000, 0, 1.2)
 @example(1, 0, 1.15)
-def test_the_cpu_of_batch_is_counted_in_normal_ones(cpu: int, memory: int, ratio: float) -> None:
+def test_cpu_of_batch_is_normalized(cpu: int, memory: int, ratio: float) -> None:
     found = normalized(np.array([[cpu, memory]]), np.array([ratio])).tolist()
     cut = Fraction(math.floor(cpu * 1000 * Fraction(repr(ratio))), 1000)
     assert found == [[math.ceil(cut), memory]]
 
 
 @pytest.mark.parametrize("ratio", [math.nan, 0.0, -2.0, 0.5, 1.0, 5.01, 1e300, math.inf])
-def test_a_ratio_that_is_none_changes_nothing(ratio: float) -> None:
+def test_invalid_ratio_changes_nothing(ratio: float) -> None:
     assert normalized(np.array([[100, 7]]), np.array([ratio])).tolist() == [[100, 7]]
 
 
@@ -141,7 +141,7 @@ ROW = st.tuples(PAIR, PAIR, st.booleans(), st.booleans(), RATIO, PAIR).map(Row)
 
 
 @given(st.lists(ROW, max_size=4))
-def test_what_is_written_of_many_nodes_is_that_of_each(rows: list[Row]) -> None:
+def test_amounts_of_many_nodes_equal_those_of_each(rows: list[Row]) -> None:
     def pairs(name: str) -> Any:
         return np.array([getattr(row, name) for row in rows], np.int64).reshape(len(rows), 2)
 
@@ -158,7 +158,7 @@ TIERS = ("batch", "mid")
 
 
 @given(st.lists(THERE, min_size=4, max_size=4))
-def test_what_was_written_is_read_again_and_is_not_due(amounts: list[int]) -> None:
+def test_written_amounts_are_read_back_and_not_due(amounts: list[int]) -> None:
     status = status_patch(amounts)["status"]
     assert status["capacity"] == status["allocatable"]
     assert set(status["capacity"]) == {*WRITTEN}

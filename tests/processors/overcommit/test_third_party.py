@@ -32,7 +32,7 @@ def test_without_an_annotation_nothing_is_taken() -> None:
     assert of({"priority": "koord-batch"}) == (0, 0)
 
 
-def test_those_of_batch_add_up_by_whoever() -> None:
+def test_allocations_of_batch_are_summed() -> None:
     one = allocation(cpu="1k", memory="1Gi", mid="7")
     assert of(one, one, allocation(cpu=500)) == (2500, 2 * 2**30)
     assert of(allocation("koord-mid", cpu=1), allocation("", cpu=1)) == (0, 0)
@@ -54,13 +54,13 @@ def test_those_of_batch_add_up_by_whoever() -> None:
         json.dumps({"allocations": [allocation(memory="1e99")]}),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_names_the_annotation(said: str) -> None:
+def test_invalid_annotation_is_an_error_that_names_it(said: str) -> None:
     with pytest.raises(InvalidPolicyError, match=TAKEN):
         taken({TAKEN: said})
 
 
 @given(st.text())
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         cpu, memory = taken({TAKEN: text})
     except InvalidPolicyError:
@@ -69,13 +69,13 @@ def test_no_text_breaks_it(text: str) -> None:
     assert memory >= 0
 
 
-def test_however_many_take_it_stays_a_number_of_64_bits() -> None:
+def test_sum_fits_into_64_bits() -> None:
     huge = allocation(cpu=2**61, memory=2**61)
     assert of(*[huge] * 9) == (2**53, 2**53)
 
 
 @given(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)))
-def test_what_there_was_is_read_as_it_was_written(amounts: tuple[int, int]) -> None:
+def test_origin_is_read_as_it_was_written(amounts: tuple[int, int]) -> None:
     said = json.loads(origin_text(amounts))
     assert set(said) == {"resources"}
     assert amounts_on(said["resources"], BATCH) == [*amounts]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline.agents.deleted_pods import DeletedPods
 from pipeline.errors import KeyMismatchError, RecordError
-from pipeline.kafka.follow import TopicPartition, open_follower
+from pipeline.kafka.follow import Fetching, TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
@@ -24,6 +24,9 @@ log = get_logger(__name__)
 
 MAX_DELETED_NODES: Final = 10_000
 """Limit of remembered deleted nodes: autoscalers create new names for ever."""
+
+# A record a second per partition would else be a fetch each.
+_FETCHING: Final = Fetching(min_bytes=1024 * 1024, max_wait_ms=250)
 
 Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
 """Writes a dead letter for a record of a topic, with the reason."""
@@ -161,7 +164,7 @@ async def follow(
 
     Raises `LostOffsetError` if a topic was recreated: the state must be loaded again.
     """
-    async with open_follower(client, starts) as follower:
+    async with open_follower(client, starts, _FETCHING) as follower:
         follower.seek(starts, {})
         while True:
             for record in await follower.poll(timeout_seconds=1.0):

@@ -52,9 +52,11 @@ _BUFFERED_MESSAGES: Final = 2048
 # Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. The
 # session time-out detects a dead worker.
 _LONGEST_LOAD_SECONDS: Final = 7 * 86_400.0
+# aiokafka decodes a response for all partitions in Python, so responses are few.
 _FETCH_WAIT_MS: Final = 100
-# A batch costs one request to the broker per partition, so a small one waits for more records.
-_LINGER_SECONDS: Final = 0.1
+_FETCH_MIN_BYTES: Final = 1024 * 1024
+# Records of one batch share requests to the broker and calls of the models.
+_LINGER_SECONDS: Final = 0.25
 _LINGER_CHECKS: Final = 10
 _LARGE_BATCH: Final = 100
 
@@ -267,16 +269,16 @@ class RawSchema(Schema[bytes, bytes]):
 
 
 class PromptConsumerThread(AIOKafkaConsumerThread):
-    """The fetching thread, with a short wait in the broker.
+    """The fetching thread, whose fetches wait 0.1 s in the broker unless they are large.
 
-    Faust hard-codes 1.5 s, and the next records of a partition that was just read wait for the end
-    of that fetch.
+    Faust hard-codes 1.5 s, and the end of the wait at the first record.
     """
 
     def _create_worker_consumer(self, transport: Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
         limit_metadata_requests(consumer._client)
+        consumer._fetch_min_bytes = _FETCH_MIN_BYTES
         return consumer
 
 

@@ -30,8 +30,8 @@ CHECK_SECONDS: Final = 1.0
 """Time between two looks at the end of the log."""
 _MAX_RECORDS: Final = 1000
 MAX_BYTES: Final = 64 * 1024 * 1024
-# A call of the models for a few nodes costs little more than a call for one.
-_LINGER_SECONDS: Final = 0.1
+# Joins of one batch hand over together. A call for a few nodes costs little more than one for one.
+_LINGER_SECONDS: Final = 0.05
 
 
 class PendingRecords(NamedTuple):

@@ -163,6 +163,7 @@ async def test_a_fetch_waits_a_tenth_of_a_second_in_the_broker(
     clients = [each._create_worker_consumer(transport) for each in (ours, theirs)]
     try:
         assert [client._fetch_max_wait_ms for client in clients] == [100, 1500]
+        assert [client._fetch_min_bytes for client in clients] == [1 << 20, 1]
     finally:
         for client in clients:
             await client.stop()

@@ -186,16 +186,19 @@ async def _ignore(*_: Any) -> None:
 
 
 async def test_faust_hard_codes_the_fetch_wait(client: Any) -> None:
-    assert client.aiokafka._fetch_max_wait_ms == 1500, (
-        "PromptConsumerThread overrides a wait of 1.5 s; if it became a setting, set it"
+    fetching = client.aiokafka._fetch_max_wait_ms, client.aiokafka._fetch_min_bytes
+    assert fetching == (1500, 1), (
+        "PromptConsumerThread overrides a wait of 1.5 s for a byte; if they became settings, set "
+        "them"
     )
 
 
 async def test_aiokafka_reads_the_fetch_wait_when_it_starts(client: Any) -> None:
     source = inspect.getsource(type(client.aiokafka).start)
-    assert "fetch_max_wait_ms=self._fetch_max_wait_ms" in source, (
-        "PromptConsumerThread sets _fetch_max_wait_ms between creation and start"
-    )
+    for name in ("fetch_max_wait_ms", "fetch_min_bytes"):
+        assert f"{name}=self._{name}" in source, (
+            f"PromptConsumerThread sets _{name} between creation and start"
+        )
 
 
 async def test_standby_replicas_select_the_assignor_of_faust(app: Any, client: Any) -> None:

@@ -21,7 +21,6 @@ from pipeline.topics.nodes import Strategy
 from pipeline.topics.pod_columns import (
     CLASSES,
     DecodedPods,
-    LineCache,
     encode_pod_columns,
     read_pod_columns,
 )
@@ -273,19 +272,6 @@ def test_pod_columns_are_decoded_once_unless_they_are_long() -> None:
     assert encode_pod_columns(few) is encode_pod_columns(few)
     assert encode_pod_columns(many) is not encode_pod_columns(many)
     assert encode_pod_columns(many).decode().name == many.name
-
-
-def test_decoded_pod_columns_are_cached_up_to_a_number_of_bytes() -> None:
-    cache = LineCache(100)
-    columns = encode_pod_columns(DecodedPods(pod_class=("prod",)))
-    for first in b"abc":
-        cache.put(bytes([first]) * 40, columns)
-    assert cache.bytes == 80
-    assert cache.get(b"a" * 40) is None
-    assert cache.get(b"b" * 40) is columns
-    cache.put(b"d" * 40, columns)
-    assert cache.get(b"c" * 40) is None
-    assert cache.get(b"b" * 40) is columns
 
 
 def test_equal_lines_give_one_object() -> None:

@@ -27,7 +27,7 @@ from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
 from pipeline.agents.silent_nodes import expire_silent_nodes
-from pipeline.agents.view_agent import NodeViews
+from pipeline.agents.view_agent import NodeViews, write_views
 from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models, watch_log_ends
 from pipeline.clock import Clock
 from pipeline.errors import RecordError, StateError
@@ -229,8 +229,7 @@ class PartitionHolder:
                 partition: NodeViews(shard, recovery.output, views, self._clock)
                 for partition, (shard, _) in loaded.items()
             }
-            for shard_views in self._views.values():
-                self.run_task(shard_views.run())
+            self.run_task(write_views(self._views.values(), self._clock))
             self.run_task(self._follow_cluster_state(recovery))
             self.run_task(self._watch_log_ends([shard.model for shard, _ in loaded.values()]))
             shards = [shard for shard, _ in loaded.values()]

@@ -6,6 +6,7 @@ over the partition writes all views again, with higher generations.
 """
 
 import hashlib
+from collections.abc import Collection
 from typing import Final
 
 from pipeline.agents.shard import Shard
@@ -21,6 +22,7 @@ from pipeline.processors.join.view_documents import (
     with_generation,
 )
 from pipeline.processors.overcommit.status_patch import needs_view
+from pipeline.tasks import run_all
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
@@ -36,7 +38,7 @@ VIEWS = counter(
 )
 
 # Changes come in groups, for instance a pod and the pod that replaces it.
-_GATHER_SECONDS: Final = 0.2
+_GATHER_SECONDS: Final = 0.4
 # Small, so that a partition that was just loaded writes its first views soon.
 _BATCH_NODES: Final = 50
 _REWRITE_SECONDS: Final = 600.0
@@ -67,13 +69,6 @@ class NodeViews:
         node = text.rpartition("/")[0] if topic.endswith(f".{PODS.name}") else text
         if node:
             self.touched[node] = None
-
-    async def run(self) -> None:
-        """Write changed views while the partition is owned."""
-        while self._shard.ownership.owned:
-            await self.write()
-            self.rewrite_when_due()
-            await self._clock.sleep(0.0 if self.touched else _GATHER_SECONDS)
 
     def rewrite_when_due(self) -> None:
         """Mark all views as changed every ten minutes.
@@ -161,3 +156,12 @@ class NodeViews:
         if excess > 0:
             view = node_view(record, shortened(listed, excess), resources)
         return view, excess
+
+
+async def write_views(views: Collection[NodeViews], clock: Clock) -> None:
+    """Write changed views of all partitions until cancelled, together: they share requests."""
+    while True:
+        await run_all(own.write() for own in views)
+        for own in views:
+            own.rewrite_when_due()
+        await clock.sleep(0.0 if any(own.touched for own in views) else _GATHER_SECONDS)

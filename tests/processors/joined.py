@@ -1,4 +1,4 @@
-"""Samples, inventories and windows as the join meets them: by hand, and at random."""
+"""Samples, cluster facts and windows of the join: by hand, and at random."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the prediction engine owes, by the ids of its capabilities (NP-.., K13-..)."""
+"""Capabilities of the prediction engine."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Laws of what a row learns: merging, order of fractions, accuracy; and of profiles by class."""
+"""Laws of learning: merging, order of fractions, accuracy; and profiles by class."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What is recommended is one histogram of all samples, however pods lie on nodes."""
+"""A recommendation is a quantile of one histogram of all samples, wherever pods run."""
 
 import math
 from collections.abc import Mapping, Sequence

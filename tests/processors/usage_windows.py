@@ -1,4 +1,4 @@
-"""Windows of a node with pods whose names are known, as a series is read out of."""
+"""Windows of a node with named pods, for tests of usage series."""
 
 from collections.abc import Mapping
 

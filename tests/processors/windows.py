@@ -1,4 +1,4 @@
-"""Windows for the tests of the bank: by hand, and at random with everything that can be wrong."""
+"""Windows for tests of the bank: by hand, and at random with all kinds of faults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Budgets that several evictions of a plan share."""
+"""Evictions of a plan share disruption budgets."""
 
 from typing import Any
 

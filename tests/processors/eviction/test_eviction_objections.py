@@ -1,4 +1,4 @@
-"""What speaks against an eviction, by the world as it is."""
+"""Objections to an eviction plan at its execution."""
 
 from typing import Any
 

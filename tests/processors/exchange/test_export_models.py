@@ -1,4 +1,4 @@
-"""What was exported comes back bit for bit, or in Koordinator's form as close as that goes."""
+"""Exported models are restored bit for bit, or rounded in Koordinator's format."""
 
 import json
 from typing import Any

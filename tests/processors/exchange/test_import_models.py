@@ -1,4 +1,4 @@
-"""Models of Koordinator and VPA become weights of ours, exact where buckets agree, never lower."""
+"""Imports of Koordinator and VPA are exact in equal buckets, and never understate."""
 
 import json
 from typing import Any

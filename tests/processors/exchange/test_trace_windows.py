@@ -1,4 +1,4 @@
-"""A past that is read from a table teaches what a worker would have learned of it."""
+"""A trace gives the models that a worker would have learned."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an annotation keeps, and what is no reservation."""
+"""Reservations in the annotation of a Node."""
 
 import json
 from typing import Any

@@ -15,19 +15,15 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - pluginConfig:
-  - args:
+  - name: NodeResourcesFitPlus
+    args:
       apiVersion: kubescheduler.config.k8s.io/v1
       kind: NodeResourcesFitPlusArgs
       resources:
         nvidia.com/gpu: {type: MostAllocated, weight: 2}
         cpu: {type: LeastAllocated, weight: 1}
         memory: {type: LeastAllocated, weight: 1}
-    name: NodeResourcesFitPlus
-  plugins:
-    score:
-      enabled:
-      - name: NodeResourcesFitPlus
-        weight: 2
+  plugins: {score: {enabled: [{name: NodeResourcesFitPlus, weight: 2}]}}
   schedulerName: koord-scheduler
 """
 SCARCE = """
@@ -35,19 +31,12 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - pluginConfig:
-  - args:
-      apiVersion: kubescheduler.config.k8s.io/v1
-      kind: ScarceResourceAvoidanceArgs
-      resources: [nvidia.com/gpu]
-    name: ScarceResourceAvoidance
+  - name: ScarceResourceAvoidance
+    args: {kind: ScarceResourceAvoidanceArgs, resources: [nvidia.com/gpu]}
   plugins:
     score:
-      enabled:
-      - {name: NodeResourcesFitPlus, weight: 2}
-      - {name: ScarceResourceAvoidance, weight: 2}
-      disabled:
-      - name: "*"
-  schedulerName: koord-scheduler
+      enabled: [{name: NodeResourcesFitPlus, weight: 2}, {name: ScarceResourceAvoidance, weight: 2}]
+      disabled: [{name: "*"}]
 """
 LOAD = """
 apiVersion: kubescheduler.config.k8s.io/v1beta2
@@ -56,14 +45,12 @@ leaderElection: {leaderElect: true}
 profiles:
 - schedulerName: koord-scheduler
   plugins:
-    multiPoint:
-      enabled: [{name: LoadAwareScheduling}]
+    multiPoint: {enabled: [{name: LoadAwareScheduling}]}
     queueSort: {disabled: [{name: "*"}], enabled: [{name: Coscheduling}]}
     score:
       enabled: [{name: LoadAwareScheduling, weight: 3}, {name: NodeResourcesFit, weight: 1}]
   pluginConfig:
-  - name: NodeResourcesFit
-    args: {scoringStrategy: {type: LeastAllocated}}
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: LeastAllocated}}}
   - name: LoadAwareScheduling
     args:
       apiVersion: kubescheduler.config.k8s.io/v1beta2
@@ -76,9 +63,7 @@ profiles:
       scoreAccordingProdUsage: true
       estimatedScalingFactors: {cpu: 85, memory: 70}
       aggregated:
-        usageThresholds: {cpu: 65}
-        usageAggregationType: p95
-        usageAggregatedDuration: 5m
+        {usageThresholds: {cpu: 65}, usageAggregationType: p95, usageAggregatedDuration: 5m}
 """
 TRIMARAN = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -96,11 +81,8 @@ profiles:
   - name: LoadVariationRiskBalancing
     args: {safeVarianceMargin: 1, safeVarianceSensitivity: 2,
            metricProvider: {type: Prometheus, address: "http://prometheus:9090"}}
-  - name: LowRiskOverCommitment
-    args: {smoothingWindowSize: 5}
+  - {name: LowRiskOverCommitment, args: {smoothingWindowSize: 5}}
 """
-
-
 LIMITS = """
 plugins: {score: {enabled: [{name: ResourceLimits}]}}
 pluginConfig:
@@ -175,12 +157,12 @@ def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
     [
         (FIT_PLUS, "- pluginConfig:", "- pluginConfigs:", "unknown field `pluginConfigs`"),
         (FIT_PLUS, "MostAllocated", "Most", "Invalid enum value 'Most'"),
-        (FIT_PLUS, "weight: 2}", "weight: 0}", ">= 1"),
+        (FIT_PLUS, "Allocated, weight: 2}", "Allocated, weight: 0}", ">= 1"),
         (FIT_PLUS, "kind: NodeResourcesFitPlusArgs", "kind: FitPlusArgs", "is not NodeResources"),
         (FIT_PLUS, "- name: NodeResourcesFitPlus", "- name: NodeResourceFitPlus", "is it NodeRes"),
-        (FIT_PLUS, "        weight: 2", "        wait: 2", "plugins.score: .*`wait`"),
-        (FIT_PLUS, "        weight: 2", "        weight: -2", "weight -2 of NodeResourcesFitPlus"),
-        (FIT_PLUS, "        weight: 2", "        weight: 2147483649", "is more than 2147483648"),
+        (FIT_PLUS, "Plus, weight: 2", "Plus, wait: 2", "plugins.score: .*`wait`"),
+        (FIT_PLUS, "Plus, weight: 2", "Plus, weight: -2", "weight -2 of NodeResourcesFitPlus"),
+        (FIT_PLUS, "Plus, weight: 2", "Plus, weight: 2147483649", "is more than 2147483648"),
         (LOAD, "usageThresholds: {cpu: 65, m", "usageThreshold: {cpu: 65, m", "`usageThreshold`"),
         (LOAD, "{cpu: 65, memory: 95}", "{cpu: 650, memory: 95}", "usageThresholds: 650 for cpu"),
         (LOAD, "{cpu: 55}", "{cpu: -1}", "prodUsageThresholds: -1 for cpu"),

@@ -1,4 +1,4 @@
-"""What a target leads to: the guidance of KEP-61, and what it would be without the last window."""
+"""Usage under a target of TargetLoadPacking: KEP-61's guidance, and the average alone."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Thresholds by the time of day: on which clock, over midnight, over a change of summer time."""
+"""Thresholds by the time of day: time zones, midnight and daylight saving time."""
 
 from datetime import datetime
 from typing import Any

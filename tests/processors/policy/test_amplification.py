@@ -1,4 +1,4 @@
-"""Ratios of a node, and what they make of its allocatable and of requests."""
+"""Amplification ratios of a node, and their annotation."""
 
 import json
 from decimal import Decimal

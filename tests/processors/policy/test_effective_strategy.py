@@ -1,4 +1,4 @@
-"""From a policy to what holds for one node; each weakness of upstream's by its name."""
+"""The colocation strategy of a node, from the policy and the node's own settings."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a NodeMetric asks of its node, from the ConfigMap on; and spans of time."""
+"""The spec of a NodeMetric follows the ConfigMap; durations are read and written as in Go."""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The ratio of a node's CPUs: by whom, in which digits, and when it is written anew."""
+"""The normalization ratio of a node's CPUs, and its annotation."""
 
 import json
 from decimal import ROUND_HALF_UP, Decimal

@@ -1,4 +1,4 @@
-"""What a node's record carries of the policy, and what stays where it cannot be used."""
+"""The policy in the record of a node, and what stays in force when a part becomes invalid."""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""In the manner of Autopilot."""
+"""The predictor `autopilot`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Borg's default: requests by a constant."""
+"""The predictor `borg-default`."""
 
 import numpy as np
 from hypothesis import given

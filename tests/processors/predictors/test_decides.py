@@ -1,4 +1,4 @@
-"""Any predictor may decide: what Prod leaves unused is made of its peaks."""
+"""Any predictor may decide what Prod leaves unused."""
 
 import numpy as np
 import pytest

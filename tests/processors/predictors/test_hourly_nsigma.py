@@ -1,4 +1,4 @@
-"""N-sigma by the hour of the day."""
+"""The predictor `hourly-nsigma`."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The maximum of other predictors."""
+"""The predictor `max`."""
 
 from collections.abc import Mapping
 from typing import Any

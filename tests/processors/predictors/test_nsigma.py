@@ -1,4 +1,4 @@
-"""N-sigma, versions 1 and 2."""
+"""The predictors `nsigma-v1`, `nsigma-v2` and `pods-nsigma`."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Predictors by name: which there are, how they are made, and what is said when one is not."""
+"""Predictors by name: which are installed, how they are made, and errors."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Resource Central's sum of percentiles."""
+"""The predictor `resource-central`."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""In the manner of the Vertical Pod Autoscaler."""
+"""The predictor `vpa`."""
 
 import numpy as np
 from hypothesis import given

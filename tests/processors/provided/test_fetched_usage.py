@@ -1,4 +1,4 @@
-"""Statistics of points: those of the exporter, where there are points enough."""
+"""Statistics of fetched points equal those of the exporter."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Lists of metrics.k8s.io as metrics-server writes them, and as it should not."""
+"""Lists of metrics.k8s.io, valid and invalid."""
 
 import json
 import math

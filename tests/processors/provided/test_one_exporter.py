@@ -1,4 +1,4 @@
-"""Samples without a machine count as those of one exporter, whose models an exporter takes over."""
+"""Samples without a machine count as one exporter, and a real exporter takes over its models."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What Prometheus is asked, and what its answers come to, the ugly ones among them."""
+"""Queries to Prometheus, and the usage in its answers, also in invalid ones."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Samples of what was fetched: whose they are, where pods go, and what is said to be unknown."""
+"""Samples of fetched usage: nodes, places of pods, and unknown values."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Objects that others published (tests/data/slo/PROVENANCE.md), and reading without mercy."""
+"""Recorded objects (tests/data/slo/PROVENANCE.md), and a strict reader."""
 
 from collections.abc import Iterator
 from pathlib import Path

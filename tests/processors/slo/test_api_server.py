@@ -1,4 +1,4 @@
-"""The definitions before a real API server: what it takes, refuses and prints."""
+"""The definitions in a real API server: objects are accepted, refused and printed."""
 
 import json
 from collections.abc import Iterator

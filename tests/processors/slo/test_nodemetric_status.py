@@ -1,4 +1,4 @@
-"""From what is known of a node to a status as koordlet writes it."""
+"""The status of a NodeMetric equals that of koordlet."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Objects that others published are read and written as they are; every field is in the table."""
+"""Recorded objects are read and written unchanged, and every field is declared."""
 
 import copy
 import json

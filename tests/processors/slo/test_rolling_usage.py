@@ -1,4 +1,4 @@
-"""Averages over the last windows against an exact slow reference, and what they cost."""
+"""Averages over the last windows equal an exact slow reference, and take little memory."""
 
 import math
 import tracemalloc

@@ -102,6 +102,24 @@ def read(text: str, **more: Any) -> Any:
     return read_config(yaml.safe_load(text), **more)
 
 
+def plugins(**points: Any) -> Any:
+    """`score=(on, off)`: enabled and disabled at a point."""
+    return {
+        "plugins": {
+            point: {
+                "enabled": [{"name": name} for name in on],
+                "disabled": [{"name": name} for name in off],
+            }
+            for point, (on, off) in points.items()
+        }
+    }
+
+
+def configured(point: str, name: str, args: Any) -> Any:
+    """A profile that enables a plugin with arguments."""
+    return plugins(**{point: ([name], [])}) | {"pluginConfig": [{"name": name, "args": args}]}
+
+
 def test_upstreams_samples_are_read() -> None:
     fit = read(FIT_PLUS)
     assert fit.scores == (Score("NodeResourcesFitPlus", 2),)
@@ -139,8 +157,7 @@ def test_trimarans_plugins_note_that_usage_comes_from_the_table() -> None:
 
 
 def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
-    profile = {"plugins": {"score": {"enabled": [{"name": "PredictedHeadroom"}]}}}
-    assert read_config(profile).scores == (Score("PredictedHeadroom"),)
+    assert read_config(plugins(score=([_ROOM], []))).scores == (Score("PredictedHeadroom"),)
     for key, value, says in (
         ("apiVersion", "kubescheduler.config.k8s.io/v1alpha1", "apiVersion: 'kubescheduler"),
         ("kind", "Policy", "kind: 'Policy' is not KubeSchedulerConfiguration"),
@@ -205,19 +222,6 @@ def test_keys_of_a_newer_scheduler_are_ignored() -> None:
         read_config(tree)
 
 
-def plugins(**points: Any) -> Any:
-    """`score=(on, off)`: enabled and disabled at a point."""
-    return {
-        "plugins": {
-            point: {
-                "enabled": [{"name": name} for name in on],
-                "disabled": [{"name": name} for name in off],
-            }
-            for point, (on, off) in points.items()
-        }
-    }
-
-
 @pytest.mark.parametrize(
     ("points", "filters", "scores"),
     [
@@ -280,9 +284,7 @@ def test_values_without_effect_are_noted() -> None:
 
 def test_hours_hidden_by_other_thresholds_are_noted() -> None:
     hours = {"from": "22:00", "to": "06:00", "usageThresholds": {"cpu": 85}}
-    tree = plugins(filter=([TIME_SHARED], [])) | {
-        "pluginConfig": [{"name": TIME_SHARED, "args": {"windows": [hours]}}]
-    }
+    tree = configured("filter", TIME_SHARED, {"windows": [hours]})
     assert "LoadAwareScheduling by the hour, which is not enabled" in read_config(tree).notes[0]
     both = tree | plugins(filter=([TIME_SHARED, LOAD_AWARE], []))
     assert read_config(both).notes == ()
@@ -299,23 +301,18 @@ def test_hours_hidden_by_other_thresholds_are_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("enabled", "config", "says"),
+    ("point", "name", "args"),
     [
-        ({"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 2}]}},
-         [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "LeastAllocated"}}}],
-         "there is NodeResourcesFit"),
-        ({"multiPoint": {"enabled": [{"name": "Reservation"}]}},
-         [{"name": "Reservation", "args": {"enablePreemption": True}}], "there is Reservation"),
-        ({"filter": {"enabled": [{"name": "NodeNUMAResource"}]}},
-         [{"name": "NodeNUMAResource", "args": {"defaultCPUBindPolicy": "FullPCPUs"}}],
-         "there is NodeNUMAResource"),
+        ("score", "NodeResourcesFit", {"scoringStrategy": {"type": "LeastAllocated"}}),
+        ("multiPoint", "Reservation", {"enablePreemption": True}),
+        ("filter", "NodeNUMAResource", {"defaultCPUBindPolicy": "FullPCPUs"}),
     ],
-)  # fmt: skip
+)
 def test_plugins_that_run_in_the_scheduler_alone_are_refused_by_name(
-    enabled: Any, config: Any, says: str
+    point: str, name: str, args: Any
 ) -> None:
-    with pytest.raises(InvalidPolicyError, match=says):
-        read_config({"plugins": enabled, "pluginConfig": config})
+    with pytest.raises(InvalidPolicyError, match=f"there is {name}"):
+        read_config(configured(point, name, args))
 
 
 def test_the_profile_is_chosen_by_name() -> None:
@@ -328,24 +325,15 @@ def test_the_profile_is_chosen_by_name() -> None:
     with pytest.raises(InvalidPolicyError, match="there is koord-scheduler, load-aware"):
         read_config(both, "default")
     with pytest.raises(InvalidPolicyError, match="no plugin that runs here is enabled"):
-        read_config({"plugins": {"score": {"enabled": [{"name": "ImageLocality"}]}}})
+        read_config(plugins(score=(["ImageLocality"], [])))
 
 
 def test_peaks_accepts_keys_spelt_as_go_fields() -> None:
     for key in ("NodePowerModel", "nodePowerModel"):
-        tree = {
-            "plugins": {"score": {"enabled": [{"name": "Peaks"}]}},
-            "pluginConfig": [
-                {"name": "Peaks", "args": {key: {"n": {"k0": 1, "k1": 2.5, "k2": 0.1}}}}
-            ],
-        }
+        tree = configured("score", "Peaks", {key: {"n": {"k0": 1, "k1": 2.5, "k2": 0.1}}})
         assert read_config(tree).args["Peaks"].node_power_model["n"].k1 == 2.5
 
 
 def test_estimates_longer_than_half_an_hour_are_noted() -> None:
-    args = {"estimatedSecondsAfterPodScheduled": 3600}
-    tree = {
-        "plugins": {"filter": {"enabled": [{"name": LOAD_AWARE}]}},
-        "pluginConfig": [{"name": LOAD_AWARE, "args": args}],
-    }
+    tree = configured("filter", LOAD_AWARE, {"estimatedSecondsAfterPodScheduled": 3600})
     assert "counts for 1800 s, not for 3600" in read_config(tree).notes[0]

@@ -93,8 +93,7 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
             yield _window(header, rows.slice(start, stop - start), strategy)
         except (InvalidRecordError, UndecodableRecordError) as error:
             raise InvalidRecordError(
-                f"window of {format_time(end_ms / 1000)}: {error.message}",
-                hint=error.hint or _ROWS,
+                f"window of {format_time(end_ms / 1000)}: {error.message}", hint=error.hint or _ROWS
             ) from error
 
 

@@ -4,11 +4,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.processors.kubernetes.objects import (
-    KubernetesObject,
-    ObjectMetadata,
-    decode_object,
-)
+from pipeline.processors.kubernetes.objects import KubernetesObject, ObjectMetadata, decode_object
 from pipeline.topics.workloads import Budget, WorkloadRecord
 
 

@@ -56,10 +56,7 @@ def is_flying(pods: Assigned, updated_seconds: FloatArray, report_seconds: Float
 
 
 def sums(
-    pods: Assigned,
-    updated_seconds: FloatArray,
-    report_seconds: FloatArray,
-    counted: IntArray,
+    pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray, counted: IntArray
 ) -> Sums:
     """The sums for nodes that were reported at `updated_seconds` (nodes,), NaN is never.
 

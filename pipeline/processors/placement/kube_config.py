@@ -67,9 +67,7 @@ def read_configuration(tree: Any) -> Mapping[str, Any]:
         refuse_misspelt(key, KEYS, "key")
     version, kind = tree.get("apiVersion"), tree.get("kind")
     if version not in VERSIONS:
-        raise InvalidPolicyError(
-            f"apiVersion: {version!r:.80} is not one of {', '.join(VERSIONS)}",
-        )
+        raise InvalidPolicyError(f"apiVersion: {version!r:.80} is not one of {', '.join(VERSIONS)}")
     if kind != CONFIGURATION:
         raise InvalidPolicyError(f"kind: {kind!r:.80} is not {CONFIGURATION}")
     return tree

@@ -15,12 +15,7 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.durations import go_seconds
-from pipeline.processors.placement.extender_config import (
-    BY_REQUESTS,
-    TIMEOUT_SECONDS,
-    VERBS,
-    Mode,
-)
+from pipeline.processors.placement.extender_config import BY_REQUESTS, TIMEOUT_SECONDS, VERBS, Mode
 from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
     FILTER_POINTS,

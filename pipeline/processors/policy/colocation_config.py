@@ -20,11 +20,7 @@ from pipeline.processors.policy.config_sections import (
     read_object,
     unknown_words,
 )
-from pipeline.processors.slo.nodemetric import (
-    AggregatePolicy,
-    MemoryCollectPolicy,
-    PredictPolicy,
-)
+from pipeline.processors.slo.nodemetric import AggregatePolicy, MemoryCollectPolicy, PredictPolicy
 from pipeline.topics.node_state import AGGREGATED
 
 STATIC: Final = "static"

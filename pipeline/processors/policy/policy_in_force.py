@@ -12,12 +12,7 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
-from pipeline.processors.policy.colocation_config import (
-    COLOCATION,
-    DEFAULTS,
-    Colocation,
-    bounded,
-)
+from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS, Colocation, bounded
 from pipeline.processors.policy.config_sections import (
     Config,
     Section,
@@ -48,12 +43,7 @@ from pipeline.processors.policy.load_slo_config import (
 )
 from pipeline.processors.policy.node_annotations import usable
 from pipeline.processors.policy.nodeslo_spec import node_rules, slo_spec
-from pipeline.processors.policy.normalization import (
-    ENABLED,
-    NORMALIZATION,
-    Normalization,
-    is_on,
-)
+from pipeline.processors.policy.normalization import ENABLED, NORMALIZATION, Normalization, is_on
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.springtide_config import SPRINGTIDE, SpringtideConfig
 from pipeline.processors.slo.nodemetric import PredictPolicy
@@ -89,9 +79,7 @@ class Policies(NamedTuple):
 
 
 def load_policies(
-    data: Mapping[str, str] | None,
-    last: Policies | None = None,
-    limits: FilterLimits | None = None,
+    data: Mapping[str, str] | None, last: Policies | None = None, limits: FilterLimits | None = None
 ) -> tuple[Policies, tuple[PolicyProblem, ...]]:
     """Load the policies from the data of the ConfigMap, None if there is no such object. Returns
     all problems, too. `limits` are those of the scheduler extender."""

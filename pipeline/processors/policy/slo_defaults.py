@@ -60,10 +60,7 @@ def _class(cpu: CpuQos, wmark: tuple[int, int, int], cat_end: int = 100) -> QosC
         memory_qos=memory,
         blkio_qos=BlkioQos(enable=False),
         resctrl_qos=ResctrlQos(
-            enable=False,
-            cat_range_start_percent=0,
-            cat_range_end_percent=cat_end,
-            mba_percent=100,
+            enable=False, cat_range_start_percent=0, cat_range_end_percent=cat_end, mba_percent=100
         ),
         network_qos=NetworkQos(enable=False),
     )

@@ -353,11 +353,7 @@ def test_a_file_of_the_future_is_refused_and_clocks_may_differ() -> None:
         return {"node": Learned("node", (result, None), end_ms + ahead_ms, first_ms)}
 
     after(of(HOUR_MS, 13 * HOUR_MS))
-    for learned in (
-        of(HOUR_MS + 1, 0),
-        of(0, 13 * HOUR_MS + 1),
-        of(0, 0, end_ms + HOUR_MS + 1),
-    ):
+    for learned in (of(HOUR_MS + 1, 0), of(0, 13 * HOUR_MS + 1), of(0, 0, end_ms + HOUR_MS + 1)):
         with pytest.raises(CheckpointError, match="after the node's last window"):
             after(learned)
 

@@ -248,9 +248,7 @@ def test_plugins_enabled_where_they_do_nothing_are_noted() -> None:
         f"plugins.reserve: {LOAD_AWARE} does nothing here, only at multiPoint, filter, score",
     )
     everywhere = plugins(
-        multiPoint=([LOAD_AWARE, _ROOM], []),
-        filter=([], ["*"]),
-        score=([], [LOAD_AWARE]),
+        multiPoint=([LOAD_AWARE, _ROOM], []), filter=([], ["*"]), score=([], [LOAD_AWARE])
     )
     assert read_config(everywhere).notes == (f"{LOAD_AWARE} is disabled wherever it would run",)
     with pytest.raises(InvalidPolicyError, match=r"nothing is left to run here: .* is disabled"):

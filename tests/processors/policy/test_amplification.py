@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.amplification import (
-    AMPLIFICATION,
-    ratios,
-    ratios_text,
-)
+from pipeline.processors.policy.amplification import AMPLIFICATION, ratios, ratios_text
 from pipeline.processors.policy.load_configmap import load
 
 KEY = AMPLIFICATION.key

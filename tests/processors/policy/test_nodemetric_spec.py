@@ -66,10 +66,7 @@ def test_the_spec_follows_the_nodes_policy() -> None:
 
 
 def test_without_colocation_the_spec_has_the_defaults() -> None:
-    config = {
-        "metricReportIntervalSeconds": 20,
-        "nodePredictPolicy": {"coldStartPeriodSeconds": 1},
-    }
+    config = {"metricReportIntervalSeconds": 20, "nodePredictPolicy": {"coldStartPeriodSeconds": 1}}
     assert spec(config) == {"metricCollectPolicy": USUAL}
     annotated = {"enable": True, **config}
     off = {"nodeSelector": {}, "enable": False}

@@ -262,11 +262,7 @@ def test_applications_of_an_entry_replace_those_of_the_cluster() -> None:
     }
     loaded = read(HOSTS, config)
     assert not loaded.problems
-    for labels, names in (
-        ({"pool": "gold"}, ["a", "b"]),
-        ({"pool": "iron"}, []),
-        ({}, ["nginx"]),
-    ):
+    for labels, names in (({"pool": "gold"}, ["a", "b"]), ({"pool": "iron"}, []), ({}, ["nginx"])):
         result = node_rules(loaded.policy, labels, {}).spec.host_applications
         assert result is not None
         assert [one.name for one in result] == names

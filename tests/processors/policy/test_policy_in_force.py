@@ -413,10 +413,7 @@ def test_implausible_values_fit_into_a_record() -> None:
         "degradeTimeMinutes": huge,
         "updateTimeThresholdSeconds": huge,
         "metricReportIntervalSeconds": huge,
-        "nodePredictPolicy": {
-            "resourceDiffThresholdPercent": huge,
-            "coldStartPeriodSeconds": huge,
-        },
+        "nodePredictPolicy": {"resourceDiffThresholdPercent": huge, "coldStartPeriodSeconds": huge},
     }
     result, problems = load_policies(data(stated))
     assert all(problem.in_force for problem in problems)

@@ -96,9 +96,7 @@ def test_a_maximum_reclaims_no_more_than_any_member() -> None:
 
 
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v1", "autopilot", "hourly-nsigma"])
-def test_class_peaks_of_usage_get_the_rest_of_cold_requests(
-    predictor: str,
-) -> None:
+def test_class_peaks_of_usage_get_the_rest_of_cold_requests(predictor: str) -> None:
     result = decided_by(predictor, PODS)
     assert 1400.0 <= result.reclaimable.surplus[0] <= 1500.0
     whole = result.reclaimable.classes_peak[0] - result.reclaimable.surplus[0]

@@ -81,8 +81,7 @@ def test_pods_nsigma_is_the_sum_of_the_pods_version_1(windows: list[NodeWindow])
                     continue
                 total = sums_of(result, "pods-nsigma", entity, r).total
                 assert same(
-                    own.raw[entity, r],
-                    total + (v1.raw[SYSTEM, r] if name == "node" else 0.0),
+                    own.raw[entity, r], total + (v1.raw[SYSTEM, r] if name == "node" else 0.0)
                 )
 
 

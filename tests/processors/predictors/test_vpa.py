@@ -12,9 +12,7 @@ from tests.processors.windows import GIB, Pod, streams, window
 
 @given(streams())
 @LAWS
-def test_the_peak_is_the_quantile_with_margin_and_floor(
-    windows: list[NodeWindow],
-) -> None:
+def test_the_peak_is_the_quantile_with_margin_and_floor(windows: list[NodeWindow]) -> None:
     options = {"percentile": {"cpu": 0.9, "memory": 0.9}}
     bank = learned(windows, "vpa", "percentile", options=options)
     for result in bank.peaks(bank.nodes):

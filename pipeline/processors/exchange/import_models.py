@@ -253,7 +253,7 @@ class _Rows:
             column[row, resource] = value
 
     def state(self) -> ModelState:
-        """The state with what was added."""
+        """The state with the imported models."""
         cpu, memory = (_sparse(weights) for weights in self._weights)
         weight, mean, squares = (pack(column, "<f8") for column in self._moments)
         return msgspec.structs.replace(

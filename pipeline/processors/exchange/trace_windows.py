@@ -68,7 +68,7 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
     if END not in table.column_names:
         raise InvalidRecordError(
             f"a trace has a column {END}, which is not there",
-            hint="add it, in RFC 3339 (2026-01-31T12:00:30Z), or rename the one of the times",
+            hint="add it, in RFC 3339 (2026-01-31T12:00:30Z), or rename the column with the times",
         )
     ends = _ends_ms(table.column(END))
     order = np.argsort(ends, kind="stable")
@@ -154,7 +154,7 @@ def _typed(table: pa.Table) -> pa.Table:
     for name, default in _USUAL.items():
         if name not in columns:
             columns[name] = pa.array([default] * len(table), TYPES[name])
-    for name in ("kind", "id"):  # of the node's row others leave both open
+    for name in ("kind", "id"):  # other tools leave both empty in the row of the node
         columns[name] = columns[name].fill_null(_USUAL[name])
     return pa.table(columns)
 

@@ -14,8 +14,8 @@ _KNOWN: Final = re.compile(
 
 
 def objection(name: str) -> str | None:
-    """Why no node can have a resource of this name; None if it is one of Kubernetes' own, or a
-    domain and a name.
+    """The problem with a resource name; None if a node can have a resource of this name: one of
+    Kubernetes' own, or a domain and a name.
 
     >>> objection("example.com/gpu")
     >>> objection("CPU")

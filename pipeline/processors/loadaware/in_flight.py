@@ -33,8 +33,8 @@ class Assigned(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums per node, (nodes, resources): what pods in flight add to its usage, Prod's usage, what
-    Prod pods in flight add to that, and the estimates of all pods."""
+    """Sums per node, (nodes, resources): the amount that pods in flight add to its usage, Prod's
+    usage, the amount that Prod pods in flight add to that, and the estimates of all pods."""
 
     node_delta: IntArray
     prod_usage: IntArray
@@ -60,8 +60,8 @@ def sums(
 ) -> Sums:
     """The sums for nodes that were reported at `updated_seconds` (nodes,), NaN is never.
 
-    `counted` (nodes, resources) is added to Prod's usage: that of the system, if the arguments say
-    so.
+    `counted` (nodes, resources) is added to Prod's usage: the usage of the system, if the arguments
+    include it.
     """
     nodes = len(updated_seconds)
     flying = is_flying(pods, updated_seconds, report_seconds)

@@ -50,8 +50,8 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> Limits:
-    """The thresholds for a pod on a node with this annotation: those of Prod if the pod is Prod and
-    there are any, else those of aggregated usage if there are any, else those of usage.
+    """The thresholds for a pod on a node with this annotation: for Prod if the pod is Prod and
+    thresholds for Prod exist, else for aggregated usage if these exist, else for usage.
 
     The annotation replaces each of the three as a whole. An invalid annotation is ignored:
     `problem` says why.
@@ -93,7 +93,7 @@ def read_own(annotation: str | None) -> Any:
 
 @lru_cache(maxsize=256)
 def problem(annotation: str | None) -> str | None:
-    """What is wrong with a node's annotation or its keys; None if nothing is."""
+    """The first problem of a node's annotation or its keys; None without any."""
     try:
         read_own(annotation)
         wrong = next(_unread(annotation), None)

@@ -30,7 +30,7 @@ _LARGEST: Final = 2**53
 
 
 class Counting(NamedTuple):
-    """What is counted: estimates by `load_aware`; requests, limits and the larger of both of
+    """The counted amounts: estimates by `load_aware`; requests, limits and the larger of both of
     `resources`; amounts that scorers declare; the cpu that TargetLoadPacking predicts."""
 
     load_aware: LoadAwareArgs

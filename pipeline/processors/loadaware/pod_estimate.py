@@ -1,6 +1,6 @@
-"""What a pod will use before it is measured, by Koordinator's default estimator.
+"""The estimated usage of a pod before it is measured, by Koordinator's default estimator.
 
-A share of what it requests, at most its limit; a default for pods of Prod and Batch without
+A share of its request, at most its limit; a default for pods of Prod and Batch without
 requests.
 """
 

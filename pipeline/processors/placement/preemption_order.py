@@ -17,8 +17,8 @@ def rank(pod_class: str | None) -> int:
 
 
 def least_dear(victims: Mapping[str, tuple[int, Sequence[str | None]]]) -> list[str]:
-    """The nodes with the fewest violated disruption budgets, and of these those whose highest rank
-    of a victim is the lowest. `victims` has violations and the classes of victims by node.
+    """The nodes with the fewest violated disruption budgets and, among these, the lowest highest
+    rank of a victim. `victims` has violations and the classes of victims by node.
 
     >>> least_dear({"a": (1, ["batch"]), "b": (0, ["mid"]), "c": (0, ["mid", "batch"])})
     ['b', 'c']

@@ -70,11 +70,11 @@ class _Extender(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]:
     """The problems of a KubeSchedulerConfiguration, if the extender at `url` is in this mode.
 
-    Without `url` the extender is the one whose address contains `springtide`, or the only one.
+    Without `url` the extender is the entry with `springtide` in its address, or the only entry.
     Raises InvalidPolicyError if `tree` is not a KubeSchedulerConfiguration.
     """
     configuration = read_configuration(tree)
-    yield from _of_document(configuration)
+    yield from _check_document(configuration)
     entries = enumerate(_entries(configuration, "extenders"))
     extenders = {f"extenders[{index}]": _extender(index, entry) for index, entry in entries}
     ours = _ours(extenders, url)
@@ -84,14 +84,14 @@ def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]
             problem = f"{prefix:.80} is there {count} times, and its scores count as often"
             yield Finding("extenders", problem, "name it once")
     for where, extender in extenders.items():
-        yield from _refused(where, extender)
+        yield from _check_any(where, extender)
         if where in ours:
-            yield from _of_ours(where, extender)
+            yield from _check_ours(where, extender)
     if not extenders:
         advice = "springtide scheduler config prints an entry"
         yield Finding("extenders", "there is none, so none is called", advice, is_refused=True)
     elif not ours:
-        problem = f"none of them is {url}" if url else "Springtide's cannot be told from others"
+        problem = f"none of them is {url}" if url else "no address contains springtide"
         yield Finding("extenders", problem, "name its address by --url", is_refused=url is not None)
     profiles = [read_profile(tree) for tree in _entries(configuration, "profiles") or [{}]]
     names = Counter(profile.scheduler_name for profile in profiles)
@@ -101,11 +101,11 @@ def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]
             yield Finding("profiles", problem, "give each its own", is_refused=True)
     scoring = [each.weight for each in ours.values() if each.prioritize_verb and each.weight > 0]
     for profile in profiles:
-        yield from _of_profile(profile)
-        yield from _of_scores(profile, mode, max(scoring, default=None))
+        yield from _check_profile(profile)
+        yield from _check_scores(profile, mode, max(scoring, default=None))
 
 
-def _of_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
     version = configuration["apiVersion"]
     if version != VERSIONS[0]:
         problem = "read by kube-scheduler before 1.29 alone"
@@ -114,14 +114,16 @@ def _of_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
         if key not in KEYS:
             problem = "kube-scheduler has no such key"
             yield Finding(f"{key!s:.80}", problem, "leave it out", is_refused=True)
-    yield from _of_share("percentageOfNodesToScore", configuration.get("percentageOfNodesToScore"))
+    yield from _check_share(
+        "percentageOfNodesToScore", configuration.get("percentageOfNodesToScore")
+    )
     workers = configuration.get("parallelism", 1)
     if not isinstance(workers, int) or workers < 1:
         problem = f"{workers!r:.40} is no whole number above 0"
         yield Finding("parallelism", problem, "leave it out", is_refused=True)
 
 
-def _of_share(where: str, share: Any) -> Iterator[Finding]:
+def _check_share(where: str, share: Any) -> Iterator[Finding]:
     if share is not None and not (isinstance(share, int) and 0 <= share <= 100):
         problem = f"{share!r:.40} is no whole number of 0 to 100"
         yield Finding(where, problem, "leave it out, or set it to 100", is_refused=True)
@@ -157,7 +159,7 @@ def _ours(extenders: Mapping[str, _Extender], url: str | None) -> dict[str, _Ext
     return named or (dict(extenders) if len(extenders) == 1 else {})
 
 
-def _refused(where: str, extender: _Extender) -> Iterator[Finding]:
+def _check_any(where: str, extender: _Extender) -> Iterator[Finding]:
     """What kube-scheduler refuses in any extender."""
     if extender.prioritize_verb and extender.weight <= 0:
         problem = f"{extender.weight} with prioritizeVerb: kube-scheduler refuses it"
@@ -177,16 +179,16 @@ def _refused(where: str, extender: _Extender) -> Iterator[Finding]:
         yield Finding(f"{where}.httpTimeout", problem, "set it to 1s", is_refused=True)
 
 
-_WITHOUT: Final[Mapping[str, str]] = {
+_CONSEQUENCES: Final[Mapping[str, str]] = {
     "filterVerb": "hot nodes take pods",
     "prioritizeVerb": "usage does not count in which node is best",
     "preemptVerb": "pods are evicted where that makes no room by usage",
 }
 
 
-def _of_ours(where: str, extender: _Extender) -> Iterator[Finding]:
-    yield from _of_address(where, extender)
-    yield from _of_timeout(where, extender)
+def _check_ours(where: str, extender: _Extender) -> Iterator[Finding]:
+    yield from _check_address(where, extender)
+    yield from _check_timeout(where, extender)
     verbs = {
         "filterVerb": extender.filter_verb,
         "prioritizeVerb": extender.prioritize_verb,
@@ -194,7 +196,7 @@ def _of_ours(where: str, extender: _Extender) -> Iterator[Finding]:
     }
     for key, verb in VERBS.items():
         if not verbs[key]:
-            yield Finding(f"{where}.{key}", f"not set: {_WITHOUT[key]}", f"set it to {verb}")
+            yield Finding(f"{where}.{key}", f"not set: {_CONSEQUENCES[key]}", f"set it to {verb}")
         elif verbs[key] != verb:
             problem = f"{verbs[key]!r:.80} is no path of the extender's, which answers 404"
             yield Finding(f"{where}.{key}", problem, f"set it to {verb}", is_refused=True)
@@ -213,7 +215,7 @@ def _of_ours(where: str, extender: _Extender) -> Iterator[Finding]:
         yield Finding(f"{where}.managedResources", problem, "leave it out")
 
 
-def _of_address(where: str, extender: _Extender) -> Iterator[Finding]:
+def _check_address(where: str, extender: _Extender) -> Iterator[Finding]:
     try:
         address = urlsplit(extender.url_prefix)
         is_address = address.scheme in ("http", "https") and bool(address.hostname)
@@ -228,7 +230,7 @@ def _of_address(where: str, extender: _Extender) -> Iterator[Finding]:
     if address.path.strip("/") or address.query or address.fragment:
         problem = f"{extender.url_prefix:.80} has a path, and the extender's verbs are at the top"
         yield Finding(
-            f"{where}.urlPrefix", problem, "leave the path out, unless a proxy takes it off"
+            f"{where}.urlPrefix", problem, "leave the path out, unless a proxy removes it"
         )
     is_https = address.scheme == "https"
     if is_https != extender.enable_https:
@@ -241,7 +243,7 @@ def _of_address(where: str, extender: _Extender) -> Iterator[Finding]:
         yield Finding(f"{where}.tlsConfig", problem, "set caFile to the CA of its certificate")
 
 
-def _of_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
+def _check_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
     seconds = go_seconds(extender.http_timeout or "0")
     if seconds is None:
         return
@@ -277,16 +279,18 @@ def _running(profile: Profile) -> _Running:
     return _Running(enabled, disabled)
 
 
-def _of_profile(profile: Profile) -> Iterator[Finding]:
+def _check_profile(profile: Profile) -> Iterator[Finding]:
     """Problems of a profile in any mode of the extender."""
     where, running = f"profile {profile.scheduler_name:.80}", _running(profile)
-    yield from _of_share(f"{where}: percentageOfNodesToScore", profile.percentage_of_nodes_to_score)
+    yield from _check_share(
+        f"{where}: percentageOfNodesToScore", profile.percentage_of_nodes_to_score
+    )
     for point, tree in (profile.plugins or {}).items():
         if point not in POINTS:
             problem = f"plugins.{point:.80} is no extension point"
             yield Finding(where, problem, f"choose of {', '.join(POINTS)}", is_refused=True)
         if isinstance(tree, list):
-            problem = f"plugins.{point} is a list, and kube-scheduler takes none there"
+            problem = f"plugins.{point} is a list, which kube-scheduler refuses"
             yield Finding(where, problem, "write enabled and disabled", is_refused=True)
     ours = {name for names in running.enabled.values() for name in names} & {*plugins()}
     if ours:
@@ -308,8 +312,8 @@ def _of_profile(profile: Profile) -> Iterator[Finding]:
         yield Finding(where, problem, "disable it at score, not at multiPoint")
 
 
-def _of_scores(profile: Profile, mode: Mode, weight: int | None) -> Iterator[Finding]:
-    """Plugins that score by requests beside an extender that acts, of this weight if it scores."""
+def _check_scores(profile: Profile, mode: Mode, weight: int | None) -> Iterator[Finding]:
+    """Plugins whose scores by requests compete with an acting extender of this weight, if any."""
     where, running = f"profile {profile.scheduler_name:.80}", _running(profile).at(SCORE_POINTS)
     competing = {name: running[name] for name in BY_REQUESTS if name in running}
     if mode == "observe" and not competing:

@@ -22,7 +22,7 @@ _AVERAGED_WINDOWS: Final = 30
 """Windows in the average: a quarter of an hour."""
 _UNMEASURED_WINDOWS: Final = int(UNMEASURED_SECONDS / WINDOW_SECONDS)
 _REMEMBERED: Final = 0.9
-"""The share of its deviation that a pod keeps in the next window."""
+"""The correlation of a pod's usage from one window to the next."""
 _PACKED_SHARE: Final = 0.8
 
 

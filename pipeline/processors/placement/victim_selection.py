@@ -14,7 +14,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.placement.preemption_order import rank
 
 PUSHED_OUT: Final = ("free", "batch", "mid")
-"""Classes whose pods leave for Prod."""
+"""Classes of pods that may be evicted for Prod."""
 AT_MOST: Final = 10
 """The largest number of pods that leave for one."""
 SETTLE_SECONDS: Final = 120.0

@@ -1,4 +1,4 @@
-"""Load a section of the ConfigMap `slo-controller-config`, and keep the last valid one.
+"""Load a section of the ConfigMap `slo-controller-config`, or retain the last valid policy.
 
 An invalid part changes nothing and is reported; valid parts beside it count.
 """
@@ -48,8 +48,8 @@ class Policy(NamedTuple, Generic[Config]):
         return self.cluster if entry is None else merged(self.cluster, entry.own)
 
     def is_certain_for(self, labels: Mapping[str, str]) -> bool:
-        """Whether `for_labels` is what the user meant: not if the entry that selects the labels is
-        uncertain."""
+        """Whether `for_labels` has the user's settings: not if the entry that selects the labels
+        is uncertain."""
         entry = self._entry_of(labels)
         return entry is None or entry.is_certain
 

@@ -1,7 +1,7 @@
 """Replace invalid annotations of a node by the last valid ones.
 
 A typing error in a reservation must not offer the reserved capacity. So the record of a node
-carries valid annotations, and the next record takes them from there.
+carries valid annotations, and the next record copies them.
 """
 
 import msgspec

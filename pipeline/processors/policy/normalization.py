@@ -1,4 +1,4 @@
-"""CPU normalization: the worth of a node's CPU in normal CPUs, by its model.
+"""CPU normalization: the performance of a node's CPU relative to a normal CPU, by its model.
 
 The section `cpu-normalization-config`, the ratio of a node, and its annotation. Ratios are
 decimals, exactly as written.

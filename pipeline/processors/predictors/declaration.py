@@ -1,4 +1,4 @@
-"""What a predictor declares about itself: summary, options, published terms, and formula.
+"""The declaration of a predictor: summary, options, published terms, and formula.
 
 Settings are checked against it. `springtide explain` derives the published peaks by it.
 `springtide model predictors` and docs/explanation/models.md print it.
@@ -12,8 +12,8 @@ from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.predictors.options import Option
 
 Addends = Literal["peaks", "missing peaks", "requests"]
-"""What a sum over pods adds: the peaks of the pods that count with theirs, the requests that stand
-in for peaks, or the requests of all active pods."""
+"""Addends of a sum over pods: peaks of the pods that count their peak, requests of the pods that
+count their request, or requests of all active pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Term:
     """A number that a predictor publishes beside each peak of an entity.
 
     `unit` is None for cores or bytes. `formula` computes the term from other terms. `adds` marks a
-    sum over pods. `note` tells the documentation where the term occurs, or what it is.
+    sum over pods. `note` is the term's note in the documentation.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """N-sigma by hour of the day: a peak that comes every afternoon is not expected at night.
 
-Each row keeps a mean and a variance for each hour (UTC) and resource in float32, off by less than a
-thousandth of the usage, and how often the hour began since its last sample: 676 bytes. Whenever an
-hour begins again its weight fades, so that all days together weigh at most `days`.
+Each row stores a mean and a variance for each hour (UTC) and resource in float32, with an error
+below a thousandth of the usage, and how often the hour began since its last sample: 676 bytes.
+Whenever an hour begins again its weight fades, so that all days together weigh at most `days`.
 """
 
 import math

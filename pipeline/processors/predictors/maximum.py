@@ -36,8 +36,8 @@ def _check_options(name: str, value: Mapping[str, Mapping[str, Any]]) -> Mapping
 
 class Maximum:
     """A peak that a member does not know does not hide the peaks of others: the answer is still no
-    lower than any member's. A member's columns are apart from those of the same predictor running
-    beside `max`. Raises `PredictorError` for a member that cannot be made.
+    lower than any member's. A member has columns of its own, also if the same predictor runs beside
+    `max`. Raises `PredictorError` for a member that cannot be made.
     """
 
     name = _NAME

@@ -1,7 +1,7 @@
 """N-sigma, version 2: the larger of version 1 and the sum of version 1 over the pods.
 
-The sum adds the pods' deviations as if all pods peaked at once. Version 1, which sees the whole
-alone, takes that for unlikely.
+The sum adds the pods' deviations as if all pods peaked at once. Version 1, which sees only the
+whole, assumes that they do not.
 """
 
 from typing import Final, Literal

@@ -10,8 +10,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `help` says what it sets, `allowed` which values it takes. `check` gets name and
-    value, returns the value to use and raises ValueError for one that is not allowed."""
+    """An option: `help` is its purpose, `allowed` its values in words. `check` gets name and value,
+    returns the value to use and raises ValueError for a value that is not allowed."""
 
     name: str
     default: Any

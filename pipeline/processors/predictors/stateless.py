@@ -1,4 +1,4 @@
-"""Base of predictors that read histograms, moments and the recent past, and keep no columns."""
+"""Base of predictors that read histograms, moments and the recent past, and have no columns."""
 
 from collections.abc import Mapping
 

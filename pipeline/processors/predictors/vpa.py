@@ -17,7 +17,7 @@ from pipeline.processors.predictors.stateless import Stateless
 TARGET: Final = 0.9
 MARGIN_PERCENT: Final = 15.0
 FLOOR: Final = (0.025, 250.0 * 2**20)
-"""Cores and bytes of a pod. The autoscaler's flag says megabytes and counts MiB."""
+"""Cores and bytes of a pod. The autoscaler's flag is named megabytes and counts MiB."""
 
 _MOST_CORES, _MOST_BYTES = PLAUSIBLE.tolist()
 

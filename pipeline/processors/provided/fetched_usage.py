@@ -1,7 +1,7 @@
 """Usage of one window from any source: columns of samples, by node and by pod.
 
 Unknown values are missing or null. An impossible value becomes null and is counted. Percentiles are
-by rank, as those of the exporter.
+by rank, as in the exporter.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Convert fetched usage into the samples that an exporter would write.
 
-Samples of all providers look like those of one exporter. It has no machine (`""`), so that a real
+All providers write as one exporter. It has no machine (`""`), so that a real
 exporter can take the models over. It numbers windows since 1970, so that the same window always has
 the same header, and gaps are visible. A pod belongs to the node of its record in `springtide.pods`,
 under the name of its cgroup. The system remainder of a node is unknown unless all its pods are
@@ -53,7 +53,7 @@ class ClusterFacts(Protocol):
         ...
 
     def served(self, window: TimeWindow) -> Collection[str]:
-        """The nodes of which an exporter has published shortly before `window`."""
+        """The nodes that an exporter has served shortly before `window`."""
         ...
 
 
@@ -149,7 +149,7 @@ def _place(pod: PodName, cluster: ClusterFacts) -> PodPlace | None:
 def _rows(node: SampleColumns, pods: Mapping[str, SampleColumns], is_complete: bool) -> list[Row]:
     rows: list[Row] = [{"kind": "node", "id": "", **node}]
     if not is_complete:
-        # An empty row: the remainder is not what the known pods leave.
+        # An empty row: usage of unknown pods would count as the system's.
         system = {"kind": "tier", "id": SYSTEM_TIER, "coverage": node.get("coverage")}
         rows.append(system)
     rows += [{"kind": "pod", "id": uid, **pods[uid]} for uid in sorted(pods)]

@@ -1,5 +1,5 @@
-"""LowRiskOverCommitment of Trimaran: avoid nodes whose limits exceed what they have, and whose load
-exceeds what was requested.
+"""LowRiskOverCommitment of Trimaran: avoid nodes whose limits exceed allocatable, and nodes whose
+load exceeds requests.
 
 risk = weight * limits + (1 - weight) * load, per resource; the worst resource decides. Source: the
 plugin's code.
@@ -57,7 +57,7 @@ def sums_with_pod(
 
 
 def limit_risk(capacity: FloatArray, sums: RequestSums) -> FloatArray:
-    """How far limits exceed capacity, as a share of what they are above requests, (nodes,)."""
+    """The part of limits above capacity, as a share of the part above requests, (nodes,)."""
     above = sums.limit - capacity
     with np.errstate(all="ignore"):
         risk = above / (sums.limit - sums.request)
@@ -67,7 +67,7 @@ def limit_risk(capacity: FloatArray, sums: RequestSums) -> FloatArray:
 def load_risk(
     capacity: FloatArray, sums: RequestSums, load: Load, smoothing_window: float = 5.0
 ) -> FloatArray:
-    """The probability that load is above what was requested, given that it is below the limits,
+    """The probability that load exceeds requests, given that it is below the limits,
     (nodes,); 0 where the resource was not measured, as upstream."""
     share = shares(capacity, load)
     mean = share.mean
@@ -101,7 +101,7 @@ def total_risk(
 
 
 def sums_of(nodes: NodesView, demand: PodDemand, resource: str) -> RequestSums:
-    """What the pods of nodes and the pod ask for, in the unit of the resource."""
+    """Requests and limits of the pods of nodes and of the pod, in the unit of the resource."""
     scale = unit(resource)
     return sums_with_pod(
         nodes.counted(f"request:{resource}") / scale,

@@ -24,7 +24,7 @@ from pipeline.topics.pods import Container, CountedPod, PodRecord
 
 Strategy = Literal["MostAllocated", "LeastAllocated"]
 _DEFAULT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 100, "memory": 200 << 20}
-"""What a container without a request counts: 100 millicores, 200 MiB."""
+"""Requests of a container without a request: 100 millicores, 200 MiB."""
 
 
 class FitResource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,7 @@ class NodeResourcesFitPlusArgs(ScorerArgs, frozen=True, kw_only=True):
 
 
 def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
-    """What a pod's record requests of `resource`, overhead included, with defaults for containers
+    """The request of a pod for `resource`, overhead included, with defaults for containers
     without a request. Init containers before a sidecar have ended (upstream adds their maximum)."""
     default = _DEFAULT_REQUESTS.get(resource, 0)
 
@@ -61,7 +61,7 @@ def fit_plus(
     nodes: int,
 ) -> IntArray:
     """The score, (nodes,): the mean by weight over the `resources` that the pod requests; 100 if it
-    requests none of them. `used` is what the pods of each node request already."""
+    requests none of them. `used` has the requests of the pods of each node."""
     summed, weights = np.zeros(nodes, np.int64), 0
     for name, resource in resources.items():
         if requested.get(name, 0) <= 0:

@@ -1,4 +1,4 @@
-"""Find scorers by name: those of this package, and those of other packages by entry point.
+"""Find scorers by name, in this package and, by entry point, in other packages.
 
 An entry point of the group `springtide.scorers` has the plugin's name and leads to its `Scorer`.
 """
@@ -36,7 +36,7 @@ def _points() -> Mapping[str, list[EntryPoint]]:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all scorers; those of other packages are not loaded for that."""
+    """The names of all scorers. Other packages are not loaded."""
     return tuple(dict.fromkeys((*built_in(), *_points())))
 
 

@@ -57,7 +57,7 @@ def limit_room(
     pod_limits: Mapping[str, float],
     weights: Mapping[str, float],
 ) -> FloatArray:
-    """What limits leave, (nodes,) in percent of allocatable: the mean over the resources of
+    """Allocatable minus limits, (nodes,) in percent of allocatable: the mean over the resources of
     `weights`, by weight. NaN where a node has nothing of a resource."""
     total = sum(weights.values())
     summed = np.zeros(len(next(iter(allocatable.values()))))
@@ -70,7 +70,7 @@ def limit_room(
 
 
 def room_of(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> FloatArray:
-    """What limits leave on nodes with the pod, (nodes,) in percent of allocatable."""
+    """`limit_room` of nodes with the pod, (nodes,)."""
     weights = {resource.name: float(resource.weight) for resource in args.resources}
     allocatable = {name: nodes.allocatable(name).astype(np.float64) for name in weights}
     limits = {name: nodes.counted(f"limit:{name}").astype(np.float64) for name in weights}

@@ -16,7 +16,7 @@ HINTS: Final = (
     "internal.scheduling.koordinator.sh/scheduling-hint",
     "scheduling.koordinator.sh/scheduling-hint",
 )
-"""The annotations that hold a hint, the first that is there counts."""
+"""Annotations with a hint; the first existing annotation counts."""
 
 
 class SchedulingHintArgs(ScorerArgs, frozen=True, kw_only=True):
@@ -24,14 +24,14 @@ class SchedulingHintArgs(ScorerArgs, frozen=True, kw_only=True):
 
 
 class Hint(msgspec.Struct, frozen=True, rename="camel"):
-    """The only nodes that may take a pod, and those that it prefers."""
+    """The nodes that a pod is limited to, and the nodes that it prefers."""
 
     node_names: tuple[str, ...] = ()
     preferred_node_names: tuple[str, ...] = ()
 
 
 def hint_of(annotations: Mapping[str, str]) -> Hint:
-    """The hint of a pod; an empty one if there is none, or none that can be read."""
+    """The hint of a pod; an empty hint without an annotation, and for an invalid one."""
     text = next((annotations[name] for name in HINTS if name in annotations), "{}")
     try:
         return msgspec.json.decode(text, type=Hint)
@@ -42,7 +42,7 @@ def hint_of(annotations: Mapping[str, str]) -> Hint:
 def preferred_nodes(
     preferred: Sequence[str], offered: Container[str], max_hint_nodes: int
 ) -> list[str]:
-    """The first `max_hint_nodes` of the hinted nodes without those that were not offered.
+    """Those of the first `max_hint_nodes` hinted nodes that were offered.
 
     >>> preferred_nodes(["n0", "n1", "n2"], {"n1", "n2"}, 2)
     ['n1']

@@ -65,10 +65,10 @@ class NodesView(Protocol):
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included. Names:
         `request:`, `limit:`, `bound:` (the larger of both) and `estimate:` with a resource, and
-        those that the scorer declares. Raises KeyError for an amount that nobody declares."""
+        names that the scorer declares. Raises KeyError for an undeclared amount."""
 
     def flight(self, *, prod: bool = False) -> IntArray:
-        """What pods in flight add to usage, (nodes, resources of LoadAwareScheduling)."""
+        """Usage that pods in flight add, (nodes, resources of LoadAwareScheduling)."""
 
     def unmeasured(self) -> IntArray:
         """Millicores of pods that the average usage does not include yet."""
@@ -112,8 +112,9 @@ class Packing(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What the table must sum over the pods of each node: requests and limits of `resources`, and
-    `amounts` by name. Rename an amount when its function changes: saved tables go by the name."""
+    """The amounts that the table sums over the pods of each node: requests and limits of
+    `resources`, and `amounts` by name. Rename an amount when its function changes: saved tables
+    identify it by name."""
 
     resources: tuple[str, ...] = ()
     amounts: Mapping[str, PodAmount] = {}
@@ -147,12 +148,12 @@ class Scorer(Generic[Args]):
 
     `name` is its name in a KubeSchedulerConfiguration, `source` the project that it comes from and
     `text` its row in docs/reference/extender.md. `args` is the type of its arguments; `defaults`
-    completes what a user gave, `problems` names values that are refused, `notes` what a user should
-    know (from the arguments as written and as completed).
+    completes the user's arguments, `problems` names refused values, `notes` are messages for the
+    user (from the arguments as written and as completed).
 
     `score` returns int64 scores (nodes,) from 0 to 100, 0 where it knows nothing. A scorer that
-    goes by usage gives with `expiration_seconds` how old usage may be; where all nodes are older,
-    nodes are packed by requests instead. None: it does not go by usage.
+    uses usage sets the largest age of usage in `expiration_seconds`; if usage of all nodes is
+    older, nodes are packed by requests instead. None: it does not use usage.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The laws of scorers, for those of this package and of others.
+"""The laws of scorers, of this package and of others.
 
 `check_scorer(SCORER, {...})` scores random nodes for random pods and raises AssertionError with the
 law that is broken. It needs no test framework.

@@ -1,8 +1,8 @@
 """TargetLoadPacking of Trimaran: pack nodes up to a target of cpu usage, and no further.
 
-Source: scheduler-plugins' KEP-61 and the plugin's code. Upstream goes by the average of a quarter
-of an hour alone. A pod that came two minutes ago is in that with an eighth of its usage, so nodes
-that get a pod a minute end far over the target: here the last window counts where it is busier.
+Source: scheduler-plugins' KEP-61 and the plugin's code. Upstream uses only the average of a quarter
+of an hour. A pod that started two minutes ago counts there with an eighth of its usage, so nodes
+that get a pod a minute end far over the target: here the last window counts if it is busier.
 """
 
 import re
@@ -80,8 +80,8 @@ def busier(average: FloatArray, latest: FloatArray) -> FloatArray:
 def predicted_percent(
     used_percent: FloatArray, capacity_millicores: FloatArray, added_millicores: FloatArray
 ) -> FloatArray:
-    """Usage in percent of capacity with what is added, (nodes,): the pod and those not measured
-    yet. NaN where usage is unknown; 0 without capacity, as upstream."""
+    """Usage in percent of capacity, (nodes,), with the added pod and pods not measured yet.
+    NaN where usage is unknown; 0 without capacity, as upstream."""
     with np.errstate(all="ignore"):
         used = used_percent / 100 * capacity_millicores
         percent = 100 * (used + added_millicores) / capacity_millicores

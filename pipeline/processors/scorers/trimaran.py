@@ -1,7 +1,7 @@
 """Arguments that the plugins of scheduler-plugins' Trimaran share.
 
 Keys and defaults are upstream's. Upstream silently replaces an invalid value by its default; here
-`notes` also says so.
+`notes` reports it.
 """
 
 from collections.abc import Iterator

@@ -64,8 +64,8 @@ class Rolling:
         self, windows: Sequence[Window], aggregate_seconds: Sequence[int], memory_policy: str
     ) -> list[bool]:
         """Apply windows in their order, and drop what lies before the aggregation time of each
-        window's node. `memory_policy` says which pages count as used. Returns which windows were
-        applied.
+        window's node. `memory_policy` selects the pages that count as used. Returns for each window
+        whether it was applied.
 
         A window that does not end after the last of its node is refused. So is a window of another
         machine until the first machine is silent; after that the node starts over. A departure

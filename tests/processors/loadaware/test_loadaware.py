@@ -24,32 +24,6 @@ from pipeline.processors.loadaware.usage_readings import is_fresh
 from pipeline.processors.scorers import load_aware
 
 
-def test_upstreams_sample_is_read() -> None:
-    args = load_aware.SCORER.read(
-        {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "LoadAwareSchedulingArgs",
-            "filterExpiredNodeMetrics": False,
-            "nodeMetricExpirationSeconds": 300,
-            "resourceWeights": {"cpu": 1, "memory": 1},
-            "usageThresholds": {"cpu": 65, "memory": 95},
-            "prodUsageThresholds": {"cpu": 55, "memory": 85},
-            "scoreAccordingProdUsage": True,
-            "estimatedScalingFactors": {"cpu": 85, "memory": 70},
-            "aggregated": {
-                "usageThresholds": {"cpu": 65, "memory": 95},
-                "usageAggregationType": "p95",
-                "usageAggregatedDuration": "10m",
-                "scoreAggregationType": "p95",
-                "scoreAggregatedDuration": "0s",
-            },
-        }
-    )
-    assert args.aggregated is not None
-    assert args.resources == ("cpu", "memory")
-    assert span_seconds(args.aggregated.usage_aggregated_duration) == 600
-
-
 @pytest.mark.parametrize(
     ("tree", "names"),
     [

@@ -139,6 +139,7 @@ def test_load_aware_is_read_with_all_keys() -> None:
     assert args.filter_expired_node_metrics is False
     assert args.node_metric_expiration_seconds == 300
     assert args.prod_usage_thresholds == {"cpu": 55}
+    assert args.resources == ("cpu", "memory")
     assert args.aggregated is not None
     assert args.aggregated.usage_aggregation_type == "p95"
     assert result.notes == ()
@@ -180,11 +181,8 @@ def test_a_profile_is_read_and_versions_and_kinds_are_checked() -> None:
         (FIT_PLUS, "Plus, weight: 2", "Plus, wait: 2", "plugins.score: .*`wait`"),
         (FIT_PLUS, "Plus, weight: 2", "Plus, weight: -2", "weight -2 of NodeResourcesFitPlus"),
         (FIT_PLUS, "Plus, weight: 2", "Plus, weight: 2147483649", "is more than 2147483648"),
-        (LOAD, "usageThresholds: {cpu: 65, m", "usageThreshold: {cpu: 65, m", "`usageThreshold`"),
         (LOAD, "{cpu: 65, memory: 95}", "{cpu: 650, memory: 95}", "usageThresholds: 650 for cpu"),
-        (LOAD, "{cpu: 55}", "{cpu: -1}", "prodUsageThresholds: -1 for cpu"),
         (LOAD, "5m", "5 minutes", "usageAggregatedDuration: '5 minutes'"),
-        (TRIMARAN, '"2"', '"two"', "defaultRequestsMultiplier: 'two' is not a number"),
         (TRIMARAN, '"2"', '"-3"', "'-3' is not a number from 0 on"),
         (TRIMARAN, "kind: Kube", "kind: Cube", "kind: 'Cube"),
         (TRIMARAN, "profiles:", "profile:", "key 'profile' is not known: is it profiles?"),

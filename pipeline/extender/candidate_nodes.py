@@ -10,6 +10,7 @@ as much. In the order of the request, 10,000 nodes take 1.7 times the processor 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import compress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -67,19 +68,15 @@ class CandidateNodes:
         self, table: Table, requested: Sequence[str], now: float, *, in_flight: bool = True
     ) -> None:
         table.bring_up_to_date(now)
+        self._table, self._in_flight, self.now = table, in_flight, now
         rows = table.lookup(requested)
         order = _by_row(rows)
-        self._set(table, requested, order, rows[order], now, in_flight=in_flight)
+        self._select(requested, order, rows[order])
 
-    def _set(
-        self, table: Table, requested: Sequence[str], order: NodePositions, rows: RowArray,
-        now: float, *, in_flight: bool,
-    ) -> None:  # fmt: skip
-        self._table = table
-        self._in_flight = in_flight
+    def _select(self, requested: Sequence[str], order: NodePositions, rows: RowArray) -> None:
+        self.requested, self.order, self.rows = requested, order, rows
         self._names: list[str] | None = None
         self._index = _as_slice(rows)
-        self.requested, self.order, self.rows, self.now = requested, order, rows, now
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
 
@@ -111,7 +108,8 @@ class CandidateNodes:
             requested: Sequence[str] = self.requested.take(is_part)
         else:
             requested = [*compress(self.requested, is_part.tolist())]
-        part = self._copy(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
+        part = copy(self)
+        part._select(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
         part._cache = {name: values[positions] for name, values in self._cache.items()}
         part._freed = {name: values[positions] for name, values in self._freed.items()}
         return part
@@ -119,16 +117,10 @@ class CandidateNodes:
     def read_again(self, now: float) -> "CandidateNodes":
         """The same nodes at a later time; valid while the table's `names_version` is the same."""
         self._table.bring_up_to_date(now)
-        later = self._copy(self.requested, self.order, self.rows)
+        later = copy(self)
+        later._select(self.requested, self.order, self.rows)
         later.now = now
         return later
-
-    def _copy(
-        self, requested: Sequence[str], order: NodePositions, rows: RowArray
-    ) -> "CandidateNodes":
-        copy = CandidateNodes.__new__(CandidateNodes)
-        copy._set(self._table, requested, order, rows, self.now, in_flight=self._in_flight)
-        return copy
 
     def once(self, name: str, compute: Callable[[], Array]) -> Array:
         """Cache an array (nodes, ..) under a name for the rest of the request. It is read-only: it
@@ -211,7 +203,7 @@ class CandidateNodes:
     def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
         """The nodes as they would be with lower sums, by `amounts` (nodes, amounts), and with lower
         usage, by resource in millicores and bytes."""
-        part = self._copy(self.requested, self.order, self.rows)
+        part = copy(self)
         part._cache = {
             name: values
             for name, values in self._cache.items()

@@ -6,7 +6,7 @@ an unknown node, 503 while the table is not caught up.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -19,7 +19,7 @@ from pipeline.extender.explain_documents import Explanation, explanation
 from pipeline.extender.http_replies import error_reply, json_reply, struct_reply
 from pipeline.extender.request_bodies import RequestBodies
 from pipeline.extender.routes import BODY_ERRORS, NODE, Route
-from pipeline.extender.scheduler_messages import JsonPod, Pod, refuse_too_many
+from pipeline.extender.scheduler_messages import JsonPod, Pod, decode_part, refuse_too_many
 from pipeline.extender.stage_timing import StageTimer
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
@@ -41,8 +41,6 @@ EXPLAIN_KEYS: Final = (
 _ABSENT: Final = msgspec.Raw(b"null")
 _POD_RECORD: Final = {"$ref": "#/components/schemas/PodRecord"}
 
-T = TypeVar("T")
-
 
 class _Kinded(msgspec.Struct, frozen=True):
     kind: str | None = None
@@ -60,6 +58,11 @@ class ExplainRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     node_names: list[str] | None = None
 
 
+_request = msgspec.json.Decoder(ExplainRequest)
+_kinded = msgspec.json.Decoder(_Kinded)
+_pod = msgspec.json.Decoder(Pod)
+
+
 class ExplainSubject(NamedTuple):
     """The pod, whether it passes everywhere, and the nodes in question, each once; None: all."""
 
@@ -70,7 +73,7 @@ class ExplainSubject(NamedTuple):
 
 def read_subject(body: bytes) -> ExplainSubject:
     """The subject of an `ExplainRequest`. Raises `BadRequestError`."""
-    request = _decoded(ExplainRequest, body, "body")
+    request = decode_part(_request, body, "body", EXPLAIN_KEYS)
     refuse_too_many(request.node_names or ())
     names = None if request.node_names is None else tuple(dict.fromkeys(request.node_names))
     has_pod, has_record = (bytes(part) != b"null" for part in (request.pod, request.pod_record))
@@ -82,12 +85,12 @@ def read_subject(body: bytes) -> ExplainSubject:
             record = decode_json(PodRecord, bytes(request.pod_record))
             of_daemon_set = record.owner is not None and record.owner.kind == "DaemonSet"
             return ExplainSubject(record, of_daemon_set, names)
-        kind = _decoded(_Kinded, request.pod, "pod").kind
+        kind = decode_part(_kinded, request.pod, "pod", EXPLAIN_KEYS).kind
         if kind not in (None, "", "Pod"):
             raise BadRequestError(
                 f"pod: a {kind:.80} is no Pod", hint="send the Pod that its template makes"
             )
-        pod = _decoded(Pod, request.pod, "pod")
+        pod = decode_part(_pod, request.pod, "pod", EXPLAIN_KEYS)
         return ExplainSubject(read_manifest(request.pod), pod.of_daemon_set, names)
     except RecordError as error:
         raise BadRequestError(f"pod: {error.message}", hint=f"send {EXPLAIN_KEYS}") from error
@@ -184,12 +187,3 @@ def require_caught_up(state: FeedState) -> None:
             f"the state table is not caught up: {state.message}",
             hint="ask again when GET /readyz answers 200",
         )
-
-
-def _decoded(kind: type[T], data: bytes | msgspec.Raw, what: str) -> T:
-    try:
-        decoded: Any = msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"{what}: {error}", hint=f"send {EXPLAIN_KEYS}") from error
-    result: T = decoded
-    return result

@@ -288,4 +288,4 @@ def decode_part(
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequestError(f"{what} is not JSON: {error}", hint=f"send {keys}") from error
     except RecursionError as error:
-        raise BadRequestError(f"{what} is nested too deeply") from error
+        raise BadRequestError(f"{what} is nested too deeply", hint=f"send {keys}") from error

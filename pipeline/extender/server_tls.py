@@ -27,7 +27,7 @@ class Tls:
     key_file: str
 
     @classmethod
-    def of(cls, settings: ExtenderSettings) -> "Tls | None":
+    def from_settings(cls, settings: ExtenderSettings) -> "Tls | None":
         """The context that the settings describe; None for plain HTTP. Raises `SettingsError`."""
         cert_file, key_file = settings.tls_cert_file, settings.tls_key_file
         if cert_file is None and key_file is None:

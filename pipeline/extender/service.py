@@ -65,7 +65,7 @@ async def serve(
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
     extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
-    tls = Tls.of(settings)
+    tls = Tls.from_settings(settings)
     runner = web.AppRunner(
         extender.app(),
         access_log_class=AccessLog,

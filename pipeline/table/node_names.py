@@ -94,19 +94,11 @@ class NameIndex:
         items = pa.Array.from_buffers(pa.binary(), count, buffers)
         rows = self._find(items)
         unknown = items.filter(pa.array(rows == UNKNOWN_ROW))
-        if np.bincount(rows + 1)[1:].max(initial=0) > 1 or not _are_plain(unknown):
-            return None
-        return NodeNames(items, rows, self)
+        repeats = len(unknown) - len(unknown.unique()) + (np.bincount(rows + 1)[1:] > 1).sum()
+        are_plain = pc.all(pc.match_substring_regex(unknown, _PLAIN_NAME), min_count=0).as_py()
+        return NodeNames(items, rows, self) if are_plain and not repeats else None
 
     def _find(self, items: pa.Array) -> RowArray:
         positions = pc.index_in(items, self._items).fill_null(UNKNOWN_ROW).to_numpy()
         rows: RowArray = self._row_numbers[positions]
         return rows
-
-
-def _are_plain(items: pa.Array) -> bool:
-    """Whether each item is a name as Kubernetes allows it, and occurs once."""
-    if len(items) == 0:
-        return True
-    is_plain = pc.all(pc.match_substring_regex(items, _PLAIN_NAME)).as_py()
-    return bool(is_plain) and len(items.unique()) == len(items)

@@ -332,13 +332,13 @@ class PodTable:
         return len(rows)
 
     def flight_without(
-        self, rows: npt.NDArray[np.intp], gone: Sequence[Sequence[str]], known: ReportedUsage
+        self, rows: npt.NDArray[np.intp], without: Sequence[Sequence[str]], known: ReportedUsage
     ) -> tuple[IntArray, IntArray]:
         """`flight` and `prod_flight` of these rows, (rows, resources), without the pods whose UIDs
-        `gone` lists per row."""
+        `without` lists per row."""
         here = [
             self._flying.get(row, set()) - {self._index.get(uid, -1) for uid in uids}
-            for row, uids in zip(rows.tolist(), gone, strict=True)
+            for row, uids in zip(rows.tolist(), without, strict=True)
         ]
         _, updated, report, pods = self._flying_on(rows, here, known)
         added = self._sums(pods, updated, report)

@@ -175,14 +175,14 @@ class Feed:
         began = self._clock.monotonic()
         try:
             fresh = Table(self.table.columns, self.table.pods.counting)
-            found = await asyncio.to_thread(load, path, fresh)
+            saved = await asyncio.to_thread(load, path, fresh)
         except (OSError, CheckpointError) as error:
             _log.warning("snapshot not read", file=str(path), reason=str(error))
             return
-        if found is None:
+        if saved is None:
             _log.info("no snapshot yet", file=str(path))
             return
-        age = self._clock.now() - found.saved_at
+        age = self._clock.now() - saved.saved_at
         if not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
             _log.warning(
                 "snapshot not read",
@@ -192,9 +192,9 @@ class Feed:
                 else f"it was written {-age:.0f} s from now: a clock was set back",
             )
             return
-        found.table.bring_up_to_date(self._clock.now())
-        self.table.adopt(found.table)
-        self._positions = {TopicPartition(topic, at): to for topic, at, to in found.positions}
+        saved.table.bring_up_to_date(self._clock.now())
+        self.table.adopt(saved.table)
+        self._positions = {TopicPartition(*source): offset for *source, offset in saved.positions}
         self._seen_at = self._clock.monotonic() - age
         self.state.caught_up = True
         self._caught_up.set()
@@ -216,7 +216,7 @@ class Feed:
         """Write a snapshot, if a file is configured and the table has caught up."""
         if self._snapshot is None or not self.state.caught_up or not self._positions:
             return
-        positions = [(at.topic, at.partition, to) for at, to in self._positions.items()]
+        positions = [(*source, offset) for source, offset in self._positions.items()]
         now, began = self._clock.now(), self._clock.monotonic()
         try:
             # In one turn of the event loop: pods' names and amounts must belong together.

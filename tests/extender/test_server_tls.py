@@ -188,4 +188,4 @@ def test_invalid_files_are_named(tmp_path: Path, given: dict[str, Any], says: st
     (tmp_path / "text").write_text("text")
     files: dict[str, Any] = {name: str(tmp_path / file) for name, file in given.items()}
     with pytest.raises(SettingsError, match=says):
-        Tls.of(ExtenderSettings(**files))
+        Tls.from_settings(ExtenderSettings(**files))

@@ -239,12 +239,19 @@ class Learner:
     def _train(
         self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
     ) -> None:
-        """Add one sample to each row: histogram, moments, day slots, then the predictors."""
+        """Add one sample to each row: histogram, moments, day slots, then the predictors.
+        Raises `PredictorError`, which names the predictor, if one fails."""
         self.rows.train(rows, values, factors, end_ms)
         store = self.rows.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self.predictors.values():
-            predictor.observe(self.rows, rows, values, end_ms)
+            try:
+                predictor.observe(self.rows, rows, values, end_ms)
+            except AssertionError:  # of the shared suite
+                raise
+            except Exception as error:  # foreign code may raise anything
+                problem = f"predictor {predictor.name} failed: {error!r:.300}"
+                raise PredictorError(problem) from error
 
     # -- answers
 

@@ -41,6 +41,13 @@ class Forgetful(Odd):
         return None  # type: ignore[return-value]
 
 
+class Unlearned(Odd):
+    """Fails to learn."""
+
+    def observe(self, *_: Any) -> None:
+        raise ZeroDivisionError
+
+
 def answer(predictor: Odd) -> NodePeaks:
     bank = Bank(ModelConfig(predictors=("odd",), predictor="odd"), {"odd": predictor})
     bank.apply([window(1, [Pod("a", (1.0, GIB))])])
@@ -67,6 +74,7 @@ def test_unknown_and_zero_peaks_are_accepted() -> None:
     ("predictor", "says"),
     [
         (Forgetful(), "odd failed: AttributeError"),
+        (Unlearned(), "odd failed: ZeroDivisionError"),
         (Odd(entities=np.full(SHAPE, None)), "odd failed: TypeError"),
         (Odd(entities=np.ones((1, 3, 2))), r"odd returns .*\(1, 3, 2\)"),
         (Odd(pods=np.ones((7, 2))), r"odd returns .*\(7, 2\)"),

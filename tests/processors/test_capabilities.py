@@ -10,7 +10,6 @@ import pytest
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
-from pipeline.processors.model.peaks import NodePeaks
 from pipeline.processors.model.result_records import encode_prediction
 from pipeline.processors.model.state_codec import decode
 from pipeline.topics.codec import decode_json
@@ -28,15 +27,10 @@ from tests.processors.joined import (
     view_of,
 )
 from tests.processors.reference import SlowHistogram
-from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
+from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, peaks_of, warm_bank, window
 
 HOUR_MS = 3_600_000
-WARM: dict[str, Any] = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
 A_POD = Pod("a", (0.5, GIB))
-
-
-def _peaks(bank: Bank) -> NodePeaks:
-    return bank.peaks(["node-a"])[0]
 
 
 # -- A peak for each node, from its log
@@ -127,7 +121,7 @@ def test_from_an_empty_table_come_the_models_of_node_system_and_classes() -> Non
     """Exactly these, and none of a class `unknown` that no pod is of."""
     bank = Bank()
     bank.apply([window(1, [A_POD])])
-    begun: Any = _peaks(bank).samples.all(axis=1)
+    begun: Any = peaks_of(bank).samples.all(axis=1)
     assert [name for name, some in zip(ENTITIES, begun, strict=True) if some] == [
         "node", "system", "prod", "mid", "batch", "free", "none",
     ]  # fmt: skip
@@ -139,7 +133,7 @@ def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_la
     bank = Bank()
     last = 3
     bank.apply([window(i, [A_POD]) for i in range(1, last + 1)])
-    assert _peaks(bank).pod_samples.tolist() == [[3, 3]]
+    assert peaks_of(bank).pod_samples.tolist() == [[3, 3]]
     remaining = last + 1_800_000 // LENGTH_MS
     for i in range(last + 1, remaining + 1):
         (outcome,) = bank.apply([window(i)])
@@ -167,7 +161,7 @@ def test_a_sample_counts_half_after_its_half_life_and_every_window_once() -> Non
     again = [windows[0], windows[1], window(1, usage=(50.0, GIB), epoch=2)]
     outcomes = bank.apply([*windows, *again])
     assert [o.status for o in outcomes] == ["applied", "applied", "late", "duplicate", "late"]
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     mean, stdev = (peaks.predictors["nsigma-v1"].terms[name][0] for name in ("mean", "stdev"))
     assert mean[0] == pytest.approx((1 * 1 + 2 * 4) / 3, rel=1e-15)
     assert stdev[0] == pytest.approx(
@@ -208,13 +202,13 @@ def test_a_pod_gives_nothing_before_its_cold_start_is_over() -> None:
     for i in range(1, 5):
         pod = Pod("a", (0.5, GIB / 8), requests=(4000.0, GIB), age=(i - 1) * LENGTH_MS / 1000)
         bank.apply([window(i, [pod], usage=(0.5, GIB / 8))])
-        amounts.append(_peaks(bank).reclaimable.amount[0])
+        amounts.append(peaks_of(bank).reclaimable.amount[0])
     assert amounts[:3] == [0.0, 0.0, 0.0]
     assert amounts[3] > 3000.0
     longer = window(5, [Pod("a", (0.5, GIB / 8), requests=(4000.0, GIB), age=500.0)])
     longer.strategy = Strategy(cold_start_seconds=500.0, cold_start_samples=0)
     bank.apply([longer])
-    prod = _peaks(bank).reclaimable
+    prod = peaks_of(bank).reclaimable
     assert (prod.amount[0], prod.unpredicted[0]) == (0.0, 4000.0)
 
 
@@ -226,13 +220,13 @@ def test_the_peak_of_prod_is_that_of_a_horizon(half_life_hours: int, remembers: 
     """An hour at 4 cores, and twelve quiet ones. Half of what a half-life of twelve hours
     holds is older than that; of one hour, next to nothing."""
     profile = Profile(half_life_seconds=(half_life_hours * 3600.0,) * 2)
-    bank = Bank(ModelConfig(**WARM, class_profiles={"prod": profile}))
+    bank = warm_bank(class_profiles={"prod": profile})
     end = 0
     for hours, cores in ((1, 4.0), (12, 0.5)):
         for _ in range(hours * HOUR_MS // LENGTH_MS):
             end += 1
             bank.apply([window(end, [Pod("a", (cores, GIB))], usage=(cores, GIB))])
-    prod = _peaks(bank).reclaimable
+    prod = peaks_of(bank).reclaimable
     low, high = (np.trunc(1.1 * np.trunc(_end(cores) * 1000)) for cores in (0.5, 4.0))
     # The pod remembers as its class does.
     assert prod.classes_peak[0] == prod.pods_peak[0] == (high if remembers else low)

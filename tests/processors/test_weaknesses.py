@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import (
@@ -24,23 +24,14 @@ from tests.processors.joined import (
     training,
     view_of,
 )
-from tests.processors.windows import GIB, Pod, window
+from tests.processors.windows import GIB, Pod, peaks_of, warm_bank, window
 
 NAN = np.nan
 NODE, SYSTEM, PROD, NONE = (ENTITIES.index(name) for name in ("node", "system", "prod", "none"))
 
 
-def _bank(**settings: Any) -> Bank:
-    """A bank that trusts a pod at once, unless `settings` say otherwise."""
-    return Bank(ModelConfig(**({"cold_start_seconds": 0.0, "cold_start_samples": 0} | settings)))
-
-
-def _peaks(bank: Bank) -> NodePeaks:
-    return bank.peaks(["node-a"])[0]
-
-
 def _prod(bank: Bank) -> ProdReclaimable:
-    return _peaks(bank).reclaimable
+    return peaks_of(bank).reclaimable
 
 
 def _milli(cores: float) -> float:
@@ -57,10 +48,10 @@ def test_percentiles_are_fixed() -> None:
     usage = [(0.5, GIB)] * 7 + [(2.0, 2 * GIB)] * 3
     result = {}
     for name, classes in {"usual": {}, "own": {"batch": {"cpu": 0.5, "memory": 0.5}}}.items():
-        bank = _bank(options={"percentile": {"cpu": 0.9, "classes": classes}})
+        bank = warm_bank(options={"percentile": {"cpu": 0.9, "classes": classes}})
         for i, used in enumerate(usage):
             bank.apply([window(i, [Pod("a", used), Pod("b", used, "batch")])])
-        result[name] = _peaks(bank).predictors["percentile"]
+        result[name] = peaks_of(bank).predictors["percentile"]
     cpu = {cores: CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)] for cores in (0.5, 2.0)}
     memory = {size: MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(size)] for size in (GIB, 2 * GIB)}
     high, low = [cpu[2.0], memory[2 * GIB]], [cpu[0.5], memory[GIB]]
@@ -75,7 +66,7 @@ def test_percentiles_are_fixed() -> None:
 def test_cold_start_is_not_handled_in_the_class_view() -> None:
     """Upstream counts a cold pod in the class view's requests and, of its peak, only what it used
     in its first minutes: the class view offers what the pod may still take."""
-    bank = _bank(cold_start_seconds=100.0)
+    bank = warm_bank(cold_start_seconds=100.0)
     warm = Pod("a", (0.5, GIB), requests=(2000.0, 4 * GIB))
     cold = Pod("b", (0.1, GIB), requests=(3000.0, 4 * GIB), age=50.0)
     bank.apply([window(1, [warm, cold], usage=(0.6, 2 * GIB))])
@@ -92,9 +83,9 @@ def test_cold_start_is_not_handled_in_the_class_view() -> None:
 def test_idle_classes_cost_a_bucket_each(resource: int) -> None:
     """Upstream's grid of 5 percent makes 25 m and 5 MiB of nothing, for each idle class and
     before the margin."""
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(i, [Pod("a", (1.0, GIB))], usage=(1.0, GIB)) for i in range(1, 9)])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     idle = [i for i, name in enumerate(ENTITIES) if name not in ("node", "prod", "unknown")]
     assert peaks.predictors["percentile"].raw[idle, resource].tolist() == [0.0] * len(idle)
     of_pod = peaks.reclaimable.pods_peak[resource]
@@ -102,17 +93,17 @@ def test_idle_classes_cost_a_bucket_each(resource: int) -> None:
 
 
 def test_an_idle_class_has_a_peak_again_with_its_first_sample() -> None:
-    bank = _bank(options={"percentile": {"cpu": 0.5, "memory": 0.5}})
+    bank = warm_bank(options={"percentile": {"cpu": 0.5, "memory": 0.5}})
     bank.apply([window(i, usage=(0.0, 0.0)) for i in range(1, 4)])
-    assert _peaks(bank).predictors["percentile"].raw[NODE].tolist() == [0.0, 0.0]
+    assert peaks_of(bank).predictors["percentile"].raw[NODE].tolist() == [0.0, 0.0]
     bank.apply([window(4, usage=(1e-9, 1.0))])
-    assert _peaks(bank).predictors["percentile"].raw[NODE].tolist() == [0.025, 5.0 * (1 << 20)]
+    assert peaks_of(bank).predictors["percentile"].raw[NODE].tolist() == [0.025, 5.0 * (1 << 20)]
 
 
 def test_a_refused_pod_disappears_from_the_class_requests() -> None:
     """Upstream takes a pod without a model out of the class view's requests and leaves its usage
     in the peak: Prod seems to use what nobody asked for. Ours keeps its request on both sides."""
-    bank = _bank()
+    bank = warm_bank()
     known, refused = Pod("a", (0.5, GIB), requests=(2000.0, GIB)), Pod("b", (NAN, NAN))
     bank.apply([window(1, [known], usage=(0.5, GIB)), window(2, [known, refused])])
     prod = _prod(bank)
@@ -126,13 +117,13 @@ def test_a_refused_pod_disappears_from_the_class_requests() -> None:
 def test_failed_pod_metrics_train_the_class_with_the_rest() -> None:
     """Upstream leaves a pod whose query fails out of its class: the class seems to use less, and
     what the pod still uses is offered as free."""
-    bank = _bank()
+    bank = warm_bank()
     busy = Pod("a", (4.0, 4 * GIB), requests=(8000.0, 8 * GIB))
     bank.apply([window(i, [busy]) for i in range(1, 4)])
-    before = _peaks(bank)
+    before = peaks_of(bank)
     unread = Pod("a", (NAN, NAN), requests=(8000.0, 8 * GIB))
     bank.apply([window(i, [unread]) for i in range(4, 60)])
-    after = _peaks(bank)
+    after = peaks_of(bank)
     for name, answer in after.predictors.items():
         assert answer.raw[PROD].tolist() == before.predictors[name].raw[PROD].tolist()
         amounts = [peaks.predictors[name].reclaimable.amount for peaks in (before, after)]
@@ -142,11 +133,11 @@ def test_failed_pod_metrics_train_the_class_with_the_rest() -> None:
 def test_an_agent_without_history_trusts_one_sample() -> None:
     """Upstream asks only how old a pod is: after the loss of its checkpoints an old pod's first
     sample is its peak. Ours wants `cold_start_samples` as well, of each resource it knows."""
-    bank = _bank(cold_start_samples=3)
+    bank = warm_bank(cold_start_samples=3)
     cold, amounts = [], []
     for i in range(1, 6):
         bank.apply([window(i, [Pod("a", (0.25, GIB / 8), age=1e9)], usage=(0.25, GIB / 8))])
-        cold.append(bool(_peaks(bank).pod_cold[0]))
+        cold.append(bool(peaks_of(bank).pod_cold[0]))
         amounts.append(_prod(bank).amount[0])
     assert cold == [True, True, False, False, False]
     assert amounts == [0.0, 0.0, *[1000.0 - _milli(0.25)] * 3]
@@ -161,11 +152,11 @@ def test_an_agent_without_history_trusts_one_sample_of_memory(
 ) -> None:
     """A resource with too few samples keeps the pod cold; one that is never measured does not, for
     without a model its request counts anyway."""
-    bank = _bank(cold_start_samples=3)
+    bank = warm_bank(cold_start_samples=3)
     for i in range(5):
         used = 0.5 if i < cpu else NAN, GIB if i < memory else NAN
         bank.apply([window(i, [Pod("a", used)])])
-    assert _peaks(bank).pod_cold.tolist() == [cold]
+    assert peaks_of(bank).pod_cold.tolist() == [cold]
     assert _prod(bank).pods_peak[1] >= GIB
 
 
@@ -173,13 +164,13 @@ def test_a_pod_restarted_in_place_keeps_old_history() -> None:
     """That is right, if it is said: a container that restarts runs the same spec under the same
     UID, so what it did before is what it may do again, and it fades with the half-life. What
     starts empty is a new UID, whatever its name; a changed request counts from its window on."""
-    bank = _bank(cold_start_samples=2)
+    bank = warm_bank(cold_start_samples=2)
     for i in range(1, 30):
         bank.apply([window(i, [Pod("a", (2.0, GIB), requests=(4000.0, GIB))])])
     # The restart: seconds without usage, and then less than before.
     bank.apply([window(30, [Pod("a", (0.0, 0.0), requests=(4000.0, GIB))])])
     bank.apply([window(31, [Pod("a", (0.1, GIB), requests=(4000.0, GIB))])])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.predictors["percentile"].pod_raw[0, 0] > 2.0
     assert peaks.pod_samples.tolist() == [[31, 31]]
     # Resized: the model stays, what was asked for is that of the window.
@@ -187,28 +178,28 @@ def test_a_pod_restarted_in_place_keeps_old_history() -> None:
     assert _prod(bank).pods_amount[0] == 3000.0 - _milli(2.0)
     # Replaced: nothing is inherited.
     bank.apply([window(33, [Pod("a2", (0.1, GIB), requests=(4000.0, GIB))])])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert (peaks.pod_samples.tolist(), peaks.pod_cold.tolist()) == ([[1, 1]], [True])
     assert peaks.reclaimable.pods_peak[0] == 4000.0
 
 
 def test_a_failed_node_query_trains_the_system_with_zero() -> None:
     """What remains of the unknown is unknown, and trains nothing."""
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))], usage=(NAN, 9 * GIB))])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.samples[[NODE, SYSTEM, PROD]].tolist() == [[0, 1], [0, 1], [1, 1]]
     assert np.isnan(peaks.predictors["percentile"].raw[SYSTEM]).tolist() == [True, False]
 
 
 def test_a_pod_with_failed_metrics_raises_the_system_model() -> None:
     """Upstream takes from the node what the other pods used, and calls the rest the system's."""
-    bank, whole = _bank(), _bank()
+    bank, whole = warm_bank(), warm_bank()
     for i in range(1, 20):
         used = (4.0, NAN) if i % 2 else (4.0, GIB)
         bank.apply([window(i, [Pod("a", used), Pod("b", (1.0, GIB))], usage=(5.5, 4 * GIB))])
         whole.apply([window(i, [Pod("a", (4.0, GIB)), Pod("b", (1.0, GIB))], usage=(5.5, 4 * GIB))])
-    peaks, expected = _peaks(bank), _peaks(whole)
+    peaks, expected = peaks_of(bank), peaks_of(whole)
     assert peaks.samples[SYSTEM].tolist() == [19, 9]
     result = peaks.predictors["percentile"].raw[SYSTEM]
     assert result.tolist() == expected.predictors["percentile"].raw[SYSTEM].tolist()
@@ -217,7 +208,7 @@ def test_a_pod_with_failed_metrics_raises_the_system_model() -> None:
 def test_a_pod_with_failed_metrics_leaves_the_report() -> None:
     """Upstream predicts only for pods whose usage was read in the last minute; ours keeps what it
     learned, so that a peak does not drop because a reading failed."""
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(i, [Pod("a", (2.0, GIB))]) for i in range(1, 9)])
     before = _prod(bank).pods_peak
     bank.apply([window(9, [Pod("a", (NAN, NAN))])])
@@ -226,7 +217,7 @@ def test_a_pod_with_failed_metrics_leaves_the_report() -> None:
 
 def test_a_deleting_pod_leaves_the_peak_while_it_still_runs() -> None:
     """It counts its own peak until it has ended, gives nothing, and asks for nothing any more."""
-    bank = _bank()
+    bank = warm_bank()
     states: dict[str, dict[str, Any]] = {
         "before": {}, "deleting": {"active": False}, "ended": {"ended": True},
     }  # fmt: skip
@@ -248,14 +239,14 @@ def test_a_deleting_pod_leaves_the_peak_while_it_still_runs() -> None:
 
 
 def test_a_deleting_pod_on_a_full_node_leaves_no_room() -> None:
-    bank = _bank()
+    bank = warm_bank()
     pods = [Pod("a", (0.5, GIB), requests=(4000.0, GIB)), Pod("b", (0.5, GIB), active=False)]
     bank.apply([window(1, pods, usage=(1.0, 2 * GIB), allocatable=(1500.0, 8 * GIB))])
     assert _prod(bank).pods_amount[0] == 1500.0 - 2 * _milli(0.5)
 
 
 def test_a_cold_deleting_pod_counts_its_request() -> None:
-    bank = _bank(cold_start_seconds=100.0)
+    bank = warm_bank(cold_start_seconds=100.0)
     bank.apply([window(1, [Pod("a", (0.5, GIB), age=50.0, active=False)])])
     prod = _prod(bank)
     assert prod.pods_peak[0] == prod.unpredicted[0] == 1000.0
@@ -264,7 +255,7 @@ def test_a_cold_deleting_pod_counts_its_request() -> None:
 
 def test_a_young_finished_pod_adds_its_request_to_the_peak() -> None:
     """Upstream asks for the age before the phase, so a finished young pod still counts."""
-    bank = _bank(cold_start_seconds=100.0)
+    bank = warm_bank(cold_start_seconds=100.0)
     bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, ended=True)])])
     prod = _prod(bank)
     assert prod.pods_peak.tolist() == prod.unpredicted.tolist() == [0.0, 0.0]
@@ -290,7 +281,7 @@ def test_phase_and_deletion_decide_whether_a_pod_is_active(
 def test_the_peak_of_prod_lacks_the_system_where_the_pods_dominate() -> None:
     """Upstream documents `prodPeakMetric` as containing system usage, and takes it from the pod
     view where that is larger, which has none."""
-    bank = _bank()
+    bank = warm_bank()
     # Their peaks do not coincide, so the class is less than the sum of its pods.
     for i in range(1, 21):
         pods = [Pod("a", (4.0 * (i % 2), GIB)), Pod("b", (4.0 * (1 - i % 2), GIB))]
@@ -317,7 +308,7 @@ def test_prediction_ignores_the_memory_collect_policy(policy: str, size: float) 
         "memory_with_hot_page_cache_bytes_p90": 2 * GIB,
         "memory_with_page_cache_bytes_p90": 4 * GIB,
     }
-    bank = _bank()
+    bank = warm_bank()
     row = pod_row("a", cpu_cores_p90=0.5, **sizes)
     bank.apply(training(joined(NODE_ROW | sizes, row), memory_policy=policy))
     (peaks,) = bank.peaks(["node-1"])
@@ -334,7 +325,7 @@ def test_metric_and_pod_are_matched_by_name() -> None:
         "created_at": "2023-11-01T00:00:00Z",
     }  # fmt: skip
     old, new = known_pod("uid-old", **same), known_pod("uid-new", **same)
-    bank = _bank(cold_start_samples=3)
+    bank = warm_bank(cold_start_samples=3)
 
     def see(end: int, *uids: str, cpu: float) -> NodePeaks:
         rows: list[Row] = [

@@ -1,17 +1,30 @@
-"""Windows for tests of the bank: by hand, and at random with all kinds of faults."""
+"""Windows for tests of the bank, by hand and at random with all kinds of faults; warm banks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.model_config import NodeWindow
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.processors.model.peaks import NodePeaks
 
 START_MS = 1_700_000_040_000
 LENGTH_MS = 120_000
 GIB = float(1 << 30)
+
+
+def warm_bank(**settings: Any) -> Bank:
+    """A bank that trusts a pod at once, unless `settings` say otherwise."""
+    warm = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
+    return Bank(ModelConfig(**(warm | settings)))
+
+
+def peaks_of(bank: Bank, node: str = "node-a") -> NodePeaks:
+    return bank.peaks([node])[0]
 
 
 @dataclass(frozen=True)

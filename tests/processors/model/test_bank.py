@@ -1,7 +1,6 @@
 """What a bank does with windows, one behaviour at a time."""
 
 import dataclasses
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,26 +16,16 @@ from pipeline.processors.model.histogram import (
     exponential_layout,
 )
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Outcome, Profile
-from pipeline.processors.model.peaks import NodePeaks
 from pipeline.processors.model.training_batch import training_batch
 from pipeline.topics.nodes import Strategy
-from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
+from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, peaks_of, warm_bank, window
 
 NAN = np.nan
 
 
-def _bank(**settings: Any) -> Bank:
-    warm: dict[str, Any] = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
-    return Bank(ModelConfig(**(warm | settings)))
-
-
-def _peaks(bank: Bank, node: str = "node-a") -> NodePeaks:
-    return bank.peaks([node])[0]
-
-
 def _samples(bank: Bank) -> dict[str, list[float | None]]:
     """The last single sample of each entity, from the mean (the bank got one window)."""
-    peaks, margin = _peaks(bank), 1.0 + bank.config.safety_margin_percent / 100.0
+    peaks, margin = peaks_of(bank), 1.0 + bank.config.safety_margin_percent / 100.0
     found = {}
     for i, entity in enumerate(ENTITIES):
         values = peaks.predictors["nsigma-v1"].peaks[i] / margin
@@ -52,7 +41,7 @@ def _end(cores: float) -> float:
 
 
 def test_node_system_and_classes_get_their_samples() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply(
         [
             window(
@@ -76,25 +65,25 @@ def test_node_system_and_classes_get_their_samples() -> None:
 
 
 def test_unknown_host_applications_leave_the_system_unknown() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, host_apps=(NAN, 0.0))])
     assert _samples(bank)["system"] == [None, 8 * GIB]
 
 
 def test_a_pod_without_usage_leaves_its_class_unknown_and_no_other_pod() -> None:
-    bank = _bank()
+    bank = warm_bank()
     pods = [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB)), Pod("c", (1.0, GIB), "mid")]
     bank.apply([window(1, pods)])
     assert _samples(bank)["prod"] == [None, 2 * GIB]
     assert _samples(bank)["mid"] == [1.0, GIB]
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.pod_samples.tolist() == [[0, 1], [1, 1], [1, 1]]
     assert np.isnan(peaks.predictors["percentile"].pod_raw[0, 0])
     assert not np.isnan(peaks.predictors["percentile"].pod_raw[0, 1])
 
 
 def test_a_pod_that_has_ended_or_was_there_for_a_moment_leaves_its_class_known() -> None:
-    bank = _bank()
+    bank = warm_bank()
     pods = [Pod("a", (NAN, NAN), ended=True), Pod("b", (NAN, NAN)), Pod("c", (1.0, GIB))]
     seen = np.array([1.0, 0.05, 1.0])
     bank.apply([dataclasses.replace(window(1, pods), pod_coverages=seen)])
@@ -103,74 +92,74 @@ def test_a_pod_that_has_ended_or_was_there_for_a_moment_leaves_its_class_known()
 
 @pytest.mark.parametrize("bad", [NAN, -1.0, np.inf, -np.inf, 1e300])
 def test_a_bad_value_is_no_sample(bad: float) -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (bad, bad))], usage=(bad, bad))])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.pod_samples.tolist() == [[0, 0]]
     assert peaks.samples[ENTITIES.index("node")].tolist() == [0, 0]
     assert _samples(bank)["prod"] == [None, None]
 
 
 def test_largest_plausible_usage_is_accepted() -> None:
-    bank = _bank()
+    bank = warm_bank()
     beyond = (np.nextafter(1e6, 2e6), np.nextafter(2.0**60, 2.0**61))
     bank.apply([window(1, [Pod("a", (1e6, 2.0**60)), Pod("b", beyond)])])
-    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
+    assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [0, 0]]
 
 
 def test_implausible_sum_is_no_sample_of_its_class() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, 2.0**60)), Pod("b", (1.0, 2.0**60))])])
     assert _samples(bank)["prod"] == [2.0, None]
-    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [1, 1]]
+    assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [1, 1]]
 
 
 def test_pods_above_the_node_leave_an_idle_system() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (9.0, 9 * GIB))], usage=(8.0, 8 * GIB))])
     assert _samples(bank)["system"] == [0.0, 0.0]
 
 
 def test_the_unknown_class_has_no_model_before_its_first_pod() -> None:
-    bank = _bank()
+    bank = warm_bank()
     unknown = ENTITIES.index("unknown")
     bank.apply([window(1)])
-    assert _peaks(bank).samples[unknown].tolist() == [0, 0]
+    assert peaks_of(bank).samples[unknown].tolist() == [0, 0]
     bank.apply([window(2, [Pod("a", (1.0, GIB), "unknown")])])
     bank.apply([window(3)])
-    assert _peaks(bank).samples[unknown].tolist() == [2, 2]
+    assert peaks_of(bank).samples[unknown].tolist() == [2, 2]
 
 
 def test_invalid_class_code_counts_as_unknown() -> None:
     odd = window(1, [Pod("a", (1.0, GIB))])
     odd.pod_classes[0] = 77
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([odd])
     assert _samples(bank)["unknown"] == [1.0, GIB]
-    assert _peaks(bank).pod_classes.tolist() == [5]
+    assert peaks_of(bank).pod_classes.tolist() == [5]
 
 
 def test_first_of_two_pods_with_one_uid_counts() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB)), Pod("a", (2.0, GIB))])])
     assert _samples(bank)["prod"] == [1.0, GIB]
-    assert _peaks(bank).pod_uids == ("a",)
+    assert peaks_of(bank).pod_uids == ("a",)
 
 
 def test_low_coverage_trains_nothing_and_moves_the_end() -> None:
-    bank = _bank()
+    bank = warm_bank()
     first, low = bank.apply([window(1), window(2, [Pod("a", (1.0, GIB))], coverage=0.49)])
     assert (first.trained, low.status, low.trained) == (True, "applied", False)
     assert bank.end_ms("node-a") == START_MS + 2 * LENGTH_MS
-    assert _peaks(bank).samples[0].tolist() == [1, 1]
-    assert _peaks(bank).pod_samples.tolist() == [[0, 0]]
+    assert peaks_of(bank).samples[0].tolist() == [1, 1]
+    assert peaks_of(bank).pod_samples.tolist() == [[0, 0]]
     assert bank.apply([window(2)])[0].status == "duplicate"
 
 
 def test_times_of_the_first_and_last_sample() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in (1, 2, 5)])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.first_ms[0] == START_MS + LENGTH_MS
     assert peaks.last_ms[0] == START_MS + 5 * LENGTH_MS
     assert peaks.pod_samples.tolist() == [[3, 3]]
@@ -196,7 +185,7 @@ def test_times_of_the_first_and_last_sample() -> None:
 def test_a_window_counts_only_if_it_ends_later(
     end: int, epoch: int, machine: str, status: str
 ) -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(5)])
     before = bank.state_of("node-a")
     (outcome,) = bank.apply([window(end, usage=(9.0, GIB), epoch=epoch, machine=machine)])
@@ -205,14 +194,14 @@ def test_a_window_counts_only_if_it_ends_later(
 
 
 def test_missing_windows_are_counted() -> None:
-    bank = _bank()
+    bank = warm_bank()
     outcomes = bank.apply([window(1), window(2), window(5), window(6)])
     assert [outcome.gap for outcome in outcomes] == [0, 0, 2, 0]
     assert state_codec.decode(bank.state_of("node-a")).gaps == 2
 
 
 def test_outcomes_come_in_the_order_of_the_windows() -> None:
-    bank = _bank()
+    bank = warm_bank()
     outcomes = bank.apply(
         [window(1), window(1, node="node-b"), window(1), window(2), window(1, node="node-c")]
     )
@@ -247,25 +236,25 @@ def test_banks_without_shared_columns_are_refused() -> None:
 
 
 def test_first_window_has_no_restart_and_no_gap() -> None:
-    (outcome,) = _bank().apply([window(5, [Pod("a", (1.0, GIB))])])
+    (outcome,) = warm_bank().apply([window(5, [Pod("a", (1.0, GIB))])])
     assert outcome == Outcome(
         "node-a", START_MS + 5 * LENGTH_MS, "applied", trained=True, gap=0, restarted=False
     )
 
 
 def test_another_machine_resets_node_system_and_classes_but_not_pods() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2, [Pod("a", (1.0, GIB))])])
     (outcome,) = bank.apply([window(4, [Pod("a", (1.0, GIB))], machine="machine-2")])
     assert outcome.restarted
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.samples[0].tolist() == [1, 1]
     assert peaks.samples[ENTITIES.index("prod")].tolist() == [1, 1]
     assert peaks.pod_samples.tolist() == [[3, 3]]
 
 
 def test_interleaved_windows_of_two_machines_reset_no_models() -> None:
-    bank = _bank()
+    bank = warm_bank()
     machines = ("machine-1", "machine-2")
     outcomes = bank.apply(
         [window(end, machine=machines[(end + turn) % 2]) for end in range(20) for turn in (0, 1)]
@@ -277,7 +266,7 @@ def test_interleaved_windows_of_two_machines_reset_no_models() -> None:
 
 
 def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
-    bank = _bank(expiration_seconds=3 * LENGTH_MS / 1000)
+    bank = warm_bank(expiration_seconds=3 * LENGTH_MS / 1000)
     outcomes = bank.apply(
         [window(1, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])]
         + [window(i, [Pod("b", (1.0, GIB))]) for i in range(2, 6)]
@@ -286,13 +275,13 @@ def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
     assert [outcome.expired for outcome in outcomes] == [(), (), (), (), ("a",)]
     assert bank.num_rows == len(ENTITIES) + 1
     bank.apply([window(6, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
-    assert _peaks(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
+    assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
 
 
 def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PODS", 3)
     listings = ["ab", "c", "cd", "defg", "a"]
-    outcomes = _bank().apply(
+    outcomes = warm_bank().apply(
         [window(i, [Pod(uid, (1.0, GIB)) for uid in pods]) for i, pods in enumerate(listings, 1)]
     )
     # What is listed is kept, more than three of them too; of what is absent the last seen.
@@ -300,18 +289,18 @@ def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pod_that_comes_back_in_time_keeps_its_model() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(2), window(3, [Pod("a", (1.0, GIB))])])
-    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+    assert peaks_of(bank).pod_samples.tolist() == [[2, 2]]
 
 
 def test_after_an_outage_of_hours_pods_that_are_still_there_keep_their_models() -> None:
-    bank = _bank()
+    bank = warm_bank()
     (_, outcome) = bank.apply(
         [window(1, [Pod("a", (1.0, GIB))]), window(99, [Pod("a", (1.0, GIB))])]
     )
     assert outcome.expired == ()
-    assert _peaks(bank).pod_samples.tolist() == [[2, 2]]
+    assert peaks_of(bank).pod_samples.tolist() == [[2, 2]]
 
 
 @pytest.mark.parametrize("own", ["prod", "unknown"])
@@ -320,11 +309,11 @@ def test_window_without_pod_facts_keeps_the_models_of_its_pods(own: str) -> None
     bank, steady = (Bank(ModelConfig(class_profiles={own: other})) for _ in range(2))
     bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 10)])
     bank.apply([window(10, [Pod("a", (1.0, GIB), "unknown")])])
-    assert _peaks(bank).pod_samples.tolist() == [[10, 10]]
+    assert peaks_of(bank).pod_samples.tolist() == [[10, 10]]
     bank.apply([window(11, [Pod("a", (1.0, GIB))])])
     steady.apply([window(i, [Pod("a", (1.0, GIB))]) for i in range(1, 12)])
-    found, same = (_peaks(b).predictors["nsigma-v1"].pod_raw for b in (bank, steady))
-    assert _peaks(bank).pod_samples.tolist() == [[11, 11]]
+    found, same = (peaks_of(b).predictors["nsigma-v1"].pod_raw for b in (bank, steady))
+    assert peaks_of(bank).pod_samples.tolist() == [[11, 11]]
     assert found.tobytes() == same.tobytes()
 
 
@@ -333,11 +322,11 @@ def test_pod_is_reset_when_its_class_changes_to_another_profile() -> None:
     bank = Bank(ModelConfig(class_profiles={"batch": other}))
     for end, name in enumerate(("prod", "prod", "batch", "batch", "unknown", "prod"), 1):
         bank.apply([window(end, [Pod("a", (1.0, GIB), name)])])
-        assert _peaks(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
+        assert peaks_of(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
 
 
 def test_departed_node_is_dropped_and_starts_again() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
     assert bank.forget("node-a")
     assert not bank.forget("node-a")
@@ -347,13 +336,13 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
     with pytest.raises(KeyError):
         bank.peaks(["node-a"])
     bank.apply([window(1)])
-    fresh = _bank()
+    fresh = warm_bank()
     fresh.apply([window(1)])
     assert bank.state_of("node-a") == fresh.state_of("node-a")
 
 
 def test_rows_are_used_again() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod(f"p{i}", (1.0, GIB)) for i in range(3000)])])
     bytes_before = bank.nbytes
     for i in range(2, 12):
@@ -366,7 +355,7 @@ def test_rows_are_used_again() -> None:
 def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one, bank, alone = _bank(), _bank(), _bank()
+    one, bank, alone = warm_bank(), warm_bank(), warm_bank()
     one.apply([window(1)])
     with monkeypatch.context() as patched:
         patched.setattr(state_codec, "install", Mock(side_effect=MemoryError))
@@ -387,9 +376,9 @@ def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
 
 
 def test_percentile_is_the_bucket_end_times_the_margin() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
-    found = _peaks(bank).predictors["percentile"]
+    found = peaks_of(bank).predictors["percentile"]
     memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
     assert found.pod_raw[0].tolist() == [_end(2.0), memory]
     assert found.raw[0].tolist() == [_end(3.0), memory]
@@ -397,39 +386,39 @@ def test_percentile_is_the_bucket_end_times_the_margin() -> None:
 
 
 def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
-    bank = _bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
+    bank = warm_bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
     bank.apply([window(i, usage=(cores, GIB)) for i, cores in enumerate((1.0, 2.0, 6.0), 1)])
-    cpu, memory = _peaks(bank).predictors["nsigma-v1"].peaks[0]
+    cpu, memory = peaks_of(bank).predictors["nsigma-v1"].peaks[0]
     assert cpu == pytest.approx((3.0 + 2.0 * np.std([1, 2, 6])) * 1.5, rel=1e-2)
     assert memory == pytest.approx(GIB * 1.5)
 
 
 def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
-    bank = _bank(cold_start_seconds=100.0)
+    bank = warm_bank(cold_start_seconds=100.0)
     pods = [Pod("a", (0.5, GIB), age=100.0), Pod("b", (0.5, GIB), age=100.5)]
     bank.apply([window(1, pods)])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     assert peaks.pod_cold.tolist() == [True, False]
     assert peaks.reclaimable.unpredicted.tolist() == [1000.0, GIB]
 
 
 def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
-    bank = _bank(cold_start_seconds=2 * LENGTH_MS / 1000)
+    bank = warm_bank(cold_start_seconds=2 * LENGTH_MS / 1000)
     cold = []
     for i in range(1, 6):
         bank.apply([window(i, [Pod("a", (0.5, GIB), age=NAN)])])
-        cold.append(bool(_peaks(bank).pod_cold[0]))
+        cold.append(bool(peaks_of(bank).pod_cold[0]))
     assert cold == [True, True, True, False, False]
 
 
 def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
-    bank = _bank()
+    bank = warm_bank()
     pods = [
         Pod("a", (0.5, GIB / 4), requests=(2000.0, GIB)),
         Pod("b", (0.5, GIB / 4), "batch", requests=(4000.0, GIB)),
     ]
     bank.apply([window(1, pods, usage=(1.25, GIB))])
-    result = _peaks(bank).reclaimable
+    result = peaks_of(bank).reclaimable
     pod_peak = np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
     assert result.pods_peak[0] == pod_peak
     assert result.pods_amount[0] == 2000 - pod_peak
@@ -443,9 +432,9 @@ def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
 
 
 def test_pod_of_unknown_class_counts_in_the_peak_and_frees_nothing() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
-    result = _peaks(bank).reclaimable
+    result = peaks_of(bank).reclaimable
     assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
     assert result.amount.tolist() == result.pods_amount.tolist() == [0.0, 0.0]
     assert result.requests.tolist() == [0.0, 0.0]
@@ -456,45 +445,45 @@ def test_unknown_peak_of_class_unknown_leaves_the_peak_of_prod_unknown() -> None
     """A pod without metadata came an hour ago: by the hour of the day its class is unknown, and it
     uses what would be handed out."""
     hour = 3_600_000 // LENGTH_MS
-    bank = _bank(predictors=("hourly-nsigma",), predictor="hourly-nsigma", horizon_seconds=60.0,
+    bank = warm_bank(predictors=("hourly-nsigma",), predictor="hourly-nsigma", horizon_seconds=60.0,
                  options={"hourly-nsigma": {"history_seconds": 3600}})  # fmt: skip
     prod = Pod("a", (2.0, GIB), requests=(20_000.0, 20 * GIB))
     bank.apply([window(i, [prod], usage=(3.0, 2 * GIB)) for i in range(2 * hour)])
-    assert (_peaks(bank).reclaimable.amount > 0.0).all()
+    assert (peaks_of(bank).reclaimable.amount > 0.0).all()
     other = Pod("b", (10.0, GIB), "unknown")
     bank.apply([window(2 * hour, [prod, other], usage=(13.0, 3 * GIB))])
-    assert np.isnan(_peaks(bank).reclaimable.amount).all()
+    assert np.isnan(peaks_of(bank).reclaimable.amount).all()
 
 
 def test_pod_above_its_request_does_not_reduce_what_others_free() -> None:
-    bank = _bank()
+    bank = warm_bank()
     above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))
     bank.apply([window(1, [above, Pod("b", (0.5, GIB), requests=(3000.0, GIB))])])
     left = 3000.0 - np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert _peaks(bank).reclaimable.pods_amount[0] == left
+    assert peaks_of(bank).reclaimable.pods_amount[0] == left
 
 
 def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (0.5, GIB))], allocatable=(NAN, 64 * GIB))])
-    assert np.isnan(_peaks(bank).reclaimable.amount).tolist() == [True, False]
+    assert np.isnan(peaks_of(bank).reclaimable.amount).tolist() == [True, False]
     bank.apply([window(1, [Pod("a", (0.5, GIB))], node="node-b", usage=(NAN, 8 * GIB))])
-    result = _peaks(bank, "node-b").reclaimable
+    result = peaks_of(bank, "node-b").reclaimable
     assert np.isnan(result.peak).tolist() == [True, False]
 
 
 def test_a_cold_pod_without_known_request_counts_its_model() -> None:
     bank = Bank(ModelConfig(cold_start_seconds=100.0))
     bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
-    result = _peaks(bank).reclaimable
+    result = peaks_of(bank).reclaimable
     assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
     assert result.pods_amount.tolist() == [0.0, 0.0]
 
 
 def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
-    bank = _bank()
+    bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))], coverage=0.0)])
-    peaks = _peaks(bank)
+    peaks = peaks_of(bank)
     for name in bank.predictors:
         assert np.isnan(peaks.predictors[name].peaks).all()
         assert np.isnan(peaks.predictors[name].pod_raw).all()
@@ -502,7 +491,7 @@ def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
 
 
 def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
-    bank = _bank()
+    bank = warm_bank()
     strict = Strategy(safety_margin_percent=50.0, cold_start_seconds=1e6, nsigma_multiplier=9.0)
     for i, strategy in enumerate((None, strict, None), 1):
         at = window(i, [Pod("a", (2.0, GIB), age=1e5)], usage=(float(i), GIB))

@@ -42,12 +42,9 @@ class CgroupTree:
         targets = [str(self.directory(c, relative) / "cgroup.procs") for c in self.controllers]
         join = "; ".join(f"echo $$ > {target}" for target in targets)
         process = subprocess.Popen(
-            ["/bin/sh", "-c", f'{join}; exec "$@"', "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent,
-        )
+            ["/bin/sh", "-c", f'{join}; exec "$@"', "sh", *command], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
+        )  # fmt: skip
         self._processes.append(process)
         return process
 

@@ -29,14 +29,8 @@ ROOT: Final = Path(__file__).parent.parent
 DEFAULT_PATHS: Final = ("pipeline/processors", "pipeline/topics")
 TIMEOUT_SECONDS: Final = 200
 _COPIED: Final = (
-    "pipeline",
-    "node-exporter",
-    "actuators",
-    "tests",
-    "docs",
-    "deploy",
-    "pyproject.toml",
-)
+    "pipeline", "node-exporter", "actuators", "tests", "docs", "deploy", "pyproject.toml",
+)  # fmt: skip
 _IGNORED: Final = shutil.ignore_patterns("__pycache__", ".hypothesis", "integration", "system")
 
 _NOT_CODE: Final = ("annotation", "returns", "decorator_list")

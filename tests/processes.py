@@ -1,11 +1,25 @@
-"""Whether a process is alive, and waiting until a condition is true."""
+"""Command lines of `springtide`, live processes, and waiting until a condition is true."""
 
 import asyncio
 import inspect
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+def springtide(*arguments: str) -> list[str]:
+    """Return the command line of `springtide`."""
+    return [sys.executable, "-m", "pipeline.cli.main", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment with this tree's packages, for any working directory."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"} | more
 
 
 def is_alive(pid: int) -> bool:
@@ -43,4 +57,4 @@ async def until(
         if time.monotonic() > deadline:
             reason = f"\n{explain()}" if explain else ""
             raise AssertionError(f"not within {seconds:g} s: {value!r}{reason}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)

@@ -74,24 +74,15 @@ def test_errors_can_be_pickled() -> None:
 @pytest.mark.parametrize(
     ("error", "port", "key", "hint"),
     [
-        (
-            OSError(errno.EADDRINUSE, "taken"),
-            9101,
-            "worker.metrics_port",
-            "any free port, null",
-        ),
+        (OSError(errno.EADDRINUSE, "taken"), 9101, "worker.metrics_port", "any free port, null"),
         (OSError(errno.EACCES, "denied"), 80, "worker.metrics_port", "below 1024 need root"),
         (OSError(errno.EACCES, "denied"), 9101, "worker.metrics_port", None),
         (OSError(errno.EMFILE, "too many"), 9101, "worker.metrics_port", None),
-        (
-            OSError(errno.EADDRNOTAVAIL, "no"),
-            0,
-            "worker.metrics_host",
-            "set worker.metrics_host to",
-        ),
+        (OSError(errno.EADDRNOTAVAIL, "no"), 0, "worker.metrics_host",
+         "set worker.metrics_host to"),
         (gaierror(-2, "unknown"), 0, "worker.metrics_host", "an address of this machine"),
     ],
-)
+)  # fmt: skip
 def test_listen_error_names_the_setting_at_fault(
     error: OSError, port: int, key: str, hint: str | None
 ) -> None:

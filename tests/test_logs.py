@@ -39,14 +39,9 @@ def test_pipe_gets_json_lines() -> None:
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert first.pop("time").endswith("Z")
     assert first == {
-        "level": "info",
-        "logger": "a",
-        "event": "window applied",
-        "role": "worker",
-        "node": "n-1",
-        "rows": 7,
-        "cpu": None,
-    }
+        "level": "info", "logger": "a", "event": "window applied", "role": "worker", "node": "n-1",
+        "rows": 7, "cpu": None,
+    }  # fmt: skip
     assert second["event"] == "two\nlines"
 
 
@@ -83,11 +78,8 @@ def test_fields_do_not_overwrite_the_event_and_bytes_are_readable() -> None:
     get_logger("a").info("it", logger="x", key=b"\xffn", when=object)
     line = json.loads(stream.getvalue())
     assert (line["event"], line["logger"], line["logger_"], line["key"]) == (
-        "it",
-        "a",
-        "x",
-        "\\xffn",
-    )
+        "it", "a", "x", "\\xffn",
+    )  # fmt: skip
 
 
 def test_secret_prints_as_stars() -> None:

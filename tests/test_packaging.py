@@ -105,22 +105,17 @@ ROLES = {
     "extender": "pipeline.cli.extender",
     "demo": "pipeline.cli.demo, pipeline.local.demo_run, pipeline.local.simulated_fleet_process",
     "kafka": "pipeline.cli.kafka, pipeline.local.local_kafka, pipeline.local.kafka_jars",
-    "topics": "pipeline.cli.topics",
-    "top": "pipeline.cli.top",
-    "score": "pipeline.cli.score",
-    "why-not": "pipeline.cli.why_not",
-    "series": "pipeline.cli.series",
+    "topics": "pipeline.cli.topics", "top": "pipeline.cli.top", "score": "pipeline.cli.score",
+    "why-not": "pipeline.cli.why_not", "series": "pipeline.cli.series",
     "explain": "pipeline.cli.explain",
     "model": "pipeline.cli.model, pipeline.agents.model_import_round",
-    "recommend": "pipeline.cli.recommend",
-    "scheduler": "pipeline.cli.scheduler",
-    "policy": "pipeline.cli.policy",
-    "watcher": "pipeline.cli.watcher, kubernetes.config",
+    "recommend": "pipeline.cli.recommend", "scheduler": "pipeline.cli.scheduler",
+    "policy": "pipeline.cli.policy", "watcher": "pipeline.cli.watcher, kubernetes.config",
     "actuator": "pipeline.cli.actuator, kubernetes.config",
     "evictor": "pipeline.cli.evictor, kubernetes.config",
     "provider": "pipeline.cli.provider, kubernetes.config",
     "doctor": "pipeline.cli.doctor, pipeline.cli.doctor_policy",
-}
+}  # fmt: skip
 
 
 def test_import_test_covers_every_role() -> None:

@@ -38,14 +38,12 @@ def test_an_unusable_plugin_is_an_error_of_its_package_and_others_work(tmp_path:
     assert lines == [
         f"model.predictors: predictor {exits}",
         "model.predictors: predictor Text of acme-tools 1.0 has no `declaration`",
-        f"model.predictors: predictor percentile {taken}",
-        f"plugin {exits}",
-        "plugin Text of acme-tools 1.0 is not a Scorer of that name",
-        f"plugin Peaks {taken}",
+        f"model.predictors: predictor percentile {taken}", f"plugin {exits}",
+        "plugin Text of acme-tools 1.0 is not a Scorer of that name", f"plugin Peaks {taken}",
         f"provider.kind: source {exits}",
         "provider.kind: source Text of acme-tools 1.0 is not a SampleSource of that name",
         f"provider.kind: source prometheus {taken}",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [{"summary": None}, {"options": ["a"]}, {"formulas": [1]}])

@@ -54,12 +54,10 @@ def test_flags_override_variables_override_file(tmp_path: Path) -> None:
     )
     settings = load_settings(
         path,
-        {
-            "SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "20",
-            "SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU": "90",
-        },
+        {"SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "20",
+         "SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU": "90"},
         {"exporter.window_seconds": "60"},
-    )
+    )  # fmt: skip
     assert settings.exporter.window_seconds == 60
     assert settings.model.half_life_seconds.cpu == 90
     assert settings.model.half_life_seconds.memory == 120

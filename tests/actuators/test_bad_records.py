@@ -30,6 +30,7 @@ from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCE
 from pipeline.topics.resource_amounts import Resources, Usage
 from pipeline.topics.windows import Window, encode_window
 from tests.actuators.fake_api import FakeApi
+from tests.metric_values import value_of
 from tests.processors.joined import END_MS, NODE_ROW, VIEWS, header, joined, rows
 
 NAME: Final = "node-1"
@@ -124,7 +125,7 @@ def live(topic: Topic, *values: bytes) -> World:
 
 
 def bad(topic: Topic) -> float:
-    return BAD.labels(topic.name)._value.get()
+    return value_of(BAD.labels(topic.name))
 
 
 def paths_of(document: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:

@@ -39,17 +39,10 @@ class Owner:
         self.clock = ManualClock()
         self.refused: list[tuple[str, int, str]] = []
         self.recovery = Recovery(
-            member=member,
-            group="workers",
-            output=self.output,
-            open_reader=broker.open_reader,
-            cluster_topics=ClusterStateTopics("t", self._refuse),
-            join_rules=JOIN_RULES,
-            model_rules=MODEL_RULES,
-            bank=Bank(config),
-            handover=WindowHandover(),
-            clock=self.clock,
-        )
+            member=member, group="workers", output=self.output, open_reader=broker.open_reader,
+            cluster_topics=ClusterStateTopics("t", self._refuse), join_rules=JOIN_RULES,
+            model_rules=MODEL_RULES, bank=Bank(config), handover=WindowHandover(), clock=self.clock,
+        )  # fmt: skip
         self.shard: Shard | None = None
         self.stale: list[bytes] = []
         self._round: asyncio.Task[None] | None = None

@@ -298,13 +298,11 @@ def _pods(pods: Any, index: int, i: int) -> tuple[dict[str, Event], set[str]]:
             name: record.get(name)
             for name in ("node", "uid", "namespace", "name", "owner", "pod_class", "qos")
         } | {
-            "cgroup_uid": uid,
-            "phase": phase,
-            "requests": record.get("requests", {}),
+            "cgroup_uid": uid, "phase": phase, "requests": record.get("requests", {}),
             "limits": {"cpu_millicores": 2000, "memory_bytes": 2**31} if turn % 2 else {},
             "created_at": None if turn == 8 else pod.created_at,
             "deleted_at": "2025-10-14T00:00:00Z" if phase == "Running" and turn == 9 else None,
-        }
+        }  # fmt: skip
         if turn == 4:
             found[uid] |= {"pod_class": "none", "qos": ""}
         elif turn == 7:

@@ -64,10 +64,8 @@ async def test_a_round_writes_all_nodes_and_then_the_marker() -> None:
         written_checkpoints = checkpoint(broker, node, owner.epoch)
         assert (written_checkpoints.state, written_checkpoints.counters) == expected[node][:2]
         assert (
-            written_checkpoints.covers,
-            written_checkpoints.epoch,
-            written_checkpoints.round,
-        ) == (21, owner.epoch, 1)
+            written_checkpoints.covers, written_checkpoints.epoch, written_checkpoints.round,
+        ) == (21, owner.epoch, 1)  # fmt: skip
 
 
 async def test_a_large_checkpoint_leaves_out_the_prediction(

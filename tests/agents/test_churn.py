@@ -34,11 +34,9 @@ RECORD = NodeRecord(
     capacity=Resources(cpu_millicores=256_000, memory_bytes=1 << 40),
     allocatable=Resources(cpu_millicores=256_000, memory_bytes=1 << 40),
     overcommit=Overcommit(
-        cpu_reclaim_threshold_percent=100,
-        memory_reclaim_threshold_percent=100,
-        promise_once=False,
+        cpu_reclaim_threshold_percent=100, memory_reclaim_threshold_percent=100, promise_once=False,
     ),
-)
+)  # fmt: skip
 
 
 class Pod(NamedTuple):

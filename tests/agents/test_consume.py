@@ -14,6 +14,7 @@ from pipeline.agents.consume import advance, consume
 from pipeline.errors import StateError
 from pipeline.kafka.partition_log import LogRecord
 from tests.agents.fakes import FakeSource, MemoryBroker
+from tests.metric_values import value_of
 
 TOPIC = "t.samples"
 
@@ -60,7 +61,7 @@ async def run(
 
 
 def counted(metric: Any) -> float:
-    return float(metric.labels(TOPIC)._value.get())
+    return value_of(metric.labels(TOPIC))
 
 
 async def test_records_are_processed_and_then_acknowledged_in_order() -> None:

@@ -129,26 +129,15 @@ def _parameters(function: Any) -> str:
 # -- defaults
 
 DEFAULTS = {
-    "agent_supervisor": "OneForOneSupervisor",
-    "broker_commit_interval": 2.8,
-    "broker_heartbeat_interval": 3.0,
-    "broker_max_poll_interval": 1000.0,
-    "broker_request_timeout": 90.0,
-    "broker_session_timeout": 60.0,
-    "consumer_auto_offset_reset": "earliest",
-    "consumer_group_instance_id": None,
-    "consumer_max_fetch_size": 1024**2,
-    "key_serializer": "raw",
-    "stream_buffer_maxsize": 4096,
-    "stream_recovery_delay": 0.0,
-    "stream_wait_empty": True,
-    "table_standby_replicas": 1,
-    "topic_allow_declare": True,
-    "topic_disable_leader": False,
-    "topic_partitions": 8,
-    "value_serializer": "json",
-    "web_enabled": True,
-}
+    "agent_supervisor": "OneForOneSupervisor", "broker_commit_interval": 2.8,
+    "broker_heartbeat_interval": 3.0, "broker_max_poll_interval": 1000.0,
+    "broker_request_timeout": 90.0, "broker_session_timeout": 60.0,
+    "consumer_auto_offset_reset": "earliest", "consumer_group_instance_id": None,
+    "consumer_max_fetch_size": 1024**2, "key_serializer": "raw", "stream_buffer_maxsize": 4096,
+    "stream_recovery_delay": 0.0, "stream_wait_empty": True, "table_standby_replicas": 1,
+    "topic_allow_declare": True, "topic_disable_leader": False, "topic_partitions": 8,
+    "value_serializer": "json", "web_enabled": True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("setting", DEFAULTS)

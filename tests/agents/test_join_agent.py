@@ -22,6 +22,7 @@ from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
+from tests.metric_values import value_of
 from tests.topics.window_values import column, columns
 
 PARTITIONS = 2
@@ -87,7 +88,7 @@ def sample(
 
 
 def count(metric: Any, *labels: str) -> float:
-    return float((metric.labels(*labels) if labels else metric)._value.get())
+    return value_of(metric.labels(*labels) if labels else metric)
 
 
 async def test_samples_become_windows_in_order_with_their_offsets() -> None:

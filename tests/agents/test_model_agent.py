@@ -16,6 +16,7 @@ from pipeline.processors.model.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter, window
 from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed
+from tests.metric_values import value_of
 
 
 def cursor_over(broker: MemoryBroker, epoch: int = 3) -> tuple[ModelCursor, Any]:
@@ -284,11 +285,11 @@ async def test_only_an_oversized_result_is_not_published(
     assert due
     assert min(map(len, due)) > largest
     monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", largest)
-    before = module.OVERSIZED.labels("predictions")._value.get()
+    before = value_of(module.OVERSIZED.labels("predictions"))
     await model.publish(reported)
     assert broker.records("t.predictions") == []
     assert offsets(broker, "t.node-state") == {"a": [0], "b": [1]}
-    assert module.OVERSIZED.labels("predictions")._value.get() - before == len(due)
+    assert value_of(module.OVERSIZED.labels("predictions")) - before == len(due)
 
 
 async def test_a_departure_is_remembered_until_its_tombstones_are_delivered() -> None:

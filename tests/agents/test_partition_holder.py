@@ -1,6 +1,7 @@
 """Loading and releasing partitions, with a fake consumer group."""
 
 import asyncio
+import re
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -51,26 +52,22 @@ async def test_a_load_cancelled_by_a_revocation_is_no_error() -> None:
     assert (holder.joins, holder.models) == ({}, {})
 
 
-async def test_an_unrequested_cancellation_of_a_load_raises() -> None:
-    """A client may raise its own cancellation: the worker would own nothing without an error."""
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        # A client may raise its own cancellation: the worker would own nothing without an error.
+        (asyncio.CancelledError(), StateError(r"partitions [1] was cancelled without a request")),
+        (ConnectionError("no broker"), ConnectionError("no broker")),
+    ],
+)
+async def test_a_failed_load_raises(error: BaseException, raised: Exception) -> None:
     holder = new_holder()
 
     async def load(partitions: AbstractSet[int], generation: int) -> None:
-        raise asyncio.CancelledError
+        raise error
 
     replace_load(holder, load)
-    with pytest.raises(StateError, match=r"partitions \[1\] was cancelled without a request"):
-        await holder.assigned({1})
-
-
-async def test_a_failed_load_raises() -> None:
-    holder = new_holder()
-
-    async def load(partitions: AbstractSet[int], generation: int) -> None:
-        raise ConnectionError("no broker")
-
-    replace_load(holder, load)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(type(raised), match=re.escape(str(raised))):
         await holder.assigned({1})
 
 

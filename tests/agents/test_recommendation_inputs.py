@@ -64,15 +64,11 @@ async def test_pods_of_an_owner_are_loaded_from_all_nodes() -> None:
     assert not failed
     assert [*recommended] == [BARE, WEB]
     assert (recommended[WEB].pods, recommended[WEB].cpu.pods, recommended[WEB].cpu.samples) == (
-        3,
-        2,
-        10,
-    )
+        3, 2, 10,
+    )  # fmt: skip
     assert (recommended[BARE].pods, recommended[BARE].cpu.pods, recommended[BARE].cpu.samples) == (
-        1,
-        1,
-        5,
-    )
+        1, 1, 5,
+    )  # fmt: skip
     assert workloads.strangers == 1
 
 

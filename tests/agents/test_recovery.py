@@ -27,6 +27,7 @@ from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import Owner, content, published, undisturbed
 from tests.agents.simulation import simulate
+from tests.metric_values import value_of
 
 CHECKPOINTS, WINDOWS, SAMPLES = "t.checkpoints", "t.windows", "t.samples"
 NODE_STATE = "t.node-state"
@@ -36,10 +37,6 @@ NODES = ("a", "b", "c", "d", "e")
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_rounds, "SLICE", 2)
-
-
-def count(metric: Any) -> float:
-    return float(metric._value.get())
 
 
 def make_log(windows: int = 4) -> tuple[MemoryBroker, LogWriter]:
@@ -67,10 +64,10 @@ async def test_without_a_complete_round_the_whole_log_is_replayed() -> None:
     first = await Owner(broker, "x").load()
     await first.step_round()
     first.die()
-    before = count(module.REPLAYED)
+    before = value_of(module.REPLAYED)
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
-    assert count(module.REPLAYED) - before == 20
+    assert value_of(module.REPLAYED) - before == 20
 
 
 async def test_a_replay_starts_at_the_start_of_the_last_complete_round() -> None:
@@ -78,10 +75,10 @@ async def test_a_replay_starts_at_the_start_of_the_last_complete_round() -> None
     first = await Owner(broker, "x").load()
     await first.round()
     log.windows(1, *NODES)
-    before = count(module.REPLAYED)
+    before = value_of(module.REPLAYED)
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
-    assert count(module.REPLAYED) - before == 5
+    assert value_of(module.REPLAYED) - before == 5
 
 
 async def test_an_interrupted_round_is_ignored() -> None:
@@ -261,12 +258,12 @@ async def test_a_kept_partition_keeps_its_models_and_catches_up() -> None:
     kept.ownership.owned = False
     log.windows(2, *NODES)
     log.depart("a")
-    before = count(module.REPLAYED)
+    before = value_of(module.REPLAYED)
     await owner.load(kept)
     assert owner.model.bank is bank
     assert owner.epoch > epoch
     assert content(owner.model) == content(undisturbed(broker))
-    assert count(module.REPLAYED) - before == 11
+    assert value_of(module.REPLAYED) - before == 11
     assert owner.shard is not None
     assert owner.shard.join.cluster_state is kept.join.cluster_state
     # Its own older records are older all the same.
@@ -363,9 +360,9 @@ async def test_windows_removed_by_retention_are_counted_and_mark_the_models() ->
     await (await Owner(broker, "x").load()).round()
     log.windows(3, *NODES)
     broker.trim(WINDOWS, 0, 27)
-    before = count(module.LOST)
+    before = value_of(module.LOST)
     owner = await Owner(broker, "y").load()
-    assert count(module.LOST) - before == 7
+    assert value_of(module.LOST) - before == 7
     assert [owner.model.counters[node].lost for node in NODES] == [7] * 5
     assert owner.model.next_offset == 35
     await owner.round()
@@ -411,9 +408,9 @@ async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     await (await Owner(broker, "x").load()).round()
     log.windows(2, *NODES)
     other = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
-    before = count(module.REBUILT)
+    before = value_of(module.REBUILT)
     owner = await Owner(broker, "y", config=other).load()
-    assert count(module.REBUILT) - before == 5
+    assert value_of(module.REBUILT) - before == 5
     logs = {(topic, 0): broker.records(topic) for topic in (WINDOWS, SAMPLES)}
     fresh = MemoryBroker(logs=logs)
     assert content(owner.model) == content((await Owner(fresh, "z", config=other).load()).model)
@@ -451,9 +448,9 @@ async def test_a_damaged_checkpoint_resets_and_marks_the_models_of_its_node() ->
     )  # fmt: skip
     broker.put(CHECKPOINTS, 0, key, encode_pack(broken))
     log.windows(1, *NODES)
-    before = count(module.REBUILT)
+    before = value_of(module.REBUILT)
     second = await Owner(broker, "y").load()
-    assert count(module.REBUILT) - before == 1
+    assert value_of(module.REBUILT) - before == 1
     rebuilt, expected = content(second.model), content(undisturbed(broker))
     reset = rebuilt.pop("c")
     del expected["c"]
@@ -587,9 +584,9 @@ async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() 
     assert held == {0: kept}
     owner.output.refuses = lambda topic: False
     log.windows(2, *NODES)
-    before = count(module.REPLAYED)
+    before = value_of(module.REPLAYED)
     [(shard, _)] = [loaded async for loaded in owner.recovery.load_all([0], held)]
-    assert (held, count(module.REPLAYED) - before) == ({}, 2 * len(NODES))
+    assert (held, value_of(module.REPLAYED) - before) == ({}, 2 * len(NODES))
     assert content(shard.model) == content(undisturbed(broker))
 
 
@@ -603,9 +600,9 @@ async def test_a_node_with_an_oversized_checkpoint_is_marked(
     await first.round()
     assert marker(broker, first.epoch).left_out["c"].applied == applied
     log.windows(2, *NODES)
-    before = count(module.REPLAYED)
+    before = value_of(module.REPLAYED)
     second = await Owner(broker, "y").load()
-    assert count(module.REPLAYED) - before == 2 * len(NODES)
+    assert value_of(module.REPLAYED) - before == 2 * len(NODES)
     counters = second.model.counters
     assert (counters["c"].applied, counters["c"].lost) == (2, applied)
     expected = content(undisturbed(broker))

@@ -183,10 +183,8 @@ def results(log: list[LogRecord], settings: dict[str, Any], batch_size: int) -> 
     """What the model agent makes of the log, in batches of so many records."""
     config = model_config(msgspec.convert({"model": settings}, Settings))
     rules = ModelRules(
-        prefix="t",
-        statistic=config.training_statistic,
-        memory_policy=config.memory_collect_policy,
-    )
+        prefix="t", statistic=config.training_statistic, memory_policy=config.memory_collect_policy,
+    )  # fmt: skip
     output: Any = _Output()
     bank = Bank(config)
     banks = [bank, *(bank.beside() for _ in range(PARTITIONS - 1))]

@@ -42,13 +42,16 @@ async def run_checks(owner: Owner, times: int, waiting: int = 0) -> None:
     await owner.apply()
 
 
-async def test_a_node_departs_after_two_silent_checks(
-    memory: MemoryBroker,
-) -> None:
+async def with_silent(memory: MemoryBroker, node: str) -> tuple[LogWriter, Owner]:
+    """Load a log with one window of `node`, and newer ones of another node."""
     log = LogWriter(memory)
-    log.windows(1, "gone", "here")
+    log.windows(1, node, "here")
     log.windows(LATER, "here")
-    owner = await Owner(memory, "x").load()
+    return log, await Owner(memory, "x").load()
+
+
+async def test_a_node_departs_after_two_silent_checks(memory: MemoryBroker) -> None:
+    log, owner = await with_silent(memory, "gone")
     await run_checks(owner, 2)
     assert [*owner.model.bank.nodes] == ["gone", "here"]
     await run_checks(owner, 3)
@@ -60,10 +63,7 @@ async def test_a_node_departs_after_two_silent_checks(
 
 
 async def test_a_silent_node_with_a_record_stays(memory: MemoryBroker) -> None:
-    log = LogWriter(memory)
-    log.windows(1, "down", "here")
-    log.windows(LATER, "here")
-    owner = await Owner(memory, "x").load()
+    _, owner = await with_silent(memory, "down")
     assert owner.shard is not None
     owner.shard.join.cluster_state.nodes["down"] = NodeRecord(node="down")
     await run_checks(owner, 4)
@@ -71,10 +71,7 @@ async def test_a_silent_node_with_a_record_stays(memory: MemoryBroker) -> None:
 
 
 async def test_no_node_departs_while_its_samples_may_wait(memory: MemoryBroker) -> None:
-    log = LogWriter(memory)
-    log.windows(1, "waits", "here")
-    log.windows(LATER, "here")
-    owner = await Owner(memory, "x").load()
+    _, owner = await with_silent(memory, "waits")
     await run_checks(owner, 5, waiting=3)
     assert owner.model.bank.nodes == ("here", "waits")
 

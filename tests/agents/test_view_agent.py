@@ -13,6 +13,7 @@ from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
+from tests.metric_values import value_of
 from tests.processors.joined import known_pod
 
 
@@ -55,7 +56,7 @@ class Agent:
 
 
 def count(what: str) -> float:
-    return VIEWS.labels(what)._value.get()
+    return value_of(VIEWS.labels(what))
 
 
 async def test_an_unchanged_view_is_written_once() -> None:

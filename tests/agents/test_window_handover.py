@@ -27,6 +27,7 @@ from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter
 from tests.agents.owners import MODEL_RULES, content, published, settle, undisturbed
+from tests.metric_values import value_of
 
 
 def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
@@ -293,5 +294,5 @@ async def test_the_lag_of_a_model_is_a_metric() -> None:
     await settle()
     await clock.advance(CHECK_SECONDS)
     await settle()
-    assert BEHIND.labels("0")._value.get() == 3
+    assert value_of(BEHIND.labels("0")) == 3
     await cancel_tasks(looking)

@@ -1,7 +1,6 @@
-"""A broker, topics for each test, and a clean-up of the control plane."""
+"""Topics for each test, and a clean-up of the control plane."""
 
-from collections.abc import AsyncIterator, Iterator
-from uuid import uuid4
+from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -9,18 +8,12 @@ from aiokafka import AIOKafkaProducer
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane
-from pipeline.local.local_kafka import LocalKafka, local_kafka
-from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
+from pipeline.local.local_kafka import LocalKafka
+from pipeline.settings import KubernetesSettings, Settings
+from tests.broker import own_topics
 from tests.cluster.extender_cluster import Cluster, settings_of
 from tests.cluster.objects import PARTITIONS, Existing, delete_others, existing
 from tests.processes import until
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[LocalKafka]:
-    """A ready broker. A test that stops it must start it again."""
-    with local_kafka() as kafka:
-        yield kafka
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +28,9 @@ async def settings(
 ) -> AsyncIterator[Settings]:
     """Topics and the name of a ConfigMap for this test. All objects that it created are deleted
     afterwards, so that a failed test fails no other."""
-    name = f"test-{uuid4().hex[:8]}"
-    kafka = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers, topic_prefix=name, partitions=PARTITIONS
-    )
+    kafka = own_topics(broker, PARTITIONS)
     await apply_topics(kafka)
-    kubernetes = KubernetesSettings(kubeconfig=plane.kubeconfig(), config_name=name)
+    kubernetes = KubernetesSettings(kubeconfig=plane.kubeconfig(), config_name=kafka.topic_prefix)
     yield Settings(kafka=kafka, kubernetes=kubernetes)
     await until(lambda: delete_others(plane, permanent), 120)
 

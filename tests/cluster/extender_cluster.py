@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
-from uuid import uuid4
 
 from aiokafka import AIOKafkaProducer
 
@@ -16,12 +15,13 @@ from pipeline.kafka.partition import partition_of
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.port_probe import free_port
-from pipeline.settings import KafkaSettings, KubernetesSettings, Settings
+from pipeline.settings import KubernetesSettings, Settings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
+from tests.broker import own_topics
 from tests.cluster.objects import PARTITIONS, Object, apply, items, named, pod
 from tests.cluster.roles import Role
 from tests.processes import until
@@ -60,11 +60,7 @@ async def add_nodes(plane: ControlPlane, *nodes: Object) -> None:
 
 def settings_of(plane: ControlPlane, broker: LocalKafka) -> Settings:
     """Settings with a new topic prefix. The topics do not exist yet."""
-    kafka = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=PARTITIONS,
-    )
+    kafka = own_topics(broker, PARTITIONS)
     return Settings(kafka=kafka, kubernetes=KubernetesSettings(kubeconfig=plane.kubeconfig()))
 
 

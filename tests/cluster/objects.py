@@ -1,4 +1,4 @@
-"""Manifests, kubectl, records of topics, and waiting."""
+"""Manifests, and objects as kubectl prints them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ControlPlaneError
-from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.local.control_plane import ControlPlane
-from pipeline.settings import KafkaSettings
-from pipeline.topics.registry import Topic
 from tests.processes import eventually
 
 Object = dict[str, Any]
@@ -209,17 +205,3 @@ def delete_pods(plane: ControlPlane, namespace: str = "default") -> None:
 
 
 # -- topics
-
-
-async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
-    """Every record of a topic."""
-    partitions = topic_partitions(kafka, topic)
-    async with open_follower(client_options(kafka), partitions) as follower:
-        await follower.begin()
-        return [record async for records in follower.read_to_end() for record in records]
-
-
-async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:
-    """The newest value of each key, without deleted keys."""
-    values = {message.key.decode(): message.value for message in await messages(kafka, topic)}
-    return {key: value for key, value in values.items() if value is not None}

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +21,9 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 from pipeline.topics.workloads import workload_key
-from tests.cluster.objects import items, latest, named
-from tests.processes import until
+from tests.broker import latest
+from tests.cluster.objects import items, named
+from tests.processes import springtide, until
 
 _KINDS = {
     "Deployment": "deployments",
@@ -34,13 +34,16 @@ _KINDS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
 }
 
+# Removed when the test process ends.
+_LOGS = tempfile.TemporaryDirectory(prefix="roles-", ignore_cleanup_errors=True)
+
 
 class Role:
     """A process of a role; leaving the context terminates it."""
 
     def __init__(self, role: str, settings: Settings, *flags: str) -> None:
         kafka, kubernetes = settings.kafka, settings.kubernetes
-        self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log")[1])
+        self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log", dir=_LOGS.name)[1])
         values = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.topic_prefix": kafka.topic_prefix,
@@ -53,7 +56,7 @@ class Role:
             "worker.metrics_port": 0,
         }
         environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
-        argv = [sys.executable, "-m", "pipeline.cli.main", role, *flags]
+        argv = springtide(role, *flags)
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 argv, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent
@@ -94,7 +97,9 @@ class Role:
 @contextmanager
 def worker(settings: Settings) -> Iterator[None]:
     """A worker, which is killed at the end."""
-    with Role("worker", settings, "--no-supervise", "--id", settings.kafka.topic_prefix) as role:
+    # A member with an instance id does not wait until the session of a killed one ends.
+    group = ("--id", settings.kafka.topic_prefix, "--instance-id", "worker-0")
+    with Role("worker", settings, "--no-supervise", *group) as role:
         try:
             yield
         finally:

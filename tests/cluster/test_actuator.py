@@ -14,11 +14,11 @@ from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ACTIONS
+from tests.broker import messages
 from tests.cluster.objects import (
     apply,
     assert_forbidden,
     define,
-    messages,
     named,
     node,
     pod,

@@ -23,14 +23,13 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.registry import RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window
+from tests.broker import latest, messages
 from tests.cluster.exporters import SERIES, Exporters
 from tests.cluster.objects import (
     Object,
     apply,
     deployment,
     items,
-    latest,
-    messages,
     named,
     node,
     pod,
@@ -102,7 +101,7 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
     apply(plane, *map(recorded, range(len(SERIES))))
 
     def running() -> int:
-        return sum(item["status"]["phase"] == "Running" for item in items(plane, "pods"))
+        return sum(item["status"].get("readyReplicas", 0) for item in items(plane, "deployments"))
 
     async def has_all_windows() -> bool:
         return len(await messages(settings.kafka, WINDOWS)) >= NODES * HISTORY

@@ -16,17 +16,8 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
-from tests.cluster.objects import (
-    RUNNING,
-    Object,
-    apply,
-    delete,
-    items,
-    messages,
-    named,
-    node,
-    pod,
-)
+from tests.broker import messages
+from tests.cluster.objects import RUNNING, Object, apply, delete, items, named, node, pod
 from tests.cluster.roles import Role
 from tests.processes import until
 

@@ -23,13 +23,8 @@ from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.sample_rows import read_samples
-from tests.cluster.objects import (
-    assert_forbidden,
-    messages,
-    named,
-    service_account,
-    service_account_token,
-)
+from tests.broker import messages
+from tests.cluster.objects import assert_forbidden, named, service_account, service_account_token
 from tests.cluster.roles import Role
 from tests.processes import until
 

@@ -10,8 +10,9 @@ from pipeline.settings import Settings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.registry import NODE_VIEWS, PODS
+from tests.broker import latest, messages
 from tests.cluster.exporters import Exporters
-from tests.cluster.objects import apply, delete, latest, messages, node, pod, write_policy
+from tests.cluster.objects import apply, delete, node, pod, write_policy
 from tests.cluster.roles import Role, in_step, worker
 from tests.processes import until
 

@@ -13,13 +13,12 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODES, PODS
+from tests.broker import latest, messages
 from tests.cluster.objects import (
     apply,
     assert_forbidden,
     delete,
     event_text,
-    latest,
-    messages,
     node,
     pod,
     policy_event_text,
@@ -90,7 +89,7 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
         text = "degradeTimeMinutes is 0, allowed is 1 or more"
         await until(lambda: text in policy_event_text(plane, name), 10)
         assert await strategies() == [*valid]
-        watcher.kill()
+        assert watcher.stop() == 0
     # A watcher that starts with the invalid policy also uses the last valid one.
     plane.kubectl("label", "node", "b1", "more=yes")
 
@@ -120,7 +119,7 @@ async def test_objects_deleted_while_no_watcher_ran_get_tombstones(
             delete(plane, "node", "c2")
             apply(plane, pod("c7", cpu="100m"))
             await until(lambda: in_step(plane, settings), 60)
-            second.kill()
+            assert second.stop() == 0
     delete(plane, "pod", "c2", "c3")
     apply(plane, node("c3"))
     with Role("watcher", settings):

@@ -12,15 +12,8 @@ import pytest
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
-from tests.cluster.objects import (
-    apply,
-    delete,
-    deployment,
-    messages,
-    node,
-    pod,
-    write_policy,
-)
+from tests.broker import messages
+from tests.cluster.objects import apply, delete, deployment, node, pod, write_policy
 from tests.cluster.roles import Role, in_step
 from tests.kube.fault_proxy import fault_proxy
 from tests.processes import until

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.demo import command
 from pipeline.local.process_guard import die_with_parent
-from tests.processes import eventually
+from tests.processes import eventually, springtide
 
 pytestmark = [pytest.mark.broker, pytest.mark.cgroups, pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -34,13 +34,9 @@ class Run:
         environment["SPRINGTIDE_EXTENDER_MODE"] = "observe"  # must not get through
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.cli.main", "demo", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                process_group=0,
-                preexec_fn=die_with_parent,
-            )
+                springtide("demo", *arguments), stdout=output, stderr=subprocess.STDOUT,
+                env=environment, process_group=0, preexec_fn=die_with_parent,
+            )  # fmt: skip
 
     @property
     def text(self) -> str:

@@ -38,7 +38,7 @@ RUN_ELSEWHERE = {
     "python3.11 -m venv .venv": "Makefile",  # `setup`: the same by the lock
 }
 
-RUNNING_SECONDS = 4.0
+RUNNING_SECONDS = 2.0
 STARTING_SECONDS = 60.0
 
 
@@ -64,13 +64,11 @@ def blocks(document: Path) -> list[Block]:
     fences = re.finditer(r"^```(sh|console)([^\n]*)\n(.*?)^```$", text, re.M | re.S)
     return [
         Block(
-            document,
-            text[: fence.start()].count("\n") + 1,
-            tuple(fence[2].split()),
+            document, text[: fence.start()].count("\n") + 1, tuple(fence[2].split()),
             "".join(line.removeprefix("$ ") + "\n" for line in fence[3].splitlines()),
         )
         for fence in fences
-    ]
+    ]  # fmt: skip
 
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
@@ -96,15 +94,10 @@ class Place(NamedTuple):
         for said, meant in self.replaced.items():
             script = script.replace(said, meant)
         return subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
+            ["bash", "-euo", "pipefail", "-c", script], cwd=self.folder, env=self.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
             preexec_fn=die_with_parent,
-        )
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -114,8 +114,5 @@ for percent in (0, 25):
 """
     output = run_edited(edits("add-a-policy-key.md"), code, tmp_path)
     assert output.splitlines() == [
-        "10",
-        "None batchMarginPercent is 101, allowed is 0 to 100",
-        "7000 0",
-        "3000 4000",
-    ]
+        "10", "None batchMarginPercent is 101, allowed is 0 to 100", "7000 0", "3000 4000",
+    ]  # fmt: skip

@@ -4,7 +4,6 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import yaml
@@ -14,7 +13,6 @@ from pipeline.cli.doctor_check import Check
 from pipeline.cli.doctor_policy import PolicyState, actuator, nodes, policy
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
 from pipeline.sources.compacted_writer import node_entry, open_producer, write
@@ -24,14 +22,9 @@ ON = {"colocation-config": json.dumps({"enable": True})}
 
 
 @pytest.fixture
-def kafka(broker: LocalKafka) -> KafkaSettings:
-    found = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"doctor-{uuid4().hex[:8]}",
-        partitions=2,
-    )
-    asyncio.run(apply_topics(found))
-    return found
+def kafka(kafka: KafkaSettings) -> KafkaSettings:
+    asyncio.run(apply_topics(kafka))
+    return kafka
 
 
 def settings(
@@ -74,13 +67,10 @@ def run_checks(configured: Settings) -> tuple[Check, Check]:
         ({"colocation-config": "{"}, "fail", "1 not in force: colocation-config: not JSON"),
         ({"cpu-burst-config": "[]"}, "fail", "cpu-burst-config: a list, not an object"),
         ({"colocation-config": {}}, "fail", "is not an object of strings"),
-        (
-            {"resource-threshold-config": '{"clusterStrategy":{"enable":true}}'},
-            "warn",
-            "1 suspicious values: resource-threshold-config: memoryEvictThresholdPercent is 70",
-        ),
+        ({"resource-threshold-config": '{"clusterStrategy":{"enable":true}}'}, "warn",
+         "1 suspicious values: resource-threshold-config: memoryEvictThresholdPercent is 70"),
     ],
-)
+)  # fmt: skip
 def test_policy_file_is_checked(
     tmp_path: Path, data: dict[str, Any], status: str, says: str
 ) -> None:
@@ -102,13 +92,11 @@ def unreachable(folder: Path) -> Path:
     file = folder / "kubeconfig"
     name = {"name": "a"}
     tree = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "a",
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
         "clusters": [name | {"cluster": {"server": "http://127.0.0.1:1"}}],
         "contexts": [name | {"context": {"cluster": "a", "user": "a"}}],
         "users": [name | {"user": {}}],
-    }
+    }  # fmt: skip
     file.write_text(yaml.safe_dump(tree))
     return file
 

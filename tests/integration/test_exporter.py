@@ -2,18 +2,15 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -31,12 +28,12 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODES
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, SampleHeader
+from tests.broker import flags_of, own_topics
 from tests.cgroup_tree import CgroupTree, cgroup_tree
-from tests.processes import eventually, until
+from tests.processes import environment, eventually, springtide, until
 
 pytestmark = [pytest.mark.cgroups, pytest.mark.slow]
 
-REPOSITORY = Path(__file__).parent.parent.parent
 NODE = "exporter-test-node"
 
 
@@ -55,28 +52,16 @@ class Exporter:
         self.socket = folder / "exporter.sock"
         self.log_file = folder / "exporter.log"
         arguments = {
-            "bootstrap-servers": kafka.bootstrap_servers,
-            "topic-prefix": kafka.topic_prefix,
-            "partitions": kafka.partitions,
-            "node-name": NODE,
-            "cgroup-parent": tree.name,
-            "socket-path": self.socket,
-            "window-seconds": window,
-            "collect-interval-seconds": 0.2,
-            "metrics-port": 0,
+            "node-name": NODE, "cgroup-parent": tree.name, "socket-path": self.socket,
+            "window-seconds": window, "collect-interval-seconds": 0.2, "metrics-port": 0,
             "metrics-host": "127.0.0.1",
-        }
+        }  # fmt: skip
         words = [f"--{name}={value}" for name, value in arguments.items()]
-        environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'node-exporter'}"}
         with self.log_file.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.cli.main", "exporter", *words, *flags],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env=environment,
-                preexec_fn=die_with_parent,
-            )
+                springtide("exporter", *flags_of(kafka), *words, *flags), stdout=log, stderr=log,
+                cwd=folder, env=environment(), preexec_fn=die_with_parent,
+            )  # fmt: skip
         assert eventually(lambda: "exporter started" in self.log), self.log
 
     @property
@@ -106,11 +91,8 @@ class Exporter:
     async def sent(self) -> list[Sample]:
         """Return all records of the node's partition by offset."""
         # Not seek_to_beginning(): a reset to the end in progress would undo it.
-        consumer = AIOKafkaConsumer(
-            **client_options(self.kafka), enable_auto_commit=False, auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        try:
+        options = client_options(self.kafka) | {"auto_offset_reset": "earliest"}
+        async with AIOKafkaConsumer(**options, enable_auto_commit=False) as consumer:
             topic = f"{self.kafka.topic_prefix}.samples"
             own = TopicPartition(topic, partition_of(NODE, self.kafka.partitions))
             partitions = [TopicPartition(topic, p) for p in range(self.kafka.partitions)]
@@ -127,8 +109,6 @@ class Exporter:
                     rows = [{name: row.get(name) for name in COLUMNS} for row in sample.rows]
                     found.append(Sample(sample.header, rows))
             return found
-        finally:
-            await consumer.stop()
 
     async def complete(self, seconds: float, at_least: int) -> list[Sample]:
         """Wait for `count` windows, and return all."""
@@ -142,11 +122,7 @@ class Exporter:
 @pytest.fixture
 async def kafka(broker: LocalKafka) -> KafkaSettings:
     """Return settings with topics for this test alone."""
-    settings = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=3,
-    )
+    settings = own_topics(broker, 3)
     await apply_topics(settings)
     return settings
 
@@ -194,11 +170,8 @@ async def test_windows_arrive_and_sigterm_publishes_the_current_window(
     assert len({sample.header.epoch for sample in samples}) == 1
     whole, half = samples[1], samples[-1]
     assert [(row["kind"], row["id"]) for row in whole.rows] == [
-        ("node", ""),
-        ("tier", "system"),
-        ("pod", "one"),
-        ("pod", "two"),
-    ]
+        ("node", ""), ("tier", "system"), ("pod", "one"), ("pod", "two"),
+    ]  # fmt: skip
     assert whole.rows[0]["coverage"] == 1.0
     assert len(whole.rows[0]["points_cpu_cores"]) == 25
     assert whole.rows[0]["cpu_cores_avg"] > 0
@@ -258,17 +231,9 @@ SLOW_POOL = """{
 
 async def send(kafka: KafkaSettings, node: str, value: bytes) -> None:
     """Produce a record to the topic `nodes`."""
-    producer = AIOKafkaProducer(**client_options(kafka))
-    await producer.start()
-    try:
-        await producer.send_and_wait(
-            NODES.full_name(kafka.topic_prefix),
-            value,
-            key=node.encode(),
-            partition=partition_of(node, kafka.partitions),
-        )
-    finally:
-        await producer.stop()
+    topic, place = NODES.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
+        await producer.send_and_wait(topic, value, key=node.encode(), partition=place)
 
 
 async def test_a_restart_within_a_window_publishes_no_end_twice(
@@ -309,14 +274,9 @@ async def test_a_broker_outage_loses_no_window(
 
 
 async def test_it_starts_without_a_broker_and_without_its_topic(
-    broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
+    broker: LocalKafka, tree: CgroupTree, tmp_path: Path
 ) -> None:
-    kafka = KafkaSettings(
-        bootstrap_servers=kafka.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=3,
-        request_timeout_seconds=2,
-    )
+    kafka = own_topics(broker, 3, request_timeout_seconds=2)
     await asyncio.to_thread(broker.stop)
     try:
         with running(kafka, tree, tmp_path, "--request-timeout-seconds=2") as exporter:

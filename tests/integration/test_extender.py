@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -17,7 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 
 from pipeline.clock import SystemClock
 from pipeline.extender.service import serve
@@ -34,7 +33,8 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
 from pipeline.topics.resource_amounts import Resources
-from tests.processes import eventually, until
+from tests.broker import admin_client
+from tests.processes import eventually, springtide, until
 from tests.table.records import node_state
 
 PARTITIONS = 3
@@ -48,42 +48,28 @@ class Cluster:
         self.prefix = prefix
         self.client = {"bootstrap_servers": broker.bootstrap_servers, "request_timeout_ms": 10_000}
 
+        self.flags = ["--bootstrap-servers", broker.bootstrap_servers, "--topic-prefix", prefix]
+
     def name(self, topic: Topic) -> str:
         return topic.full_name(self.prefix)
 
     async def create(self, *topics: Topic, partitions: int = PARTITIONS) -> None:
-        async with self._admin() as admin:
-            await admin.create_topics(
-                [
-                    NewTopic(self.name(t), partitions, 1, topic_configs=dict(t.config()))
-                    for t in topics
-                ]
-            )
+        async with admin_client(self.client) as admin:
+            await admin.create_topics([
+                NewTopic(self.name(t), partitions, 1, topic_configs=dict(t.config()))
+                for t in topics
+            ])  # fmt: skip
 
     async def delete(self, topic: Topic) -> None:
-        async with self._admin() as admin:
+        async with admin_client(self.client) as admin:
             await admin.delete_topics([self.name(topic)])
             while self.name(topic) in await admin.list_topics():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
-    @asynccontextmanager
-    async def _admin(self) -> AsyncIterator[Any]:
-        admin = AIOKafkaAdminClient(**self.client)
-        await admin.start()
-        try:
-            yield admin
-        finally:
-            await admin.close()
-
     async def send(self, topic: Topic, *records: tuple[str, bytes | None]) -> None:
-        producer = AIOKafkaProducer(**self.client, enable_idempotence=True)
-        await producer.start()
-        try:
+        async with AIOKafkaProducer(**self.client, enable_idempotence=True) as producer:
             for key, value in records:
                 await producer.send(self.name(topic), value, key=key.encode())
-            await producer.flush()
-        finally:
-            await producer.stop()
 
     async def states(self, *states: NodeStateRecord) -> None:
         await self.send(NODE_STATE, *((state.node, encode_json(state)) for state in states))
@@ -144,11 +130,9 @@ async def test_records_of_topics_reach_the_answer(cluster: Cluster) -> None:
         )
         await cluster.send(
             NODES,
-            (
-                "calm",
-                encode_json(NodeRecord(node="calm", allocatable=Resources(cpu_millicores=2000))),
-            ),
-        )
+            ("calm",
+             encode_json(NodeRecord(node="calm", allocatable=Resources(cpu_millicores=2000)))),
+        )  # fmt: skip
         await asyncio.wait_for(feed.wait_caught_up(), 30)
         await until(lambda: len(feed.table) == 2 and cpu(feed, "hot") == 3.9)
         await until(lambda: feed.table.snapshot("calm").node is not None)
@@ -211,15 +195,13 @@ async def test_an_invalid_record_becomes_a_dead_letter(cluster: Cluster) -> None
         assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
     await producer.stop()
     assert letters.lost == 0
-    consumer = AIOKafkaConsumer(**cluster.client, group_id=None)
-    await consumer.start()
     partition = TopicPartition(cluster.name(DEAD_LETTERS), 0)
-    consumer.assign([partition])
-    consumer.seek(partition, 0)
     got: list[Any] = []
-    while len(got) < len(bad):
-        got += (await consumer.getmany(timeout_ms=1000)).get(partition, [])
-    await consumer.stop()
+    async with AIOKafkaConsumer(**cluster.client, group_id=None) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        while len(got) < len(bad):
+            got += (await consumer.getmany(timeout_ms=1000)).get(partition, [])
     found = {dict(one.headers)["reason"].decode(): (one.key.decode(), one.value) for one in got}
     assert found == bad
 
@@ -325,17 +307,8 @@ def pod(uid: str, node: str) -> bytes:
     return encode_json(found)
 
 
-def springtide(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pipeline.cli.main", *arguments]
-
-
 def test_the_commands(cluster: Cluster) -> None:
-    kafka = (
-        "--bootstrap-servers",
-        cluster.broker.bootstrap_servers,
-        "--topic-prefix",
-        cluster.prefix,
-    )
+    kafka = cluster.flags
 
     def top(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = springtide("top", *arguments)

@@ -1,14 +1,12 @@
 """Following topics of a real broker: transactions, times, retention and recreated topics."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from pipeline.kafka.client import client_options
@@ -16,6 +14,7 @@ from pipeline.kafka.follow import Follower, LostOffsetError, TopicPartition, ope
 from pipeline.kafka.partition_log import open_reader
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
+from tests.broker import admin_client
 
 
 @pytest.fixture
@@ -23,19 +22,9 @@ def client(broker: LocalKafka) -> dict[str, Any]:
     return client_options(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
 
 
-@asynccontextmanager
-async def admin_of(client: dict[str, Any]) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(**client)
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
-
-
 async def made_topic(client: dict[str, Any], name: str | None = None) -> TopicPartition:
     topic = name or f"follow-{uuid4().hex[:8]}"
-    async with admin_of(client) as admin:
+    async with admin_client(client) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
         while topic not in await admin.list_topics():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -106,7 +95,7 @@ async def test_a_deleted_or_recreated_topic_is_noticed(
         await follower.begin()
         assert len([r async for records in follower.read_to_end() for r in records]) == 10
         follower.seek({tp: 10}, {})
-        async with admin_of(client) as admin:
+        async with admin_client(client) as admin:
             await admin.delete_topics([tp.topic])
             while tp.topic in await admin.list_topics():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
@@ -120,7 +109,7 @@ async def test_a_deleted_or_recreated_topic_is_noticed(
 async def test_a_range_is_read_from_where_retention_left_records(client: dict[str, Any]) -> None:
     tp = await made_topic(client)
     await write(client, tp, *(b"%d" % i for i in range(20)))
-    async with admin_of(client) as admin:
+    async with admin_client(client) as admin:
         await admin.delete_records({tp: RecordsToDelete(before_offset=12)})
     async with open_reader(client, [tp]) as reader:
         assert await reader.bounds(*tp) == (12, 20)

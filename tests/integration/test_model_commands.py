@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -31,7 +30,6 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord, open_reader
 from pipeline.kafka.producer import log_producer
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.local_kafka import LocalKafka
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT
@@ -44,20 +42,11 @@ from pipeline.topics.nodes import Strategy
 from pipeline.topics.registry import CHECKPOINTS, PREDICTIONS, SAMPLES, WINDOWS
 from tests.agents.fakes import APPENDED_MS
 from tests.agents.logs import window
+from tests.broker import flags_of
 
 NODE = "node-7"
 WINDOW_COUNT = 12
 GROUP = "tide-workers"
-
-
-@pytest.fixture
-def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Return settings with topics of two partitions for this test alone."""
-    return KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
-        partitions=2,
-    )
 
 
 @asynccontextmanager
@@ -89,22 +78,12 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
         yield shard, CheckpointRounds(shard, output, topic, stale, SystemClock())
 
 
-@asynccontextmanager
-async def producing(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(**client_options(kafka))
-    await producer.start()
-    try:
-        yield producer
-    finally:
-        await producer.stop()
-
-
 async def filled(kafka: KafkaSettings) -> None:
     """Write windows of two nodes, their predictions, and a complete round of checkpoints."""
     await apply_topics(kafka)
     samples, windows = (t.full_name(kafka.topic_prefix) for t in (SAMPLES, WINDOWS))
     place, key = partition_of(NODE, kafka.partitions), NODE.encode()
-    async with producing(kafka) as producer:
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
         for step in range(WINDOW_COUNT):
             await producer.send_and_wait(samples, b"a sample", key, partition=place)
             value = window(NODE, step + 1, sample_offset=step)
@@ -115,11 +94,7 @@ async def filled(kafka: KafkaSettings) -> None:
 
 def springtide(kafka: KafkaSettings, *arguments: str) -> Result:
     """Run the command in a thread, because it starts an event loop."""
-    flags = (
-        "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
-        "--partitions", str(kafka.partitions),
-    )  # fmt: skip
-    return CliRunner().invoke(cli, [*arguments, *flags], catch_exceptions=False)
+    return CliRunner().invoke(cli, [*arguments, *flags_of(kafka)], catch_exceptions=False)
 
 
 async def typed(kafka: KafkaSettings, *arguments: str) -> Result:
@@ -231,23 +206,16 @@ async def test_models_fitted_offline_are_imported(kafka: KafkaSettings, tmp_path
 
 async def test_import_is_refused_while_a_worker_runs(kafka: KafkaSettings, tmp_path: Path) -> None:
     await filled(kafka)
-    worker = AIOKafkaConsumer(
-        SAMPLES.full_name(kafka.topic_prefix),
-        **client_options(kafka),
-        group_id=GROUP,
-    )
-    await worker.start()
+    topic = SAMPLES.full_name(kafka.topic_prefix)
     file = str(koordinator_file(tmp_path, "__node__"))
     taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
     refused = f"workers of the group {GROUP} are running"
-    try:
+    async with AIOKafkaConsumer(topic, **client_options(kafka), group_id=GROUP):
         for group in (GROUP, "another"):
             shown = await typed(kafka, *taking, "--id", group)
             assert (shown.exit_code, refused in shown.output) == (1, True), shown.output
         shown = await typed(kafka, *taking, "--dry-run")
         assert (shown.exit_code, refused in shown.output) == (0, True), shown.output
-    finally:
-        await worker.stop()
     assert (await samples(kafka))[0] == WINDOW_COUNT
     shown = await typed(kafka, *taking)
     assert shown.exit_code == 0, shown.output
@@ -256,7 +224,7 @@ async def test_import_is_refused_while_a_worker_runs(kafka: KafkaSettings, tmp_p
 async def test_deleted_and_damaged_records_are_reported(kafka: KafkaSettings) -> None:
     await filled(kafka)
     place = partition_of(NODE, kafka.partitions)
-    async with producing(kafka) as producer:
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
 
         async def put(topic: Any, key: bytes, value: bytes | None) -> None:
             name = topic.full_name(kafka.topic_prefix)

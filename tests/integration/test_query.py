@@ -26,7 +26,8 @@ from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from pipeline.topics.resource_amounts import Resources
-from tests.integration.test_extender import Cluster, cluster, fresh, springtide
+from tests.integration.test_extender import Cluster, cluster, fresh
+from tests.processes import springtide
 from tests.table.records import node_state
 
 __all__ = ["cluster"]
@@ -43,8 +44,7 @@ def a_pod(uid: str, name: str, node: str = "") -> tuple[str, bytes]:
 
 def test_a_pod_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = springtide(*arguments, "--bootstrap-servers", cluster.broker.bootstrap_servers,
-                             "--topic-prefix", cluster.prefix, "--partitions", "3")  # fmt: skip
+        command = springtide(*arguments, *cluster.flags, "--partitions", "3")
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     ran = run("why-not", "shop/web-0", "calm")
@@ -71,8 +71,7 @@ def test_a_pod_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) ->
 
     file = tmp_path / "job.yaml"
     file.write_text("kind: Job\nspec: {template: {spec: {containers: [{name: c}]}}}")
-    command = [*springtide("score", "-f", str(file), "--no-headers"), "--bootstrap-servers"]
-    command += [cluster.broker.bootstrap_servers, "--topic-prefix", cluster.prefix]
+    command = springtide("score", "-f", str(file), "--no-headers", *cluster.flags)
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["calm", "hot"]
@@ -122,9 +121,9 @@ async def test_a_view_reaches_a_waiting_client(cluster: Cluster) -> None:
 @asynccontextmanager
 async def extender(cluster: Cluster) -> AsyncIterator[str]:
     """Start the command; return its address when the history is loaded."""
-    command = springtide("extender", "--bootstrap-servers", cluster.broker.bootstrap_servers,
-                         "--topic-prefix", cluster.prefix, "--host", "127.0.0.1", "--port", "0",
-                         "--log-format", "json")  # fmt: skip
+    command = springtide(
+        "extender", *cluster.flags, "--host", "127.0.0.1", "--port", "0", "--log-format", "json"
+    )
     process = await asyncio.create_subprocess_exec(
         *command, stderr=subprocess.PIPE, preexec_fn=die_with_parent
     )

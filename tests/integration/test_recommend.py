@@ -1,27 +1,16 @@
 """The command `recommend` with a real broker."""
 
 import json
-import uuid
 
-import pytest
+from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
-from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.registry import PODS
-from tests.integration.test_model_commands import NODE, filled, producing, typed
-
-
-@pytest.fixture
-def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Return settings with topics of two partitions for this test alone."""
-    return KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
-        partitions=2,
-    )
+from tests.integration.test_model_commands import NODE, filled, typed
 
 
 async def test_recommended_requests_are_printed(kafka: KafkaSettings) -> None:
@@ -32,7 +21,7 @@ async def test_recommended_requests_are_printed(kafka: KafkaSettings) -> None:
     assert (shown.exit_code, "there are no pods" in shown.output) == (4, True)
 
     # The pods that have run on the node: pod-0, pod-1 and pod-2.
-    async with producing(kafka) as producer:
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
         for node, uid in ((NODE, "pod-0"), (NODE, "pod-1"), ("other", "pod-9")):
             owner = Owner(kind="ReplicaSet", name="web-5d4")
             pod = PodRecord(

@@ -2,10 +2,11 @@
 
 import json
 import time
-import uuid
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
+from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
@@ -14,23 +15,19 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE, WINDOWS, Topic
 from pipeline.topics.windows import departure, encode_window
-from tests.integration.test_model_commands import producing, typed
+from tests.broker import own_topics
+from tests.integration.test_model_commands import typed
 from tests.processors.usage_windows import LENGTH_MS, usage_window
 from tests.table.records import node_state
 
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Return settings with topics of one partition for this test alone."""
-    return KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid.uuid4().hex[:8]}",
-        partitions=1,
-    )
+    return own_topics(broker, 1)
 
 
 async def send(kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None]) -> None:
-    async with producing(kafka) as producer:
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
         for node, value in records:
             place = partition_of(node, kafka.partitions)
             name = topic.full_name(kafka.topic_prefix)

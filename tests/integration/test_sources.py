@@ -5,8 +5,6 @@ The file source keeps the topics equal to its files. No source changes records o
 
 import asyncio
 import json
-import os
-import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
@@ -14,10 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
 from pipeline.agents.cluster_state import ClusterState, ClusterStateTopics
@@ -45,38 +41,18 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES, Topic
 from pipeline.topics.sample_rows import read_samples
-from tests.processes import until
+from tests.broker import flags_of, messages, own_topics
+from tests.metric_values import value_of
+from tests.processes import environment, springtide, until
 
 PARTITIONS = 4
 
 
 @pytest.fixture
 async def settings(broker: LocalKafka) -> Settings:
-    kafka = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=PARTITIONS,
-    )
+    kafka = own_topics(broker, PARTITIONS)
     await apply_topics(kafka)
     return Settings(kafka=kafka)
-
-
-async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
-    """Return every record of `topic`."""
-    consumer = AIOKafkaConsumer(**client_options(kafka), group_id=None)
-    await consumer.start()
-    try:
-        parts = [TopicPartition(topic.full_name(kafka.topic_prefix), p) for p in range(PARTITIONS)]
-        consumer.assign(parts)
-        await consumer.seek_to_beginning(*parts)
-        ends = await consumer.end_offsets(parts)
-        found: list[Any] = []
-        while any([await consumer.position(p) < end for p, end in ends.items()]):
-            for batch in (await consumer.getmany(timeout_ms=500)).values():
-                found += batch
-        return found
-    finally:
-        await consumer.stop()
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[bytes, bytes]:
@@ -204,7 +180,7 @@ async def test_batches_are_read_back_as_they_were_written(settings: Settings) ->
 
 
 def _written(source: str, change: str) -> float:
-    return RECORDS.labels(source, PODS.name, change)._value.get()
+    return value_of(RECORDS.labels(source, PODS.name, change))
 
 
 async def test_the_fleet_fills_the_topics_and_continues_in_real_time(
@@ -221,7 +197,7 @@ async def test_the_fleet_fills_the_topics_and_continues_in_real_time(
 
     async def caught_up() -> bool:
         assert not source.done() or source.result()
-        return time.time() > begun + 2 and 0 < next(iter(BEHIND.collect())).samples[0].value < 4
+        return time.time() > begun + 2 and 0 < value_of(BEHIND) < 4
 
     await until(caught_up, 60)
     await asyncio.sleep(7)
@@ -328,22 +304,15 @@ async def test_a_worker_finds_files_relative_to_its_start_directory(
     listing = {"apiVersion": "v1", "kind": "List", "items": [node]}
     (tmp_path / "nodes.json").write_text(json.dumps(listing))
     kafka = settings.kafka
-    command = [
-        *(sys.executable, "-m", "pipeline.cli.main", "worker", "--no-supervise"),
-        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix),
-        *("--partitions", str(PARTITIONS), "--metrics-port", "0", "--id", kafka.topic_prefix),
-        *("--nodes-file", "nodes.json", "--data-dir", str(tmp_path / "data")),
-    ]
-    project = Path(__file__).parents[2]
-    path = os.pathsep.join(map(str, (project, project / "node-exporter")))
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        preexec_fn=die_with_parent,
+    command = springtide(
+        *("worker", "--no-supervise", *flags_of(kafka), "--id", kafka.topic_prefix),
+        *("--metrics-port", "0", "--nodes-file", "nodes.json"),
+        *("--data-dir", str(tmp_path / "data")),
     )
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, env=environment(), stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL, preexec_fn=die_with_parent,
+    )  # fmt: skip
     try:
 
         async def is_there() -> bool:

@@ -5,16 +5,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
-from uuid import uuid4
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from msgspec.structs import replace
 
@@ -23,34 +20,20 @@ from pipeline.kafka import topic_admin
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import CONNECT_SECONDS, apply_topics, check_topics, require_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES, TOPICS, WINDOWS, Topic
-
-REPOSITORY = Path(__file__).parent.parent.parent
+from tests.broker import admin_client, flags_of, own_topics
+from tests.processes import ROOT, springtide
 
 
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
-    """Return settings with topics for this test alone."""
-    return KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=3,
-    )
-
-
-@asynccontextmanager
-async def admin_client(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    client = AIOKafkaAdminClient(**client_options(kafka))
-    await client.start()
-    try:
-        yield client
-    finally:
-        await client.close()
+    return own_topics(broker, 3)
 
 
 async def set_by_hand(kafka: KafkaSettings, topic: str, config: dict[str, str]) -> None:
-    async with admin_client(kafka) as client:
+    async with admin_client(client_options(kafka)) as client:
         name = f"{kafka.topic_prefix}.{topic}"
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, config)])
 
@@ -71,7 +54,7 @@ async def test_check_finds_no_drift_after_apply(kafka: KafkaSettings) -> None:
     assert await apply_topics(kafka) == []
     await require_topics(kafka)
 
-    async with admin_client(kafka) as client:
+    async with admin_client(client_options(kafka)) as client:
         found = {t["topic"]: len(t["partitions"]) for t in await client.describe_topics()}
     for topic in TOPICS:
         assert found[topic.full_name(kafka.topic_prefix)] == 3
@@ -96,7 +79,7 @@ async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings)
     await asyncio.sleep(0.5)
     assert await check_topics(kafka) == []
 
-    async with admin_client(kafka) as client:
+    async with admin_client(client_options(kafka)) as client:
         resource = ConfigResource(ConfigResourceType.TOPIC, f"{kafka.topic_prefix}.samples")
         (response,) = await client.describe_configs([resource])
         entries = {name: source for name, _, _, source, *_ in response.resources[0][4]}
@@ -104,16 +87,13 @@ async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings)
 
 
 async def test_the_number_of_partitions_is_never_changed(kafka: KafkaSettings) -> None:
-    async with admin_client(kafka) as client:
+    async with admin_client(client_options(kafka)) as client:
         await client.create_topics([NewTopic(f"{kafka.topic_prefix}.windows", 5, 1)])
     await apply_topics(kafka)
     (drift,) = await check_topics(kafka)
     assert (drift.kind, drift.found, drift.wanted, drift.mendable) == (
-        "partitions",
-        "5",
-        "3",
-        False,
-    )
+        "partitions", "5", "3", False,
+    )  # fmt: skip
     assert "another kafka.topic_prefix" in str(drift)
     assert await apply_topics(kafka) == []
     with pytest.raises(TopicDriftError, match="5 partitions, not 3"):
@@ -152,22 +132,15 @@ async def test_the_largest_record_fits_and_the_broker_sets_the_time(
 ) -> None:
     await apply_topics(kafka)
     topic, size = declared.full_name(kafka.topic_prefix), declared.max_bytes - 200
-    producer = AIOKafkaProducer(
+    async with AIOKafkaProducer(
         **client_options(kafka), acks="all", enable_idempotence=True, max_request_size=size + 1000
-    )
-    await producer.start()
-    try:
+    ) as producer:
         before = time.time() * 1000
         sent = await producer.send_and_wait(topic, b"x" * size, timestamp_ms=1000)
-    finally:
-        await producer.stop()
     assert sent.timestamp_type == 1
-    consumer = AIOKafkaConsumer(topic, **client_options(kafka), auto_offset_reset="earliest")
-    await consumer.start()
-    try:
+    options = client_options(kafka) | {"auto_offset_reset": "earliest"}
+    async with AIOKafkaConsumer(topic, **options) as consumer:
         message = await asyncio.wait_for(consumer.getone(), 20)
-    finally:
-        await consumer.stop()
     assert len(message.value) == size
     assert before - 5000 < message.timestamp < before + 60_000
 
@@ -180,11 +153,6 @@ def silent_port() -> Iterator[int]:
     """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def test_a_missing_broker_is_reported_at_once() -> None:
@@ -214,50 +182,45 @@ async def test_wrong_security_settings_are_an_error_in_bounded_time(broker: Loca
 # ---- the command
 
 
-def springtide(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SPRINGTIDE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli.main", *arguments],
-        cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    command = springtide(*arguments)
+    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=60)
 
 
 def test_the_command(kafka: KafkaSettings) -> None:
-    where = (
-        "--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix,
-        "--partitions", "3",
-    )  # fmt: skip
-    run = springtide("topics", "check", "--json", *where)
-    assert run.returncode == 3
-    report = json.loads(run.stdout)
+    where = flags_of(kafka)
+    ran = run("topics", "check", "--json", *where)
+    assert ran.returncode == 3
+    report = json.loads(ran.stdout)
     assert len(report["drift"]) == report["topics"] == len(TOPICS)
     assert report["drift"][0]["kind"] == "missing"
 
-    run = springtide("topics", "apply", "--dry-run", *where)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("would create") == len(TOPICS)
-    assert springtide("topics", "check", *where).returncode == 3
+    ran = run("topics", "apply", "--dry-run", *where)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("would create") == len(TOPICS)
+    assert run("topics", "check", *where).returncode == 3
 
-    run = springtide("topics", "apply", *where)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("create ") == len(TOPICS)
+    ran = run("topics", "apply", *where)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("create ") == len(TOPICS)
 
-    run = springtide("topics", "check", *where)
-    assert (run.returncode, run.stdout) == (0, f"{len(TOPICS)} topics are as declared\n")
-    run = springtide("topics", "apply", *where)
-    assert (run.returncode, run.stdout) == (0, "nothing to do: all topics are as declared\n")
+    ran = run("topics", "check", *where)
+    assert (ran.returncode, ran.stdout) == (0, f"{len(TOPICS)} topics are as declared\n")
+    ran = run("topics", "apply", *where)
+    assert (ran.returncode, ran.stdout) == (0, "nothing to do: all topics are as declared\n")
 
-    run = springtide("topics", "check", *where[:-1], "4")
-    assert run.returncode == 3
-    assert "has 3 partitions, not 4" in run.stdout
-    run = springtide("topics", "apply", *where[:-1], "4")
-    assert run.returncode == 3
-    assert "never changed" in run.stdout
+    ran = run("topics", "check", *where[:-1], "4")
+    assert ran.returncode == 3
+    assert "has 3 partitions, not 4" in ran.stdout
+    ran = run("topics", "apply", *where[:-1], "4")
+    assert ran.returncode == 3
+    assert "never changed" in ran.stdout
 
 
 def test_the_command_without_a_broker() -> None:
-    run = springtide("topics", "check", "--bootstrap-servers", f"127.0.0.1:{free_port()}")
-    assert run.returncode == 1
-    assert "does not answer" in run.stderr
-    assert "springtide kafka start" in run.stderr
-    assert "Traceback" not in run.stderr
+    ran = run("topics", "check", "--bootstrap-servers", f"127.0.0.1:{free_port()}")
+    assert ran.returncode == 1
+    assert "does not answer" in ran.stderr
+    assert "springtide kafka start" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import pytest
 from pipeline.local.kafka_jars import cache_dir
 from pipeline.local.port_probe import free_port, is_free
 from pipeline.local.process_guard import die_with_parent
-from tests.processes import eventually, is_alive
+from tests.processes import eventually, is_alive, springtide
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "pipeline.cli.main", "kafka")
+COMMAND = springtide("kafka")
 
 
 class Cli:
@@ -25,24 +24,15 @@ class Cli:
 
     def __init__(self, home: Path) -> None:
         self.environ = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "XDG_STATE_HOME": str(home / "state"),
-            "XDG_DATA_HOME": str(home / "data"),
-            "LC_ALL": "C",
-            "TERM": "dumb",
-        }
+            **os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(home / "state"),
+            "XDG_DATA_HOME": str(home / "data"), "LC_ALL": "C", "TERM": "dumb",
+        }  # fmt: skip
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, *args],
-            env=self.environ,
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent,
-        )
+            [*COMMAND, *args], env=self.environ, cwd="/", stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
+        )  # fmt: skip
 
     def __call__(self, *args: str) -> tuple[int, str, str]:
         process = self.start(*args)

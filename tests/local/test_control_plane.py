@@ -34,11 +34,9 @@ def plane() -> Iterator[ControlPlane]:
 def node(name: str) -> dict[str, Any]:
     amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
     return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name},
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
         "status": {"capacity": amounts, "allocatable": amounts},
-    }
+    }  # fmt: skip
 
 
 def pod_of(resources: dict[str, str]) -> dict[str, Any]:
@@ -198,12 +196,9 @@ def test_kill_9_of_the_program_leaves_no_process_and_no_directory() -> None:
         "    time.sleep(300)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        preexec_fn=die_with_parent,
-    )
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[2], preexec_fn=die_with_parent,
+    )  # fmt: skip
     assert parent.stdout is not None
     folder = Path(parent.stdout.readline().strip())
     assert len(processes_of(folder)) >= 5

@@ -129,11 +129,9 @@ def test_death_of_the_parent_leaves_no_child_and_no_directory(
         "time.sleep(300)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[2],
-    )
+    )  # fmt: skip
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert is_alive(pid)

@@ -1,11 +1,9 @@
 """The command `springtide exporter` in a separate process, without a broker."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,22 +17,18 @@ from pipeline.errors import SettingsError
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from tests.node_exporter.fake_node import FakeNode
-from tests.processes import eventually
+from tests.processes import environment, eventually, springtide
 
-ROOT = Path(__file__).parent.parent.parent
-
-
-def command(*flags: str) -> list[str]:
-    return [sys.executable, "-m", "pipeline.cli.main", "exporter", *flags]
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}", "NODE_NAME": "n1"}
+ENVIRONMENT = environment(NODE_NAME="n1")
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*flags), capture_output=True, text=True, env=environment(), timeout=60
+        springtide("exporter", *flags),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
     )
 
 
@@ -46,8 +40,8 @@ def roots(node: FakeNode) -> tuple[str, ...]:
 def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with log.open("w") as output:
         process = subprocess.Popen(
-            command(*flags), stdout=output, stderr=output, text=True, env=environment(),
-            preexec_fn=die_with_parent,
+            springtide("exporter", *flags), stdout=output, stderr=output, text=True,
+            env=ENVIRONMENT, preexec_fn=die_with_parent,
         )  # fmt: skip
     try:
         yield process
@@ -142,7 +136,11 @@ def test_once_raises_the_limit_of_open_files(tmp_path: Path) -> None:
     limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh"]
     flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
     result = subprocess.run(
-        [*limited, *command(*flags)], capture_output=True, text=True, env=environment(), timeout=60
+        [*limited, *springtide("exporter", *flags)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
     )
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == 3 + 40

@@ -14,6 +14,7 @@ from node_exporter.ticks import Tick
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import ManualClock
 from pipeline.topics.samples import SampleBatch
+from tests.metric_values import value_of
 from tests.node_exporter.fake_node import FakeNode
 
 START = 1_700_000_000_000  # a multiple of the window length
@@ -192,12 +193,12 @@ async def test_window_that_ends_far_in_the_future_is_dropped_at_the_end(
 ) -> None:
     dropped = exporter_metrics.WINDOWS_DROPPED.labels("ends_too_far_ahead")
     for stopped, ends, count in ((95, [40], 1), (105, [40, 160], 0)):
-        before = dropped._value.get()
+        before = value_of(dropped)
         harness = MakerHarness(tmp_path / str(stopped), window_seconds=120)
         await harness.tick(*range(1, stopped))
         harness.finish()
         assert harness.ends == ends
-        assert dropped._value.get() - before == count
+        assert value_of(dropped) - before == count
 
 
 async def test_buffer_drops_the_oldest_windows_and_preserves_the_order() -> None:

@@ -1,15 +1,15 @@
-"""A real Prometheus that scrapes simulated machines, and a real broker."""
+"""A real Prometheus that scrapes simulated machines."""
 
 import time
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.local_kafka import LocalKafka, local_kafka
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.local_prometheus import LocalPrometheus, local_prometheus
-from pipeline.settings import KafkaSettings, ProviderSettings, Settings
+from pipeline.settings import ProviderSettings, Settings
+from tests.broker import own_topics
 from tests.processes import eventually
 from tests.providers.machines import Container, machines
 
@@ -28,7 +28,7 @@ PODS = {
     # Pods without a cgroup path.
     "n2": [Container("web", "shop-1", ""), Container("web", "stranger", "")],
 }
-WINDOW_SECONDS = 10
+WINDOW_SECONDS = 6
 # The recording rules of load-watcher, from the node mixin.
 RULES = {
     "instance:node_cpu:ratio": 'sum by (instance) (rate(node_cpu_seconds_total{mode!~"idle|iowait|'
@@ -36,13 +36,6 @@ RULES = {
     "instance:node_memory_utilisation:ratio": "1 - node_memory_MemAvailable_bytes / "
     "node_memory_MemTotal_bytes",
 }
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[LocalKafka]:
-    """A ready broker. A test that stops it must start it again."""
-    with local_kafka() as kafka:
-        yield kafka
 
 
 @pytest.fixture(scope="session")
@@ -68,10 +61,6 @@ def provider(prometheus: LocalPrometheus) -> ProviderSettings:
 @pytest.fixture
 async def settings(broker: LocalKafka, provider: ProviderSettings) -> Settings:
     """Settings with topics for a single test."""
-    kafka = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        topic_prefix=f"test-{uuid4().hex[:8]}",
-        partitions=3,
-    )
+    kafka = own_topics(broker, 3)
     await apply_topics(kafka)
     return Settings(kafka=kafka, provider=provider)

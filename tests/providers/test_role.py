@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,15 +32,15 @@ from pipeline.topics.registry import NODE_STATE, SAMPLES
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
-from tests.cluster.objects import latest, messages
+from tests.broker import latest, messages
 from tests.cluster.roles import worker
-from tests.processes import until
+from tests.processes import springtide, until
 from tests.providers import machines
 from tests.providers.conftest import HASH, OTHER_UID, UID, WINDOW_SECONDS
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROLE = [sys.executable, "-m", "pipeline.cli.main", "provider"]
+ROLE = springtide("provider")
 
 
 def environment(settings: Settings, **more: object) -> dict[str, str]:

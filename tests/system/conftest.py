@@ -1,5 +1,5 @@
 """A broker for these tests alone: they stop, start and fill it."""
 
-from tests.integration.conftest import broker
+from tests.broker import broker
 
 __all__ = ["broker"]

@@ -31,10 +31,9 @@ from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSett
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.windows import decode_window, encode_window, sample_offset_of
-from tests.processes import is_alive, until
+from tests.processes import environment, is_alive, until
 from tests.system.load import Load, Message, partition
 
-REPOSITORY = Path(__file__).parent.parent.parent
 SESSION_SECONDS = 12
 CHECKPOINT_SECONDS = 2
 TOPICS = ("windows", "predictions", "node-state", "checkpoints", "dead-letters")
@@ -196,21 +195,12 @@ def children(pid: int) -> list[int]:
 
 
 def _start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "node-exporter")]),
-    }
     output: IO[bytes]
     with log.open("ab") as output:
         return subprocess.Popen(
-            argv,
-            cwd=log.parent,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,
-        )
+            argv, cwd=log.parent, env=environment(), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        )  # fmt: skip
 
 
 # -- load
@@ -267,20 +257,26 @@ class Feed:
 @asynccontextmanager
 async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
     """Return a feed of `load` whose nodes and pods are produced."""
-    producer = AIOKafkaProducer(
-        bootstrap_servers=stage.bootstrap,
-        enable_idempotence=True,
-        linger_ms=2,
-        request_timeout_ms=90_000,
-        max_request_size=4 << 20,
-    )
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(
+        bootstrap_servers=stage.bootstrap, enable_idempotence=True, linger_ms=2,
+        request_timeout_ms=90_000, max_request_size=4 << 20,
+    ) as producer:  # fmt: skip
         made = Feed(stage, load, producer)
         await made.send(list(load.cluster_state()))
         yield made
-    finally:
-        await producer.stop()
+
+
+async def wait_for_results(stage: Stage, seconds: float = 60) -> None:
+    """Wait until every partition that has node states gets some more."""
+    tps = [TopicPartition(stage.topic("node-state"), p) for p in range(stage.partitions)]
+    async with AIOKafkaConsumer(bootstrap_servers=stage.bootstrap, group_id=None) as consumer:
+        before = await consumer.end_offsets(tps)
+
+        async def have_grown() -> bool:
+            ends = await consumer.end_offsets(tps)
+            return all(ends[tp] >= before[tp] + 4 for tp in tps if before[tp])
+
+        await until(have_grown, seconds)
 
 
 # -- content of the topics
@@ -300,16 +296,10 @@ async def gather(
         if node not in ignore:
             last[number] = max(offset, last.get(number, -1))
     logs: Logs = {topic: defaultdict(list) for topic in TOPICS}
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=stage.bootstrap,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=8 << 20,
-        fetch_max_wait_ms=200,
-    )
-    await consumer.start()
-    try:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=stage.bootstrap, group_id=None, auto_offset_reset="earliest",
+        max_partition_fetch_bytes=8 << 20, fetch_max_wait_ms=200,
+    ) as consumer:  # fmt: skip
         consumer.assign(
             [TopicPartition(stage.topic(t), p) for t in TOPICS for p in range(stage.partitions)]
         )
@@ -322,8 +312,6 @@ async def gather(
                 done_at = time.monotonic()
             elif time.monotonic() > done_at + 1.0:
                 break
-    finally:
-        await consumer.stop()
     return logs
 
 
@@ -333,15 +321,11 @@ async def _read(consumer: AIOKafkaConsumer, logs: Logs) -> None:
         topic = tp.topic.partition(".")[2]
         logs[topic][tp.partition] += [
             Record(
-                tp.partition,
-                message.offset,
-                message.key or b"",
-                message.value,
-                message.timestamp / 1000,
-                dict(message.headers),
+                tp.partition, message.offset, message.key or b"", message.value,
+                message.timestamp / 1000, dict(message.headers),
             )
             for message in messages
-        ]
+        ]  # fmt: skip
 
 
 def _joined(logs: Logs, last: dict[int, int]) -> bool:
@@ -411,9 +395,9 @@ async def _write_windows(
 ) -> dict[int, int]:
     """Write keys and values by partition; return the last offset of each partition."""
     ends: dict[int, int] = {}
-    producer = AIOKafkaProducer(bootstrap_servers=stage.bootstrap, enable_idempotence=True)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(
+        bootstrap_servers=stage.bootstrap, enable_idempotence=True
+    ) as producer:
         for at, records in windows.items():
             for key, value in records:
                 sent: Any = await producer.send(
@@ -422,7 +406,4 @@ async def _write_windows(
             ends[at] = (await sent).offset
             for _ in range(max(sample_offset_of(value) for _, value in records) + 1):
                 await producer.send(stage.topic("samples"), value=b"joined before", partition=at)
-        await producer.flush()
-        return ends
-    finally:
-        await producer.stop()
+    return ends

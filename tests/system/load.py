@@ -107,12 +107,9 @@ class Load:
         )
         amount = Resources(cpu_millicores=rng.randrange(4000, 32000), memory_bytes=64 << 30)
         record = NodeRecord(
-            node=name(number),
-            allocatable=amount,
-            capacity=amount,
-            strategy=strategy if number % 2 else None,
-            strategy_hash=str(step),
-        )
+            node=name(number), allocatable=amount, capacity=amount,
+            strategy=strategy if number % 2 else None, strategy_hash=str(step),
+        )  # fmt: skip
         return Message("nodes", name(number), name(number).encode(), encode_json(record))
 
     def _pods(self, number: int, step: int) -> Iterator[Message]:
@@ -133,17 +130,12 @@ class Load:
     def _pod(self, number: int, uid: str, place: int, step: int) -> PodRecord:
         created = self.base_seconds + max(0, step - 5) * WINDOW_SECONDS
         return PodRecord(
-            node=name(number),
-            uid=uid,
-            cgroup_uid=uid,
-            namespace="default",
-            name=f"pod-{uid}",
+            node=name(number), uid=uid, cgroup_uid=uid, namespace="default", name=f"pod-{uid}",
             owner=Owner(kind="ReplicaSet", name=f"set-{place}"),
             pod_class=("prod", "prod", "mid", "batch", "free", "none")[place % 6],
             requests=Resources(cpu_millicores=100 * (place + 1), memory_bytes=(place + 1) << 28),
-            phase="Running",
-            created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
-        )
+            phase="Running", created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+        )  # fmt: skip
 
     def _uids(self, number: int, step: int) -> list[str]:
         # Each slot of a node has one pod after the other, for 10 to 40 windows each.
@@ -159,13 +151,9 @@ class Load:
         header = SampleHeader(
             node=name(number),
             machine_id="other" if number == 1 and step >= 30 else f"machine-{number}",
-            boot_id="boot",
-            epoch=1000 + exporter,
-            sequence=step,
-            window_start_ms=start_ms,
-            window_end_ms=start_ms + WINDOW_SECONDS * 1000,
-            simulated=True,
-        )
+            boot_id="boot", epoch=1000 + exporter, sequence=step, window_start_ms=start_ms,
+            window_end_ms=start_ms + WINDOW_SECONDS * 1000, simulated=True,
+        )  # fmt: skip
         rows: list[Row] = [self._row(rng, "node", "", 8.0)]
         rows += [self._row(rng, "pod", uid, 0.5) for uid in self._uids(number, step)]
         rows.append(self._row(rng, "tier", "besteffort", 0.3))

@@ -207,14 +207,10 @@ def _canonical_state(
     node: str, state: bytes, counters: Counters, prediction: bytes, node_state: bytes
 ) -> bytes:
     return _encode.encode(
-        {
-            "node": node,
-            "state": state.hex(),
-            "counters": counters,
-            "prediction": canonical_result(prediction).decode(),
-            "node_state": canonical_result(node_state).decode(),
-        }
-    )
+        {"node": node, "state": state.hex(), "counters": counters,
+         "prediction": canonical_result(prediction).decode(),
+         "node_state": canonical_result(node_state).decode()}
+    )  # fmt: skip
 
 
 def _first_difference(have: bytes, want: bytes) -> str:

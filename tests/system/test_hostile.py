@@ -37,28 +37,15 @@ NODES = tuple(f"node-{n}" for n in range(8))
 # (cpu average, memory p90 of a pod): every kind of invalid value.
 BAD_VALUES = (float("nan"), -1.0, float("inf"), float("-inf"), 1e300)
 BAD_COLUMNS = (
-    "cpu_cores_avg",
-    "cpu_cores_p90",
-    "memory_bytes_max",
-    "network_receive_bytes_per_second",
-)
+    "cpu_cores_avg", "cpu_cores_p90", "memory_bytes_max", "network_receive_bytes_per_second",
+)  # fmt: skip
 DEAD = {
-    "truncated": "undecodable",
-    "json": "undecodable",
-    "text": "undecodable",
-    "no bytes": "undecodable",
-    "no value": "undecodable",
-    "empty batch": "invalid",
-    "version": "unsupported_version",
-    "long name": "invalid",
-    "spaces": "invalid",
-    "not its key": "key_mismatch",
-    "no key": "key_mismatch",
-    "other partition": "invalid",
-    "future": "future_window",
-    "huge junk": "undecodable",
-    "huge id": "invalid",
-}
+    "truncated": "undecodable", "json": "undecodable", "text": "undecodable",
+    "no bytes": "undecodable", "no value": "undecodable", "empty batch": "invalid",
+    "version": "unsupported_version", "long name": "invalid", "spaces": "invalid",
+    "not its key": "key_mismatch", "no key": "key_mismatch", "other partition": "invalid",
+    "future": "future_window", "huge junk": "undecodable", "huge id": "invalid",
+}  # fmt: skip
 OF_EACH = 55
 OF_EACH_HUGE = 4
 

@@ -71,14 +71,12 @@ def test_results_that_follow_from_their_window_are_accepted_repeatedly(
         (lambda one, _: one | {"predictor": "another"}, "predictor: another != percentile"),
         (lambda one, other: other | {"offset": one["offset"]}, "as_of: "),
         (lambda one, _: one | {"offset": 9}, ""),
-        (
-            lambda one, _: {name: one[name] for name in one if name != "simulated"},
-            "simulated: None",
-        ),
+        (lambda one, _: {name: one[name] for name in one if name != "simulated"},
+         "simulated: None"),
         (lambda one, _: one | {"more": 1}, ""),
     ],
     ids=["changed", "of another window", "of no window", "less", "more"],
-)
+)  # fmt: skip
 def test_an_impossible_result_is_detected_even_if_overwritten(
     expected: Expected, kind: str, wrong: Callable[[Result, Result], Result], why: str
 ) -> None:

@@ -81,12 +81,10 @@ def deliveries_fail() -> None:
 
 
 BUGS: Mapping[str, Callable[[], None]] = {
-    "none": lambda: None,
-    "replay_left_out": replay_left_out,
-    "join_trusts_commits": join_trusts_commits,
-    "marker_too_early": marker_too_early,
+    "none": lambda: None, "replay_left_out": replay_left_out,
+    "join_trusts_commits": join_trusts_commits, "marker_too_early": marker_too_early,
     "deliveries_fail": deliveries_fail,
-}
+}  # fmt: skip
 
 
 def _ask_for_commits() -> None:

@@ -59,14 +59,10 @@ from pipeline.topics.workloads import Budget, WorkloadRecord
 FOLDER = Path(__file__).parent.parent / "data" / "golden"
 
 HEADER = SampleHeader(
-    node="node-1.example",
-    machine_id="0123456789abcdef0123456789abcdef",
-    boot_id="6f1f4c1e-2b3a-4c5d-8e9f-0a1b2c3d4e5f",
-    epoch=1_700_000_000_123,
-    sequence=42,
-    window_start_ms=1_700_000_010_000,
-    window_end_ms=1_700_000_040_000,
-)
+    node="node-1.example", machine_id="0123456789abcdef0123456789abcdef",
+    boot_id="6f1f4c1e-2b3a-4c5d-8e9f-0a1b2c3d4e5f", epoch=1_700_000_000_123, sequence=42,
+    window_start_ms=1_700_000_010_000, window_end_ms=1_700_000_040_000,
+)  # fmt: skip
 STATIC_POD = "1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"
 POD = "0b5d8c2e-6f0a-4a53-9c3e-d1f2a3b4c5d6"
 
@@ -105,19 +101,12 @@ def window_record() -> windows.Window:
     rows = sample_rows()
     rows[4]["cpu_cores_avg"] = None
     pods = DecodedPods(
-        pod_class=("prod", "unknown"),
-        namespace=("shop", None),
-        name=("cart-0", None),
-        koordinator_qos=("LS", None),
-        phase=("Running", None),
-        owner_kind=("StatefulSet", None),
-        owner_name=("cart", None),
-        request_cpu_millicores=(500.0, None),
-        request_memory_bytes=(2.0**30, None),
-        limit_cpu_millicores=(1000.0, None),
-        created_seconds=(1_699_996_439.5, None),
-        deleting=(False, None),
-    )
+        pod_class=("prod", "unknown"), namespace=("shop", None), name=("cart-0", None),
+        koordinator_qos=("LS", None), phase=("Running", None), owner_kind=("StatefulSet", None),
+        owner_name=("cart", None), request_cpu_millicores=(500.0, None),
+        request_memory_bytes=(2.0**30, None), limit_cpu_millicores=(1000.0, None),
+        created_seconds=(1_699_996_439.5, None), deleting=(False, None),
+    )  # fmt: skip
     return windows.Window(
         type="window",
         header=HEADER,
@@ -125,16 +114,14 @@ def window_record() -> windows.Window:
             read_rows(encode_samples(SampleBatch(HEADER, rows))), encode_pod_columns(pods)
         ),
         node=windows.NodeFacts(
-            known=True,
-            allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
+            known=True, allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
             capacity=Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30),
-            strategy=Strategy(safety_margin_percent=12.5),
-            strategy_hash="9a0364b9",
+            strategy=Strategy(safety_margin_percent=12.5), strategy_hash="9a0364b9",
         ),
         sample_offset=1234,
         appended_ms=1_700_000_040_250,
         bad_values={"cpu_cores_avg": 1},
-    )
+    )  # fmt: skip
 
 
 _LARGE = Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30)
@@ -154,11 +141,8 @@ NODE = NodeRecord(
     strategy=NodeStrategy(safety_margin_percent=15.0),
     strategy_hash="9a0364b9",
     overcommit=Overcommit(
-        cpu_calculate_policy="maxUsageRequest",
-        resource_diff_threshold=0.2,
-        batch_cpu_threshold_percent=80,
-        mid_formula="source",
-        promise_once=False,
+        cpu_calculate_policy="maxUsageRequest", resource_diff_threshold=0.2,
+        batch_cpu_threshold_percent=80, mid_formula="source", promise_once=False,
     ),
     colocation={"enable": True, "cpuCalculatePolicy": "maxUsageRequest"},
     springtide={"midFormula": "source", "promiseOnce": False},
@@ -167,7 +151,7 @@ NODE = NodeRecord(
     slo=msgspec.Raw(b'{"cpuBurstStrategy":{"policy":"auto"}}'),
     cpu_normalization=msgspec.Raw(b'{"enable":false}'),
     amplification=msgspec.Raw(b'{"enable":true,"resourceAmplificationRatio":{"cpu":1.5}}'),
-)
+)  # fmt: skip
 POD_RECORD = PodRecord(
     node=HEADER.node,
     uid=POD,
@@ -188,9 +172,7 @@ POD_RECORD = PodRecord(
     scalar_overhead={"ephemeral-storage": 64 << 20},
     containers=(
         Container(
-            name="cart",
-            requests=_SMALL,
-            scalars={"nvidia.com/gpu": 1},
+            name="cart", requests=_SMALL, scalars={"nvidia.com/gpu": 1},
             scalar_limits={"nvidia.com/gpu": 1, "ephemeral-storage": 3 << 30},
         ),
     ),
@@ -203,7 +185,7 @@ POD_RECORD = PodRecord(
     scheduled_at="2023-11-14T21:13:31Z",
     initialized_at="2023-11-14T21:13:32Z",
     started_at="2023-11-14T21:13:33Z",
-)
+)  # fmt: skip
 WORKLOAD = WorkloadRecord(
     namespace="shop",
     kind="PodDisruptionBudget",
@@ -219,19 +201,13 @@ WORKLOAD = WorkloadRecord(
     ),
 )  # fmt: skip
 NODE_RESOURCES = NodeResourcesRecord(
-    node=HEADER.node,
-    as_of="2023-11-14T22:14:00Z",
-    generation=1,
-    offset=42,
-    epoch=7,
-    strategy=Overcommit(mid_unallocated_percent=20),
-    predictor="percentile",
-    mid=_SMALL,
+    node=HEADER.node, as_of="2023-11-14T22:14:00Z", generation=1, offset=42, epoch=7,
+    strategy=Overcommit(mid_unallocated_percent=20), predictor="percentile", mid=_SMALL,
     mid_lower_bound=Resources(cpu_millicores=0, memory_bytes=0),
     batch=Resources(cpu_millicores=4_000, memory_bytes=2**30),
     mid_terms=MidTerms(allocatable=_LARGE, allocated=_SMALL, limit=_LARGE),
     batch_terms=BatchTerms(capacity=_LARGE, used=_SMALL, promised=_SMALL),
-)
+)  # fmt: skip
 NODE_VIEW = NodeViewRecord(
     node=HEADER.node,
     generation=(7 << 24) + 3,
@@ -255,25 +231,16 @@ NODE_VIEW = NodeViewRecord(
     ),
 )  # fmt: skip
 ACTION = ActionRecord(
-    node=HEADER.node,
-    at="2023-11-14T22:14:00Z",
-    actuator="cluster",
-    action="offer",
-    outcome="done",
-    why="as of 2023-11-14T22:13:30Z",
-    before={"kubernetes.io/mid-cpu": None},
+    node=HEADER.node, at="2023-11-14T22:14:00Z", actuator="cluster", action="offer", outcome="done",
+    why="as of 2023-11-14T22:13:30Z", before={"kubernetes.io/mid-cpu": None},
     after={"kubernetes.io/mid-cpu": "4000"},
-)
+)  # fmt: skip
 EVICTION_PLAN = EvictionPlanRecord(
-    node=HEADER.node,
-    id=f"{POD}/{HEADER.node}",
-    at="2023-11-14T22:14:00Z",
-    valid_until="2023-11-14T22:14:30Z",
-    planner="extender",
-    why="shop/web-0 of prod fits nowhere",
+    node=HEADER.node, id=f"{POD}/{HEADER.node}", at="2023-11-14T22:14:00Z",
+    valid_until="2023-11-14T22:14:30Z", planner="extender", why="shop/web-0 of prod fits nowhere",
     pods=(LeavingPod(uid=STATIC_POD, pod_class="mid", cpu_millicores=1500, memory_bytes=2**30),),
     waiting=WaitingPod(namespace="shop", name="web-0", uid=POD, priority=9500),
-)
+)  # fmt: skip
 PREDICTION = PredictionRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -291,43 +258,28 @@ PREDICTION = PredictionRecord(
         raw={"percentile": _USAGE, "nsigma-v1": Usage(cpu_cores=float("nan"))},
         terms={"nsigma-v1": {"mean": ByResource(cpu=1.0, memory=2.0**30), "stdev": ByResource()}},
         model=ModelTerms(
-            samples=Counts(cpu=9, memory=7),
-            first_at="2023-11-14T22:10:00Z",
-            drift_at=DriftTimes(cpu="2023-11-14T22:12:00Z"),
-            drifts=Counts(cpu=2),
+            samples=Counts(cpu=9, memory=7), first_at="2023-11-14T22:10:00Z",
+            drift_at=DriftTimes(cpu="2023-11-14T22:12:00Z"), drifts=Counts(cpu=2),
         ),
     ),
     system=EntityPeaks(peaks={"percentile": Usage(cpu_cores=0.1)}),
     classes={"prod": EntityPeaks(peaks={"percentile": _USAGE}), "batch": EntityPeaks()},
     pods=PodPeaks(
-        uid=[POD, STATIC_POD],
-        pod_class=["prod", "unknown"],
-        cold=[False, True],
-        active=[True, True],
-        ended=[False, False],
-        samples=CountColumns(cpu=[9, 1], memory=[7, 0]),
+        uid=[POD, STATIC_POD], pod_class=["prod", "unknown"], cold=[False, True],
+        active=[True, True], ended=[False, False], samples=CountColumns(cpu=[9, 1], memory=[7, 0]),
         age_seconds=[3600.5, None],
         request=UsageColumns(cpu_cores=[0.25, None], memory_bytes=[2.0**28, float("nan")]),
         raw={"percentile": UsageColumns(cpu_cores=[0.5, 0.25], memory_bytes=[2.0**29, None])},
     ),
     reclaimable={
         "percentile": Reclaimable(
-            amount=_USAGE,
-            peak=_USAGE,
-            unpredicted=_USAGE,
-            requests=_USAGE,
-            pods_amount=_USAGE,
-            pods_peak=_USAGE,
-            classes_amount=_USAGE,
-            classes_peak=_USAGE,
-            surplus=_USAGE,
-            held=_USAGE,
-            system=_USAGE,
-            left_out=ByResource(cpu=2.0, memory=0.0),
+            amount=_USAGE, peak=_USAGE, unpredicted=_USAGE, requests=_USAGE, pods_amount=_USAGE,
+            pods_peak=_USAGE, classes_amount=_USAGE, classes_peak=_USAGE, surplus=_USAGE,
+            held=_USAGE, system=_USAGE, left_out=ByResource(cpu=2.0, memory=0.0),
         ),
     },
     cold_pods=(STATIC_POD,),
-)
+)  # fmt: skip
 NODE_STATE = NodeStateRecord(
     node=HEADER.node,
     as_of="2023-11-14T22:14:00Z",
@@ -349,22 +301,17 @@ NODE_STATE = NodeStateRecord(
     aggregated={"5m": AggregatedUsage(avg=_USAGE, p99=_USAGE), "30m": AggregatedUsage()},
     deviation={
         "15m": UsageDeviation(
-            mean=_USAGE,
-            stdev=Usage(cpu_cores=0.0),
-            mean_fractions=Fractions(cpu=0.25, memory=0.5),
+            mean=_USAGE, stdev=Usage(cpu_cores=0.0), mean_fractions=Fractions(cpu=0.25, memory=0.5),
             stdev_fractions=Fractions(cpu=0.0),
         )
     },
     predictor="percentile",
     peaks={"percentile": _USAGE},
     counters=Counters(
-        applied=9,
-        gaps=2,
-        bad_values=1,
-        last_gap_at="2023-11-14T22:13:30Z",
+        applied=9, gaps=2, bad_values=1, last_gap_at="2023-11-14T22:13:30Z",
         last_bad_value_at="2023-11-14T22:14:00Z",
     ),
-)
+)  # fmt: skip
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,
     state=bytes(range(256)), prediction=b"{}", node_state=b"",

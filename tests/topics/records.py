@@ -20,15 +20,9 @@ from pipeline.topics.result_header import Result
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
-    NodeRecord,
-    NodeResourcesRecord,
-    NodeStateRecord,
-    NodeViewRecord,
-    ActionRecord,
-    WorkloadRecord,
-    PodRecord,
-    PredictionRecord,
-)
+    NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
+    PodRecord, PredictionRecord,
+)  # fmt: skip
 PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim)
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {

@@ -69,13 +69,10 @@ def test_nanoarrow_and_pyarrow_write_the_same_sample() -> None:
         for values, null in zip(sample.numbers, sample.null, strict=True)
     ]
     again = encode_arrays(
-        sample.header,
-        kinds=[KINDS[code] for code in sample.listing.kinds],
-        ids=sample.listing.ids,
-        qos=sample.qos,
-        statistics=dict(zip(sample.places, numbers, strict=True)),
+        sample.header, kinds=[KINDS[code] for code in sample.listing.kinds], ids=sample.listing.ids,
+        qos=sample.qos, statistics=dict(zip(sample.places, numbers, strict=True)),
         points=pa.array(sample.points.ravel(), from_pandas=True),
-    )
+    )  # fmt: skip
     one, other = (
         pa.ipc.open_stream(data.partition(b"\n")[2]).read_next_batch()
         for data in (again, newest("samples"))

@@ -18,17 +18,11 @@ from tests.processors.joined import NODE_ROW, joined
 
 NUMBERS = [name for name in Strategy.__struct_fields__ if name != "predictor"]
 BAD = [
-    '"cold_start_samples":100000000000000000000',
-    '"cold_start_samples":9223372036854775808',
-    '"cold_start_samples":-1',
-    '"safety_margin_percent":-200',
-    '"safety_margin_percent":1e300',
-    '"cold_start_seconds":1e18',
-    '"nsigma_multiplier":-3',
-    '"resource_diff_threshold_percent":-5',
-    '"predictor":""',
-    f'"predictor":"{"x" * 101}"',
-]
+    '"cold_start_samples":100000000000000000000', '"cold_start_samples":9223372036854775808',
+    '"cold_start_samples":-1', '"safety_margin_percent":-200', '"safety_margin_percent":1e300',
+    '"cold_start_seconds":1e18', '"nsigma_multiplier":-3', '"resource_diff_threshold_percent":-5',
+    '"predictor":""', f'"predictor":"{"x" * 101}"',
+]  # fmt: skip
 
 
 def record(strategy: str) -> bytes:

@@ -153,23 +153,17 @@ def test_replacing_numbers_leaves_everything_else() -> None:
 
 def test_a_sample_is_encoded_from_arrays() -> None:
     data = encode_arrays(
-        HEADER,
-        kinds=["pod", "node"],
-        ids=["a", ""],
-        statistics={"coverage": pa.array([0.5, None])},
-        points=pa.array([1.0, 2.0, None]),
-    )
+        HEADER, kinds=["pod", "node"], ids=["a", ""],
+        statistics={"coverage": pa.array([0.5, None])}, points=pa.array([1.0, 2.0, None]),
+    )  # fmt: skip
     assert read_samples(data) == SampleBatch(
         HEADER,
         [
             {"kind": "pod", "id": "a", "coverage": 0.5},
-            {
-                "kind": "node",
-                "id": "",
-                **{name: [n] for name, n in zip(LIST_COLUMNS, (1.0, 2.0, None), strict=True)},
-            },
+            {"kind": "node", "id": "",
+             **{name: [n] for name, n in zip(LIST_COLUMNS, (1.0, 2.0, None), strict=True)}},
         ],
-    )
+    )  # fmt: skip
 
 
 # ---- what windows share

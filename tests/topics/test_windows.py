@@ -249,12 +249,10 @@ def test_pod_columns_give_arrays_in_order_of_the_pods() -> None:
         DecodedPods(
             pod_class=("prod", None, "of tomorrow", "batch"),
             phase=("Running", "Gone", None, "Succeeded"),
-            koordinator_qos=("LSE", "LS", None, "LSE"),
-            deleting=(True, False, None, False),
-            created_seconds=(1.0, None, 2.5, 0.0),
-            request_memory_bytes=(None, 1.0, 2.0, 3.0),
+            koordinator_qos=("LSE", "LS", None, "LSE"), deleting=(True, False, None, False),
+            created_seconds=(1.0, None, 2.5, 0.0), request_memory_bytes=(None, 1.0, 2.0, 3.0),
         )
-    )
+    )  # fmt: skip
     unknown = CLASSES.index("unknown")
     assert columns.classes.tolist() == [0, unknown, unknown, CLASSES.index("batch")]
     assert columns.ended.tolist() == [False, True, False, True]

@@ -29,11 +29,9 @@ def extender_request(case: Case) -> object:
     if not case["node_cache_capable"]:
         body["Nodes"] = body["Nodes"] | {"items": read}
     return {
-        "method": "POST",
-        "url": f"{case['url_prefix']}/{case['verb']}",
-        "content_type": "application/json",
-        "body": body,
-    }
+        "method": "POST", "url": f"{case['url_prefix']}/{case['verb']}",
+        "content_type": "application/json", "body": body,
+    }  # fmt: skip
 
 
 def extender_preempt_meta(case: Case) -> object:
@@ -57,12 +55,9 @@ def _preempted(case: Case, *, is_whole: bool) -> object:
 
 def extender_filter_reply(case: Case) -> object:
     return read_filter(
-        case["http_status"],
-        plain(case["reply"]),
-        sent=case["sent_nodes"],
-        node_cache_capable=case["node_cache_capable"],
-        ignorable=case["ignorable"],
-    )._asdict()
+        case["http_status"], plain(case["reply"]), sent=case["sent_nodes"],
+        node_cache_capable=case["node_cache_capable"], ignorable=case["ignorable"],
+    )._asdict()  # fmt: skip
 
 
 def extender_prioritize_total(case: Case) -> object:

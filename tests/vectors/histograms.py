@@ -33,11 +33,9 @@ def _layout(options: Mapping[str, Any] | str) -> Layout:
 
 def _exponential(options: Mapping[str, Any]) -> Layout:
     return histogram.exponential_layout(
-        max_value=options["max_value"],
-        first_bucket_size=options["first_bucket_size"],
-        ratio=options["ratio"],
-        epsilon=options["epsilon"],
-    )
+        max_value=options["max_value"], first_bucket_size=options["first_bucket_size"],
+        ratio=options["ratio"], epsilon=options["epsilon"],
+    )  # fmt: skip
 
 
 def _filled(weights: FloatArray) -> dict[str, float]:
@@ -66,11 +64,9 @@ class Row:
             self.move_to(new)
             factor = histogram.decay_factor(time_ms, new, self.half_life_ms)
         self.rows.train(
-            self.index,
-            np.array([[value, np.nan]]),
-            np.array([[weight * factor, 0.0]]),
+            self.index, np.array([[value, np.nan]]), np.array([[weight * factor, 0.0]]),
             np.array([time_ms]),
-        )
+        )  # fmt: skip
 
     def move_to(self, reference_ms: int) -> None:
         """Express the weights relative to this reference."""

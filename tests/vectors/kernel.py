@@ -124,13 +124,9 @@ def cgroup_paths(case: Case) -> object:
             return {"path": paths.pod_dir(driver, kube_qos, case["uid"])}
         case "host_app_dir":
             path = paths.host_app_dir(
-                driver,
-                case["name"],
-                case["qos"],
-                base=case["base"],
-                parent_dir=case["parent_dir"],
+                driver, case["name"], case["qos"], base=case["base"], parent_dir=case["parent_dir"],
                 relative_path=case["relative_path"],
-            )
+            )  # fmt: skip
             return {"path": path}
         case "kube_qos_of_path":
             return {"kube_qos": paths.kube_qos_of_path(case["path"]).value}

@@ -78,13 +78,11 @@ _OWN = {
 
 def _manifest(case: Case, name: str = "asking", **more: Any) -> Case:
     return pod(
-        name,
-        [container(case["requests"], case["limits"])],
-        priority_class=case["priority_class"],
+        name, [container(case["requests"], case["limits"])], priority_class=case["priority_class"],
         daemonset=case.get("daemonset", False),
         annotations={key: case[name] for key, name in _OWN.items() if case.get(name) is not None},
         **more,
-    )
+    )  # fmt: skip
 
 
 def loadaware_estimator(case: Case) -> object:
@@ -166,15 +164,11 @@ def _world(case: Case, placement: Placement, now: float) -> World:
         plain(entry)
     updated, seconds = metric["updated_at_s"], metric["report_interval_s"]
     world.report(
-        NODE,
-        usage(metric.get("node_usage")),
-        at=LONG_AGO if updated is None else updated,
-        seconds=seconds or _REPORT_SECONDS,
-        system_usage=usage(metric.get("system_usage")),
+        NODE, usage(metric.get("node_usage")), at=LONG_AGO if updated is None else updated,
+        seconds=seconds or _REPORT_SECONDS, system_usage=usage(metric.get("system_usage")),
         class_usage={"prod": usage(prod)} if prod["cpu"] or prod["memory"] else {},
-        young_pods=measured,
-        aggregated=_aggregated(metric.get("aggregated") or ()),
-    )
+        young_pods=measured, aggregated=_aggregated(metric.get("aggregated") or ()),
+    )  # fmt: skip
     return world
 
 

@@ -62,13 +62,11 @@ def annotated(reservation: Case) -> dict[str, str]:
 def _node(tree: Case, overcommit: Overcommit, host_apps: Mapping[str, str]) -> NodeRecord:
     reservation = tree.get("reservation")
     return NodeRecord(
-        node="node-1",
-        capacity=_resources(tree.get("capacity")),
+        node="node-1", capacity=_resources(tree.get("capacity")),
         allocatable=_resources(tree.get("allocatable")),
-        annotations={} if reservation is None else annotated(reservation),
-        overcommit=overcommit,
+        annotations={} if reservation is None else annotated(reservation), overcommit=overcommit,
         host_apps=dict(host_apps),
-    )
+    )  # fmt: skip
 
 
 def _uid(tree: Case) -> str:

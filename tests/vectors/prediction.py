@@ -193,21 +193,14 @@ def _window(end_ms: int, usage: FloatArray, pods: Sequence[Case] = ()) -> NodeWi
     ended = np.array([pod.get("phase") in ("Succeeded", "Failed") for pod in pods], np.bool_)
     deleting = np.array([bool(pod.get("deleting")) for pod in pods], np.bool_)
     return NodeWindow(
-        node="n",
-        machine_id="m",
-        epoch=1,
-        start_ms=end_ms - 60_000,
-        end_ms=end_ms,
-        coverage=1.0,
-        node_usage=usage,
-        pod_uids=[pod["uid"] for pod in pods],
+        node="n", machine_id="m", epoch=1, start_ms=end_ms - 60_000, end_ms=end_ms, coverage=1.0,
+        node_usage=usage, pod_uids=[pod["uid"] for pod in pods],
         pod_classes=np.array([CLASS_CODES[class_of(pod)] for pod in pods], np.int8),
         pods=np.array(used, float).reshape(-1, 2),
         requests=np.array([_pair(pod.get("requests", {})) for pod in pods], float).reshape(-1, 2),
         pod_ages=np.array([pod.get("age_seconds", 0.0) for pod in pods], float),
-        pod_active=~deleting & ~ended,
-        pod_ended=ended,
-    )
+        pod_active=~deleting & ~ended, pod_ended=ended,
+    )  # fmt: skip
 
 
 def _pair(resources: Case | None) -> list[float]:
@@ -372,14 +365,11 @@ GROUPS: dict[str, Group | str] = {
         model_prediction, through=_PEAKS, differs=_idle_is_zero, truncated=True
     ),
     "pod_peak_predictor": Group(
-        pod_peak_predictor,
-        through=_PEAKS,
-        differs=_by_the_pods,
-        without=_other_pod_models,
+        pod_peak_predictor, through=_PEAKS, differs=_by_the_pods, without=_other_pod_models,
         truncated=True,
     ),
     "priority_peak_predictor": Group(priority_peak_predictor, through=_PEAKS, truncated=True),
     "prod_reclaimable": Group(
         prod_reclaimable, through=_PEAKS, differs=_by_both, without=_other_models, truncated=True
     ),
-}
+}  # fmt: skip

@@ -629,13 +629,11 @@ GROUPS: dict[str, Group | str] = {
     "limit_aware_normalize": Group(limit_aware_normalize, through=_SCORES),
     "noderesourcesfitplus": Group(noderesourcesfitplus, through=_SCORES),
     "noderesourcesfitplus_pod_request": Group(
-        noderesourcesfitplus_pod_request,
-        through="Decisions.asked",
-        differs=_beside_sidecars,
+        noderesourcesfitplus_pod_request, through="Decisions.asked", differs=_beside_sidecars,
         without=_without_sidecars,
     ),
     "scarce_resource_avoidance": Group(scarce_resource_avoidance, through=_SCORES),
     "scheduling_hint_preferred": Group(scheduling_hint_preferred, through=_SCORES),
     "node_resources_allocatable": Group(node_resources_allocatable_group, through=_SCORES),
     "node_metadata": Group(node_metadata_group, through=_SCORES),
-}
+}  # fmt: skip

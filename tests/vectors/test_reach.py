@@ -113,11 +113,8 @@ def test_defining_or_importing_a_name_does_not_lead_to_it(tmp_path: Path) -> Non
         "def a(x): return used(x) + b(x)\ndef b(x): return module.c\nd = b\n"
     )
     assert references("one", path) == {
-        "one": {"one.b", "one.d"},
-        "one.a": {"one", "other.used", "one.b", "one.x"},
-        "one.b": {"one", "package.module", "package.module.c"},
-        "one.used": {"other.used"},
-        "one.unused": {"other.unused"},
-        "one.d": {"one", ASSIGNED},
+        "one": {"one.b", "one.d"}, "one.a": {"one", "other.used", "one.b", "one.x"},
+        "one.b": {"one", "package.module", "package.module.c"}, "one.used": {"other.used"},
+        "one.unused": {"other.unused"}, "one.d": {"one", ASSIGNED},
         "one.module": {"package.module"},
-    }
+    }  # fmt: skip

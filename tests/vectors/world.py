@@ -77,27 +77,21 @@ def pod(
     label = {"koordinator.sh/priority-class": priority_class} if priority_class else {}
     return {
         "metadata": {
-            "name": name,
-            "namespace": "d",
-            "uid": name,
-            "labels": label,
-            "annotations": dict(annotations or {}),
-            "ownerReferences": [owner] if daemonset else [],
+            "name": name, "namespace": "d", "uid": name, "labels": label,
+            "annotations": dict(annotations or {}), "ownerReferences": [owner] if daemonset else [],
         },
         "spec": {"nodeName": node, "containers": [*containers], **spec},
         "status": {"phase": phase, "conditions": conditions},
-    }
+    }  # fmt: skip
 
 
 def placement(plugin: str, args: Case, *, filters: bool = False) -> Placement:
     """The placement of a configuration that enables one plugin."""
     point = "filter" if filters else "score"
     return read_config(
-        {
-            "plugins": {point: {"enabled": [{"name": plugin}]}},
-            "pluginConfig": [{"name": plugin, "args": args}],
-        }
-    )
+        {"plugins": {point: {"enabled": [{"name": plugin}]}},
+         "pluginConfig": [{"name": plugin, "args": args}]}
+    )  # fmt: skip
 
 
 class World:

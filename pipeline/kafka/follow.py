@@ -233,8 +233,9 @@ class Follower:
 
     def _check_partitions(self) -> None:
         """Raise `LostOffsetError` if a partition was deleted: aiokafka waits for it silently."""
-        metadata = {tp: self._consumer.partitions_for_topic(tp.topic) for tp in self.positions}
-        missing = [tp for tp, known in metadata.items() if tp.partition not in (known or ())]
+        topics = {tp.topic for tp in self.positions}
+        known = {topic: self._consumer.partitions_for_topic(topic) or () for topic in topics}
+        missing = [tp for tp in self.positions if tp.partition not in known[tp.topic]]
         if missing and self._has_metadata:
             raise LostOffsetError(f"{missing[0].topic}[{missing[0].partition}] was deleted")
         self._has_metadata = not missing

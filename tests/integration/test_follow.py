@@ -62,7 +62,7 @@ async def test_aborted_and_open_transactions_are_not_read(client: dict[str, Any]
         await producer.abort_transaction()
 
 
-async def test_reading_starts_where_it_was_told_to_each_time(client: dict[str, Any]) -> None:
+async def test_reading_starts_at_the_requested_offset(client: dict[str, Any]) -> None:
     tp = await made_topic(client)
     await write(client, tp, *(b"%d" % i for i in range(50)))
     for start in range(0, 50, 7):

@@ -93,7 +93,7 @@ async def test_only_partitions_given_to_seek_are_read(logs: Install) -> None:
         assert await values(follower) == [b"2"]
 
 
-async def test_a_partition_whose_next_offset_is_gone_raises(logs: Install) -> None:
+async def test_a_partition_without_the_next_offset_raises(logs: Install) -> None:
     logs({TP: FakeLog(range(5, 8), first=5)})
     async with open_follower(CLIENT, [TP]) as follower:
         for offset in (4, 9):  # deleted by retention; recreated topic
@@ -141,7 +141,7 @@ async def test_silence_before_the_end_raises_and_silence_after_it_does_not(
         (TopicAuthorizationFailedError("t"), KafkaError),
     ],
 )
-async def test_errors_of_the_client_are_errors_of_ours(
+async def test_errors_of_the_client_are_translated(
     logs: Install, raised: Exception, expected: type[KafkaError]
 ) -> None:
     consumer = logs({TP: FakeLog(range(3))})
@@ -215,7 +215,7 @@ async def _break() -> None:
 
 
 @pytest.mark.parametrize("stop", [_hang, _cancel_itself, _break])
-async def test_a_client_that_cannot_be_stopped_holds_nobody_up(
+async def test_a_client_that_cannot_be_stopped_delays_its_caller_briefly(
     logs: Install, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
     monkeypatch.setattr(follow, "STOP_SECONDS", 0.05)

@@ -37,7 +37,7 @@ async def test_records_carry_the_time_of_the_broker(monkeypatch: pytest.MonkeyPa
     assert records == [LogRecord(0, 2, b"k", b"2", 2000)]
 
 
-async def test_a_compacted_range_ends_where_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compacted_range_ends_at_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, {TP: FakeLog([3, 50], end=100)})
     assert await read(0, 100) == [3, 50]
     assert await read(60, 90) == []

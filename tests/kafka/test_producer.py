@@ -180,7 +180,7 @@ async def test_a_large_record_is_a_batch_of_its_own(client: FakeClient) -> None:
     assert client.delivered == [[b"a"], [b"12345"], [b"b"]]
 
 
-async def test_nothing_is_no_batch(client: FakeClient) -> None:
+async def test_no_records_make_no_batch(client: FakeClient) -> None:
     assert await append() == []
     assert client.delivered == []
 
@@ -242,7 +242,9 @@ async def test_an_offer_that_fails_is_counted_and_the_next_one_may_succeed(
     assert client.records == [("t", None, b"there", None)]
 
 
-async def test_an_offer_gives_up(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_offer_gives_up_after_its_time_limit(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def hang(*_: Any, **__: Any) -> None:
         await asyncio.sleep(60)
 

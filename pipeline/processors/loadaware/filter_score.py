@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.loadaware.in_flight import Sums
 from pipeline.processors.scorers.rounding import MAX_SCORE
 
 PASSES: Final = 0
@@ -55,26 +54,20 @@ def aggregated_usage(
     return usage
 
 
-def compared_usage(usage: FloatArray, in_flight: Sums) -> IntArray:
-    """Usage plus pods in flight; the estimates of its pods where a node's usage is unknown. If one
-    resource alone is unknown, it counts as 0."""
+def compared_usage(usage: FloatArray, in_flight: IntArray, estimated: IntArray) -> IntArray:
+    """Usage plus pods in flight, (nodes, resources); the estimates of its pods where a node's usage
+    is unknown. If one resource alone is unknown, it counts as 0."""
     known = np.isfinite(usage)
     if known.all():
-        return usage.astype(np.int64) + in_flight.node_delta
+        return usage.astype(np.int64) + in_flight
     whole = np.where(known, usage, 0.0).astype(np.int64)
-    any_known = np.logical_or.reduce(known, axis=1, keepdims=True)
-    return np.where(any_known, whole + in_flight.node_delta, in_flight.node_estimated)
+    return np.where(_is_known(usage), whole + in_flight, estimated)
 
 
 def _is_known(usage: FloatArray) -> BoolArray:
     """Whether usage of any resource is known, (nodes, 1)."""
     known: BoolArray = np.logical_or.reduce(np.isfinite(usage), axis=1, keepdims=True)
     return known
-
-
-def compared_prod(in_flight: Sums) -> IntArray:
-    """Usage of Prod plus Prod pods in flight."""
-    return in_flight.prod_usage + in_flight.prod_delta
 
 
 def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:

@@ -8,7 +8,6 @@ import numpy as np
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import Nodes
-from pipeline.processors.loadaware.in_flight import Sums
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.scorers.scorer import NodesView
@@ -35,11 +34,10 @@ def _compared(
             used = used + np.nan_to_num(nodes.usage("system_usage", resources))
         prod_usage = np.nan_to_num(used).astype(np.int64)
         prod_flight = nodes.flight(prod=True) if in_flight else nothing
-        return filter_score.compared_prod(Sums(flight, prod_usage, prod_flight, nothing))
+        return prod_usage + prod_flight
     usage, estimated = nodes.usage("usage", resources), nothing
     if limits.kind == node_thresholds.AGGREGATED or not nodes.has_usage("usage", resources).all():
         estimated = np.array([nodes.counted(f"estimate:{name}") for name in resources]).T
-    sums = Sums(flight, nothing, nothing, estimated)
     if nodes.is_new().any():
         usage = np.where(nodes.is_new()[:, None], 0.0, usage)
     if limits.kind == node_thresholds.AGGREGATED:
@@ -48,7 +46,7 @@ def _compared(
             for span, seconds in AGGREGATED.items()
         }
         usage = filter_score.aggregated_usage(spans, limits.span_seconds, usage)
-    return filter_score.compared_usage(usage, sums)
+    return filter_score.compared_usage(usage, flight, estimated)
 
 
 def nodes_of(nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limits) -> Nodes:

@@ -53,38 +53,22 @@ def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
     return requests.get(resource, 0)
 
 
-def fit_plus(
-    requested: Mapping[str, int],
-    used: Mapping[str, IntArray],
-    allocatable: Mapping[str, IntArray],
-    resources: Mapping[str, FitResource],
-    nodes: int,
-) -> IntArray:
-    """The score, (nodes,): the mean by weight over the `resources` that the pod requests; 100 if it
-    requests none of them. `used` has the requests of the pods of each node."""
-    summed, weights = np.zeros(nodes, np.int64), 0
-    for name, resource in resources.items():
-        if requested.get(name, 0) <= 0:
+def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesFitPlusArgs) -> IntArray:
+    """The mean by weight over the resources that the pod requests, (nodes,); 100 if it requests
+    none of them."""
+    summed, weights = np.zeros(len(nodes), np.int64), 0
+    for name, resource in args.resources.items():
+        requested = demand.counted[f"fitted:{name}"]
+        if requested <= 0:
             continue
-        capacity = allocatable.get(name, np.zeros(nodes, np.int64))
-        taken = used.get(name, np.zeros(nodes, np.int64)) + requested[name]
+        capacity = nodes.allocatable(name)
+        used = nodes.counted(f"fitted:{name}") + requested
         is_packed = resource.type == "MostAllocated"
-        counted = np.minimum(taken, capacity) if is_packed else np.maximum(capacity - taken, 0)
+        counted = np.minimum(used, capacity) if is_packed else np.maximum(capacity - used, 0)
         share = counted * MAX_SCORE // np.maximum(capacity, 1)
         summed += resource.weight * np.where(capacity > 0, share, 0)
         weights += resource.weight
-    return summed // weights if weights else np.full(nodes, MAX_SCORE, np.int64)
-
-
-def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesFitPlusArgs) -> IntArray:
-    resources = args.resources
-    return fit_plus(
-        {name: demand.counted[f"fitted:{name}"] for name in resources},
-        {name: nodes.counted(f"fitted:{name}") for name in resources},
-        {name: nodes.allocatable(name) for name in resources},
-        resources,
-        len(nodes),
-    )
+    return summed // weights if weights else np.full(len(nodes), MAX_SCORE, np.int64)
 
 
 def _problems(args: NodeResourcesFitPlusArgs) -> Iterator[str]:

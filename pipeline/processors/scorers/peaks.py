@@ -6,7 +6,7 @@ the best. Here they are the worst.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -38,25 +38,18 @@ class PeaksArgs(ScorerArgs, frozen=True, kw_only=True):
     node_power_model: dict[str, _PowerConstants] = msgspec.field(default_factory=dict)
 
 
-class PowerModel(NamedTuple):
-    """The constants of each node, (nodes,); NaN where it has no model."""
-
-    k0: FloatArray
-    k1: FloatArray
-    k2: FloatArray
-
-
 def power_rise(
-    model: PowerModel,
+    model: FloatArray,
     used_percent: FloatArray,
     capacity_millicores: FloatArray,
     request_millicores: float,
 ) -> FloatArray:
-    """How much more power nodes take with the pod, (nodes,) in the unit of the model; NaN without
-    model, measurement or capacity, and beyond 100 percent."""
+    """How much more power nodes take with the pod, (nodes,) in the unit of `model` (3, nodes): k0,
+    k1 and k2. NaN without model, measurement or capacity, and beyond 100 percent."""
+    _, k1, k2 = model
     with np.errstate(all="ignore"):
         percent = used_percent + 100 * request_millicores / capacity_millicores
-        rise = model.k1 * (np.exp(model.k2 * percent) - np.exp(model.k2 * used_percent))
+        rise = k1 * (np.exp(k2 * percent) - np.exp(k2 * used_percent))
         known = (capacity_millicores > 0) & (percent <= 100) & np.isfinite(rise)
     return np.where(known, rise, np.nan)
 
@@ -85,7 +78,7 @@ def rise_of(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
     unknown = _PowerConstants(k0=np.nan, k1=np.nan, k2=np.nan)
     models = (args.node_power_model.get(name, unknown) for name in nodes.names)
     constants = np.array([msgspec.structs.astuple(model) for model in models], np.float64)
-    model = PowerModel(*constants.reshape(-1, 3).T)
+    model = constants.reshape(-1, 3).T
     capacity = nodes.allocatable("cpu", "capacity").astype(np.float64)
     return power_rise(model, average_percent(nodes, "cpu"), capacity, demand.counted["request:cpu"])
 

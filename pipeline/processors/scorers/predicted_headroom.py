@@ -5,12 +5,12 @@ of allocatable. A node that is quiet now and was busy every morning has little r
 and Trimaran's scorers see recent usage alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import (
     CPU_AND_MEMORY,
@@ -31,38 +31,23 @@ class PredictedHeadroomArgs(ScorerArgs, frozen=True, kw_only=True):
     resources: WeightedResources = CPU_AND_MEMORY
 
 
-def headroom(
-    allocatable: Mapping[str, IntArray],
-    peak: Mapping[str, FloatArray],
-    added: Mapping[str, IntArray],
-    weights: Mapping[str, int],
-) -> IntArray:
-    """The score, (nodes,): the mean of the shares by weight, truncated; 0 where the peak of a
-    resource is unknown, or a node has nothing of it."""
-    summed = np.zeros(len(next(iter(peak.values()))), np.int64)
-    known = np.ones(len(summed), np.bool_)
-    for resource, weight in weights.items():
-        capacity = allocatable[resource]
-        known &= np.isfinite(peak[resource]) & (capacity > 0)
-        taken = np.nan_to_num(peak[resource]).astype(np.int64) + added[resource]
-        share = np.maximum(capacity - taken, 0) * MAX_SCORE // np.maximum(capacity, 1)
-        summed += weight * share
-    return np.where(known, summed // sum(weights.values()), 0)
-
-
 def score(nodes: NodesView, demand: PodDemand, args: PredictedHeadroomArgs) -> IntArray:
+    """The mean of the shares by weight, (nodes,), truncated; 0 where the peak of a resource is
+    unknown, or a node has nothing of it."""
     weights = {resource.name: resource.weight for resource in args.resources}
     estimated = {name: index for index, name in enumerate(_estimated_resources(demand))}
-    flight = nodes.flight()
-    peak, added = {}, {}
-    for name in weights:
-        predicted = nodes.usage("peak", [name])[:, 0]
-        predicted = np.where(nodes.is_fresh(USAGE_EXPIRES_SECONDS), predicted, np.nan)
-        peak[name] = np.where(nodes.is_new(), 0.0, predicted)
-        in_flight = flight[:, estimated[name]] if name in estimated else flight[:, 0] * 0
-        added[name] = in_flight + demand.counted.get(f"estimate:{name}", 0)
-    allocatable = {name: nodes.allocatable(name) for name in weights}
-    return headroom(allocatable, peak, added, weights)
+    flight, is_fresh = nodes.flight(), nodes.is_fresh(USAGE_EXPIRES_SECONDS)
+    summed, known = np.zeros(len(nodes), np.int64), np.ones(len(nodes), np.bool_)
+    for name, weight in weights.items():
+        peak = np.where(is_fresh, nodes.usage("peak", [name])[:, 0], np.nan)
+        peak = np.where(nodes.is_new(), 0.0, peak)
+        in_flight = flight[:, estimated[name]] if name in estimated else 0
+        capacity = nodes.allocatable(name)
+        known &= np.isfinite(peak) & (capacity > 0)
+        used = np.nan_to_num(peak).astype(np.int64) + in_flight
+        left = np.maximum(capacity - used - demand.counted.get(f"estimate:{name}", 0), 0)
+        summed += weight * (left * MAX_SCORE // np.maximum(capacity, 1))
+    return np.where(known, summed // sum(weights.values()), 0)
 
 
 def _estimated_resources(demand: PodDemand) -> Sequence[str]:

@@ -4,7 +4,6 @@
 truncated.
 """
 
-from collections.abc import Collection, Mapping
 from typing import Final
 
 import numpy as np
@@ -26,26 +25,16 @@ class ScarceResourceAvoidanceArgs(ScorerArgs, frozen=True, kw_only=True):
     resources: tuple[str, ...] = ()
 
 
-def scarce_resources(
-    allocatable: Mapping[str, IntArray],
-    requested: Mapping[str, int],
-    scarce: Collection[str],
-    nodes: int,
-) -> IntArray:
-    """The score, (nodes,), by the kinds of resource that each node has: `allocatable` by name."""
-    unused, wasted = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-    for name, amounts in allocatable.items():
-        if name in _NOT_KINDS or requested.get(name, 0) > 0:
-            continue
-        unused += amounts > 0
-        if name in scarce:
-            wasted += amounts > 0
-    return np.where(unused > 0, (unused - wasted) * MAX_SCORE // np.maximum(unused, 1), MAX_SCORE)
-
-
 def score(nodes: NodesView, demand: PodDemand, args: ScarceResourceAvoidanceArgs) -> IntArray:
-    kinds = {name: nodes.allocatable(name) for name in ("cpu", "memory", *nodes.scalars)}
-    return scarce_resources(kinds, demand.requests, args.resources, len(nodes))
+    unused, wasted = np.zeros((2, len(nodes)), np.int64)
+    for name in ("cpu", "memory", *nodes.scalars):
+        if name in _NOT_KINDS or demand.requests.get(name, 0) > 0:
+            continue
+        has_kind = nodes.allocatable(name) > 0
+        unused += has_kind
+        if name in args.resources:
+            wasted += has_kind
+    return np.where(unused > 0, (unused - wasted) * MAX_SCORE // np.maximum(unused, 1), MAX_SCORE)
 
 
 SCORER: Final = Scorer(

@@ -24,11 +24,7 @@ from pipeline.processors.explain.derivation import (
     unknown,
 )
 from pipeline.processors.explain.prod_text import margin_of, unused
-from pipeline.processors.explain.unknown_reasons import (
-    PeakCase,
-    known_declaration,
-    why_unknown,
-)
+from pipeline.processors.explain.unknown_reasons import PeakCase, known_declaration, why_unknown
 from pipeline.processors.model import cold_start
 from pipeline.processors.predictors.declaration import Formula, Term
 from pipeline.times import parse_time

@@ -38,9 +38,7 @@ class Bank:
     """
 
     def __init__(
-        self,
-        config: ModelConfig | None = None,
-        predictors: Mapping[str, Predictor] | None = None,
+        self, config: ModelConfig | None = None, predictors: Mapping[str, Predictor] | None = None
     ) -> None:
         self.config = config or ModelConfig()
         self.learner = Learner(self.config, predictors)

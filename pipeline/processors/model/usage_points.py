@@ -29,10 +29,7 @@ SECONDS: Final = 1800
 
 STATISTICS: Final = AggregatedUsage.__struct_fields__
 
-COLUMNS: Final = {
-    "points": Column((2, SECONDS)),
-    "points_second": Column((), "<i8", -1),
-}
+COLUMNS: Final = {"points": Column((2, SECONDS)), "points_second": Column((), "<i8", -1)}
 """`points` are values by Unix second modulo `SECONDS`, NaN unknown; `points_second` is the newest
 second, -1 before the first window, when `points` are meaningless."""
 

@@ -118,10 +118,7 @@ def test_ratio_one_is_refused() -> None:
         histogram.exponential_layout(max_value=1.0, first_bucket_size=0.1, ratio=1.0, epsilon=1e-4)
 
 
-@given(
-    st.lists(st.tuples(cores, weights_above_epsilon), max_size=25),
-    st.sampled_from(FRACTIONS),
-)
+@given(st.lists(st.tuples(cores, weights_above_epsilon), max_size=25), st.sampled_from(FRACTIONS))
 @example([(1024.0, 1.0)], 1.0)
 def test_quantiles_are_those_of_the_slow_reference(
     samples: list[tuple[float, float]], fraction: float

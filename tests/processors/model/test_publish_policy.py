@@ -185,9 +185,7 @@ def test_easing_that_ends_early_restarts_its_interval() -> None:
 
 
 @pytest.mark.parametrize("windows_a_turn", range(1, 61))
-def test_swinging_value_is_due_little_more_often_than_by_force(
-    windows_a_turn: int,
-) -> None:
+def test_swinging_value_is_due_little_more_often_than_by_force(windows_a_turn: int) -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
     turns = [high if (at // windows_a_turn) % 2 else USUAL for at in range(2880)]
     told = sum(node.told(values)[0] for values in turns)
@@ -219,11 +217,7 @@ def test_several_steps_for_the_worse_count_as_one_turn() -> None:
 
 VALUE = st.sampled_from([0.0, 1.0, 100.0, 104.9, 105.0, 105.1, 95.0, 94.9, 1e18, UNKNOWN])
 WINDOWS = st.lists(
-    st.tuples(
-        st.integers(1, 700),
-        st.lists(VALUE, min_size=8, max_size=8),
-        st.integers(0, 1),
-    ),
+    st.tuples(st.integers(1, 700), st.lists(VALUE, min_size=8, max_size=8), st.integers(0, 1)),
     max_size=30,
 )
 

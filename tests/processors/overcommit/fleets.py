@@ -6,11 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.overcommit.resource_columns import (
-    NodeAmounts,
-    PodAmounts,
-    Policies,
-)
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
 from pipeline.processors.policy.policy_in_force import overcommit_of

@@ -184,10 +184,7 @@ def said_origin(cpu: int, memory: int) -> str:
     ],
 )
 def test_third_parties_retain_their_part_while_their_annotation_is_invalid(
-    origin: str | None,
-    amounts: tuple[int, int],
-    expected: tuple[int, int],
-    expected_origin: str,
+    origin: str | None, amounts: tuple[int, int], expected: tuple[int, int], expected_origin: str
 ) -> None:
     annotations = {TAKEN: "{"} | ({} if origin is None else {ORIGIN: origin})
     found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
@@ -231,12 +228,7 @@ ON_NODE = st.lists(st.integers(-1, 10**6), min_size=4, max_size=4)
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS, ON_NODE, st.floats(-100, 2000), st.floats(0, 2000))
 def test_lagging_actuator_offers_no_more(
-    mid: Resources,
-    least: Resources,
-    batch: Resources,
-    on_node: list[int],
-    age: float,
-    lag: float,
+    mid: Resources, least: Resources, batch: Resources, on_node: list[int], age: float, lag: float
 ) -> None:
     bound = amount(
         min(mid.cpu_millicores or 0, least.cpu_millicores or 0),

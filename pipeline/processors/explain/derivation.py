@@ -72,7 +72,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 
 class PodValues(NamedTuple):
     """One resource of a pod of a prediction; `raw` is in usage units, `request` in whole units.
-    `samples` counts those of the resource, `other_samples` tells those of the other resource."""
+    `samples` counts those of the resource, `other_samples` is a text about the other resource."""
 
     uid: str
     pod_class: str

@@ -45,8 +45,8 @@ def observe(
     values: FloatArray,
     end_ms: IntArray,
 ) -> None:
-    """Store one sample per row, `values` (n, 2); NaN is no sample. `rows` are distinct, whose
-    windows never go back in time."""
+    """Store one sample per row, `values` (n, 2); NaN is no sample. `rows` are distinct, and
+    their windows never go back in time."""
     # A window that ends on a boundary belongs to the slot that ends there.
     slot = (end_ms - 1) // SLOT_MS
     before = newest.take(rows)

@@ -23,7 +23,7 @@ from pipeline.processors.model.node_models import NodeModels
 
 _T = TypeVar("_T", bound=np.generic)
 _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
-"""Entities whose peaks that of Prod needs."""
+"""The entities that the peak of Prod is computed from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class View:
     pod's node, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
     bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
     (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
-    is how long a peak is to hold; `end_ms` (k,) the end of each node's last window.
+    is how far ahead a peak applies; `end_ms` (k,) the end of each node's last window.
     """
 
     rows: Rows

@@ -59,8 +59,8 @@ def observe(
     end_ms: IntArray,
     points: Sequence[FloatArray],
 ) -> None:
-    """Store the points of one window per row; `rows` are distinct, whose windows never go back
-    in time.
+    """Store the points of one window per row; `rows` are distinct, and their windows never
+    go back in time.
 
     `points` are (m, 3) for each row: seconds after the window's start, cores, bytes. Points outside
     their window and invalid values (NaN, negative, implausible) are ignored.

@@ -133,11 +133,7 @@ async def measure(kafka: LocalKafka, fleet: Fleet, arguments: argparse.Namespace
 
 
 async def started(
-    settings: KafkaSettings,
-    port: int,
-    snapshot: Path,
-    session: aiohttp.ClientSession,
-    where: str,
+    settings: KafkaSettings, port: int, snapshot: Path, session: aiohttp.ClientSession, where: str
 ) -> "subprocess.Popen[bytes]":
     """A process that is ready; prints how long that took."""
     began = time.monotonic()

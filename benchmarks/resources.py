@@ -31,11 +31,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import allocated, mid
 from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records
-from pipeline.processors.overcommit.resource_columns import (
-    NodeAmounts,
-    PodAmounts,
-    Policies,
-)
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
 from pipeline.processors.overcommit.window_columns import Prod, is_known, nodes_of, pods_of
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import Strategy

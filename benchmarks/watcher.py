@@ -288,9 +288,7 @@ def _kubernetes(config: Path) -> KubernetesSettings:
 
 def _settings(kafka: LocalKafka) -> Settings:
     return load_settings(
-        None,
-        {},
-        {"kafka.bootstrap_servers": kafka.bootstrap_servers, "kafka.topic_prefix": PREFIX},
+        None, {}, {"kafka.bootstrap_servers": kafka.bootstrap_servers, "kafka.topic_prefix": PREFIX}
     )
 
 

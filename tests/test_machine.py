@@ -97,9 +97,7 @@ def without(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def test_tests_of_cgroups_are_skipped_with_a_reason(
-    without: pytest.Pytester,
-) -> None:
+def test_tests_of_cgroups_are_skipped_with_a_reason(without: pytest.Pytester) -> None:
     ran = without.runpytest_inprocess("-p", "tests.machine")
     ran.assert_outcomes(passed=1, skipped=2)
     ran.stdout.fnmatch_lines(

@@ -221,8 +221,7 @@ async def test_a_gap_without_records_is_passed() -> None:
 
 
 @given(
-    start=st.integers(0, 12),
-    batches=st.lists(st.lists(st.integers(0, 19), max_size=8), max_size=6),
+    start=st.integers(0, 12), batches=st.lists(st.lists(st.integers(0, 19), max_size=8), max_size=6)
 )
 def test_each_record_of_any_deliveries_is_processed_once_and_in_order(
     start: int, batches: list[list[int]]

@@ -154,9 +154,7 @@ async def test_waiting_for_an_event_works_as_in_faust(consumer: UnpausedConsumer
 
 
 @pytest.mark.filterwarnings("ignore:Setting .* is deprecated")
-async def test_a_fetch_waits_a_tenth_of_a_second_in_the_broker(
-    consumer: UnpausedConsumer,
-) -> None:
+async def test_a_fetch_waits_a_tenth_of_a_second_in_the_broker(consumer: UnpausedConsumer) -> None:
     ours = consumer._new_consumer_thread()
     theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
     transport: Any = consumer.transport

@@ -273,9 +273,7 @@ async def test_a_revoked_partition_is_neither_applied_nor_published() -> None:
     assert (model.next_offset, model.counters["a"].applied) == (2, 2)
 
 
-async def test_only_an_oversized_result_is_not_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_only_an_oversized_result_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(1, "a", "b")
     model, _ = cursor_over(broker)

@@ -13,13 +13,7 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT
 from pipeline.processors.model.model_config import ModelConfig, Profile
-from pipeline.topics.checkpoints import (
-    Claim,
-    NodeCheckpoint,
-    claim_key,
-    node_key,
-    parse_key,
-)
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key, node_key, parse_key
 from pipeline.topics.codec import decode_pack, encode_pack
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter

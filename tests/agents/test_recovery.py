@@ -493,9 +493,7 @@ def test_models_equal_the_log_after_random_takeovers(zombies: bool) -> None:
     assert [problem for seed in seeds if (problem := simulate(seed, zombies=zombies))] == []
 
 
-def test_the_simulation_detects_an_early_marker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_simulation_detects_an_early_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     write = checkpoint_rounds.CheckpointRounds.write
 
     async def marker_first(self: Any, pause_seconds: float = 0.0) -> None:
@@ -511,9 +509,7 @@ def test_the_simulation_detects_an_early_marker(
     assert any(simulate(seed, zombies=False) for seed in range(25))
 
 
-def test_the_simulation_detects_a_late_replay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_simulation_detects_a_late_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "replay_start", lambda marker, first: first if marker is None else marker.resume + 1
     )

@@ -83,9 +83,7 @@ async def test_an_invalid_record_affects_only_its_node() -> None:
     assert count("unreadable") == before + 1
 
 
-async def test_the_largest_pod_of_an_oversized_view_is_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_largest_pod_of_an_oversized_view_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_agent, "MAX_RECORD_BYTES", 16_384 + 10_000)
     agent, before = Agent("n1"), (count("cut"), count("oversized"))
     small, large = (

@@ -30,15 +30,10 @@ def of_fleet() -> bytes:
 
 @pytest.mark.parametrize(
     ("sample", "name", "uids"),
-    [
-        (of_ingest, ingest.node_name, ingest.pod_uids),
-        (of_fleet, fleet.node_name, fleet.pod_uids),
-    ],
+    [(of_ingest, ingest.node_name, ingest.pod_uids), (of_fleet, fleet.node_name, fleet.pod_uids)],
 )
 def test_every_pod_has_its_class_and_none_is_cold(
-    sample: Callable[[], bytes],
-    name: Callable[[int], str],
-    uids: Callable[[int, int], list[str]],
+    sample: Callable[[], bytes], name: Callable[[int], str], uids: Callable[[int, int], list[str]]
 ) -> None:
     known = ClusterState()
     for entry in inventory.entries([(name(0), uids(0, PODS))]):

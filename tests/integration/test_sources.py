@@ -183,9 +183,7 @@ def _written(source: str, change: str) -> float:
     return value_of(RECORDS.labels(source, PODS.name, change))
 
 
-async def test_the_fleet_fills_the_topics_and_continues_in_real_time(
-    settings: Settings,
-) -> None:
+async def test_the_fleet_fills_the_topics_and_continues_in_real_time(settings: Settings) -> None:
     kafka = settings.kafka
     begun = time.time()
     source = asyncio.create_task(
@@ -260,9 +258,7 @@ async def begun(producer: Any, kafka: KafkaSettings, *entries: Entry) -> Any:
     return transaction
 
 
-async def test_an_open_transaction_of_a_replaced_writer_is_not_read(
-    settings: Settings,
-) -> None:
+async def test_an_open_transaction_of_a_replaced_writer_is_not_read(settings: Settings) -> None:
     kafka = settings.kafka
     name = f"{kafka.topic_prefix}-watcher"
     old, new = (Entry(NODES, "n1", b"n1", encode_json(NodeRecord(node="n1", uid=u))) for u in "on")

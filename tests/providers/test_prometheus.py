@@ -52,9 +52,7 @@ async def test_default_queries_return_the_usage(provider: ProviderSettings) -> N
     assert node["points_offset_seconds"] == [2, 4, 6]
 
 
-async def test_usage_of_pod_is_the_sum_of_its_containers(
-    provider: ProviderSettings,
-) -> None:
+async def test_usage_of_pod_is_the_sum_of_its_containers(provider: ProviderSettings) -> None:
     usage = await fetch(provider)
     assert usage.pods.keys() == {
         PodName("web", "shop-0", UID, "n1"), PodName("kube-system", "etcd-n1", HASH, "n1"),
@@ -81,9 +79,7 @@ async def test_recording_rules_of_load_watcher_work(provider: ProviderSettings) 
     assert node["memory_bytes_avg"] == pytest.approx(used)
 
 
-async def test_refused_query_omits_its_column(
-    provider: ProviderSettings,
-) -> None:
+async def test_refused_query_omits_its_column(provider: ProviderSettings) -> None:
     queries = {"node.memory_bytes": "sum by (", "pod.memory_bytes": "nothing_of_this_name"}
     usage = await fetch(replace(provider, queries=queries))
     assert usage.failed.keys() == {"node.memory_bytes"}

@@ -161,9 +161,7 @@ def newest(partitions: Mapping[int, Iterable[Record]]) -> dict[str, bytes]:
     return found
 
 
-def newest_by_node(
-    partitions: Mapping[int, Iterable[Record]],
-) -> dict[str, dict[str, Any]]:
+def newest_by_node(partitions: Mapping[int, Iterable[Record]]) -> dict[str, dict[str, Any]]:
     """Return `newest` without offsets."""
     found = {node: msgspec.json.decode(value) for node, value in newest(partitions).items()}
     return {

@@ -5,13 +5,7 @@ import re
 
 import pytest
 
-from pipeline.topics.registry import (
-    DAY_MS,
-    HOUR_MS,
-    PLANNED_TOPICS,
-    TOPICS,
-    Topic,
-)
+from pipeline.topics.registry import DAY_MS, HOUR_MS, PLANNED_TOPICS, TOPICS, Topic
 
 ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
 

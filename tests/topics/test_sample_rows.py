@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.topics.sample_rows import encode_arrays, read_header, read_rows, read_samples
-from pipeline.topics.samples import (
-    KINDS,
-    LIST_COLUMNS,
-    NUMBER_COLUMNS,
-    SampleBatch,
-    encode_samples,
-)
+from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, SampleBatch, encode_samples
 from tests.topics import golden
 from tests.topics.hostile import HEADER, lists, node_row, rows_of, sample
 

@@ -18,12 +18,7 @@ from pipeline.errors import (
 )
 from pipeline.processors.kubernetes.pod_classes import CLASSES as PROCESSOR_CLASSES
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.pod_columns import (
-    CLASSES,
-    DecodedPods,
-    encode_pod_columns,
-    read_pod_columns,
-)
+from pipeline.topics.pod_columns import CLASSES, DecodedPods, encode_pod_columns, read_pod_columns
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,

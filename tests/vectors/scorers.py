@@ -138,10 +138,7 @@ def target_load_packing_group(case: Case) -> object:
         world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
     manifest = _packing_pod(case["pod"])
     predicted = target_load_packing.prediction(world.candidates(), world.asked(manifest))
-    return {
-        "score": world.scores(manifest, _PACKING)[NODE],
-        "predicted_percent": first(predicted),
-    }
+    return {"score": world.scores(manifest, _PACKING)[NODE], "predicted_percent": first(predicted)}
 
 
 def _the_busier_counts(given: Case, expected: Case) -> Difference | None:

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender import limits
@@ -218,11 +218,12 @@ def filter_reply(
 def prioritize_reply(names: Sequence[str], scores: IntArray) -> bytes:
     """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
     if isinstance(names, NodeNames) and len(names):
-        # Each item ends with the quote at which a key begins.
-        ends = pa.array([b'Score":%d},' % score for score in range(int(scores.max()) + 1)])
-        ends = ends.take(pa.array(scores))
-        priorities = pc.binary_join_element_wise(b'{"Host":"', names.items, ends, b"")
-        return b"".join((b"[", memoryview(priorities.buffers()[2])[:-1], b"]"))
+        # A name ends with the quote at which the next key begins; its score follows it.
+        between = [b'Score":%d},{"Host":"' % score for score in range(int(scores.max()) + 1)]
+        parts = pa.concat_arrays([names.items, pa.array(between)])
+        order = np.stack([np.arange(len(names)), len(names) + scores], axis=1)
+        text = memoryview(parts.take(pa.array(order.ravel())).buffers()[2])
+        return b"".join((b'[{"Host":"', text[: -len(b',{"Host":"')], b"]"))
     return _encoder.encode([*map(HostPriority, names, scores.tolist())])
 
 

@@ -194,7 +194,7 @@ class Decisions:
             if name == BEST_FIT:
                 by_plugin.setdefault(BEST_FIT, self._best_fit(nodes, demand))
             else:
-                by_plugin[name] = registry.scorer(name).score(nodes, demand, placement.args[name])
+                by_plugin[name] = self._plugin_scores(name, nodes, demand)
             scores.append(by_plugin[name])
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(nodes), np.int64)
@@ -272,6 +272,17 @@ class Decisions:
         """Whether usage of any node is young enough for the plugin, if it goes by usage."""
         seconds = registry.scorer(plugin).expiration_seconds(self.rules.placement.args[plugin])
         return seconds is None or bool(nodes.is_fresh(seconds).any())
+
+    def _plugin_scores(self, plugin: str, nodes: CandidateNodes, demand: PodDemand) -> IntArray:
+        """The scores of a plugin; a note on its exceptions says what to do."""
+        try:
+            scores = registry.scorer(plugin).score(nodes, demand, self.rules.placement.args[plugin])
+            if np.shape(scores) != (len(nodes),):
+                raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
+        except Exception as error:
+            error.add_note(f"scoring plugin {plugin} failed: disable it, or update its package")
+            raise
+        return scores
 
     def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> IntArray:
         names = ("cpu", "memory")

@@ -442,4 +442,4 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except Exception:
         # A bug: it is counted like any answer, and a scheduler can read it.
         _log.exception("request failed", path=request.path[:200])
-        return error_reply(500, "internal error of the extender", "please report it with its log")
+        return error_reply(500, "internal error of the extender", "see its log")

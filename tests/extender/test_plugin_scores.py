@@ -1,11 +1,15 @@
 """Every scorer gets its arguments and columns from configuration and table."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
+import numpy as np
+import pytest
 
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
 from pipeline.processors.placement.plugin_config import read_config
+from pipeline.processors.scorers import registry
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
@@ -57,6 +61,17 @@ class World:
         asked = list(self.table)
         result = Decisions(self.table, self.rules).prioritize(asking or pod(), asked, NOW)
         return dict(zip(asked, result.plugins[self.plugin].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: None, lambda *_: np.ones(7)])
+def test_a_failing_plugin_is_named(score: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World("Peaks").node("a", used("a", 1.0))
+    failing = dataclasses.replace(registry.scorer("Peaks"), score=score)
+    monkeypatch.setattr(registry, "scorer", lambda name: failing)
+    with pytest.raises((ValueError, ZeroDivisionError)) as raised:
+        world.scores()
+    note = "scoring plugin Peaks failed: disable it, or update its package"
+    assert raised.value.__notes__ == [note]
 
 
 def test_target_load_packing() -> None:

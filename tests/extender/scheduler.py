@@ -54,7 +54,7 @@ def add_scores(totals: dict[str, int], replies: list[tuple[int, int, Any]]) -> d
 
 
 def is_interested(managed: list[str], containers: list[dict[str, Any]]) -> bool:
-    """Whether an extender is asked about a pod: one that manages resources about those alone whose
-    containers, initial ones too, name one of them, whatever the amount."""
+    """Whether a scheduler asks the extender about a pod: always if it manages no resources, else if
+    a container or init container names a managed resource."""
     named = {name for container in containers for amounts in container.values() for name in amounts}
     return not managed or not named.isdisjoint(managed)

@@ -108,7 +108,7 @@ def test_answers_equal_a_loop_over_the_newest_records(
     scored = Decisions(table, RULES).prioritize(pod, NAMES, NOW)
     if BEST_FIT not in scored.plugins:
         assert scored.percent.tolist() == [expected[name].score for name in NAMES]
-    # What filter found is as good as what is found anew.
+    # Reusing the work of filter gives the same scores.
     passed = [name for name in NAMES if name not in result.refused]
     again = decisions.prioritize(pod, passed, NOW)
     if BEST_FIT not in (*scored.plugins, *again.plugins):
@@ -166,13 +166,13 @@ def test_a_placed_pod_counts_until_its_record_arrives_or_for_five_seconds() -> N
     assert scores(NOW + 4.9)[0] < scores(NOW + 4.9)[1]
     assert scores(NOW + 5.1) == even
     decisions.place(small_pod("first", 2000), "a", NOW)
-    # It went to another node: it counts there, and no longer where it was expected.
+    # The pod was bound to another node: it counts only there.
     table.put_pod(running(small_pod("first", 2000), "b", 0.0))
     assert scores()[0] > scores()[1]
-    # The unassigned pod's key goes when it is bound.
+    # The key of the unassigned pod gets a tombstone at the bind.
     table.drop_pod("", "first")
     assert scores()[0] > scores()[1]
-    # Filter asks about a pod anew: it is on its way to nowhere.
+    # A new filter request withdraws the placement.
     decisions.place(small_pod("second", 3000), "a", NOW)
     assert scores()[0] < scores()[1]
     decisions.filter(small_pod("second", 3000), ["a", "b"], NOW)
@@ -181,7 +181,7 @@ def test_a_placed_pod_counts_until_its_record_arrives_or_for_five_seconds() -> N
 
 @pytest.mark.parametrize("change", ["state", "node", "offer", "pod", "placed", "gone"])
 def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
-    """Scores look at more than filter does: half of the numbers would be of another moment."""
+    """Scores read more columns than filter: these would be of another moment."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     table.put_pod(msgspec.structs.replace(small_pod("there"), node="a"))
     decisions = Decisions(table, RULES)
@@ -210,7 +210,7 @@ def test_work_of_filter_is_not_reused_after_a_change(change: str) -> None:
 
 
 def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
-    """A pod may be resized where it waits, and anybody may ask."""
+    """A waiting pod may be resized, and any client may ask."""
     decisions = Decisions(table_of(node_state("a"), counting=RULES.counting), RULES)
     small, large = small_pod(cpu=100), small_pod(cpu=2000)
     expected = [decisions.prioritize(item, ["a"], NOW).steps.tolist() for item in (small, large)]
@@ -226,7 +226,7 @@ def test_work_of_filter_is_not_reused_for_another_pod_of_the_same_uid() -> None:
 def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What pods ask for is summed as they come, not when somebody asks."""
+    """Requests of pods are summed when pods arrive, not per request."""
     names = [f"n{i}" for i in range(20)]
     table = table_of(*(node_state(name) for name in names), counting=RULES.counting)
     there = small_pod(phase="Running", scheduled_at=format_time(NOW - 9000))
@@ -253,7 +253,7 @@ def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
         asked = small_pod(f"new-{i}")
         decisions.filter(asked, names, NOW)
         assert decisions.prioritize(asked, names, NOW).cycle == "reused"
-    # Of each question its own pod is counted, once, and none of those that are there.
+    # Each request counts its own pod once, and no pod of the table.
     assert counted == [f"new-{i}" for i in range(30)]
     assert work() == before
     counted.clear()
@@ -272,7 +272,7 @@ def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
 
 
 def test_a_running_pod_stays_on_its_node_whatever_is_asked() -> None:
-    """Anybody may ask: the pod must not count elsewhere by it, and after five seconds nowhere."""
+    """Any client may ask about it: the pod must not count on another node."""
     table = table_of(node_state("a"), node_state("b"), counting=RULES.counting)
     decisions = Decisions(table, RULES)
     table.put_pod(running(small_pod("runs"), "a"))
@@ -307,7 +307,7 @@ def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
     assert result.plugins.keys() == {BEST_FIT}
     roomy, snug, full = result.steps.tolist()
     assert snug > roomy > 0 == full
-    # One that is known, and the others are worst again.
+    # With one known node, the others are worst again.
     table.put_state(node_state("roomy", age=5.0, offset=1))
     again = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
     assert again.plugins.keys() == {"LoadAwareScheduling"}
@@ -315,7 +315,7 @@ def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
 
 
 def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
-    """And one with pods that are there for long, of which nobody reports usage, is avoided."""
+    """A node with old pods and without a report is avoided."""
     table = table_of(node_state("known", cpu=3.0), counting=RULES.counting)
     for name in ("new", "silent"):
         table.put_node(TableNode(node=name, allocatable=ROOM))
@@ -363,7 +363,7 @@ def test_a_pod_with_impossible_usage_counts_with_its_estimate(usage: Usage) -> N
 
 
 def test_a_node_is_new_in_a_reused_row() -> None:
-    """A pod that is in a node's usage is forgotten; when that goes, so do its traces."""
+    """No trace of a settled pod remains when the node departs."""
     table = Table(counting=RULES.counting)
     decisions = Decisions(table, RULES)
 
@@ -377,15 +377,15 @@ def test_a_node_is_new_in_a_reused_row() -> None:
     table.put_pod(running(small_pod("old"), "n", 1000.0))
     table.put_pod(running(small_pod("young"), "n", 100.0))
     assert 0 < score() < new
-    # Nobody reports it any more: what is there for long makes it none that is new ..
+    # Without a report, a node with an old pod is not new ..
     table.drop_state("n")
     assert score() == 0
-    # .. and when only the young one is left, it uses what is expected of that.
+    # .. and with the young pod alone it uses the estimate of that.
     table.drop_pod("n", "old")
     assert 0 < score() < new
     table.drop_pod("n", "young")
     assert score() == new
-    # Settled, gone, and its row another's.
+    # The pod settles and departs, and another node gets the row.
     table.put_pod(running(small_pod("old"), "n", 1000.0))
     table.put_state(node_state("n", offset=1))
     assert 0 < score() < new

@@ -143,7 +143,7 @@ async def test_until_caught_up_explain_answers_503(start: Start) -> None:
     assert "/readyz" in reply["Hint"]
 
 
-# -- as filter and prioritize say it
+# -- agreement with filter and prioritize
 
 
 @quick
@@ -194,7 +194,7 @@ uids = itertools.count()
 def test_explain_agrees_with_filter_and_prioritize(
     post: Post, pod: dict[str, Any], names: list[str]
 ) -> None:
-    # Pods of earlier examples are on their way still; one by the same uid would be another example.
+    # Pods of earlier examples still count, so each example needs its own UID.
     pod["metadata"]["uid"] = f"u{next(uids)}"
     _, explained = post("/v1/explain", msgspec.json.encode({"pod": pod, "nodeNames": names}))
     body = {"Pod": pod, "NodeNames": names}
@@ -208,7 +208,7 @@ def test_explain_agrees_with_filter_and_prioritize(
             if item["reason"] is not None and item["curable"] == curable
         }
     if len(passing) == 1:
-        return  # where one is left the pod is on its way there at once, and no scheduler asks
+        return  # the pod is placed on an only node at once, and no scheduler asks for scores
     _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": passing}))
     assert [(score["Host"], score["Score"]) for score in scored] == [
         (item["node"], item["extender_score"])
@@ -217,13 +217,13 @@ def test_explain_agrees_with_filter_and_prioritize(
     ]
 
 
-# -- nothing comes of it
+# -- no effect
 
 
 def everything(table: Table) -> list[Any]:
-    """What a question can see of the table, and of the pods on their way."""
+    """Everything of the table that decisions read."""
     rows, pods = table.lookup(NAMES), table.pods
-    for _ in range(2):  # who turns out to be measured is let go behind the first look
+    for _ in range(2):  # the first pass takes measured pods out of flight
         for row in rows.tolist():
             pods.reported(row)
         table.bring_up_to_date(NOW)
@@ -261,7 +261,7 @@ def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
     scored = deciders[1].prioritize(pod, passing, NOW)
     assert scored.steps.tolist() == explained.scores.steps.tolist()
     assert scored.percent.tolist() == explained.scores.percent.tolist()
-    # A scheduler that was asked meanwhile goes on with what filter found.
+    # An explanation in between does not discard the work of filter.
     again = Decisions(tables[0], RULES)
     again.filter(pod, NAMES, NOW)
     again.explain(pod, NAMES, NOW)
@@ -275,7 +275,7 @@ def test_explaining_repeatedly_gives_the_same_result() -> None:
     runs = [decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() for _ in range(3)]
     assert all(first == other for first, other in itertools.pairwise(runs))
     decisions.place(pod, "a", NOW)
-    # Where it is to be already it does not count twice.
+    # On the node where it is placed it does not count twice.
     assert decisions.explain(pod, ["a", "b"], NOW).scores.percent.tolist() == runs[0]
 
 

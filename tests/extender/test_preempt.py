@@ -128,7 +128,7 @@ async def test_pods_in_flight_leave_with_their_victims(start: Start) -> None:
         )  # fmt: skip
         table.put_pod(young)
     client = await start(mode="act", table=table)
-    # The one of the other node does not go by being named here.
+    # Naming a pod of another node here does not remove it.
     body = asked(here=["young-here"], there=["young-here"])
     response = await client.post("/preempt", json=body)
     assert [*(await response.json())["NodeNameToMetaVictims"]] == ["here"]

@@ -23,7 +23,7 @@ LARGE = QUESTION + b" " * limits.LARGE_BODY_BYTES
 
 
 class Occupied:
-    """`count` large questions, each sent to its last byte but one; `finish` sends that."""
+    """`count` large requests, each without its last byte; `finish` sends that."""
 
     def __init__(self, client: Client, count: int) -> None:
         self._go = asyncio.Event()
@@ -67,7 +67,7 @@ async def test_large_bodies_are_limited_to_the_slots(
         reply = await response.json()
         assert reply["Error"].startswith("4 bodies over 1048576 bytes are being answered already")
         assert "nodeCacheCapable" in reply["Hint"]
-    # Names alone are asked about as ever, and so is everything else.
+    # Small requests are answered as usual.
     assert (await client.post("/filter", data=QUESTION)).status == 200
     assert (await client.get("/healthz")).status == 200
 
@@ -119,7 +119,7 @@ async def test_a_disconnected_client_gives_its_slot_back(start: Start) -> None:
 async def test_an_answer_to_a_disconnected_client_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Between the last byte of a question and its answer the connection is closed."""
+    """The connection closes between the last byte of a request and its answer."""
     sent = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
@@ -191,7 +191,7 @@ async def test_small_bodies_that_never_end_are_limited_in_all(
         await writer.drain()
         begun.append((reader, writer))
         await asyncio.sleep(0.05)
-    # One is small, the next has the only slot.
+    # The first is small, the second has the only slot.
     refused = begun[2][0]
     assert (await refused.readuntil(b"\r\n")).startswith(b"HTTP/1.1 503")
     assert (await client.post("/filter", data=QUESTION)).status == 200

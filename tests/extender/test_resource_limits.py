@@ -78,7 +78,7 @@ async def test_scores_follow_the_limits_of_the_disk(start: Start, tmp_path: Path
         table,
         pod("p1", stated(DISK, "10Gi", "60Gi"), stated(DISK, "1Gi", "20Gi"), on="bold"),
         pod("p2", stated(DISK, None, "35Gi"), on="even", overhead={DISK: "5Gi"}),
-        # No limit, so nothing on top of one.
+        # No limit, so overhead does not count.
         pod("p3", stated(DISK, "90Gi", None), on="free", overhead={DISK: "5Gi"}),
         pod(
             "p4", stated(DISK, "1Gi", "70Gi"), on="large",

@@ -70,7 +70,7 @@ async def serial(port: int, context: ssl.SSLContext) -> int:
 
 @asynccontextmanager
 async def served(own: Signed, ca: Signed) -> AsyncIterator[int]:
-    """The port of an extender that shows a certificate and wants one; it never catches up."""
+    """The port of an extender with client certificates, whose table never catches up."""
     settings = ExtenderSettings(
         host="127.0.0.1", port=0, tls_cert_file=str(own.cert), tls_key_file=str(own.key),
         tls_client_ca_file=str(ca.cert),

@@ -1,4 +1,4 @@
-"""HTTP that is broken, as bytes, and what may come back."""
+"""Invalid HTTP requests as bytes, and the statuses of their answers."""
 
 import gzip
 import re
@@ -89,5 +89,5 @@ nulls = st.builds(
 
 
 def statuses(received: bytes) -> list[int]:
-    """Of the answers in what came back; none where the connection was closed without one."""
+    """The status of each answer; empty if the connection was closed without an answer."""
     return [int(text) for text in re.findall(rb"HTTP/1\.[01] (\d{3}) ", received)]

@@ -1,6 +1,6 @@
-"""Requests made from an OpenAPI document, and whether an answer is one that the document has.
+"""Requests generated from an OpenAPI document, and a check of answers against it.
 
-Nothing here names a path: one that is new in the document is asked about with all the others.
+No path is named here, so every new path of the document is tested.
 """
 
 import re
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.extender.fuzz.fleet import Answer
 from tests.extender.json_schema import wrong
 
-LONGEST_URL = 7900  # longer ones are no HTTP, and sent as such
+LONGEST_URL = 7900  # longer URLs are sent as invalid HTTP
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "BREW")
 
 words = st.sampled_from(
@@ -31,7 +31,7 @@ junk = st.recursive(
 
 
 class Request(NamedTuple):
-    """`path` as the document has it; `url` with everything in its place."""
+    """`path` is that of the document, `url` has its parameters."""
 
     path: str
     method: str
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 
 
 def of_schema(schema: Mapping[str, Any], document: Any, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values of a schema, and now and then one that is not of it."""
+    """Values of a schema, and sometimes a value that violates it."""
     return st.integers(0, 24).flatmap(
         lambda luck: junk if luck == 0 else _of_schema(schema, document, depth)
     )
@@ -95,7 +95,7 @@ def _of_type(kind: str, schema: Mapping[str, Any], document: Any, depth: int) ->
 
 
 def requests(document: Any) -> st.SearchStrategy[Request]:
-    """Any operation of the document with all of its parameters, known ones and unknown."""
+    """Requests for any operation of the document, with known and unknown parameters."""
     operations: list[tuple[str, str, Any]] = [
         (path, method, item)
         for path, methods in document["paths"].items()
@@ -150,10 +150,10 @@ def _request(
 
 
 def complaints(asked: Request, answer: Answer, document: Any) -> Iterator[str]:
-    """What about an answer is not as the document has it."""
+    """How an answer differs from the document."""
     operations = document["paths"][asked.path]
     if asked.method == "BREW":
-        # No HTTP: refused in text, before anything of ours sees it.
+        # Invalid HTTP: aiohttp refuses it before a handler runs.
         if answer.status != 400:
             yield f"{answer.status} for what is no HTTP"
         return
@@ -163,7 +163,7 @@ def complaints(asked: Request, answer: Answer, document: Any) -> Iterator[str]:
         if not answer.headers.get("Allow"):
             yield "405 without Allow"
         return
-    # Load-watcher's paths take any method.
+    # The paths of load-watcher take any method.
     operation = operations.get(method) or next(iter(operations.values()))
     responses = operation["responses"]
     if status not in responses:

@@ -41,14 +41,14 @@ class FeedInput(msgspec.Struct, omit_defaults=True):
 
 
 class ProcessReply(msgspec.Struct, omit_defaults=True):
-    """The port, or the memory that is held once all that can be is given back."""
+    """The port, or the resident memory after everything unused was freed."""
 
     port: int = 0
     resident_bytes: int = 0
 
 
 class _Feed(Feed):
-    """One that a line on standard input feeds."""
+    """A feed whose records come from standard input."""
 
     async def run(self) -> NoReturn:
         self.state.caught_up = self.state.connected = True
@@ -59,7 +59,7 @@ class _Feed(Feed):
 
 def resident_bytes() -> int:
     gc.collect()
-    # What was freed but is kept for later is no growth.
+    # Memory that malloc caches for later is no growth.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

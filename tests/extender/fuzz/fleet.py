@@ -1,7 +1,7 @@
-"""An extender in a process of its own, its input so far, and the answers that follow from it.
+"""An extender in its own process, and the state that follows from its input.
 
-`Fleet` tells records and asks questions; beside it, it keeps the `World` of the oracle, with the
-pods that the extender has placed and not seen yet.
+`Fleet` sends records and requests. It maintains the `World` of the oracle, with the pods that the
+extender has placed and whose records have not arrived.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ REUSED_SECONDS = 2.0
 
 
 class Placed(NamedTuple):
-    """A pod that is on its way to a node, as the extender believes."""
+    """A pod that the extender counts on a node before its record arrives."""
 
     pod: CountedPod
     until: float
 
 
 class Cycle(NamedTuple):
-    """What filter was asked about a pod: of that moment prioritize may speak, for a while."""
+    """A filter request about a pod; for a while prioritize may answer from its moment."""
 
     world: World
     now: float
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 
 
 class Fleet:
-    """What the served extender knows. Records carry offsets that grow, as those of a log do."""
+    """The input of a served extender. Offsets of records grow, as in a log."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
         self.process, self.port, self.log = process, port, log
@@ -79,7 +79,7 @@ class Fleet:
 
     @classmethod
     async def start(cls, folder: Path) -> "Fleet":
-        """One over an empty table."""
+        """Start an extender over an empty table."""
         log = folder / "extender.log"
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ class Fleet:
         return cls(process, msgspec.json.decode(line, type=ProcessReply).port, log)
 
     async def end(self) -> int | None:
-        """Let it go as it goes; its exit code."""
+        """Stop the extender, and return its exit code."""
         await self.session.close()
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -103,10 +103,10 @@ class Fleet:
             self.process.kill()
         return self.process.returncode
 
-    # -- telling
+    # -- records
 
     async def feed(self, *inputs: FeedInput) -> ProcessReply:
-        """Tell it, and wait until it knows."""
+        """Send inputs, and wait until the extender has applied them."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         lines = b"".join(msgspec.json.encode(item) + b"\n" for item in inputs)
@@ -118,11 +118,11 @@ class Fleet:
         return reply
 
     async def measure(self) -> int:
-        """The bytes that it holds."""
+        """The resident memory of the extender in bytes."""
         return (await self.feed(FeedInput(measure=True))).resident_bytes
 
     async def begin(self) -> None:
-        """Nothing is there any more, and nothing that was placed counts: a scenario begins."""
+        """Begin a scenario: remove every record and every placed pod."""
         removals = [
             self.drop(topic, name) for topic, by_name in self._kept() for name in [*by_name]
         ]
@@ -141,8 +141,8 @@ class Fleet:
         return FeedInput(advance=seconds)
 
     def put_state(self, record: NodeStateRecord, age: float, *, older: bool = False) -> FeedInput:
-        """A result of a window that ended `age` seconds ago; an older one changes nothing, where
-        there was another."""
+        """A result of a window that ended `age` seconds ago. An `older` result changes nothing if
+        the node has another."""
         self._offset += 1
         older = older and record.node in self._reported
         self._reported.add(record.node)
@@ -188,26 +188,25 @@ class Fleet:
         return FeedInput(topic="pods", key=pod_key(node, uid).decode())
 
     def drop_unseen(self, node: str, uid: str) -> FeedInput:
-        """A pod without a record leaves this node, if it was on its way there."""
+        """The tombstone of a pod without a record, which may be placed on this node."""
         if uid in self.placed and self.placed[uid].pod.node == node:
             del self.placed[uid]
         return FeedInput(topic="pods", key=pod_key(node, uid).decode())
 
-    # -- what it believes
+    # -- expected state
 
     def world(self, aside: str = "") -> World:
-        """What was told last, and what it was led to believe of pods on their way; the one of this
-        UID left aside."""
+        """The newest records, and placed pods except that of the UID `aside`."""
         self.placed = {u: item for u, item in self.placed.items() if item.until > self.now}
         pods = self.pods | {uid: item.pod for uid, item in self.placed.items() if uid != aside}
         return World({**self.states}, {**self.nodes}, pods, COUNTING, {**self.offers})
 
     def withdraw(self, uid: str) -> bool:
-        """It is asked anew about a pod; whether that was on its way."""
+        """Undo the placement of a pod; whether it was placed."""
         return self.placed.pop(uid, None) is not None
 
     def place(self, pod: CountedPod, node: str) -> None:
-        """It believes that the pod is to be on this node."""
+        """Count the pod on this node, as the extender does."""
         if not pod.uid or self.is_bound(pod.uid) or not self.world().knows(node):
             return
         on_its_way = msgspec.structs.replace(pod, node=node, scheduled_at=format_time(self.now))
@@ -216,12 +215,12 @@ class Fleet:
     def is_bound(self, uid: str) -> bool:
         return uid in self.pods and self.pods[uid].phase not in ENDED
 
-    # -- asking
+    # -- requests
 
     async def ask(
         self, method: str, path: str | URL, body: bytes | None = None, **more: Any
     ) -> Answer:
-        """A request as a client of HTTP sends it."""
+        """Send a request by an HTTP client."""
         self.asked += 1
         async with self.session.request(method, path, data=body, **more) as response:
             return Answer(response.status, await response.read(), response.headers)
@@ -233,14 +232,14 @@ class Fleet:
     async def together(
         self, inputs: Sequence[FeedInput], bodies: Sequence[tuple[str, Any]]
     ) -> list[Answer]:
-        """Tell and ask at the same time, in whatever order it comes."""
+        """Send inputs and requests at the same time, in any order."""
         asked = [asyncio.create_task(self.post(verb, body)) for verb, body in bodies]
         await asyncio.gather(self.feed(*inputs), *asked)
         return [task.result() for task in asked]
 
     async def raw(self, data: bytes, *, seconds: float = 0.1) -> bytes:
-        """What comes back for these bytes, up to the end of the connection or of patience: what is
-        announced and not sent is waited for."""
+        """The bytes that the extender answers to these bytes, until it closes the connection or
+        the time is over."""
         self.asked += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         received = b""
@@ -256,7 +255,7 @@ class Fleet:
 
 
 def complaints_of(log: Path) -> list[str]:
-    """What a log has of errors, and whatever is no line of ours."""
+    """The lines of a log that are errors or not in the format of the extender."""
     received = []
     # Not `splitlines`: names may hold what it takes for the end of a line.
     for line in log.read_text(errors="replace").strip().split("\n"):

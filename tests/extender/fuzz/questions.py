@@ -59,7 +59,7 @@ views = st.builds(NodeViewRecord, node=names, generation=st.just(0))
 
 
 class Asked(NamedTuple):
-    """A pod as a manifest, and what it must be understood as."""
+    """A pod as a manifest, and the record that the extender must read from it."""
 
     manifest: dict[str, Any]
     pod: CountedPod
@@ -77,7 +77,7 @@ class Asked(NamedTuple):
 def _pod(
     pod_class: str, requests: Resources, limits: Resources, phase: str, node: str, uid: str
 ) -> CountedPod:
-    """One that asks for Mid or Batch asks for nothing else."""
+    """A pod of Mid or Batch requests no other resources."""
     tier = pod_class if pod_class in ("mid", "batch") else None
     if tier is None:
         return CountedPod(
@@ -85,7 +85,7 @@ def _pod(
             limits=limits, phase=phase,
         )  # fmt: skip
     asks, may = _as_tier(tier, requests), _as_tier(tier, limits)
-    # A limit alone is what is asked for, too.
+    # A limit without a request counts as the request.
     scalars = may | asks
     return CountedPod(
         node=node, uid=uid, cgroup_uid=uid, pod_class=pod_class, scalars=scalars or None,

@@ -86,7 +86,7 @@ rare: tuple[st.SearchStrategy[Step], ...] = (
     st.builds(Unready, st.lists(without_wait, max_size=3)),
     st.builds(Large, st.integers(1, 7)),
 )
-# One of a list, and not one of all that the list is made of: each is as likely as the next.
+# Draw a strategy first, so that each kind of step is equally likely.
 step = st.sampled_from(usual).flatmap(lambda drawn: drawn)
 scenarios = st.tuples(
     st.lists(changes_of_records, min_size=2, max_size=12),
@@ -96,7 +96,7 @@ scenarios = st.tuples(
 
 
 async def play(fleet: Fleet, scenario: Sequence[Step]) -> None:
-    """Go through a scenario on an extender that knows nothing."""
+    """Run a scenario on an extender without records."""
     await fleet.begin()
     for step in scenario:
         await step.run(fleet)

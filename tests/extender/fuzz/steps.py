@@ -42,18 +42,18 @@ def check(answer: Answer, status: int, schema: str) -> Any:
 
 
 def differences(result: Sequence[Any], wanted: Sequence[Any]) -> Iterator[str]:
-    """Of two long lists the first few places at which they differ."""
+    """The first few differences between two long lists."""
     if len(result) != len(wanted):
         yield f"{len(result)}, not {len(wanted)}"
     pairs = zip(result, wanted, strict=False)
     yield from islice((f"{entry}, not {other}" for entry, other in pairs if entry != other), 5)
 
 
-# -- what a scheduler asks
+# -- requests of a scheduler
 
 
 class Form(NamedTuple):
-    """How a question is written: with whole Nodes, its keys in some letter case."""
+    """The form of a request: with whole Nodes or names, and the letter case of its keys."""
 
     whole: bool
     case: int
@@ -68,7 +68,7 @@ class Form(NamedTuple):
 
 
 def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any, ...]:
-    """Of a filter's answer: who is kept, refused for good, refused but curable."""
+    """The names in a reply to filter: passed, unresolvable, and curable."""
     result = check(answer, 200, "ExtenderFilterResult")
     assert result["Error"] == ""
     passed = result["NodeNames"]
@@ -85,7 +85,7 @@ def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any,
 
 
 def expected(world: World, names: Sequence[str], asked: Asked, now: float) -> tuple[Any, ...]:
-    """What the oracle says a filter answers."""
+    """The reply to filter that the oracle expects."""
     each = [*dict.fromkeys(names)]
     if asked.is_exempt:
         return each, set(), set()
@@ -122,7 +122,7 @@ class Prioritize(NamedTuple):
     form: Form
 
     async def run(self, fleet: Fleet) -> str | None:
-        """The best node, as the extender believes; it may speak of the moment of the filter."""
+        """Returns the best node. The scores may be those of the moment of the filter."""
         each, pod = [*dict.fromkeys(self.names)], self.asked.pod
         was_placed = fleet.withdraw(pod.uid)
         moments = [(fleet.world(), fleet.now)]
@@ -145,7 +145,7 @@ class Prioritize(NamedTuple):
             if reply == result
         }
         if len(best) > 1:
-            # Which of them it takes cannot be seen: it is asked to place the pod anew.
+            # Nothing shows which node the extender chose: withdraw the placement.
             await fleet.post("filter", self.form.body(self.asked, []))
             return None
         position = best.pop()
@@ -156,7 +156,7 @@ class Prioritize(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A whole cycle: filter, prioritize of what is left, and the pod is bound, or not yet."""
+    """A whole cycle: filter, prioritize of the nodes that passed, and perhaps the bind."""
 
     asked: Asked
     names: list[str]
@@ -206,7 +206,7 @@ class Preempt(NamedTuple):
 
 
 class Explain(NamedTuple):
-    """What would be said, of which nothing may come: the steps behind it show whether."""
+    """An explanation, which has no effect: later steps would show one."""
 
     asked: Asked
     names: list[str] | None
@@ -239,7 +239,7 @@ class Explain(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Questions while records come: each answer is that of one moment."""
+    """Requests while records arrive: each reply belongs to one moment."""
 
     changes: list[Change | Drop]
     asked: Asked
@@ -267,7 +267,7 @@ class Together(NamedTuple):
 
 
 class Many(NamedTuple):
-    """5,000 names, some of them twice, hardly any of them known."""
+    """5,000 names, some repeated, and most unknown."""
 
     asked: Asked
     start: int
@@ -279,7 +279,7 @@ class Many(NamedTuple):
         await Prioritize(self.asked, passed, self.form).run(fleet)
 
 
-# -- what anybody may send
+# -- requests of any client
 
 
 def must_be_documented(asked: documented.Request, answer: Answer) -> None:
@@ -297,11 +297,11 @@ class Documented(NamedTuple):
             async with asyncio.timeout(PATIENCE_SECONDS if "wait=" in asked.url else 30.0):
                 answer = await fleet.ask(asked.method, url, asked.body, headers=asked.headers)
         except TimeoutError:
-            assert "wait=" in asked.url  # a client that goes away
+            assert "wait=" in asked.url  # a client that disconnects
             return
         must_be_documented(asked, answer)
         if answer.status == 500:
-            # load-watcher's answer where no node has a fresh window.
+            # load-watcher answers so if no node has a fresh window.
             ages = [fleet.now - parse_time(entry.as_of) for entry in fleet.states.values()]
             assert asked.path.startswith("/watcher")
             assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
@@ -310,7 +310,7 @@ class Documented(NamedTuple):
 
 
 class Junk(NamedTuple):
-    """A body that may be no question, of any JSON or bytes."""
+    """A body of any JSON or bytes."""
 
     verb: str
     body: Any
@@ -325,7 +325,7 @@ class Junk(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Bytes that are no HTTP, or not quite: refused, or nothing at all."""
+    """Invalid HTTP: refused, or not answered at all."""
 
     data: bytes
 
@@ -336,7 +336,7 @@ class Broken(NamedTuple):
 
 
 class Unready(NamedTuple):
-    """The table is not caught up: 503 with the reason, but where it is of no interest."""
+    """The table is not caught up: 503 with the reason, except where that does not matter."""
 
     requests: list[documented.Request]
 
@@ -359,7 +359,7 @@ class Unready(NamedTuple):
 
 
 class Large(NamedTuple):
-    """More large bodies at once than slots: answered, or refused for now."""
+    """More large bodies at once than slots: answered, or refused with 503."""
 
     bodies: int
 

@@ -1,8 +1,8 @@
-"""A served extender under whatever anybody may send, for a time: nothing breaks, nothing grows, and
-every valid answer is that of the slow, plain oracle.
+"""A served extender under random records and requests, valid and invalid: it does not fail, its
+memory does not grow, and every valid answer equals that of the oracle.
 
-`FUZZ_SECONDS` says for how long, `FUZZ_SEED` with what to begin; the seed of
-a round that fails is printed, and begins with the same scenarios again.
+`FUZZ_SECONDS` sets the duration, `FUZZ_SEED` the first seed. A round that fails prints its seed,
+which repeats its scenarios.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from tests.extender.fuzz.steps import DOCUMENT
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "30"))
 SEED = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
 SCENARIOS_A_ROUND = 25
-# What may still grow after the first third: caches of a fixed size (4,096 pods as they were asked
-# about, 32 cycles of up to 5,000 nodes), and fragments. Of the 6,000 requests of a minute these are
-# 2 kB each, of 60,000 in ten minutes 200 bytes: less than anything that would be kept of a request.
+# Caches of a fixed size (4,096 pods, 32 cycles of up to 5,000 nodes) and fragments may grow after
+# the first third: 2 kB for each of the 6,000 requests of a minute, 200 bytes in ten minutes. A leak
+# of any part of a request would be larger.
 MOST_GROWTH_BYTES = 8 << 20
 
 
@@ -38,7 +38,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> None:
-    """Scenarios that follow from a seed; one that fails is made small, and raises."""
+    """Run the scenarios of a seed; a failure is reduced to a small scenario, and raised."""
 
     @seed(first_seed)
     @settings(
@@ -58,8 +58,8 @@ def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> N
 
 
 def grown(held: list[tuple[float, int]], seconds: float) -> float:
-    """How much more is held at the end than after the first third, by the medians of the last
-    third and of as many measurements behind the first."""
+    """Growth of memory after the first third: the difference between the medians of the last
+    third and of as many measurements before it."""
     later = [size for passed, size in held if passed >= seconds / 3]
     half = max(len(later) // 2, 1)
     return median(later[-half:]) - median(later[:half])

@@ -203,7 +203,9 @@ class Follower:
                     for tp, offset in error.args[0].items()
                 )
                 raise LostOffsetError(f"{lost}: it was deleted, or the topic recreated") from error
-            if not batches:
+            if batches:
+                self._has_metadata = True
+            else:
                 self._check_partitions()
             await asyncio.sleep(0)
             before = sum(self.positions.values())
@@ -279,4 +281,9 @@ async def open_follower(
     finally:
         # Nothing is flushed or committed: what a broken connection raises changes nothing.
         with suppress(KafkaError, OSError), translated_errors(client, "disconnecting"):
-            await run_within(STOP_SECONDS, consumer.stop())
+            try:
+                await run_within(STOP_SECONDS, consumer.stop())
+            except Exception:
+                # `stop` ended before it closed the connections.
+                await run_within(1.0, consumer._client.close())
+                raise

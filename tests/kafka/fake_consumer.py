@@ -42,7 +42,8 @@ class FakeConsumer:
         self.is_stopped = False
         self._assigned: list[TopicPartition] = []
         self._positions: dict[TopicPartition, int] = {}
-        self._client = SimpleNamespace(_metadata_update=None)
+        self.is_closed = False
+        self._client = SimpleNamespace(_metadata_update=None, close=self._close)
         self._paused: set[TopicPartition] = set()
 
     async def start(self) -> None:
@@ -51,6 +52,9 @@ class FakeConsumer:
 
     async def stop(self) -> None:
         self.is_stopped = True
+
+    async def _close(self) -> None:
+        self.is_closed = True
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._assigned = partitions

@@ -107,8 +107,8 @@ async def test_a_deleted_partition_raises_once_it_was_known(logs: Install) -> No
     async with open_follower(CLIENT, [TP]) as follower:
         follower.seek({TP: 3}, {})
         assert await follower.poll() == []  # the broker has not yet sent metadata
-        consumer.logs[TP] = FakeLog(range(3))
-        assert await follower.poll() == []
+        consumer.logs[TP] = FakeLog(range(4))
+        assert len(await follower.poll()) == 1
         del consumer.logs[TP]
         with pytest.raises(LostOffsetError, match=r"t\.nodes\[0\] was deleted"):
             await follower.poll()
@@ -223,6 +223,7 @@ async def test_a_client_that_cannot_be_stopped_delays_its_caller_briefly(
     monkeypatch.setattr(consumer, "stop", stop)
     async with open_follower(CLIENT, [TP]) as follower:
         follower.seek({TP: 0}, {})
+    assert consumer.is_closed
 
 
 async def test_a_cancellation_while_the_client_stops_is_not_swallowed(

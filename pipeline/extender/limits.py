@@ -58,7 +58,7 @@ PLANS_PER_POD: Final = 3
 PLAN_VALID_SECONDS: Final = 30.0
 """An evictor must take up a plan before usage has changed much: one window."""
 PLAN_BEGUN_SECONDS: Final = 60.0
-"""If no pod of a plan has left by then, or is about to, nobody carries it out."""
+"""If no pod of a plan leaves within this time, no evictor executes it."""
 PLAN_PAUSE_SECONDS: Final = 1.0
 """Between two plans. Planning takes some ten milliseconds, in which no request is answered."""
 PLAN_RETRY_SECONDS: Final = 10.0

@@ -122,7 +122,7 @@ def _wait_seconds(request: web.Request) -> float:
 
 
 def _known_generation(request: web.Request, view: CompressedView | None) -> int | None:
-    """The newest generation that the client has; None if it names none of ours."""
+    """The newest generation that the client has; None without a valid ETag."""
     tags = [tag.value for tag in request.if_none_match or ()]
     if "*" in tags and view is not None:
         return view.generation

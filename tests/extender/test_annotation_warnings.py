@@ -42,7 +42,7 @@ def test_each_annotation_is_logged_once_and_nodes_with_the_same_problem_share_a_
     assert lines(caplog) == [(1, ["a"]), (4, ["b", "c", "d"])]
     logged = log_invalid_thresholds(table, logged)
     assert lines(caplog) == []
-    # The same is wrong with another text: somebody has tried to mend it.
+    # The text changed, and has the same problem.
     annotate(table, NEGATIVE + " ", "c")
     annotate(table, "{}", "a")
     logged = log_invalid_thresholds(table, logged)

@@ -128,12 +128,12 @@ def test_protected_pods_stay(protected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("others", "used"),
     [
-        # Prod, and who has no class, is never in the way.
+        # Pods of Prod, and pods without a class, are never evicted.
         ([pod("p", "prod", 20.0, "a", priority=9000)], {"prod": 46.0}),
-        # What is not known to be used does not come free.
+        # Evicting a pod frees only usage that is known.
         ([pod("m", "mid", 20.0, "a")], {"prod": 46.0}),
         ([pod("m", "mid", 20.0, "a")], {"prod": 40.0, "mid": 6.0}),
-        # A node that runs by itself.
+        # No pod of the table is on the node.
         ([], {"prod": 1.0, "mid": 45.0}),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_node_is_reserved_while_its_plan_is_carried_out(begins: str) -> None:
         table.drop_pod("a", "m")
     elif begins == "on its way":
         table.put_pod(msgspec.structs.replace(leaves, deleted_at=format_time(NOW)))
-    # The pod is asked about again when anything has gone.
+    # The scheduler asks again when a pod has left.
     assert asked(decisions, planner, "a", now=NOW + 50) is None
     put_node(table, "a", 30.0, NOW + 55, prod=30.0)
     small = pod("small", "prod", 10.0)

@@ -83,7 +83,7 @@ def test_prod_is_judged_by_what_prod_uses() -> None:
         for name, usage in (("batch", of_batch), ("prod", of_prod)):
             world.node(name, node_state(name, **busy, class_usage=usage, system_usage=system))
         assert world.refused() == refused
-        # Who is no Prod is judged by the whole machine.
+        # Pods of other classes are judged by the usage of the whole node.
         assert world.refused(pod(pod_class="none")) == ["batch", "prod"]
     assert "usage of Prod would be" in world.filter().refused["prod"].reason
 

@@ -15,7 +15,7 @@ from pipeline.topics.node_state import AGGREGATED
 
 DEPLOYED = sorted(Path("deploy/scheduler").glob("*.yaml"))
 GRACE_PERIOD_SECONDS = 30.0
-"""`terminationGracePeriodSeconds` of a pod, unless it says otherwise."""
+"""The default of `terminationGracePeriodSeconds`."""
 
 
 def http_timeout(configuration: dict[str, Any]) -> float:

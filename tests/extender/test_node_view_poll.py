@@ -92,7 +92,7 @@ async def test_after_the_wait_the_answer_is_304(client: Client) -> None:
     began = time.monotonic()
     assert (await get(client, '"5"', wait="0.2")).status == 304
     assert 0.2 <= time.monotonic() - began < 2.0
-    # Who knows nothing does not wait.
+    # A client without a view does not wait.
     assert (await get(client, wait="30")).status == 200
 
 

@@ -146,7 +146,7 @@ tags = st.sampled_from(['"1"', "*", "W/", '"', "1", '"x", "0"'])
 def get() -> Iterator[Any]:
     """`get(path, query, tag)`: status of a real request, and whether it holds JSON."""
     node = two_nodes()
-    node.drain()  # nobody waits
+    node.drain()  # long polls are answered at once
     with served(node) as ask:
         yield lambda path, query, tag: ask(
             "GET", path, params=query, headers={"If-None-Match": tag}
@@ -160,7 +160,7 @@ def test_any_query_is_answered(
 ) -> None:
     where = re.sub(r"{\w+}", quote(name, safe=""), path)
     status, answer = get(where, query, tag)
-    # A load-watcher says 500 where it has no numbers.
+    # load-watcher answers 500 if no node has usage.
     assert status in (200, 304, 400, 404) or path == "/readyz"
     if status == 400:
         assert json.loads(answer)["Error"]

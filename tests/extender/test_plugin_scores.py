@@ -26,7 +26,7 @@ def pod(uid: str = "new", cpu: int = 0, memory: int = 0, **more: Any) -> PodReco
 
 
 def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStateRecord:
-    """A node of 4 cores and 16 GiB whose usage of cpu was that on average, and of memory little."""
+    """A node of 4 cores and 16 GiB with this average usage of cpu, and 1 GiB of memory."""
     mean = Usage(cpu_cores=cpu, memory_bytes=GIB)
     spread = Usage(cpu_cores=deviation, memory_bytes=0.0)
     asking = UsageDeviation(mean=mean, stdev=spread)

@@ -22,7 +22,7 @@ def on(table: Table, node: str, uid: str, pod_class: str, cpu: int = 1000) -> No
 
 
 def cluster() -> Table:
-    """Nodes that reserve 2 of 4 cores, with 2 asked for; `hot` is over its threshold."""
+    """Nodes that reserve 2 of 4 cores, with requests of 2; `hot` is over its threshold."""
     table = Table()
     for name, cpu in (("one", 1.0), ("two", 1.0), ("three", 1.0), ("hot", 3.9)):
         table.put_state(node_state(name, cpu=cpu))
@@ -65,7 +65,7 @@ async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[s
         ({"one": ["m1"], "three": ["b3", "m3"]}, ["one", "three"]),
         ({"one": ["p1"], "three": ["m3"]}, ["three"]),
         ({"one": ["p1"], "two": ["p2"]}, ["one", "two"]),
-        # One of which nobody knows is as dear as Prod, and its leaving makes no room.
+        # An unknown pod ranks as Prod, and its eviction makes no room.
         ({"one": ["stranger"], "two": ["p2"]}, ["two"]),
         # That would not make the usage of the last window any lower.
         ({"hot": ["b4"]}, []),

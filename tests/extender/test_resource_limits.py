@@ -142,7 +142,7 @@ def test_a_record_without_limits_counts_its_requests() -> None:
 
 
 class Change(NamedTuple):
-    """A pod that is on a node from now on, or (no node) is gone."""
+    """A pod comes to a node, or departs (no node)."""
 
     uid: str
     on: str | None

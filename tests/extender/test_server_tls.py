@@ -100,7 +100,7 @@ async def test_https_with_client_certificates_and_a_renewal(
                 answer = await session.get(url.replace("/healthz", path), ssl=known)
                 assert answer.status == 403
                 assert "tls_client_ca_file" in (await answer.json())["Hint"]
-            # One that somebody else has signed is no certificate.
+            # A certificate of another CA is refused.
             stranger = ssl.create_default_context(cafile=str(ca.cert))
             by_itself = sign(tmp_path, "stranger")
             stranger.load_cert_chain(by_itself.cert, by_itself.key)

@@ -30,7 +30,7 @@ STILL = {
 
 
 def odd_nodes() -> Table:
-    """A node for each oddity, by its name, and two of which there is nothing to be said."""
+    """A node with each anomaly, named by it, and two nodes without any."""
     lately, before = format_time(NOW - 900), format_time(NOW - 920)
     states: dict[str, dict[str, Any]] = {
         "stale": {"age": 500.0}, "missing": {"cpu": None}, "beyond": {"cpu": 4.5},
@@ -57,7 +57,7 @@ def by_node(table: Table) -> dict[str, list[str]]:
 
 
 def gauges(table: Table) -> dict[tuple[str, str], float]:
-    """What the metrics page says, by name and label."""
+    """The metrics page by name and label."""
     metrics = TableMetrics(table, FeedState(), ManualClock(NOW), 180.0)
     return {
         (
@@ -124,7 +124,7 @@ def test_invalid_thresholds_are_listed_and_counted_until_corrected() -> None:
     assert problems["b"] is None
     assert problems["a"] == node_facts(table, "a").threshold_problems["a"]
     assert (problems["a"] or "").startswith(f"annotation {ANNOTATION}: not JSON")
-    # A window that comes says nothing of the annotation.
+    # A new window does not change the annotation.
     table.put_state(node_state("a", offset=1))
     annotated(table, "c", '{"usageThresholds": {"cpu": 20}}')
     assert invalid_thresholds(table) == {"a": "{"}

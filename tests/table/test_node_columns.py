@@ -235,5 +235,5 @@ def test_long_windows_are_stale_after_twice_their_length() -> None:
         assert table.put_state(state)
     rows = table.lookup([*ages, "stranger"])
     assert table.fresh(rows, NOW, 180.0).tolist() == [True, False, True, False, False]
-    # Who asks for less than a window gets it, where windows are as ever.
+    # A limit below the length of a usual window applies.
     assert table.fresh(rows, NOW, 1.0).tolist() == [False, False, True, False, False]

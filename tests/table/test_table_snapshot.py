@@ -163,7 +163,7 @@ def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
-    """It says how members are packed, too: such damage is of another kind."""
+    """The directory also declares compression, so its damage raises other errors."""
     path = tmp_path / "table.npz"
     save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))
     whole = path.read_bytes()

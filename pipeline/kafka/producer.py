@@ -252,7 +252,12 @@ class Producer:
                 for close in (producer.client.close, producer._sender.close):
                     with suppress(Exception):
                         await run_within(1.0, close())
-                producer._message_accumulator.fail_all(KafkaConnectionError("not delivered"))
+                accumulator = producer._message_accumulator
+                # Each failed batch is removed from these, and nobody awaits that it is sent.
+                accumulator._pending_batches.update(*accumulator._batches.values())
+                accumulator.fail_all(KafkaConnectionError("not delivered"))
+                for batch in accumulator._pending_batches:
+                    batch._drain_waiter.exception()
 
 
 def log_producer(client: Mapping[str, Any]) -> Producer:

@@ -302,7 +302,9 @@ async def test_a_client_that_cannot_flush_is_closed_and_deliveries_fail(
     monkeypatch.setattr(client, "stop", hang)
     client.client.close = lambda: close("connections")
     client._sender = SimpleNamespace(close=lambda: close("sender"))
-    client._message_accumulator = SimpleNamespace(fail_all=failed.append)
+    client._message_accumulator = SimpleNamespace(
+        fail_all=failed.append, _batches={}, _pending_batches=set()
+    )
     async with asyncio.timeout(5):
         async with Producer(CLIENT):
             pass

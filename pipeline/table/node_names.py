@@ -69,7 +69,7 @@ class NameIndex:
     def __init__(self, rows: Mapping[str, int]) -> None:
         self._rows = rows
         self._items = pa.array([name.encode() + _BETWEEN for name in rows], pa.binary())
-        self._row_numbers = np.array([*rows.values(), UNKNOWN_ROW], np.intp)
+        self._row_numbers = np.fromiter(rows.values(), np.intp, len(rows))
 
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, `UNKNOWN_ROW` for an unknown one."""
@@ -94,11 +94,17 @@ class NameIndex:
         items = pa.Array.from_buffers(pa.binary(), count, buffers)
         rows = self._find(items)
         unknown = items.filter(pa.array(rows == UNKNOWN_ROW))
-        repeats = len(unknown) - len(unknown.unique()) + (np.bincount(rows + 1)[1:] > 1).sum()
-        are_plain = pc.all(pc.match_substring_regex(unknown, _PLAIN_NAME), min_count=0).as_py()
-        return NodeNames(items, rows, self) if are_plain and not repeats else None
+        return NodeNames(items, rows, self) if not len(unknown) or self._are_new(unknown) else None
+
+    def _are_new(self, items: pa.Array) -> bool:
+        """Whether the items are plain names, each once, and none of them is known."""
+        are_plain = pc.all(pc.match_substring_regex(items, _PLAIN_NAME)).as_py()
+        are_known = pc.any(pc.is_in(items, self._items)).as_py()
+        return are_plain and not are_known and len(items.unique()) == len(items)
 
     def _find(self, items: pa.Array) -> RowArray:
-        positions = pc.index_in(items, self._items).fill_null(UNKNOWN_ROW).to_numpy()
-        rows: RowArray = self._row_numbers[positions]
+        # A name that occurs twice is found where it occurs first.
+        positions = pc.index_in(self._items, items).fill_null(UNKNOWN_ROW).to_numpy()
+        rows: RowArray = np.full(len(items), UNKNOWN_ROW, np.intp)
+        rows[positions[positions >= 0]] = self._row_numbers[positions >= 0]
         return rows

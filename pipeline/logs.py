@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from pipeline.times import format_time
 
-_STANDARD = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
+_STANDARD_ARGUMENTS = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 # Rate-limited per message, because a client without a broker logs up to 2,800 reconnects a second.
 NOISY_LOGGERS = ("aiokafka", "kafka", "mode", "faust", "asyncio")
@@ -31,7 +31,9 @@ class FieldLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        fields = {name: kwargs.pop(name) for name in list(kwargs) if name not in _STANDARD}
+        fields = {
+            name: kwargs.pop(name) for name in list(kwargs) if name not in _STANDARD_ARGUMENTS
+        }
         bound = self.extra or {}
         kwargs["extra"] = {**kwargs.get("extra", {}), "fields": {**bound, **fields}}
         return msg, kwargs
@@ -75,7 +77,7 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
         }
         for name, value in _fields(record).items():
-            line[name if name not in line else f"{name}_"] = _plain(value)
+            line[name if name not in line else f"{name}_"] = _json_value(value)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
@@ -86,7 +88,9 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = "".join(f"  {name}={_short(value)}" for name, value in _fields(record).items())
+        fields = "".join(
+            f"  {name}={_format_value(value)}" for name, value in _fields(record).items()
+        )
         line = f"{clock} {record.levelname.lower():7} {record.name}  {record.getMessage()}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -139,7 +143,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
@@ -147,10 +151,10 @@ def _plain(value: object) -> object:
     return value
 
 
-def _short(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = value if isinstance(value, str) else str(_plain(value))
+    text = value if isinstance(value, str) else str(_json_value(value))
     return json.dumps(text, ensure_ascii=False) if _needs_quotes(text) else text
 
 

@@ -24,9 +24,9 @@ async def cancel_tasks(*tasks: "asyncio.Future[Any]") -> None:
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
-        _, continuing = await asyncio.wait(running, timeout=RETRY_SECONDS)
-        if continuing:
-            log.warning("tasks do not end, cancelling them again", tasks=repr(continuing))
+        _, unfinished = await asyncio.wait(running, timeout=RETRY_SECONDS)
+        if unfinished:
+            log.warning("tasks do not end, cancelling them again", tasks=repr(unfinished))
     for task in tasks:
         if not task.cancelled():
             task.exception()  # else asyncio warns that it was never retrieved

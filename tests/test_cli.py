@@ -242,9 +242,9 @@ def test_threads_share_one_heap() -> None:
     """Those that a library starts when it is imported, too."""
     program = """
         import ctypes, threading
-        from pipeline.cli.main import share_one_heap
+        from pipeline.cli.main import limit_malloc_arenas
 
-        share_one_heap()
+        limit_malloc_arenas()
         import pyarrow
 
         held = []

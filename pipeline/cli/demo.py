@@ -13,12 +13,12 @@ from rich.text import Text
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
-from pipeline.cli.options import global_options, remember_globals
+from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
-from pipeline.cli.text_table import aligned
+from pipeline.cli.text_table import align_columns
 from pipeline.local.demo_run import DemoOptions, run_demo
 from pipeline.local.demo_screen import Placement, PodReport, Summary
-from pipeline.local.demo_stage import (
+from pipeline.local.demo_settings import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,
     STALE_AFTER_SECONDS,
@@ -30,9 +30,9 @@ from pipeline.sources.simulated_fleet import MAX_NODES
 from pipeline.table import Table
 
 _SNAPSHOT_SECONDS: Final = 10.0
-_LINES_SHOWN: Final = 12
-_SCORES_SHOWN: Final = 5
-_REFUSALS_SHOWN: Final = 8
+_MAX_LINES: Final = 12
+_MAX_SCORES: Final = 5
+_MAX_REFUSALS: Final = 8
 
 
 @click.command(
@@ -81,7 +81,7 @@ def command(
       springtide demo --fleet 200 --for 60s
       springtide demo --for 30s --keep /tmp/demo-logs
     """
-    remember_globals(click.get_current_context(), **given)
+    store_global_options(click.get_current_context(), **given)
     # The roles log to files; this process prints to the screen.
     configure_logging("error", "auto")
     screen = _TerminalScreen() if Console().is_terminal else _PlainScreen()
@@ -99,21 +99,22 @@ class _PlainScreen:
     """Prints lines of text, and the table every ten seconds."""
 
     def __init__(self) -> None:
-        self._shown_at = float("-inf")
+        self._last_shown = float("-inf")
 
     def print(self, text: str) -> None:
         click.echo(text)
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
         real, simulated = (
-            node_lines(part, now, stale_after_seconds=STALE_AFTER_SECONDS) for part in split(table)
+            node_lines(part, now, stale_after_seconds=STALE_AFTER_SECONDS)
+            for part in split_by_origin(table)
         )
-        if not (real or simulated) or now - self._shown_at < _SNAPSHOT_SECONDS:
+        if not (real or simulated) or now - self._last_shown < _SNAPSHOT_SECONDS:
             return
-        self._shown_at = now
+        self._last_shown = now
         self.print(f"\n{status}")
-        self.print(plain_text([*real, *simulated[:_LINES_SHOWN]]).rstrip())
-        if (more := len(simulated) - _LINES_SHOWN) > 0:
+        self.print(plain_text([*real, *simulated[:_MAX_LINES]]).rstrip())
+        if (more := len(simulated) - _MAX_LINES) > 0:
             self.print(f"and {more} more")
 
     def show_placement(self, placement: Placement) -> None:
@@ -141,7 +142,7 @@ class _TerminalScreen(_PlainScreen):
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        real, simulated = split(table)
+        real, simulated = split_by_origin(table)
         parts = [Text(""), self._render(real, now, height=None)]
         if len(simulated):
             parts += [Text(""), self._render(simulated, now, height=self._console.height // 2)]
@@ -162,7 +163,7 @@ class _TerminalScreen(_PlainScreen):
             self._live = None
 
 
-def split(table: Table) -> tuple[Table, Table]:
+def split_by_origin(table: Table) -> tuple[Table, Table]:
     """Split the nodes that have a state into real and simulated ones."""
     parts = Table(), Table()
     for name in table:
@@ -200,18 +201,18 @@ def placement_lines(placement: Placement) -> list[str]:
         )
     lines.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
     reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]
-    lines += [f"    refused  {reason}" for reason in reasons[:_REFUSALS_SHOWN]]
-    if (more := len(reasons) - _REFUSALS_SHOWN) > 0:
+    lines += [f"    refused  {reason}" for reason in reasons[:_MAX_REFUSALS]]
+    if (more := len(reasons) - _MAX_REFUSALS) > 0:
         lines.append(f"    and {more} more")
     lines.append("  /prioritize (0 to 10, least used first; unknown or stale: 0)")
     best = sorted(answer.scores, key=lambda name: (-answer.scores[name], real_first(name)))
-    lines += [f"    {answer.scores[name]:2}  {name}" for name in _ends(best)]
+    lines += [f"    {answer.scores[name]:2}  {name}" for name in _first_and_last(best)]
     return lines
 
 
-def _ends(items: Sequence[str]) -> Sequence[str]:
+def _first_and_last(items: Sequence[str]) -> Sequence[str]:
     """The first items and, if there are many, the last."""
-    return items if len(items) <= _SCORES_SHOWN else [*items[:_SCORES_SHOWN], items[-1]]
+    return items if len(items) <= _MAX_SCORES else [*items[:_MAX_SCORES], items[-1]]
 
 
 def pod_lines(pods: Iterable[PodReport]) -> list[str]:
@@ -227,13 +228,13 @@ def pod_lines(pods: Iterable[PodReport]) -> list[str]:
                 format_cores(report.peak.cpu_cores) + " cold" * report.cold,
                 format_bytes(report.usage.memory_bytes),
                 format_bytes(report.peak.memory_bytes),
-                report.pod.about,
+                report.pod.description,
             )
         )
     if len(rows) == 1:
         return []
     title = "pods of this machine: usage of the last 15 s, and predicted peak"
-    return [title, *aligned(rows), ""]
+    return [title, *align_columns(rows), ""]
 
 
 def summary_line(summary: Summary) -> str:

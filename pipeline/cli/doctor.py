@@ -78,7 +78,7 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
     with _quiet("aiokafka"):  # the checks report its errors
         checks = list(run_checks(settings))
     if scheduler_file is not None:
-        checks.append(scheduler(scheduler_file, settings))
+        checks.append(check_scheduler(scheduler_file, settings))
     has_failed = any(check.status == "fail" for check in checks)
     if as_json:
         rows = [check._asdict() for check in checks]
@@ -105,39 +105,42 @@ def _quiet(name: str) -> Iterator[None]:
 
 def run_checks(settings: Settings) -> Iterator[Check]:
     """Run all checks, one after the other."""
-    yield python()
+    yield check_python()
     for extra, distributions in _EXTRAS.items():
-        yield extra_installed(extra, distributions)
-    yield clock()
-    yield cgroups(settings.exporter)
-    yield pods(settings.exporter)
-    yield proc(settings.exporter)
-    yield java()
-    yield jars()
-    yield from broker_and_policy(settings)
+        yield check_extra(extra, distributions)
+    yield check_clock()
+    yield check_cgroups(settings.exporter)
+    yield check_pods(settings.exporter)
+    yield check_proc(settings.exporter)
+    yield check_java()
+    yield check_jars()
+    yield from check_broker_and_policy(settings)
 
 
-def broker_and_policy(settings: Settings) -> Iterator[Check]:
+def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     """Check the policy, the broker, and whether the records of nodes carry the policy."""
     try:
         from pipeline.cli import doctor_policy
     except ModuleNotFoundError:
         yield Check("policy", "unknown", "not checked", install_hint("pipeline"))
-        yield from broker(settings)
+        yield from check_broker(settings)
         return
-    policy_check, state = doctor_policy.policy(settings)
+    policy_check, state = doctor_policy.check_policy(settings)
     yield policy_check
-    broker_checks = list(broker(settings))
+    broker_checks = list(check_broker(settings))
     yield from broker_checks
     if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):
-        yield doctor_policy.nodes(settings, state)
-        if state is not None and (check := doctor_policy.actuator(settings, state)) is not None:
+        yield doctor_policy.check_nodes(settings, state)
+        if (
+            state is not None
+            and (check := doctor_policy.check_actuator(settings, state)) is not None
+        ):
             yield check
     else:
         yield Check("nodes", "unknown", "not checked, because topics are missing")
 
 
-def scheduler(file: Path, settings: Settings) -> Check:
+def check_scheduler(file: Path, settings: Settings) -> Check:
     """Check the scheduler's configuration for conflicts with the extender."""
     from pipeline.cli.scheduler import read_findings
 
@@ -154,7 +157,7 @@ def scheduler(file: Path, settings: Settings) -> Check:
     return Check("scheduler", status, f"{first.where}: {first.problem}", todo)
 
 
-def python() -> Check:
+def check_python() -> Check:
     version = f"springtide {__version__}, Python {platform.python_version()}, {sys.prefix}"
     if sys.platform != "linux":
         todo = "exporter and demo need Linux; the other commands may work"
@@ -162,7 +165,7 @@ def python() -> Check:
     return Check("python", "ok", version)
 
 
-def extra_installed(extra: str, distributions: tuple[str, ...]) -> Check:
+def check_extra(extra: str, distributions: tuple[str, ...]) -> Check:
     versions = {name: _version(name) for name in distributions}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
@@ -182,7 +185,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def clock() -> Check:
+def check_clock() -> Check:
     """Check whether the kernel reports a synchronized clock."""
     state, error_microseconds = _kernel_clock()
     if state is None:
@@ -204,7 +207,7 @@ def _kernel_clock() -> tuple[int | None, int]:
     return (state, int(words[3])) if state >= 0 else (None, 0)
 
 
-def cgroups(exporter: ExporterSettings) -> Check:
+def check_cgroups(exporter: ExporterSettings) -> Check:
     from node_exporter.kernel.cgroup import detect_layout
 
     try:
@@ -219,7 +222,7 @@ def cgroups(exporter: ExporterSettings) -> Check:
     return Check("cgroups", "ok", hierarchy)
 
 
-def pods(exporter: ExporterSettings) -> Check:
+def check_pods(exporter: ExporterSettings) -> Check:
     """Check whether the exporter finds the pods of this node."""
     from node_exporter.kernel.cgroup import detect_layout
     from node_exporter.kernel.cgroup_paths import Driver
@@ -239,7 +242,7 @@ def pods(exporter: ExporterSettings) -> Check:
     return Check("pods", "ok", f"{count} found, cgroup driver {driver}")
 
 
-def proc(exporter: ExporterSettings) -> Check:
+def check_proc(exporter: ExporterSettings) -> Check:
     root = exporter.proc_root
     missing = [name for name in ("stat", "meminfo") if not _readable(root / name)]
     if missing:
@@ -259,7 +262,7 @@ def _readable(path: Path) -> bool:
         return False
 
 
-def java() -> Check:
+def check_java() -> Check:
     from pipeline.local.java_runtime import find_java
 
     try:
@@ -268,7 +271,7 @@ def java() -> Check:
         return failed("java", error, status="warn")
 
 
-def jars() -> Check:
+def check_jars() -> Check:
     from pipeline.local.kafka_jars import cache_dir, is_cached
 
     if is_cached():
@@ -277,7 +280,7 @@ def jars() -> Check:
     return Check("jars", "warn", f"not in {cache_dir()}", todo)
 
 
-def broker(settings: Settings) -> Iterator[Check]:
+def check_broker(settings: Settings) -> Iterator[Check]:
     """Check the broker, the topics and the workers; the last two only if the broker answers."""
     from pipeline.kafka.topic_admin import check_topics
 
@@ -299,10 +302,10 @@ def broker(settings: Settings) -> Iterator[Check]:
         yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
     else:
         yield Check("topics", "ok", "as declared")
-    yield workers(settings.kafka, settings.worker.id)
+    yield check_workers(settings.kafka, settings.worker.id)
 
 
-def workers(kafka: KafkaSettings, group: str) -> Check:
+def check_workers(kafka: KafkaSettings, group: str) -> Check:
     """Check the members of the workers' group, twice.
 
     Workers with the same instance id replace each other without an error. Each join gives a member

@@ -39,7 +39,7 @@ _CLUSTER: Final = "cluster"
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
 # A working watcher needs less time to update the records of all nodes.
-_IN_FORCE_SECONDS: Final = 4.0
+_PROPAGATION_SECONDS: Final = 4.0
 
 
 class PolicyState(NamedTuple):
@@ -56,7 +56,7 @@ class PolicyState(NamedTuple):
     actuator: str | None = None
 
 
-def policy(settings: Settings) -> tuple[Check, PolicyState | None]:
+def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     """Check the policy. The state is None if the policy cannot be read."""
     leader = actuator = None
     try:
@@ -66,7 +66,9 @@ def policy(settings: Settings) -> tuple[Check, PolicyState | None]:
         else:
             cluster = settings.kubernetes
             source, where = _CLUSTER, f"ConfigMap {cluster.config_namespace}/{cluster.config_name}"
-            config, leader, actuator = asyncio.run(asyncio.wait_for(_read(settings), _API_SECONDS))
+            config, leader, actuator = asyncio.run(
+                asyncio.wait_for(_read_cluster(settings), _API_SECONDS)
+            )
             data = None if config is None else data_of(config, where)
     except InvalidPolicyError as error:
         return failed("policy", error), None
@@ -95,7 +97,7 @@ def policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     return Check("policy", "ok", f"{where}; colocation is {colocation}"), state
 
 
-async def _read(settings: Settings) -> tuple[Any, str | None, str | None]:
+async def _read_cluster(settings: Settings) -> tuple[Any, str | None, str | None]:
     """Read the ConfigMap (None if missing), and the leading watcher and actuator."""
     from pipeline.kube.api_client import open_api
 
@@ -106,20 +108,22 @@ async def _read(settings: Settings) -> tuple[Any, str | None, str | None]:
             config = await api.get(path)
         except NotFoundError:
             config = None
-        return config, *[await _holder(api, cluster.namespace, name) for name in (LEASE, ACTUATOR)]
+        return config, *[
+            await _read_leader(api, cluster.namespace, name) for name in (LEASE, ACTUATOR)
+        ]
 
 
-async def _holder(api: "Api", namespace: str, name: str) -> str | None:
+async def _read_leader(api: "Api", namespace: str, name: str) -> str | None:
     try:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-        return _leader((await api.get(path)).get("spec") or {})
+        return _lease_holder((await api.get(path)).get("spec") or {})
     except NotFoundError:
         return ""
     except KubernetesError:
         return None
 
 
-def _leader(spec: Mapping[str, Any]) -> str:
+def _lease_holder(spec: Mapping[str, Any]) -> str:
     """Return the holder of the lease; empty if it has expired."""
     try:
         renewed = parse_time(spec["renewTime"])
@@ -129,78 +133,82 @@ def _leader(spec: Mapping[str, Any]) -> str:
     return (spec.get("holderIdentity") or "") if is_held else ""
 
 
-def nodes(settings: Settings, state: PolicyState | None) -> Check:
+def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
     """Check whether node records come from one source, and carry the policy."""
     try:
-        records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
-        stale = _without_policy(state, records)
+        records = asyncio.run(asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS))
+        stale = _nodes_without_policy(state, records)
         if stale:
-            time.sleep(_IN_FORCE_SECONDS)
-            records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
-            stale = [name for name in _without_policy(state, records) if name in stale]
+            time.sleep(_PROPAGATION_SECONDS)
+            records = asyncio.run(
+                asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS)
+            )
+            stale = [name for name in _nodes_without_policy(state, records) if name in stale]
     except (SpringtideError, TimeoutError) as error:
         return Check("nodes", "unknown", f"cannot read springtide.nodes: {error}")
     cluster_count, file_count = len(records[_CLUSTER]), len(records[object_files.SOURCE])
     counts = f"{cluster_count} from the cluster, {file_count} from a file"
-    leads = "" if state is None or not state.leader else f"; {state.leader} leads"
+    leader_note = "" if state is None or not state.leader else f"; {state.leader} leads"
     start = "start springtide watcher"
     if stale:
         names = ", ".join(stale[:3]) + (", ..." if len(stale) > 3 else "")
         count = f"{len(stale)} of {len(records[state.source]) if state else 0}"
-        text = f"{count} do not carry the policy: {names}{leads}"
+        text = f"{count} do not carry the policy: {names}{leader_note}"
         if state is not None and state.source == object_files.SOURCE:
             return Check("nodes", "fail", text, "start a worker with worker.nodes_file")
-        look = "see the log of springtide watcher: it may use another ConfigMap or topic prefix"
-        return Check("nodes", "fail", text, start if state and state.leader == "" else look)
+        see_log = "see the log of springtide watcher: it may use another ConfigMap or topic prefix"
+        return Check("nodes", "fail", text, start if state and state.leader == "" else see_log)
     if cluster_count and file_count:
         todo = "use one source: unset worker.nodes_file, or stop the watcher"
         return Check("nodes", "warn", counts, todo)
     if state is not None and not records[state.source]:
         todo = start if state.source == _CLUSTER else "start a worker with worker.nodes_file"
-        return Check("nodes", "warn", f"{counts}: the policy is in force on no node{leads}", todo)
+        return Check(
+            "nodes", "warn", f"{counts}: the policy is in force on no node{leader_note}", todo
+        )
     if not cluster_count and not file_count:
         todo = f"{start}, or set worker.nodes_file: until then all pods have the class unknown"
         return Check("nodes", "warn", counts, todo)
     if state is not None and state.leader == "":
         return Check("nodes", "warn", f"{counts}; no watcher leads", start)
-    carry = "the policy could not be compared"
+    policy_note = "the policy could not be compared"
     if state is not None and state.policies is not None:
-        carry = "all carry the policy"
-    return Check("nodes", "ok", f"{counts}; {carry}{leads}")
+        policy_note = "all carry the policy"
+    return Check("nodes", "ok", f"{counts}; {policy_note}{leader_note}")
 
 
-def actuator(settings: Settings, state: PolicyState) -> Check | None:
+def check_actuator(settings: Settings, state: PolicyState) -> Check | None:
     """Check that an actuator leads while Nodes offer resources; None without a cluster."""
     if state.actuator is None:
         return None
     try:
-        records = asyncio.run(asyncio.wait_for(_records(settings.kafka), _KAFKA_SECONDS))
+        records = asyncio.run(asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
         return Check("actuator", "unknown", f"cannot read springtide.nodes: {error}")
-    offering = sum(map(_is_offering, records[_CLUSTER].values()))
+    offer_count = sum(map(_has_offers, records[_CLUSTER].values()))
     if state.actuator:
-        return Check("actuator", "ok", f"{state.actuator} leads; {offering} Nodes offer")
-    if not offering:
+        return Check("actuator", "ok", f"{state.actuator} leads; {offer_count} Nodes offer")
+    if not offer_count:
         return Check("actuator", "ok", "no actuator leads, and no Node offers anything")
     todo = "start springtide actuator; --mode observe removes the offers"
-    text = f"{offering} Nodes offer Mid or Batch, and no actuator leads to remove stale offers"
+    text = f"{offer_count} Nodes offer Mid or Batch, and no actuator leads to remove stale offers"
     return Check("actuator", "fail", text, todo)
 
 
-def _is_offering(record: bytes) -> bool:
+def _has_offers(record: bytes) -> bool:
     try:
         return OFFERED in decode_json(NodeRecord, record).annotations
     except RecordError:
         return False
 
 
-async def _records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
+async def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
     return {
         source: await read_back(kafka, NODES, source) for source in (_CLUSTER, object_files.SOURCE)
     }
 
 
-def _without_policy(
+def _nodes_without_policy(
     state: PolicyState | None, records: Mapping[str, Mapping[bytes, bytes]]
 ) -> list[str]:
     """Return the nodes whose record does not carry the policy."""

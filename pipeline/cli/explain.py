@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.node_errors import missing_record
-from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.node_errors import missing_record_error
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, UsageError
@@ -74,7 +74,7 @@ def command(
       springtide explain node-1 --json | jq .reclaimable
       springtide explain node-1 --json --class prod --resource memory
     """
-    quiet_client(settings)
+    silence_kafka_logs(settings)
     resources = tuple(RESOURCES) if resource is None else (resource,)
     if tier is not None:
         if entity is not None or predictor is not None:
@@ -123,7 +123,7 @@ class _NodeRecords(NamedTuple):
     offers: NodeResourcesRecord | None
 
 
-async def _require(kafka: KafkaSettings) -> None:
+async def _require_topics(kafka: KafkaSettings) -> None:
     try:
         await require_topics(kafka, (PREDICTIONS, NODE_STATE, OFFERS))
     except BrokerUnavailableError as error:
@@ -135,12 +135,12 @@ async def _require(kafka: KafkaSettings) -> None:
 
 
 async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
-    await _require(kafka)
+    await _require_topics(kafka)
     prediction, state, offers = await asyncio.gather(
         *(newest(kafka, topic, node) for topic in (PREDICTIONS, NODE_STATE, OFFERS))
     )
     if prediction is None:
-        raise await missing_record(kafka, node, "prediction")
+        raise await missing_record_error(kafka, node, "prediction")
     return _NodeRecords(
         decode_json(PredictionRecord, prediction.value),
         None if state is None else decode_json(NodeStateRecord, state.value),
@@ -149,10 +149,10 @@ async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
 
 
 async def read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
-    await _require(kafka)
+    await _require_topics(kafka)
     record = await newest(kafka, OFFERS, node)
     if record is None:
-        raise await missing_record(
+        raise await missing_record_error(
             kafka, node, "offer", "the policy excludes it (`enable` is false)"
         )
     return decode_json(NodeResourcesRecord, record.value)

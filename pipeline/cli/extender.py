@@ -63,29 +63,29 @@ def command(settings: Settings) -> None:
 async def _run(settings: Settings) -> None:
     stop, at_once = asyncio.Event(), asyncio.Event()
 
-    def signalled(number: signal.Signals) -> None:
+    def handle_signal(number: signal.Signals) -> None:
         if number == signal.SIGINT or stop.is_set():
             at_once.set()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signalled, number)
+        asyncio.get_running_loop().add_signal_handler(number, handle_signal, number)
     client, prefix, clock = (
         client_options(settings.kafka),
         settings.kafka.topic_prefix,
         SystemClock(),
     )
     producer = Producer(client)
-    letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
+    dead_letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
     rules = rules_of(settings.extender)
     make_feed = partial(Feed, client=client, prefix=prefix, clock=clock)
     feed = make_feed(
         Table(counting=rules.counting),
-        on_bad=letters.send,
+        on_bad=dead_letters.send,
         topics=NODE_AND_POD_TOPICS,
-        snapshot=_snapshot(settings.extender),
+        snapshot=_snapshot_path(settings.extender),
     )
-    views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=letters.send)
+    views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=dead_letters.send)
     # The feed of the table reports its bad records.
     history = make_feed(
         Table(),
@@ -94,7 +94,7 @@ async def _run(settings: Settings) -> None:
         use=apply_point,
         recent_seconds=REFILLED_SECONDS,
     )
-    frozen = asyncio.create_task(_freeze(feed))
+    freezing = asyncio.create_task(_freeze_when_loaded(feed))
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
@@ -102,11 +102,11 @@ async def _run(settings: Settings) -> None:
         )  # fmt: skip
         await plans.close()
     finally:
-        await cancel_tasks(frozen)
+        await cancel_tasks(freezing)
         await producer.stop()
 
 
-def _snapshot(settings: ExtenderSettings) -> Path | None:
+def _snapshot_path(settings: ExtenderSettings) -> Path | None:
     """Return the file of snapshots. Raises `SettingsError` if it cannot be written, or if another
     file would be overwritten."""
     if settings.snapshot_file is None:
@@ -139,7 +139,7 @@ def _snapshot(settings: ExtenderSettings) -> Path | None:
     return file
 
 
-async def _freeze(feed: Feed) -> None:
+async def _freeze_when_loaded(feed: Feed) -> None:
     """Exclude the loaded table from garbage collection, which would otherwise delay answers by
     about 100 ms now and then."""
     await feed.wait_caught_up()

@@ -69,7 +69,7 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
       springtide kafka start --port 19092 --data-dir /srv/kafka
     """
     data_dir = (data_dir or default_data_dir()).resolve()
-    _refuse_second(port, data_dir)
+    _check_conflicts(port, data_dir)
     # `kill` and a closed terminal have the effect of Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -88,7 +88,7 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
             f"  stop  {'springtide kafka stop' if detach else 'Ctrl-C'}"
         )
         if not detach:
-            _stay(broker)
+            _wait_until_stopped(broker)
     finally:
         broker.close()
 
@@ -132,26 +132,26 @@ def stop(port: int | None) -> None:
 def status(port: int | None, output: str) -> None:
     """Show the brokers that `springtide kafka start` started, with uptime and files."""
     brokers = [broker for broker in running_brokers() if port in (None, broker.port)]
-    answering = {broker.port: broker.answers() for broker in brokers}
+    answers_by_port = {broker.port: broker.answers() for broker in brokers}
     if output == "json":
         rows = [
             {
                 **asdict(broker),
                 "bootstrap_servers": broker.bootstrap_servers,
-                "answers": answering[broker.port],
+                "answers": answers_by_port[broker.port],
             }
             for broker in brokers
         ]
         click.echo(json.dumps({"kind": "LocalKafkaList", "items": rows}, indent=2))
     else:
         for broker in brokers:
-            click.echo(_description(broker, answering[broker.port]))
+            click.echo(_description(broker, answers_by_port[broker.port]))
     if not brokers:
         raise NotReadyError(
             "no local Kafka broker is running" + (f" on port {port}" if port else ""),
             hint="start one with `springtide kafka start --detach`",
         )
-    if silent := [str(port) for port, answers in answering.items() if not answers]:
+    if silent := [str(port) for port, answers in answers_by_port.items() if not answers]:
         raise NotReadyError(
             f"the broker on port {', '.join(silent)} runs but does not answer",
             hint="check its log; restart it with `springtide kafka stop` and `start`",
@@ -175,7 +175,7 @@ def fetch() -> None:
     click.echo(f"{len(jars)} jars of Apache Kafka {KAFKA_VERSION} in {cache_dir()}")
 
 
-def _refuse_second(port: int, data_dir: Path) -> None:
+def _check_conflicts(port: int, data_dir: Path) -> None:
     for broker in running_brokers():
         if broker.port == port:
             raise LocalKafkaError(
@@ -189,7 +189,7 @@ def _refuse_second(port: int, data_dir: Path) -> None:
             )
 
 
-def _stay(broker: LocalKafka) -> None:
+def _wait_until_stopped(broker: LocalKafka) -> None:
     try:
         code = broker.wait()
     except KeyboardInterrupt:
@@ -209,7 +209,7 @@ def _description(broker: RunningBroker, answers: bool) -> str:
         "bootstrap servers": broker.bootstrap_servers,
         "answers": "yes" if answers else "no",
         "pid": f"{broker.pid} (supervised by {broker.guard_pid})",
-        "uptime": _duration(uptime_seconds),
+        "uptime": _format_duration(uptime_seconds),
         "java": broker.java,
         "data dir": broker.data_dir,
         "log file": broker.log_file,
@@ -217,7 +217,7 @@ def _description(broker: RunningBroker, answers: bool) -> str:
     return "\n".join(f"{name:<18} {value}" for name, value in rows.items())
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, seconds = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

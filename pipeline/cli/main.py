@@ -18,7 +18,7 @@ import click
 
 from pipeline import __version__
 from pipeline.cli import INTERRUPTED
-from pipeline.cli.options import global_options, remember_globals
+from pipeline.cli.options import global_options, store_global_options
 from pipeline.errors import MissingExtraError, SpringtideError
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
@@ -77,9 +77,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(_module_of(cmd_name))
+            module = importlib.import_module(_module_name(cmd_name))
         except ModuleNotFoundError as error:
-            raise _missing(error, cmd_name) from error
+            raise _missing_module_error(error, cmd_name) from error
         command = module.command
         assert isinstance(command, click.Command)
         return command
@@ -92,18 +92,18 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            failure: SpringtideError = _missing(error, ctx.invoked_subcommand or "")
+            failure: SpringtideError = _missing_module_error(error, ctx.invoked_subcommand or "")
             failure.__cause__ = error
         except SpringtideError as error:
             failure = error
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            failure = _no_space(error)
+            failure = _no_space_error(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
-        report(failure, debug=bool(remember_globals(ctx).get("debug")))
+        report(failure, debug=bool(store_global_options(ctx).get("debug")))
         return ctx.exit(failure.exit_code)
 
 
@@ -116,7 +116,7 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
         click.echo(f"  fix: {error.hint}", err=True)
 
 
-def _no_space(error: OSError) -> SpringtideError:
+def _no_space_error(error: OSError) -> SpringtideError:
     """Return the error for a full disk, and discard further output to a full stdout."""
     with suppress(OSError, AttributeError, ValueError):
         sys.stdout.flush()
@@ -131,14 +131,14 @@ def _no_space(error: OSError) -> SpringtideError:
     return failure
 
 
-def _module_of(command: str) -> str:
+def _module_name(command: str) -> str:
     return f"pipeline.cli.{command.replace('-', '_')}"
 
 
-def _missing(error: ModuleNotFoundError, command: str) -> SpringtideError:
+def _missing_module_error(error: ModuleNotFoundError, command: str) -> SpringtideError:
     missing = error.name or ""
     if missing.split(".", 1)[0] in _OUR_PACKAGES:
-        if missing == _module_of(command):
+        if missing == _module_name(command):
             return SpringtideError(
                 f"`springtide {command}` is not part of this build",
                 hint="install springtide again from its checkout or wheel",
@@ -171,10 +171,10 @@ def cli(context: click.Context, /, **given: object) -> None:
     Set a setting in a YAML file, in a variable SPRINGTIDE_<SECTION>_<KEY>, or by a flag. Variables
     override the file, and flags override both.
     """
-    remember_globals(context, **given)
+    store_global_options(context, **given)
 
 
-def share_one_heap() -> None:
+def limit_malloc_arenas() -> None:
     """Make all threads of this process allocate from one heap, with glibc.
 
     With a heap per thread, memory that a worker's consumer allocates for messages and the models
@@ -191,13 +191,13 @@ def share_one_heap() -> None:
 
 def main() -> None:
     """Run the command line."""
-    share_one_heap()
+    limit_malloc_arenas()
     try:
         cli(prog_name="springtide")
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        report(_no_space(error))
+        report(_no_space_error(error))
         sys.exit(SpringtideError.exit_code)
 
 

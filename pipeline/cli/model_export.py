@@ -9,8 +9,8 @@ import click
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.help_sections import Command
-from pipeline.cli.node_errors import missing_record
-from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.node_errors import missing_record_error
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
 from pipeline.kafka.newest import Found, newest
@@ -40,12 +40,12 @@ from pipeline.topics.registry import CHECKPOINTS, NODE_STATE
     help="File to write; with --as koordinator the directory for a file per entity and pod.",
 )  # fmt: skip
 @click.option(
-    "--as", "form", type=click.Choice(["springtide", "koordinator"]), default="springtide",
+    "--as", "file_format", type=click.Choice(["springtide", "koordinator"]), default="springtide",
     show_default=True, help="Format: springtide is exact, koordinator has rounded histograms.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
-def export(settings: Settings, node: str, output: Path, form: str, overwrite: bool) -> None:
+def export(settings: Settings, node: str, output: Path, file_format: str, overwrite: bool) -> None:
     """Write the newest checkpoint of NODE to a file.
 
     The file contains the exact models of the node, with the node's name, release and model layout.
@@ -61,15 +61,15 @@ def export(settings: Settings, node: str, output: Path, form: str, overwrite: bo
       springtide model export node-1 --output node-1.springtide
       springtide model export node-1 --as koordinator --output prediction-checkpoints
     """
-    if form == "springtide":
+    if file_format == "springtide":
         require_new(output, overwrite=overwrite)
-    quiet_client(settings)
+    silence_kafka_logs(settings)
     record = asyncio.run(newest_checkpoint(settings.kafka, node))
     try:
         data = decode_pack(NodeCheckpoint, record.value).state
         state = state_codec.decode(data)
         files = {output: data}
-        if form == "koordinator":
+        if file_format == "koordinator":
             config = model_config(settings)
             Bank(config).restore(node, data)
             files = {
@@ -82,7 +82,7 @@ def export(settings: Settings, node: str, output: Path, form: str, overwrite: bo
     for path in files:
         require_new(path, overwrite=overwrite)
     for path, content in files.items():
-        write_whole(path, content)
+        write_atomically(path, content)
     print_lines([f"{node}: {brief(state)}", f"written to {output}"])
 
 
@@ -98,7 +98,7 @@ async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
 
     record = await newest(kafka, CHECKPOINTS, node, is_of_node)
     if record is None:
-        raise await missing_record(kafka, node, "checkpoint", "wait for its first checkpoint")
+        raise await missing_record_error(kafka, node, "checkpoint", "wait for its first checkpoint")
     return record
 
 
@@ -110,7 +110,7 @@ def require_new(path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{path} already exists", hint="give another path, or --overwrite")
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically, with its directory. A symbolic link is followed."""
     path = path.resolve()
     part = path.with_name(f"{path.name}.part")

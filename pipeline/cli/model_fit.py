@@ -9,7 +9,7 @@ import click
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import require_new, write_whole
+from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import InvalidRecordError, UsageError
@@ -79,7 +79,7 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     data = bank.state_of(node)
     state = state_codec.decode(data)
     if output is not None:
-        write_whole(output, data)
+        write_atomically(output, data)
     print_lines([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
     bad = [f"{name}: {count} invalid values, read as unknown" for name, count in bad_values.items()]
     print_lines([*bad, "", *peaks_table(bank.peaks([node])[0])])

@@ -19,7 +19,7 @@ from pipeline.agents.model_import_round import (
     takes_anything,
 )
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
@@ -108,11 +108,11 @@ def import_(
       springtide model import --from vpa --node node-1 --pod 0b6f-42=web-main vpa.yaml
       springtide model import --from springtide --node node-1 --dry-run node-1.springtide
     """
-    quiet_client(settings)
+    silence_kafka_logs(settings)
     if source == "springtide":
-        changed = _put_back(settings, files, node, pods, dry_run=dry_run)
+        changed = _restore_export(settings, files, node, pods, dry_run=dry_run)
     else:
-        changed = _add(settings, files, source, node, pods, dry_run=dry_run)
+        changed = _add_models(settings, files, source, node, pods, dry_run=dry_run)
     if not changed:
         click.echo("nothing to import: nothing was changed")
     elif dry_run:
@@ -121,7 +121,7 @@ def import_(
         click.echo("in force when the workers start again")
 
 
-def _put_back(
+def _restore_export(
     settings: Settings, files: tuple[Path, ...], node: str, pods: tuple[str, ...], *, dry_run: bool
 ) -> bool:
     """Replace the node's models by an export; always changes them."""
@@ -131,20 +131,20 @@ def _put_back(
             hint="give one file, without --pod",
         )
     (path,) = files
-    data = _bytes(path)
+    data = _read_bytes(path)
     try:
         state = state_codec.decode(data)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=_BAD_EXPORT) from error
     try:
         change = replace_models(node, data, model_config(settings), SystemClock())
-        replaced = asyncio.run(_change(settings, node, change, dry_run=dry_run))
+        replaced = asyncio.run(_change_checkpoint(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
     print_lines(
         [
             f"{node}: {brief(state)}",
-            f"replaces: {_replaced(state, replaced)}",
+            f"replaces: {_replaced_summary(state, replaced)}",
         ]
     )
     if replaced and state.machine_id not in ("", replaced.machine_id):
@@ -152,13 +152,13 @@ def _put_back(
     return True
 
 
-def _replaced(state: ModelState, replaced: ModelState | None) -> str:
+def _replaced_summary(state: ModelState, replaced: ModelState | None) -> str:
     if replaced is None:
         return "unreadable models"
     return "the same models" if replaced == state else brief(replaced)
 
 
-def _add(
+def _add_models(
     settings: Settings,
     files: tuple[Path, ...],
     source: str,
@@ -169,32 +169,42 @@ def _add(
 ) -> bool:
     """Add the models of other systems; return whether any model changed."""
     read = from_koordinator if source == "koordinator" else from_vpa
-    learned = [model for path in files for model in _learned(path, read)]
-    by_name = _of_koordinator(learned, pods) if source == "koordinator" else _of_vpa(learned, pods)
+    learned = [model for path in files for model in _read_models(path, read)]
+    by_name = (
+        _name_koordinator_models(learned, pods)
+        if source == "koordinator"
+        else _assign_vpa_models(learned, pods)
+    )
     change = add_models(node, by_name, model_config(settings))
-    taken: Taken = asyncio.run(_change(settings, node, change, dry_run=dry_run))
+    imported: Taken = asyncio.run(_change_checkpoint(settings, node, change, dry_run=dry_run))
     for name in sorted(by_name):
-        text = _received(taken[name]) if name in taken else "skipped, the node has no such model"
+        text = (
+            _import_summary(imported[name])
+            if name in imported
+            else "skipped, the node has no such model"
+        )
         print_lines([f"{name}: {text}"])
-    return takes_anything(taken)
+    return takes_anything(imported)
 
 
-def _learned(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[Learned]:
+def _read_models(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[Learned]:
     try:
-        return [read(document) for document in _documents(path)]
+        return [read(document) for document in _read_objects(path)]
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _BAD_FILE) from error
 
 
-def _of_koordinator(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _name_koordinator_models(
+    learned: Sequence[Learned], pods: tuple[str, ...]
+) -> dict[str, Learned]:
     if pods:
         raise UsageError(
             "--pod is only for --from vpa", hint="Koordinator's files name their entity"
         )
-    return _by_name([(model.name, model) for model in learned])
+    return _unique_by_name([(model.name, model) for model in learned])
 
 
-def _of_vpa(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _assign_vpa_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     """Assign checkpoints to pod UIDs by the options."""
     checkpoints = {model.name: model for model in learned}
     if not pods:
@@ -215,22 +225,22 @@ def _of_vpa(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Lear
                 hint=f"give one of {', '.join(checkpoints):.300}",
             )
         assigned.append((uid, checkpoints[name]))
-    return _by_name(assigned)
+    return _unique_by_name(assigned)
 
 
-def _by_name(models: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
+def _unique_by_name(models: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
     by_name = dict(models)
     if len(by_name) < len(models):
         raise UsageError("two files or checkpoints are for one model", hint="import one of them")
     return by_name
 
 
-def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
+def _read_objects(path: Path) -> Sequence[Mapping[str, Any]]:
     """Read the objects of a JSON or YAML file; of a List its items."""
-    data = _bytes(path)
+    data = _read_bytes(path)
     try:
         text = data.decode()
-        documents = _objects(text)
+        documents = _parse_documents(text)
     except YAML_ERRORS as error:
         first = str(error).partition("\n")[0]
         raise CheckpointError(f"is neither JSON nor YAML: {first:.200}") from error
@@ -246,7 +256,7 @@ def _documents(path: Path) -> Sequence[Mapping[str, Any]]:
     return objects
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -255,7 +265,7 @@ def _bytes(path: Path) -> bytes:
         ) from error
 
 
-def _objects(text: str) -> list[Any]:
+def _parse_documents(text: str) -> list[Any]:
     # YAML 1.1 reads numbers as Go writes them in JSON, such as 5e-07, as text.
     try:
         return [json.loads(text)]
@@ -263,7 +273,7 @@ def _objects(text: str) -> list[Any]:
         return list(yaml.safe_load_all(text))
 
 
-def _received(row: Sequence[Received | None]) -> str:
+def _import_summary(row: Sequence[Received | None]) -> str:
     """Describe what was imported of each resource."""
     parts = []
     for resource, received in zip(RESOURCES, row, strict=True):
@@ -277,7 +287,9 @@ def _received(row: Sequence[Received | None]) -> str:
     return "; ".join(parts)
 
 
-async def _change(settings: Settings, node: str, change: Change[_T], *, dry_run: bool) -> _T:
+async def _change_checkpoint(
+    settings: Settings, node: str, change: Change[_T], *, dry_run: bool
+) -> _T:
     kafka = settings.kafka
     await require_topics(kafka, (CHECKPOINTS,))
 

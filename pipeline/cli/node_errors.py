@@ -6,7 +6,7 @@ from pipeline.kafka.newest import names_near
 from pipeline.settings import KafkaSettings
 
 
-async def missing_record(
+async def missing_record_error(
     kafka: KafkaSettings,
     node: str,
     record: str,
@@ -16,9 +16,9 @@ async def missing_record(
 
     Its hint is `reason` if the node reports windows, else the names that may be meant.
     """
-    near = await names_near(kafka, node)
-    if node in near:
+    similar = await names_near(kafka, node)
+    if node in similar:
         hint = f"the node reports windows: {reason}"
     else:
-        hint = suggestion(near, "`springtide top` lists the nodes that report windows")
+        hint = suggestion(similar, "`springtide top` lists the nodes that report windows")
     return NotReadyError(f"there is no {record} of node {node!r:.100}", hint=hint)

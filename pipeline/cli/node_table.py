@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.cli.text_table import aligned
+from pipeline.cli.text_table import align_columns
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
 from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.table import Table
@@ -124,7 +124,7 @@ def plain_text(lines: Sequence[NodeLine], *, headers: bool = True) -> str:
     if headers:
         rows.insert(0, [column.header.replace(" ", "-") for column in COLUMNS])
     right = [index for index, column in enumerate(COLUMNS) if not column.is_left_aligned]
-    return "".join(f"{line}\n" for line in aligned(rows, right))
+    return "".join(f"{line}\n" for line in align_columns(rows, right))
 
 
 def _fitting_columns(lines: Sequence[NodeLine], width: int) -> list[int]:

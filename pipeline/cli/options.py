@@ -81,11 +81,11 @@ def global_options(function: FunctionT) -> FunctionT:
     return function
 
 
-def remember_globals(context: click.Context, **given: object) -> dict[str, Any]:
+def store_global_options(context: click.Context, **given: object) -> dict[str, Any]:
     """Store global options, those nearer to the command override others. Return them all."""
-    known: dict[str, Any] = context.find_root().ensure_object(dict)
-    known.update({name: value for name, value in given.items() if value is not None})
-    return known
+    values: dict[str, Any] = context.find_root().ensure_object(dict)
+    values.update({name: value for name, value in given.items() if value is not None})
+    return values
 
 
 def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -94,59 +94,59 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
     The command receives the loaded `Settings` as the argument `settings`. Secrets have no flag,
     because command lines are visible to all users of the machine.
     """
-    described = _expand(keys)
+    descriptions = _select_settings(keys)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(**parameters: Any) -> Any:
             given = {name: parameters.pop(name) for name in _GLOBAL}
-            known = remember_globals(click.get_current_context(), **given)
+            values = store_global_options(click.get_current_context(), **given)
             overrides = {
                 setting.key: value
-                for setting in described
-                if (value := parameters.pop(_parameter(setting.key))) is not None
+                for setting in descriptions
+                if (value := parameters.pop(_parameter_name(setting.key))) is not None
             }
             for name in ("level", "format"):
-                if f"log_{name}" in known:
-                    overrides[f"log.{name}"] = known[f"log_{name}"]
-            settings = load_settings(_settings_file(known), os.environ, overrides)
+                if f"log_{name}" in values:
+                    overrides[f"log.{name}"] = values[f"log_{name}"]
+            settings = load_settings(_settings_file(values), os.environ, overrides)
             configure_logging(settings.log.level, settings.log.format)
             return function(settings=settings, **parameters)
 
         decorated: Callable[..., Any] = global_options(run)
-        for setting in reversed(described):
-            decorated = _option(setting)(decorated)
+        for setting in reversed(descriptions):
+            decorated = _setting_option(setting)(decorated)
         return decorated
 
     return decorate
 
 
-def quiet_client(settings: Settings) -> None:
+def silence_kafka_logs(settings: Settings) -> None:
     """Suppress logs of aiokafka in a command that reads Kafka once; level debug shows them."""
     if settings.log.level != "debug":
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
-def quiet(settings: Settings) -> None:
+def silence_logs(settings: Settings) -> None:
     """Suppress logs in a command that shows a table and reports errors itself; level debug shows
     them."""
     if settings.log.level != "debug":
         logging.getLogger().setLevel(logging.CRITICAL)
 
 
-def _settings_file(known: dict[str, Any]) -> Path | None:
+def _settings_file(values: dict[str, Any]) -> Path | None:
     # Not by click's envvar: the option exists twice, and the one nearer to the command wins.
-    path: Path | None = known.get("config")
+    path: Path | None = values.get("config")
     if path is None and (name := os.environ.get("SPRINGTIDE_CONFIG")):
         path = Path(name)
     return path
 
 
-def _expand(keys: tuple[str, ...]) -> list[SettingDescription]:
+def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
     types = leaf_types()
     selected: dict[str, None] = {}
     for key in keys:
-        matching = list(_matching(key, types))
+        matching = list(_matching_keys(key, types))
         if not matching:
             raise ValueError(f"no setting {key!r}")
         selected.update(dict.fromkeys(matching))
@@ -158,27 +158,29 @@ def _expand(keys: tuple[str, ...]) -> list[SettingDescription]:
     return [setting for setting in describe_settings() if setting.key in selected]
 
 
-def _matching(pattern: str, types: dict[str, Any]) -> Iterator[str]:
+def _matching_keys(pattern: str, types: dict[str, Any]) -> Iterator[str]:
     for key, kind in types.items():
-        whole_section = pattern.endswith(".*") and key.startswith(pattern[:-1])
-        if (key == pattern or whole_section) and not is_secret(kind):
+        in_section = pattern.endswith(".*") and key.startswith(pattern[:-1])
+        if (key == pattern or in_section) and not is_secret(kind):
             yield key
 
 
-def _parameter(key: str) -> str:
+def _parameter_name(key: str) -> str:
     return _PARAMETER + key.replace(".", "__")
 
 
-def _option(setting: SettingDescription) -> Callable[[FunctionT], FunctionT]:
+def _setting_option(setting: SettingDescription) -> Callable[[FunctionT], FunctionT]:
     types = plain_types(leaf_types()[setting.key])
     help = f"{setting.doc}  [{setting.key}, default: {written(setting.default)}]"
     flag = flag_name(setting.key)
     if types[0] is bool:
         negative = f"--no-{flag.removeprefix('--')}"
-        return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
+        return click.option(
+            f"{flag}/{negative}", _parameter_name(setting.key), default=None, help=help
+        )
     # Values stay text: the settings validate them, with the same errors for every source.
     return click.option(
-        flag, _parameter(setting.key), type=str, metavar=_metavar(types[0]), help=help
+        flag, _parameter_name(setting.key), type=str, metavar=_metavar(types[0]), help=help
     )
 
 

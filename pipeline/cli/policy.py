@@ -77,7 +77,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
             "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
             hint="correct it; until then the last valid policy stays in force",
         )
-    resolved = [] if nodes is None else list(_nodes(policies, nodes))
+    resolved = [] if nodes is None else list(_resolve_nodes(policies, nodes))
     warnings = [str(problem) for problem in problems]
     for node in resolved:
         warnings += [f"node {node.record.node}: {problem}" for problem in node.problems]
@@ -87,9 +87,11 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     if not as_json:
         print_lines(_summary(policies, resolved))
     elif nodes is None:
-        click.echo(json.dumps({"cluster": _cluster(policies)}, indent=2))
+        click.echo(json.dumps({"cluster": _cluster_document(policies)}, indent=2))
     else:
-        click.echo(json.dumps({node.record.node: _document(node) for node in resolved}, indent=2))
+        click.echo(
+            json.dumps({node.record.node: _node_document(node) for node in resolved}, indent=2)
+        )
     if refused:
         raise click.exceptions.Exit(_NOT_IN_FORCE)
 
@@ -100,7 +102,7 @@ class _Node(NamedTuple):
     cpu: CpuInfo | None
 
 
-def _nodes(policies: Policies, file: Path) -> Iterator[_Node]:
+def _resolve_nodes(policies: Policies, file: Path) -> Iterator[_Node]:
     """Read the nodes in the file, and resolve the policy for each."""
     objects = read_objects(file, "Node")
     if objects.problems:
@@ -137,37 +139,39 @@ def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
 # -- as JSON
 
 
-def _cluster(policies: Policies) -> dict[str, Any]:
+def _cluster_document(policies: Policies) -> dict[str, Any]:
     """Return the cluster-wide values by key."""
     assert policies.colocation is not None
     assert policies.springtide is not None
     strategy = document(policies.colocation.cluster) | document(policies.springtide.cluster)
-    others = {section.key: document(policy.cluster) for section, policy in _others(policies)}
+    others = {
+        section.key: document(policy.cluster) for section, policy in _other_sections(policies)
+    }
     return {"on": bool(policies.colocation.cluster.enable), "strategy": strategy, **others}
 
 
-def _document(node: _Node) -> dict[str, Any]:
+def _node_document(node: _Node) -> dict[str, Any]:
     """Return everything that is in force for a node, with its custom resources."""
     record = node.record
     return {
         "on": record.overcommit is not None,
         "strategy": _strategy(record),
         "nodeMetric": metric_spec(record),
-        "nodeSLO": _plain(record.slo),
+        "nodeSLO": _decode_raw(record.slo),
         "hostApplications": record.host_apps,
-        "cpuNormalization": {**_plain(record.cpu_normalization), **_ratio(node)},
-        "amplification": {**_plain(record.amplification), **_ratios(record)},
+        "cpuNormalization": {**_decode_raw(record.cpu_normalization), **_normalization_ratio(node)},
+        "amplification": {**_decode_raw(record.amplification), **_amplification_ratios(record)},
     }
 
 
-def _ratio(node: _Node) -> dict[str, Any]:
+def _normalization_ratio(node: _Node) -> dict[str, Any]:
     try:
         return {"annotation": node_ratio(node.record, node.cpu)}
     except InvalidPolicyError as error:
         return {"annotation": None, "why": error.message}
 
 
-def _ratios(record: NodeRecord) -> dict[str, Any]:
+def _amplification_ratios(record: NodeRecord) -> dict[str, Any]:
     try:
         return {"annotation": ratios_text(node_ratios(record) or {})}
     except InvalidPolicyError as error:
@@ -178,23 +182,23 @@ def _strategy(record: NodeRecord) -> dict[str, Any]:
     return {**(record.colocation or {}), **(record.springtide or {})}
 
 
-def _plain(raw: msgspec.Raw) -> dict[str, Any]:
+def _decode_raw(raw: msgspec.Raw) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.json.decode(raw)
     return tree
 
 
 # -- as text
 
-_OTHERS: Final[tuple[Section[Any], ...]] = (
+_OTHER_SECTIONS: Final[tuple[Section[Any], ...]] = (
     *(NORMALIZATION, AMPLIFICATION),
     *(THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS),
 )
 
 
-def _others(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
+def _other_sections(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
     """Pair the sections outside of the strategy with their policies."""
     policies_ = (policies.normalization, policies.amplification, *policies.slo)
-    for section, policy in zip(_OTHERS, policies_, strict=True):
+    for section, policy in zip(_OTHER_SECTIONS, policies_, strict=True):
         assert policy is not None
         yield section, policy
 
@@ -202,44 +206,48 @@ def _others(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
 def _summary(policies: Policies, nodes: Iterable[_Node]) -> Iterator[str]:
     """Describe what differs from the defaults, and for each node from the cluster's values."""
     assert policies.colocation is not None
-    cluster = _cluster(policies)
+    cluster = _cluster_document(policies)
     state = "on" if cluster["on"] else "off"
     count = len(policies.colocation.entries)
     yield f"colocation is {state} for the cluster; {count} entries for selected nodes"
     for name, value in cluster["strategy"].items():
         yield f"  {name:34} {json.dumps(value)}"
-    for section, policy in _others(policies):
-        own = _differences(document(section.defaults), document(policy.cluster))
+    for section, policy in _other_sections(policies):
+        differences = _differences(document(section.defaults), document(policy.cluster))
         entries = f"; {len(policy.entries)} entries for selected nodes" if policy.entries else ""
-        yield f"{section.key}: {own or 'defaults'}{entries}"
-    unselected, _ = with_policy(NodeRecord(node="none"), policies)
+        yield f"{section.key}: {differences or 'defaults'}{entries}"
+    unselected_node, _ = with_policy(NodeRecord(node="none"), policies)
     for node in nodes:
         record = node.record
-        own = _differences(cluster["strategy"], _strategy(record))
+        differences = _differences(cluster["strategy"], _strategy(record))
         state = "on" if record.overcommit else "off"
         others = [
-            f"{title}: {differences}"
+            f"{title}: {changes}"
             for title, default, value in (
-                ("NodeSLO", unselected.slo, record.slo),
-                ("CPU normalization", unselected.cpu_normalization, record.cpu_normalization),
-                ("amplification", unselected.amplification, record.amplification),
+                ("NodeSLO", unselected_node.slo, record.slo),
+                ("CPU normalization", unselected_node.cpu_normalization, record.cpu_normalization),
+                ("amplification", unselected_node.amplification, record.amplification),
             )
-            if (differences := _differences(_plain(default), _plain(value)))
+            if (changes := _differences(_decode_raw(default), _decode_raw(value)))
         ]
-        yield "; ".join([f"node {record.node}: {state}, {own or 'as the cluster'}", *others])
+        yield "; ".join(
+            [f"node {record.node}: {state}, {differences or 'as the cluster'}", *others]
+        )
 
 
-def _differences(default: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """List the values of `own` that differ from `default`, each by its path."""
-    defaults = dict(_values(default))
+def _differences(default: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """List what `values` changes in `default`, each value by its path."""
+    defaults = dict(_leaves(default))
     return ", ".join(
-        f"{path} {json.dumps(value)}" for path, value in _values(own) if defaults.get(path) != value
+        f"{path} {json.dumps(value)}"
+        for path, value in _leaves(values)
+        if defaults.get(path) != value
     )
 
 
-def _values(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _values(value, f"{path}{name}.")
+            yield from _leaves(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value

@@ -75,10 +75,10 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
             click.echo(f"{query.key}\n  {query.text.replace(chr(10), '')}")
     elif once:
         fetched = asyncio.run(fetch_once(settings, SystemClock()))
-        _print(fetched)
+        _print_usage(fetched)
         if not fetched.nodes and not fetched.pods:
             raise ProviderError(
-                f"the last window has no usage of any node or pod: {_reason(fetched)}",
+                f"the last window has no usage of any node or pod: {_empty_reason(fetched)}",
                 hint=source_of(settings.provider.kind).hint,
             )
     elif source_of(settings.provider.kind).publishes:
@@ -133,14 +133,14 @@ async def fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
         return await provider.fetch(window)
 
 
-def _reason(fetched: FetchedUsage) -> str:
+def _empty_reason(fetched: FetchedUsage) -> str:
     if fetched.failed:
         return f"{len(fetched.failed)} queries failed, with the reasons above"
     left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(fetched.left_out.items()))
     return f"left out: {left_out}" if left_out else "every answer was empty"
 
 
-def _print(fetched: FetchedUsage) -> None:
+def _print_usage(fetched: FetchedUsage) -> None:
     write = sys.stdout.buffer.write
     for node in sorted(fetched.nodes):
         write(msgspec.json.encode({"kind": "node", "node": node, **fetched.nodes[node]}) + b"\n")

@@ -12,9 +12,9 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.recommendation_inputs import add_nodes
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.cli.text_table import aligned
+from pipeline.cli.text_table import align_columns
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition_log import open_reader
@@ -39,11 +39,11 @@ _COLUMN_HELP: Final = {
         ("POD-MEDIAN, POD-MAX", "The pods' own peaks: p95 of CPU, p98 of memory."),
     ]
 }
-_NEAR: Final = 3
+_MAX_SIMILAR: Final = 3
 
 
 class OwnerFilter:
-    """Accepts the owners that the argument OWNER names, and collects similar names in `near`.
+    """Accepts the owners that the argument OWNER names, and collects similar names in `similar`.
 
     Raises `UsageError` if the text is not an owner.
     """
@@ -55,15 +55,15 @@ class OwnerFilter:
             raise UsageError(
                 f"{text!r:.100} is not an owner", hint="give Kind/namespace/name or namespace/name"
             )
-        self.near: dict[PodOwner, None] = {}
+        self.similar: dict[PodOwner, None] = {}
 
     def __call__(self, owner: PodOwner) -> bool:
         if owner.namespace != self._namespace:
             return False
         if owner.name == self._name and self._kind in ("", owner.kind.casefold()):
             return True
-        if owner.name.startswith(self._name) and len(self.near) < _NEAR:
-            self.near[owner] = None
+        if owner.name.startswith(self._name) and len(self.similar) < _MAX_SIMILAR:
+            self.similar[owner] = None
         return False
 
 
@@ -99,16 +99,18 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
       springtide recommend shop/db --json | jq '.items[].recommendation'
     """
     selected = None if owner is None else OwnerFilter(owner)
-    quiet_client(settings)
+    silence_kafka_logs(settings)
     workloads = WorkloadSums(model_config(settings))
     failed = asyncio.run(read_models(settings, workloads, selected))
     # With an owner selected, the pods of all others are strangers.
-    _warn(workloads.strangers if selected is None else 0, failed)
+    _print_warnings(workloads.strangers if selected is None else 0, failed)
     recommendations = workloads.recommendations()
     if as_json:
-        click.echo(json.dumps({"items": [document(item) for item in recommendations]}, indent=2))
+        click.echo(
+            json.dumps({"items": [owner_document(item) for item in recommendations]}, indent=2)
+        )
     elif recommendations:
-        print_lines(table(recommendations))
+        print_lines(table_lines(recommendations))
     if not recommendations:
         raise NotReadyError(
             "there are no pods" if owner is None else f"there are no pods of {owner!r:.300}",
@@ -134,7 +136,7 @@ async def read_models(
         )  # fmt: skip
 
 
-def _warn(strangers: int, failed: dict[str, CheckpointError]) -> None:
+def _print_warnings(strangers: int, failed: dict[str, CheckpointError]) -> None:
     """Print to standard error what the recommendations lack."""
     if failed:
         node, error = next(iter(failed.items()))
@@ -149,15 +151,15 @@ def _hint(selected: OwnerFilter | None) -> str:
     if selected is None:
         return "start `springtide watcher`, or set worker.pods_file"
     return suggestion(
-        map(str, selected.near),
+        map(str, selected.similar),
         "give the controller of the pods: the ReplicaSet of a Deployment, the Job of a CronJob",
     )
 
 
-def table(recommendations: Iterable[Recommendation]) -> Iterator[str]:
+def table_lines(recommendations: Iterable[Recommendation]) -> Iterator[str]:
     """Yield two lines per owner, CPU and memory."""
     rows = [row for recommendation in recommendations for row in _rows(recommendation)]
-    return aligned([list(_HEADERS), *rows])
+    return align_columns([list(_HEADERS), *rows])
 
 
 def _rows(recommendation: Recommendation) -> Iterator[list[str]]:
@@ -168,32 +170,32 @@ def _rows(recommendation: Recommendation) -> Iterator[list[str]]:
         yield [
             str(recommendation.owner),
             resource,
-            *(_shown(resource, amount) for amount in amounts),
+            *(_format_amount(resource, amount) for amount in amounts),
             f"{advice.confidence_days:.1f}" if advice.pods else "-",
             f"{advice.pods}/{recommendation.pods}",
             str(advice.samples) if advice.pods else "none",
-            *(_shown(resource, peak) for peak in (advice.peak_median, advice.peak_max)),
+            *(_format_amount(resource, peak) for peak in (advice.peak_median, advice.peak_max)),
         ]
 
 
-def _shown(resource: str, amount: float) -> str:
+def _format_amount(resource: str, amount: float) -> str:
     if math.isnan(amount):
         return "-"
     return _quantity(resource, amount) if resource == "cpu" else f"{math.ceil(amount / 2**20)}Mi"
 
 
-def document(recommendation: Recommendation) -> dict[str, Any]:
+def owner_document(recommendation: Recommendation) -> dict[str, Any]:
     """Return the JSON item of an owner.
 
     `recommendation` has the form of a VerticalPodAutoscaler's status, `koordinator` that of a
     Recommendation of Koordinator. Both are for a pod as a whole.
     """
     by_resource = dict(zip(RESOURCES, (recommendation.cpu, recommendation.memory), strict=True))
-    target = _list({name: advice.target for name, advice in by_resource.items()})
+    target = _resource_list({name: advice.target for name, advice in by_resource.items()})
     vpa = {
         "target": target,
-        "lowerBound": _list({name: advice.lower for name, advice in by_resource.items()}),
-        "upperBound": _list({name: advice.upper for name, advice in by_resource.items()}),
+        "lowerBound": _resource_list({name: advice.lower for name, advice in by_resource.items()}),
+        "upperBound": _resource_list({name: advice.upper for name, advice in by_resource.items()}),
         "uncappedTarget": target,
     }
     return {
@@ -202,13 +204,15 @@ def document(recommendation: Recommendation) -> dict[str, Any]:
         if recommendation.end_ms == NEVER
         else format_time(recommendation.end_ms / 1000),
         "pods": recommendation.pods,
-        "resources": {name: _facts(name, advice) for name, advice in by_resource.items()},
+        "resources": {
+            name: _resource_document(name, advice) for name, advice in by_resource.items()
+        },
         "recommendation": {"containerRecommendations": [vpa] if target else []},
-        "koordinator": _koordinator(recommendation.owner, target),
+        "koordinator": _koordinator_document(recommendation.owner, target),
     }
 
 
-def _facts(resource: str, advice: Advice) -> dict[str, Any]:
+def _resource_document(resource: str, advice: Advice) -> dict[str, Any]:
     peaks = {"median": advice.peak_median, "max": advice.peak_max}
     return {
         "pods_with_samples": advice.pods,
@@ -221,7 +225,7 @@ def _facts(resource: str, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _koordinator(owner: PodOwner, target: dict[str, str]) -> dict[str, Any]:
+def _koordinator_document(owner: PodOwner, target: dict[str, str]) -> dict[str, Any]:
     workload = {"kind": owner.kind, "name": owner.name}
     return {
         "apiVersion": "analysis.koordinator.sh/v1alpha1",
@@ -232,7 +236,7 @@ def _koordinator(owner: PodOwner, target: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _list(amounts: dict[str, float]) -> dict[str, str]:
+def _resource_list(amounts: dict[str, float]) -> dict[str, str]:
     """Return a ResourceList without unknown amounts."""
     return {
         name: _quantity(name, amount) for name, amount in amounts.items() if not math.isnan(amount)

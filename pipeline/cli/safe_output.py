@@ -21,7 +21,7 @@ def print_lines(lines: Iterable[str]) -> None:
     click.echo("\n".join(map(printable, lines)))
 
 
-def suggestion(names: Iterable[str], otherwise: str) -> str:
+def suggestion(names: Iterable[str], default_hint: str) -> str:
     """The hint of an error about an unknown name: the names that may be meant, else `otherwise`."""
-    shown = printable(", ".join(names))
-    return f"did you mean {shown}?" if shown else otherwise
+    names_text = printable(", ".join(names))
+    return f"did you mean {names_text}?" if names_text else default_hint

@@ -143,16 +143,16 @@ def config(
             raise click.UsageError(str(finding))
         click.echo(printable(f"warning: {finding}"), err=True)
     notes = _NOTES + (_OBSERVE_NOTES if mode == "observe" else "")
-    click.echo(_HEAD.format(mode=mode) + "\n".join(_commented(tree)) + "\n" + notes, nl=False)
+    click.echo(_HEAD.format(mode=mode) + "\n".join(_with_comments(tree)) + "\n" + notes, nl=False)
 
 
-def _commented(tree: Mapping[str, Any]) -> Iterator[str]:
+def _with_comments(tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tree as lines of YAML, with comments above their keys."""
     for line in yaml.safe_dump(tree, sort_keys=False).splitlines():
-        plain = line.lstrip(" -")
-        comment = next((text for key, text in _COMMENTS.items() if plain.startswith(key)), "")
+        content = line.lstrip(" -")
+        comment = next((text for key, text in _COMMENTS.items() if content.startswith(key)), "")
         for text in comment.splitlines():
-            yield f"{' ' * (len(line) - len(plain))}# {text}" if text else ""
+            yield f"{' ' * (len(line) - len(content))}# {text}" if text else ""
         yield line
 
 
@@ -273,14 +273,16 @@ def simulated(
     if not all(map(math.isfinite, (wanted, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
     load = Load(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
-    outcomes = [simulate(load, wanted - less, wanted, seed) for less in (0.0, 5.0, 10.0, 15.0)]
+    outcomes = [
+        simulate(load, wanted - reduction, wanted, seed) for reduction in (0.0, 5.0, 10.0, 15.0)
+    ]
     if as_json:
         click.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
     else:
-        print_lines(_table(outcomes))
+        print_lines(_simulation_lines(outcomes))
 
 
-def _figures(outcome: Outcome) -> str:
+def _format_usage(outcome: Outcome) -> str:
     if outcome.average is None or outcome.share_above is None:
         return "too few pods to pack a node"
     share = 100 * outcome.share_above
@@ -289,11 +291,11 @@ def _figures(outcome: Outcome) -> str:
     )
 
 
-def _table(outcomes: list[Outcome]) -> Iterator[str]:
+def _simulation_lines(outcomes: list[Outcome]) -> Iterator[str]:
     above = f"OVER {outcomes[0].wanted_percent:g}%"
     yield f"{'TARGET':>6}  {'NODES':>5}  {'AVERAGE':>7}  {'P95':>6}  {'HIGHEST':>7}  {above:>9}"
     for outcome in outcomes:
-        yield f"{outcome.target_percent:>5g}%  {outcome.packed_nodes:>5}  {_figures(outcome)}"
+        yield f"{outcome.target_percent:>5g}%  {outcome.packed_nodes:>5}  {_format_usage(outcome)}"
     yield "usage of packed nodes in the hour after the last pod"
     first = outcomes[0]
     if first.waiting_pods:

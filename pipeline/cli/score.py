@@ -8,19 +8,19 @@ from typing import Final
 import click
 import msgspec
 
+from pipeline.cli.explain_request import SETTINGS, read_explain_request, request_explanation
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import quiet, settings_options
-from pipeline.cli.placement_question import SETTINGS, explanation, question_from_file
+from pipeline.cli.options import settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.text_table import aligned
+from pipeline.cli.text_table import align_columns
 from pipeline.errors import NotReadyError
 from pipeline.extender.explain_documents import NodeExplanation
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 
-_BEFORE_PLUGINS: Final = ("NODE", "SCORE")
-_AFTER_PLUGINS: Final = ("WINDOW", "VERDICT", "REASON")
+_LEADING_HEADERS: Final = ("NODE", "SCORE")
+_TRAILING_HEADERS: Final = ("WINDOW", "VERDICT", "REASON")
 _COLUMN_HELP: Final = {
     "Columns": [
         ("SCORE", "Weighted mean of the plugins' scores, 0 to 100."),
@@ -68,8 +68,8 @@ def command(
       springtide score -f deployment.yaml --extender http://localhost:8888
       kubectl get pod web-0 -o json | springtide score -f - -o json | jq '.items[0].node'
     """
-    quiet(settings)
-    answer = asyncio.run(explanation(settings, extender, question_from_file(file)))
+    silence_logs(settings)
+    answer = asyncio.run(request_explanation(settings, extender, read_explain_request(file)))
     items = best_first(answer.items)
     if output == "json":
         click.echo(msgspec.json.encode(msgspec.structs.replace(answer, items=tuple(items))))
@@ -93,12 +93,12 @@ def best_first(items: Iterable[NodeExplanation]) -> list[NodeExplanation]:
 
 def score_lines(items: Iterable[NodeExplanation], *, headers: bool = True) -> Iterator[str]:
     """Yield a line per node, with a column for each plugin."""
-    shown = list(items)
-    plugins = list(dict.fromkeys(plugin for item in shown for plugin in item.plugins))
-    rows = [_cells(item, plugins) for item in shown]
+    nodes = list(items)
+    plugins = list(dict.fromkeys(plugin for item in nodes for plugin in item.plugins))
+    rows = [_cells(item, plugins) for item in nodes]
     if headers:
-        rows.insert(0, [*_BEFORE_PLUGINS, *plugins, *_AFTER_PLUGINS])
-    return aligned(rows)
+        rows.insert(0, [*_LEADING_HEADERS, *plugins, *_TRAILING_HEADERS])
+    return align_columns(rows)
 
 
 def _cells(item: NodeExplanation, plugins: Iterable[str]) -> list[str]:

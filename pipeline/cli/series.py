@@ -10,10 +10,10 @@ import msgspec
 
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
-from pipeline.cli.node_errors import missing_record
-from pipeline.cli.options import KAFKA_CLIENT, quiet_client, settings_options
+from pipeline.cli.node_errors import missing_record_error
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.cli.text_table import aligned
+from pipeline.cli.text_table import align_columns
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended
@@ -36,8 +36,8 @@ _PROGRESS_SECONDS: Final = 2.0
 _DEFAULT_SECONDS: Final = 900.0
 # A window is appended when it has ended: earlier if the node's clock is ahead, later if a worker or
 # the network was unavailable.
-_AHEAD_SECONDS: Final = 600.0
-_BEHIND_SECONDS: Final = 3600.0
+_MAX_EARLY_SECONDS: Final = 600.0
+_MAX_LATE_SECONDS: Final = 3600.0
 
 _STATISTICS: Final = ("avg", "p95", "max")
 _COLUMN_HELP: Final = {
@@ -111,7 +111,7 @@ def command(
     since: str | None, until: str | None, output: str,
 ) -> None:  # fmt: skip
     """Print the series."""
-    quiet_client(settings)
+    silence_kafka_logs(settings)
     requested = time_range(last, since, until, SystemClock().now())
     series = asyncio.run(_read(settings.kafka, node, _selected_pod(pod, pod_uid), requested))
     if output == "json":
@@ -166,19 +166,19 @@ async def _read(
     finally:
         await cancel_tasks(progress)
     if not windows:
-        range_ = f"from {format_time(requested.first)} to {format_time(requested.last)}"
-        raise await missing_record(
-            kafka, node, "window", f"none ended {range_}, or retention has removed them"
+        bounds = f"from {format_time(requested.first)} to {format_time(requested.last)}"
+        raise await missing_record_error(
+            kafka, node, "window", f"none ended {bounds}, or retention has removed them"
         )
     series = usage_series(node, pod, windows)
     if pod is not None and not series.items:
-        raise _unknown_pod(node, pod, sorted(names))
+        raise _unknown_pod_error(node, pod, sorted(names))
     return series
 
 
 async def _windows(kafka: KafkaSettings, node: str, requested: TimeRange) -> AsyncIterator[Window]:
     undecodable = 0
-    begin, end = requested.first - _AHEAD_SECONDS, requested.last + _BEHIND_SECONDS
+    begin, end = requested.first - _MAX_EARLY_SECONDS, requested.last + _MAX_LATE_SECONDS
     async for value in appended(kafka, WINDOWS, node, begin, end):
         try:
             window = decode_window(value or b"")
@@ -198,18 +198,18 @@ async def _print_progress(node: str, windows: list[WindowPoints]) -> None:
         click.echo(f"reading windows of {printable(node)}: {len(windows)} so far", err=True)
 
 
-def _unknown_pod(node: str, pod: PodSelector, names: list[str]) -> UsageError:
-    near = difflib.get_close_matches(str(pod), names, n=3)
+def _unknown_pod_error(node: str, pod: PodSelector, names: list[str]) -> UsageError:
+    similar = difflib.get_close_matches(str(pod), names, n=3)
     if names:
-        otherwise = f"the node has {len(names)} pods, such as {printable(', '.join(names[:3]))}"
+        default_hint = f"the node has {len(names)} pods, such as {printable(', '.join(names[:3]))}"
     else:
-        otherwise = (
+        default_hint = (
             "no pod of the node has a name: start `springtide watcher`, set worker.pods_file, or "
             "give --pod-uid"
         )
     return UsageError(
         f"no window of node {node!r:.100} in the range has pod {str(pod)!r:.300}",
-        hint=suggestion(near, otherwise),
+        hint=suggestion(similar, default_hint),
     )
 
 
@@ -217,16 +217,16 @@ def series_lines(series: UsageSeries) -> Iterator[str]:
     """Yield a line per window, then the statistics over all of them."""
     rows = [list(_HEADERS)]
     for item in series.items:
-        cpu = [_amount(item.cpu_cores[name], 1.0, 3) for name in _STATISTICS]
-        memory = [_amount(item.memory_bytes[name], 2.0**20, 1) for name in _STATISTICS]
-        rows.append([item.end, *cpu, *memory, _amount(item.coverage, 0.01, 0) + "%"])
-    yield from aligned(rows, right=range(1, len(_HEADERS)))
+        cpu = [_format_amount(item.cpu_cores[name], 1.0, 3) for name in _STATISTICS]
+        memory = [_format_amount(item.memory_bytes[name], 2.0**20, 1) for name in _STATISTICS]
+        rows.append([item.end, *cpu, *memory, _format_amount(item.coverage, 0.01, 0) + "%"])
+    yield from align_columns(rows, right=range(1, len(_HEADERS)))
     yield ""
     units = (("cpu_cores", "CPU, cores", 1.0, 3), ("memory_bytes", "memory, MiB", 2.0**20, 1))
     for name, title, unit, digits in units:
         statistics = series.statistics[name]
         parts = [
-            f"{part} {_amount(getattr(statistics, part), unit, digits)}"
+            f"{part} {_format_amount(getattr(statistics, part), unit, digits)}"
             for part in ("avg", "p50", "p90", "p95", "p99", "max")
         ]
         yield f"{title}: {', '.join(parts)} of {statistics.points} windows"
@@ -237,5 +237,5 @@ def series_lines(series: UsageSeries) -> Iterator[str]:
         yield f"windows missing in between: {series.missing_windows}"
 
 
-def _amount(value: float | None, unit: float, digits: int) -> str:
+def _format_amount(value: float | None, unit: float, digits: int) -> str:
     return "-" if value is None else f"{value / unit:.{digits}f}"

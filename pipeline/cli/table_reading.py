@@ -26,7 +26,7 @@ async def read_table(
     table: Table,
     topics: Sequence[Topic] = NODE_TOPICS,
     *,
-    patient: bool = False,
+    waits_for_broker: bool = False,
 ) -> AsyncIterator[Feed]:
     """Fill `table` from the topics, and keep it up to date until the context ends.
 
@@ -42,7 +42,7 @@ async def read_table(
     )
     task = asyncio.create_task(feed.run())
     try:
-        await _caught_up(feed, patient=patient)
+        await _wait_caught_up(feed, waits_for_broker=waits_for_broker)
         yield feed
     finally:
         await cancel_tasks(task)
@@ -50,25 +50,25 @@ async def read_table(
             task.result()  # a feed that was not cancelled has ended with an error
 
 
-async def _caught_up(feed: Feed, *, patient: bool) -> None:
-    began = time.monotonic()
+async def _wait_caught_up(feed: Feed, *, waits_for_broker: bool) -> None:
+    start = time.monotonic()
     while not feed.state.caught_up:
         caught_up = asyncio.create_task(feed.wait_caught_up())
         failure = asyncio.create_task(feed.wait_failure())
-        waits = {caught_up} if patient else {caught_up, failure}
+        awaited = {caught_up} if waits_for_broker else {caught_up, failure}
         done, _ = await asyncio.wait(
-            waits, timeout=_PROGRESS_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            awaited, timeout=_PROGRESS_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
         for task in (caught_up, failure):
             task.cancel()
         if failure in done:
-            raise _as_error(failure.result())
+            raise _reading_error(failure.result())
         if not done:
-            waited = time.monotonic() - began
-            click.echo(f"reading node states ({feed.state.message}, {waited:.0f} s)", err=True)
+            seconds = time.monotonic() - start
+            click.echo(f"reading node states ({feed.state.message}, {seconds:.0f} s)", err=True)
 
 
-def _as_error(failure: KafkaError) -> SpringtideError:
+def _reading_error(failure: KafkaError) -> SpringtideError:
     if isinstance(failure, TopicDriftError):
         return NotReadyError(
             f"there are no node states: {failure.message}",

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
     """Yield a line per row, each column as wide as its widest cell.
 
     Columns whose index is in `right` are aligned to the right. All rows have the same length.

@@ -15,7 +15,7 @@ from rich.text import Text
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
-from pipeline.cli.options import KAFKA_CLIENT, quiet, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
 from pipeline.clock import SystemClock
@@ -82,19 +82,19 @@ def command(
       springtide top -o json | jq '.items[] | select(.stale) | .node'
       springtide top --extender http://localhost:8888
     """
-    quiet(settings)
+    silence_logs(settings)
     view = View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
     source = (
-        _from_extender(extender)
+        _read_extender(extender)
         if extender
-        else _from_kafka(settings, patient=watch, pods=with_limits)
+        else _read_kafka(settings, waits_for_broker=watch, pods=with_limits)
     )
     if not watch:
-        asyncio.run(_once(source, view))
+        asyncio.run(_show_once(source, view))
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the screen is not restored
     with suppress(KeyboardInterrupt):
-        asyncio.run(_live(source, view))
+        asyncio.run(_show_live(source, view))
 
 
 class TableReading(NamedTuple):
@@ -103,7 +103,7 @@ class TableReading(NamedTuple):
 
     table: Table
     facts: NodeFacts = NO_FACTS
-    trouble: str = ""
+    feed_problem: str = ""
 
 
 Source = AsyncGenerator[TableReading, None]
@@ -136,7 +136,7 @@ class View(NamedTuple):
             click.echo(plain_text(self.lines(reading, now), headers=self.headers), nl=False)
 
 
-async def _once(source: Source, view: View) -> None:
+async def _show_once(source: Source, view: View) -> None:
     now = SystemClock().now()
     async for reading in source:
         table = reading.table
@@ -157,7 +157,7 @@ async def _once(source: Source, view: View) -> None:
     await source.aclose()
 
 
-async def _live(source: Source, view: View) -> None:
+async def _show_live(source: Source, view: View) -> None:
     console, clock = Console(), SystemClock()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(source.aclose)
@@ -172,14 +172,14 @@ async def _live(source: Source, view: View) -> None:
                     view.lines(reading, clock.now()), headers=view.headers,
                     width=console.width, height=console.height,
                 )  # fmt: skip
-                live.update(Group(table, Text(reading.trouble, "yellow")), refresh=True)
+                live.update(Group(table, Text(reading.feed_problem, "yellow")), refresh=True)
             await clock.sleep(REFRESH_SECONDS)
 
 
-async def _from_kafka(settings: Settings, *, patient: bool, pods: bool) -> Source:
+async def _read_kafka(settings: Settings, *, waits_for_broker: bool, pods: bool) -> Source:
     """Yield the table of the topics again and again; a patient reader waits for the broker."""
     topics = (*NODE_TOPICS, PODS) if pods else NODE_TOPICS
-    async with read_table(settings, Table(), topics, patient=patient) as feed:
+    async with read_table(settings, Table(), topics, waits_for_broker=waits_for_broker) as feed:
         while True:
             table, names = feed.table, tuple(feed.table)
             yield TableReading(
@@ -196,7 +196,7 @@ class NodeStateList(msgspec.Struct):
     without_state: list[str] = []
 
 
-async def _from_extender(extender: ExtenderClient) -> Source:
+async def _read_extender(extender: ExtenderClient) -> Source:
     """Request the nodes from an extender again and again, and yield them as a table."""
     async with extender.session() as session:
         while True:

@@ -135,7 +135,7 @@ NO_DATA: Final = Flag(
 )
 
 
-def _flags(row: NodeRow) -> str:
+def _flags_text(row: NodeRow) -> str:
     return NO_DATA.text(row) or ",".join(text for flag in FLAGS if (text := flag.text(row)))
 
 
@@ -146,7 +146,7 @@ def _usage_style(percent: float) -> str:
     return "red" if percent >= 90 else "yellow" if percent >= 65 else ""
 
 
-def _peak(amount: str, percent: str) -> Callable[[NodeRow], tuple[float, float]]:
+def _peak_value(amount: str, percent: str) -> Callable[[NodeRow], tuple[float, float]]:
     return lambda row: (row.values[amount], row.values[percent])
 
 
@@ -220,7 +220,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         header="PEAK CPU",
         help="Predicted peak of CPU usage, and its percent of allocatable. `--sort peak` sorts by "
         "the higher percent of CPU and memory.",
-        value=_peak("peak_cpu_cores", "peak_cpu_percent"),
+        value=_peak_value("peak_cpu_cores", "peak_cpu_percent"),
         format=_format_peak(format_cores),
         style="cyan",
         rank=1,
@@ -229,7 +229,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="PEAK MEM",
         help="Predicted peak of memory usage, and its percent of allocatable.",
-        value=_peak("peak_memory_bytes", "peak_memory_percent"),
+        value=_peak_value("peak_memory_bytes", "peak_memory_percent"),
         format=_format_peak(format_bytes),
         style="cyan",
         rank=1,
@@ -282,7 +282,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="FLAGS",
         help="Conditions of the node, listed below.",
-        value=_flags,
+        value=_flags_text,
         format=str,
         style="yellow",
         is_left_aligned=True,

@@ -58,7 +58,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
     if not changes:
         click.echo("nothing to do" if dry_run else "nothing to do: all topics are as declared")
     remaining = [drift for drift in asyncio.run(check_topics(settings.kafka)) if not drift.mendable]
-    _end_with_drift(remaining)
+    _report_drift(remaining)
 
 
 @command.command(
@@ -77,16 +77,14 @@ def check(settings: Settings, as_json: bool) -> None:
     """
     drift = asyncio.run(check_topics(settings.kafka))
     if as_json:
-        shown = [
-            {**asdict(item), "mendable": item.mendable, "message": str(item)} for item in drift
-        ]
-        click.echo(json.dumps({"topics": len(TOPICS), "drift": shown}, indent=2))
+        rows = [{**asdict(item), "mendable": item.mendable, "message": str(item)} for item in drift]
+        click.echo(json.dumps({"topics": len(TOPICS), "drift": rows}, indent=2))
         if drift:
             click.get_current_context().exit(TopicDriftError.exit_code)
     elif not drift:
         click.echo(f"{len(TOPICS)} topics are as declared")
     else:
-        _end_with_drift(drift)
+        _report_drift(drift)
 
 
 @command.command(
@@ -98,7 +96,7 @@ def table() -> None:
     click.echo(markdown_table(), nl=False)
 
 
-def _end_with_drift(drift: list[Drift]) -> None:
+def _report_drift(drift: list[Drift]) -> None:
     if not drift:
         return
     for item in drift:

@@ -9,10 +9,10 @@ from typing import Final
 import click
 import msgspec
 
+from pipeline.cli.explain_request import SETTINGS, read_explain_request, request_explanation
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import quiet, settings_options
-from pipeline.cli.placement_question import SETTINGS, explanation, question_from_file
+from pipeline.cli.options import settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, suggestion
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
@@ -64,15 +64,17 @@ def command(
       springtide why-not -f pod.yaml node-1
       springtide why-not web-0 node-1 --extender http://localhost:8888 --json | jq .items
     """
-    quiet(settings)
+    silence_logs(settings)
     if len(names) != (1 if file else 2):
         raise UsageError(
             f"{len(names)} names are given", hint="write `why-not POD NODE`, or `-f FILE NODE`"
         )
     node = names[-1]
-    question = question_from_file(file) if file else asyncio.run(_on_topic(settings, names[0]))
-    answer = asyncio.run(explanation(settings, extender, question))
-    item = _item_of(answer, node)
+    request = (
+        read_explain_request(file) if file else asyncio.run(_request_from_topic(settings, names[0]))
+    )
+    answer = asyncio.run(request_explanation(settings, extender, request))
+    item = _find_node(answer, node)
     if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.replace(answer, items=(item,))))
     else:
@@ -81,19 +83,19 @@ def command(
         raise click.exceptions.Exit(_REFUSED)
 
 
-async def _on_topic(settings: Settings, pod: str) -> bytes:
+async def _request_from_topic(settings: Settings, pod: str) -> bytes:
     await require_topics(settings.kafka, (PODS,))
     return await pod_on_topic(settings.kafka, pod)
 
 
-def _item_of(answer: Explanation, node: str) -> NodeExplanation:
+def _find_node(answer: Explanation, node: str) -> NodeExplanation:
     for item in answer.items:
         if item.node == node:
             return item
-    near = difflib.get_close_matches(node, [item.node for item in answer.items], n=3)
+    similar = difflib.get_close_matches(node, [item.node for item in answer.items], n=3)
     raise UsageError(
         f"node {node!r:.300} is not known",
-        hint=suggestion(near, "`springtide top` lists the nodes"),
+        hint=suggestion(similar, "`springtide top` lists the nodes"),
     )
 
 
@@ -102,8 +104,8 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
     pod, node = answer.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
-        helps = "may help" if item.curable else "would not help"
-        yield f"  kube-scheduler's preemption {helps}"
+        effect = "may help" if item.curable else "would not help"
+        yield f"  kube-scheduler's preemption {effect}"
     elif item.verdict == "exempt":
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"
     elif item.verdict == "unknown":

@@ -64,7 +64,7 @@ def _run(settings: Settings) -> NoReturn:
     Raises `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics.
     """
     asyncio.run(require_topics(settings.kafka))
-    data_dir = _data_dir(settings)
+    data_dir = _make_data_dir(settings)
     serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     # A worker's state is large and has no cycles. Python's default collections of it took a
     # thirtieth of the time of a worker with a backlog.
@@ -81,8 +81,8 @@ def _supervise(settings: Settings) -> int:
             *sys.argv[1:],
             *("--supervised", "--no-supervise", "--instance-id", worker.instance_id or member),
         ]
-        pauses = (worker.restart_backoff_min_seconds, worker.restart_backoff_max_seconds)
-        return Supervisor(argv, *pauses).run()
+        backoff = (worker.restart_backoff_min_seconds, worker.restart_backoff_max_seconds)
+        return Supervisor(argv, *backoff).run()
 
 
 def _base_dir(settings: Settings) -> Path:
@@ -104,7 +104,7 @@ def _base_dir(settings: Settings) -> Path:
     return folder
 
 
-def _data_dir(settings: Settings) -> Path:
+def _make_data_dir(settings: Settings) -> Path:
     # Two workers on one machine must not share Faust's directory.
     member = settings.worker.instance_id or str(os.getpid())
     data_dir = _base_dir(settings) / f"{settings.worker.id}-{member}"

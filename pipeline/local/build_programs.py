@@ -40,15 +40,15 @@ PROGRAMS: Final = (*_KUBERNETES, "kwok")
 _FILES: Final = ("main.go", "go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum")
 _PROMETHEUS_FILES: Final = ("go.mod", "go.sum")
 _BUILD: Final = ("build", "-trimpath", "-mod=readonly")
-_SCRATCH: Final = "building-"
-_STRIP: Final = "-s -w"
-_QUIET_SECONDS: Final = 15.0
+_SCRATCH_PREFIX: Final = "building-"
+_STRIP_FLAGS: Final = "-s -w"
+_PROGRESS_SECONDS: Final = 15.0
 _TAIL_LINES: Final = 15
 
 
 def are_programs_built(sources: Path = SOURCES) -> bool:
     """Whether `ensure_programs` has nothing to build."""
-    folder = _folder(sources)
+    folder = _cache_folder(sources)
     return all((folder / name).exists() for name in PROGRAMS)
 
 
@@ -69,7 +69,7 @@ def ensure_programs(
     }
     missing = [name for name in PROGRAMS if name not in paths]
     if missing:
-        folder = _folder(sources)
+        folder = _cache_folder(sources)
         if not all((folder / name).exists() for name in missing):
             _build(sources, folder, report or print_to_stderr)
         paths |= {name: folder / name for name in missing}
@@ -81,17 +81,17 @@ def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, report: Report | No
 
     Raises `ControlPlaneBuildError` if the build fails.
     """
-    folder = _folder(sources, _PROMETHEUS_FILES, "prometheus")
+    folder = _cache_folder(sources, _PROMETHEUS_FILES, "prometheus")
     program = folder / "prometheus"
     if not program.exists():
         report = report or print_to_stderr
         go = find_go()
-        with _turn_to_build(folder, report, "Prometheus") as scratch:
+        with _locked_build_folder(folder, report, "Prometheus") as scratch:
             _build_prometheus(go, sources, folder, scratch, report)
     return program
 
 
-def _folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlplane") -> Path:
+def _cache_folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlplane") -> Path:
     digest = hashlib.sha256()
     try:
         for file in files:
@@ -107,21 +107,21 @@ def _folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlpl
 
 def _build(sources: Path, folder: Path, report: Report) -> None:
     go = find_go()
-    with _turn_to_build(folder, report, "the control plane") as scratch:
+    with _locked_build_folder(folder, report, "the control plane") as scratch:
         _build_kubernetes(go, sources, folder, scratch, report)
         _build_kwok(go, sources, folder, scratch, report)
 
 
 @contextmanager
-def _turn_to_build(folder: Path, report: Report, what: str) -> Iterator[Path]:
+def _locked_build_folder(folder: Path, report: Report, what: str) -> Iterator[Path]:
     """Lock the directory for a build, and yield a scratch directory in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             file_lock(folder / "lock", report, f"waiting for another process that builds {what}"),
-            tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch,
+            tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=folder) as scratch,
         ):
-            for leftover in folder.glob(f"{_SCRATCH}*"):
+            for leftover in folder.glob(f"{_SCRATCH_PREFIX}*"):
                 if leftover != Path(scratch):
                     shutil.rmtree(leftover, ignore_errors=True)
             yield Path(scratch)
@@ -136,12 +136,12 @@ def _build_prometheus(go: Go, sources: Path, folder: Path, scratch: Path, report
     # The previous holder of the lock may have built it.
     if (folder / "prometheus").exists():
         return
-    version = _version_in(sources / "go.mod", "github.com/prometheus/prometheus")
+    version = _required_version(sources / "go.mod", "github.com/prometheus/prometheus")
     report(f"building Prometheus {version} with Go {go.version}; takes three minutes on two cores")
     package = "github.com/prometheus/prometheus/cmd/prometheus"
     binary = scratch / "prometheus"
     # Without service discovery, and so without the clients of two dozen clouds.
-    flags = ["-tags", "remove_all_sd", "-ldflags", _STRIP]
+    flags = ["-tags", "remove_all_sd", "-ldflags", _STRIP_FLAGS]
     _run(go, [*flags, "-o", str(binary), package], sources, report)
     binary.replace(folder / "prometheus")
 
@@ -150,11 +150,14 @@ def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report
     # The previous holder of the lock may have built it.
     if all((folder / name).exists() for name in _KUBERNETES):
         return
-    version = _version_in(sources / "go.mod", "k8s.io/kubernetes")
+    version = _required_version(sources / "go.mod", "k8s.io/kubernetes")
     major, minor, _ = version.removeprefix("v").split(".")
-    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    version_fields = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     # Clients read the version of Kubernetes from these variables.
-    flags = [_STRIP, *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamps.items())]
+    flags = [
+        _STRIP_FLAGS,
+        *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in version_fields.items()),
+    ]
     report(f"building Kubernetes {version} with Go {go.version}; takes five minutes on two cores")
     binary = scratch / "kubernetes"
     _run(go, ["-ldflags", " ".join(flags), "-o", str(binary), "."], sources, report)
@@ -168,15 +171,15 @@ def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report
 def _build_kwok(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
     if (folder / "kwok").exists():
         return
-    version = _version_in(sources / "kwok" / "go.mod", "sigs.k8s.io/kwok")
+    version = _required_version(sources / "kwok" / "go.mod", "sigs.k8s.io/kwok")
     report(f"building KWOK {version}, which simulates kubelets; takes another minute")
     package = "sigs.k8s.io/kwok/cmd/kwok"
     binary = scratch / "kwok"
-    _run(go, ["-ldflags", _STRIP, "-o", str(binary), package], sources / "kwok", report)
+    _run(go, ["-ldflags", _STRIP_FLAGS, "-o", str(binary), package], sources / "kwok", report)
     binary.replace(folder / "kwok")
 
 
-def _version_in(file: Path, module: str) -> str:
+def _required_version(file: Path, module: str) -> str:
     match = re.search(rf"{re.escape(module)} (v\S+)", file.read_text(encoding="utf-8"))
     if match is None:
         raise ControlPlaneBuildError(f"{file} does not require {module}")
@@ -192,7 +195,7 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, report: Report) -> None
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
     }
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(
             [str(go.path), *_BUILD, *arguments],
@@ -204,10 +207,10 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, report: Report) -> None
             try:
                 while True:
                     try:
-                        code = build.wait(_QUIET_SECONDS)
+                        code = build.wait(_PROGRESS_SECONDS)
                         break
                     except subprocess.TimeoutExpired:
-                        report(f"  building for {time.monotonic() - began:.0f} s")
+                        report(f"  building for {time.monotonic() - start:.0f} s")
             except BaseException:
                 build.kill()
                 raise
@@ -221,7 +224,7 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, report: Report) -> None
                 hint="connect to the network to download modules, or set GOPROXY to a reachable "
                 "proxy, or KUBEBUILDER_ASSETS to a directory with " + ", ".join(PROGRAMS),
             )
-    report(f"built in {time.monotonic() - began:.0f} s")
+    report(f"built in {time.monotonic() - start:.0f} s")
 
 
 def main() -> None:

@@ -12,10 +12,10 @@ Report = Callable[[str], None]
 
 def cache_root() -> Path:
     """Return the directory for everything that can be downloaded or built again."""
-    return xdg("XDG_CACHE_HOME", ".cache") / "springtide"
+    return xdg_directory("XDG_CACHE_HOME", ".cache") / "springtide"
 
 
-def xdg(variable: str, below_home: str) -> Path:
+def xdg_directory(variable: str, below_home: str) -> Path:
     """Return the XDG base directory of this variable."""
     # The specification ignores relative paths.
     base = Path(os.environ.get(variable, ""))

@@ -33,11 +33,11 @@ from pipeline.local.port_probe import HOST, free_port
 ADMIN: Final = "springtide-admin"
 
 _ATTEMPTS: Final = 5
-_PORT_LOST: Final = "address already in use"
+_PORT_IN_USE: Final = "address already in use"
 _TAIL_LINES: Final = 15
 _REQUEST_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 40
-_PATIENCE_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 class Part:
@@ -136,7 +136,7 @@ class ControlPlane:
                 self.wait_ready(deadline)
                 break
             except ControlPlaneError as error:
-                if attempt == _ATTEMPTS or _PORT_LOST not in error.message:
+                if attempt == _ATTEMPTS or _PORT_IN_USE not in error.message:
                     raise
                 for name in ("kube-apiserver", "etcd"):
                     self.parts[name].kill()
@@ -209,13 +209,13 @@ class ControlPlane:
         argv = [str(self._programs["kubectl"]), f"--kubeconfig={user or self.kubeconfig()}"]
         # Otherwise it caches discovery in the user's home.
         argv += [f"--cache-dir={self.folder / 'kubectl'}"]
-        ran = subprocess.run(
+        completed = subprocess.run(
             [*argv, *arguments], input=given, capture_output=True, text=True, cwd=self.folder,
             check=False,
         )  # fmt: skip
-        if ran.returncode != 0:
-            raise ControlPlaneError(f"kubectl {' '.join(arguments)}: {ran.stderr.strip()}")
-        return ran.stdout
+        if completed.returncode != 0:
+            raise ControlPlaneError(f"kubectl {' '.join(arguments)}: {completed.stderr.strip()}")
+        return completed.stdout
 
     def _prepare(self) -> None:
         """Set the arguments of all parts, with free ports."""
@@ -291,7 +291,7 @@ class ControlPlane:
                     raise part.error("ended")
             if time.monotonic() > deadline:
                 raise self.api.error(f"did not answer {path} with 200 in time")
-            time.sleep(_PATIENCE_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _answers(self, path: str) -> bool:
         admin = self._users[ADMIN, ("system:masters",)]

@@ -22,17 +22,17 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import demo_queries
 from pipeline.local import simulated_fleet_process as fleet_process
-from pipeline.local.demo_screen import Placement, PodReport, Screen, pod_reports, summary_of
-from pipeline.local.demo_stage import (
+from pipeline.local.demo_screen import Placement, PodReport, Screen, pod_reports, summarize
+from pipeline.local.demo_settings import (
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
     demo_home,
-    own_node_name,
+    local_node_name,
     settings_document,
 )
 from pipeline.local.demo_workload import (
     PODS,
-    Joiner,
+    CgroupJoiner,
     Workload,
     node_object,
     pod_object,
@@ -50,9 +50,9 @@ UNKNOWN_NODE: Final = "an-unknown-node"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST_NODE_SECONDS = 90.0
-_ASK_EVERY_SECONDS = 60.0
-_ASK_AT_LAST_SECONDS = 60.0
-_WINDOWS_BEFORE_ASKING = 3
+_ASK_PERIOD_SECONDS = 60.0
+_ASK_DEADLINE_SECONDS = 60.0
+_MIN_WINDOWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ def run_demo(options: DemoOptions, screen: Screen, clock: Clock | None = None) -
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP as Ctrl-C."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
@@ -108,11 +108,11 @@ class Demo:
         self.screen = screen
         self.clock = clock
         self.home = home
-        self.node = own_node_name()
+        self.node = local_node_name()
         self.settings_file = home / "settings.yaml"
         self.url = f"http://{HOST}:{free_port()}"
-        self.workload = _workload(home.name, screen)
-        written = settings_document(
+        self.workload = _create_workload(home.name, screen)
+        document = settings_document(
             kafka.bootstrap_servers,
             home,
             self.node,
@@ -120,10 +120,10 @@ class Demo:
             cgroup_parent=home.name if self.workload else "",
             fleet=options.fleet > 0,
         )
-        self.settings_file.write_text(yaml.safe_dump(written, sort_keys=False))
+        self.settings_file.write_text(yaml.safe_dump(document, sort_keys=False))
         self.settings: Settings = load_settings(self.settings_file, {}, {})
         self.roles: list[Role] = []
-        self.began = clock.monotonic()
+        self.started = clock.monotonic()
         self.first_shown: float | None = None
         self.first_asked: float | None = None
 
@@ -139,20 +139,20 @@ class Demo:
             prefix=self.settings.kafka.topic_prefix,
             clock=self.clock,
         )
-        feeding: asyncio.Task[None] | None = None
+        feed_task: asyncio.Task[None] | None = None
         try:
             self._start_workload()
             await apply_topics(self.settings.kafka)
             self.screen.print(f"created {len(TOPICS)} topics with {self.settings.kafka.partitions} "
                             "partitions each")  # fmt: skip
             self._start_roles()
-            feeding = asyncio.create_task(feed.run())
+            feed_task = asyncio.create_task(feed.run())
             await self._watch(table, stop)
-            await self._end(table)
+            await self._finish(table)
         finally:
             self.screen.print("stopping ...")
-            if feeding is not None:
-                await cancel_tasks(feeding)
+            if feed_task is not None:
+                await cancel_tasks(feed_task)
             await asyncio.to_thread(stop_all, self.roles)
             if self.workload is not None:
                 self.workload.close()
@@ -172,9 +172,9 @@ class Demo:
             (self.home / f"{name}.json").write_text(json.dumps(document, indent=1))
 
     def _start_roles(self) -> None:
-        joiner = Joiner()
+        joiner = CgroupJoiner()
         if self.workload is not None:
-            joiner = self.workload.measuring_joiner(f"{self.home.name}/{ROLES_CGROUP}")
+            joiner = self.workload.unweighted_joiner(f"{self.home.name}/{ROLES_CGROUP}")
         command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)
@@ -189,20 +189,24 @@ class Demo:
         names = ", ".join(role.log.name for role in self.roles)
         self.screen.print(f"logs in {self.home}: {names}")
 
-    def _start_role(self, name: str, argv: list[str], joiner: Joiner) -> None:
+    def _start_role(self, name: str, argv: list[str], joiner: CgroupJoiner) -> None:
         self.roles.append(Role(name, argv, self.home / f"{name}.log", joiner))
 
     async def _watch(self, table: Table, stop: asyncio.Event) -> None:
-        asked_at: float | None = None
-        while not stop.is_set() and not self._is_over():
+        last_asked: float | None = None
+        while not stop.is_set() and not self._has_ended():
             self._check()
             now = self.clock.monotonic()
             if self.first_shown is None:
                 self._await_first_node(table, now)
             self.screen.show_nodes(table, self.clock.now(), self._status(table))
-            is_due = asked_at is None or now - asked_at > _ASK_EVERY_SECONDS
-            if is_due and self._may_ask(table, now) and await demo_queries.is_ready(self.url):
-                asked_at = now
+            is_due = last_asked is None or now - last_asked > _ASK_PERIOD_SECONDS
+            if (
+                is_due
+                and self._is_ready_to_ask(table, now)
+                and await demo_queries.is_ready(self.url)
+            ):
+                last_asked = now
                 self.first_asked = self.first_asked or now
                 self.screen.show_placement(await self._ask(table))
             with suppress(TimeoutError):
@@ -219,9 +223,9 @@ class Demo:
                 hint="check with `dmesg` whether the kernel killed it for lack of memory",
             )
 
-    def _is_over(self) -> bool:
-        left = self._seconds_left()
-        return left is not None and left <= 0
+    def _has_ended(self) -> bool:
+        seconds_left = self._seconds_left()
+        return seconds_left is not None and seconds_left <= 0
 
     def _seconds_left(self) -> float | None:
         if self.options.seconds is None or self.first_asked is None:
@@ -231,8 +235,8 @@ class Demo:
     def _await_first_node(self, table: Table, now: float) -> None:
         if _is_known(table, self.node):
             self.first_shown = now
-            self.screen.print(f"first window of {self.node} after {now - self.began:.0f} s")
-        elif now - self.began > _FIRST_NODE_SECONDS:
+            self.screen.print(f"first window of {self.node} after {now - self.started:.0f} s")
+        elif now - self.started > _FIRST_NODE_SECONDS:
             logs = "\n".join(f"{role.name}:\n{role.tail()}" for role in self.roles)
             raise DemoError(
                 f"no window of {self.node} arrived within {_FIRST_NODE_SECONDS:.0f} s; "
@@ -240,18 +244,18 @@ class Demo:
                 hint="check this machine with `springtide doctor`, and whether it is overloaded",
             )
 
-    def _may_ask(self, table: Table, now: float) -> bool:
+    def _is_ready_to_ask(self, table: Table, now: float) -> bool:
         """Whether the node has peaks, and the fleet has reached the present."""
         state = table.snapshot(self.node).state
         if self.first_shown is None or state is None:
             return False
-        if now - self.first_shown > _ASK_AT_LAST_SECONDS:
+        if now - self.first_shown > _ASK_DEADLINE_SECONDS:
             return True
-        knows = state.node_known and state.unknown_pods == 0
-        fed = state.counters.applied >= _WINDOWS_BEFORE_ASKING
-        return knows and fed and len(self._fleet_now(table)) == self.options.fleet
+        pods_known = state.node_known and state.unknown_pods == 0
+        has_windows = state.counters.applied >= _MIN_WINDOWS
+        return pods_known and has_windows and len(self._current_fleet(table)) == self.options.fleet
 
-    def _fleet_now(self, table: Table) -> list[str]:
+    def _current_fleet(self, table: Table) -> list[str]:
         now = self.clock.now()
         ages = table.ages(table.lookup(list(table)), now)
         return [
@@ -261,16 +265,15 @@ class Demo:
         ]
 
     def _status(self, table: Table) -> str:
-        running = f"running {self.clock.monotonic() - self.began:.0f} s"
+        running = f"running {self.clock.monotonic() - self.started:.0f} s"
         if self.first_shown is None:
             return f"{running}; waiting for the first window"
         parts = [running]
-        if (left := self._seconds_left()) is not None:
-            parts.append(f"{max(0.0, left):.0f} s to go")
+        if (seconds_left := self._seconds_left()) is not None:
+            parts.append(f"{max(0.0, seconds_left):.0f} s to go")
         if self.options.fleet:
-            parts.append(
-                f"{len(self._fleet_now(table))} of {self.options.fleet} simulated nodes up to date"
-            )
+            current = len(self._current_fleet(table))
+            parts.append(f"{current} of {self.options.fleet} simulated nodes up to date")
         return "; ".join(parts)
 
     async def _ask(self, table: Table) -> Placement:
@@ -282,10 +285,10 @@ class Demo:
             "memory": extender.memory_threshold_percent,
         }
         answer = await demo_queries.ask_extender(self.url, names)
-        late = self.options.fleet - len(self._fleet_now(table))
-        return Placement(answer, [self.node], late, self.url, thresholds, await self._pods())
+        late = self.options.fleet - len(self._current_fleet(table))
+        return Placement(answer, [self.node], late, self.url, thresholds, await self._pod_reports())
 
-    async def _pods(self) -> list[PodReport]:
+    async def _pod_reports(self) -> list[PodReport]:
         if self.workload is None:
             return []
         prediction = await demo_queries.newest_prediction(self.settings.kafka, self.node)
@@ -294,7 +297,7 @@ class Demo:
         usage = await demo_queries.pod_usage(self.settings.exporter.socket_path, 15)
         return pod_reports(prediction, usage)
 
-    async def _end(self, table: Table) -> None:
+    async def _finish(self, table: Table) -> None:
         """Show the last answer and the summary, if the node was shown before."""
         if self.first_shown is None:
             return
@@ -302,18 +305,18 @@ class Demo:
             self.screen.show_placement(await self._ask(table))
         states = [state for name in table if (state := table.snapshot(name).state)]
         lost = await demo_queries.dead_letters(self.settings.kafka)
-        seconds = self.clock.monotonic() - self.began
-        self.screen.show_summary(summary_of(states, dead_letters=lost, seconds=seconds))
+        seconds = self.clock.monotonic() - self.started
+        self.screen.show_summary(summarize(states, dead_letters=lost, seconds=seconds))
 
 
-def _workload(name: str, screen: Screen) -> Workload | None:
+def _create_workload(name: str, screen: Screen) -> Workload | None:
     try:
         workload = Workload(name)
     except KernelError as error:
         screen.print(f"no demo pods, because cgroups cannot be read: {error.message}")
         return None
     try:
-        workload.make(f"{name}/{ROLES_CGROUP}")
+        workload.make_cgroup(f"{name}/{ROLES_CGROUP}")
     except KernelError as error:
         workload.close()  # one controller may allow what the next refuses
         screen.print(f"no demo pods, because they need root: {error.message}")

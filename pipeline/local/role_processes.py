@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import DemoError
-from pipeline.local.demo_workload import Joiner
+from pipeline.local.demo_workload import CgroupJoiner
 
 _TAIL_LINES = 12
 STOP_SECONDS: Final = 20.0
@@ -23,7 +23,7 @@ STOP_SECONDS: Final = 20.0
 class Role:
     """A running role; `name` is used in errors."""
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, joiner: Joiner) -> None:
+    def __init__(self, name: str, argv: Sequence[str], log: Path, joiner: CgroupJoiner) -> None:
         self.name = name
         self.log = log
         with log.open("ab") as output:
@@ -41,8 +41,8 @@ class Role:
         """Raise `DemoError` with the end of the log if it has ended."""
         code = self._process.poll()
         if code is not None:
-            how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-            raise self.error(f"ended {how}")
+            cause = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+            raise self.error(f"ended {cause}")
 
     def error(self, problem: str) -> DemoError:
         """Return an error with the end of the log."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.cache_folders import xdg
-from pipeline.local.port_probe import HOST, answering_racks
+from pipeline.local.cache_folders import xdg_directory
+from pipeline.local.port_probe import HOST, broker_racks
 
 _STOP_SECONDS = 40.0
 
@@ -38,7 +38,7 @@ class RunningBroker:
 
     def answers(self) -> bool:
         """Return whether this broker, not another on its port, answers a metadata request."""
-        return self.identity in answering_racks(self.port)
+        return self.identity in broker_racks(self.port)
 
 
 def state_file(port: int) -> Path:
@@ -48,7 +48,7 @@ def state_file(port: int) -> Path:
 
 def default_data_dir() -> Path:
     """Return the default data directory of `springtide kafka start`."""
-    return xdg("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
+    return xdg_directory("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
 
 
 def running_brokers() -> list[RunningBroker]:
@@ -94,4 +94,4 @@ def _read(path: Path) -> RunningBroker | None:
 
 
 def _state_dir() -> Path:
-    return xdg("XDG_STATE_HOME", ".local/state") / "springtide" / "kafka"
+    return xdg_directory("XDG_STATE_HOME", ".local/state") / "springtide" / "kafka"

@@ -88,6 +88,6 @@ async def test_missing_prediction_has_a_hint(
         return near
 
     monkeypatch.setattr(node_errors, "names_near", names_near)
-    error = await node_errors.missing_record(KafkaSettings(), "NODE-1", "prediction")
+    error = await node_errors.missing_record_error(KafkaSettings(), "NODE-1", "prediction")
     assert "no prediction of node 'NODE-1'" in error.message
     assert (error.hint or "").startswith(hint)

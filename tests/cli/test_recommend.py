@@ -60,7 +60,7 @@ def test_table_has_two_lines_per_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_has_the_fields_of_vpa_and_koordinator_without_unknown() -> None:
-    assert recommend.document(KNOWN) == {
+    assert recommend.owner_document(KNOWN) == {
         "owner": {"kind": "ReplicaSet", "namespace": "shop", "name": "web-5d4"},
         "as_of": "2023-11-14T22:13:30Z",
         "pods": 3,

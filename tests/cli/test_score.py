@@ -44,7 +44,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return explain(decisions, fake["table"], subject, NOW, fake["mode"])()
 
     for module in (score, why_not):
-        monkeypatch.setattr(module, "explanation", explanation)
+        monkeypatch.setattr(module, "request_explanation", explanation)
     return fake
 
 

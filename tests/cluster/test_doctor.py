@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipeline.cli.doctor_check import Check
-from pipeline.cli.doctor_policy import nodes, policy
+from pipeline.cli.doctor_policy import check_nodes, check_policy
 from pipeline.clock import SystemClock
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
@@ -21,8 +21,8 @@ async def check(settings: Settings) -> tuple[Check, Check]:
     """The checks of the policy and of the nodes."""
 
     def both() -> tuple[Check, Check]:
-        of_policy, state = policy(settings)
-        return of_policy, nodes(settings, state)
+        of_policy, state = check_policy(settings)
+        return of_policy, check_nodes(settings, state)
 
     return await asyncio.to_thread(both)
 

@@ -6,8 +6,8 @@ import yaml
 
 from pipeline.cli.demo import placement_lines, pod_lines, summary_line
 from pipeline.local.demo_queries import Answer, PodUsage
-from pipeline.local.demo_screen import Placement, PodReport, Summary, pod_reports, summary_of
-from pipeline.local.demo_stage import settings_document
+from pipeline.local.demo_screen import Placement, PodReport, Summary, pod_reports, summarize
+from pipeline.local.demo_settings import settings_document
 from pipeline.local.demo_workload import PODS
 from pipeline.local.role_processes import without_settings
 from pipeline.settings import Settings
@@ -136,8 +136,8 @@ def test_summary_adds_up_the_last_states() -> None:
         )
         for simulated, peaks, applied in ((False, {"percentile": Usage()}, 3), (True, {}, 40))
     ]
-    assert summary_of(states, dead_letters=5, seconds=6.0) == Summary(2, 1, 1, 43, 2, 5, 6.0)
-    assert summary_of([], dead_letters=0, seconds=1.0) == Summary(0, 0, 0, 0, 0, 0, 1.0)
+    assert summarize(states, dead_letters=5, seconds=6.0) == Summary(2, 1, 1, 43, 2, 5, 6.0)
+    assert summarize([], dead_letters=0, seconds=1.0) == Summary(0, 0, 0, 0, 0, 0, 1.0)
 
 
 def test_summary_line_uses_singular_and_plural() -> None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 from aiokafka import AIOKafkaConsumer
 from click.testing import CliRunner
 
-from pipeline.cli.doctor import broker, workers
+from pipeline.cli.doctor import check_broker, check_workers
 from pipeline.cli.doctor_check import Check
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
@@ -15,7 +15,7 @@ from tests.broker import flags_of
 
 
 def checks(kafka: KafkaSettings) -> dict[str, Check]:
-    return {check.name: check for check in broker(Settings(kafka=kafka))}
+    return {check.name: check for check in check_broker(Settings(kafka=kafka))}
 
 
 def test_missing_topics_fail_until_they_are_applied(kafka: KafkaSettings) -> None:
@@ -44,10 +44,10 @@ async def test_two_workers_with_one_instance_id_are_reported(kafka: KafkaSetting
     group = f"group-{uuid4().hex[:8]}"
     await apply_topics(kafka)
     async with member():
-        found = await asyncio.to_thread(workers, kafka, group)
+        found = await asyncio.to_thread(check_workers, kafka, group)
         assert found.status == "ok"
         assert "Stable, 1 member" in found.found
         async with member():
-            found = await asyncio.to_thread(workers, kafka, group)
+            found = await asyncio.to_thread(check_workers, kafka, group)
     assert found.status == "fail"
     assert "worker.instance_id" in found.todo

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.doctor_check import Check
-from pipeline.cli.doctor_policy import PolicyState, actuator, nodes, policy
+from pipeline.cli.doctor_policy import PolicyState, check_actuator, check_nodes, check_policy
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
@@ -55,8 +55,8 @@ def carrying(name: str, data: dict[str, str] | None = None) -> NodeRecord:
 
 
 def run_checks(configured: Settings) -> tuple[Check, Check]:
-    check, state = policy(configured)
-    return check, nodes(configured, state)
+    check, state = check_policy(configured)
+    return check, check_nodes(configured, state)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def run_checks(configured: Settings) -> tuple[Check, Check]:
 def test_policy_file_is_checked(
     tmp_path: Path, data: dict[str, Any], status: str, says: str
 ) -> None:
-    check, _ = policy(settings(tmp_path, data=data))
+    check, _ = check_policy(settings(tmp_path, data=data))
     assert (check.status, says in check.found) == (status, True), check
     assert check.todo or status == "ok"
 
@@ -82,7 +82,7 @@ def test_policy_file_is_checked(
 def test_policy_is_unknown_without_an_api_server(tmp_path: Path) -> None:
     for kubeconfig in (tmp_path / "none", unreachable(tmp_path)):
         of = Settings(kubernetes=KubernetesSettings(kubeconfig=kubeconfig))
-        check, state = policy(of)
+        check, state = check_policy(of)
         assert (check.status, state) == ("unknown", None)
         assert check.found.startswith("not checked: ")
 
@@ -123,7 +123,7 @@ def test_nodes_without_the_policy_are_listed(tmp_path: Path, kafka: KafkaSetting
 
 
 def test_missing_node_records_are_a_warning(kafka: KafkaSettings) -> None:
-    found = nodes(Settings(kafka=kafka), None)
+    found = check_nodes(Settings(kafka=kafka), None)
     assert (found.status, found.found) == ("warn", "0 from the cluster, 0 from a file")
     assert "start springtide watcher" in found.todo
 
@@ -168,10 +168,10 @@ def test_missing_actuator_fails_while_nodes_offer(
     says: str,
 ) -> None:
     put(kafka, "cluster", NodeRecord(node="n1", annotations=annotations), NodeRecord(node="n2"))
-    check = actuator(settings(tmp_path, kafka), PolicyState("cluster", None, "w-1", holder))
+    check = check_actuator(settings(tmp_path, kafka), PolicyState("cluster", None, "w-1", holder))
     assert check is not None
     assert (check.status, says in check.found) == (status, True)
 
 
 def test_actuator_is_not_checked_without_a_cluster(tmp_path: Path) -> None:
-    assert actuator(settings(tmp_path), PolicyState("file", None)) is None
+    assert check_actuator(settings(tmp_path), PolicyState("file", None)) is None

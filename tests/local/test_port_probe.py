@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.local.port_probe import HOST, answering_racks, free_port, is_free, port_range
+from pipeline.local.port_probe import HOST, broker_racks, free_port, is_free, port_range
 
 
 def test_free_ports_are_below_the_ephemeral_range() -> None:
@@ -77,7 +77,7 @@ def metadata(racks: list[str | None], correlation_id: int = 7) -> bytes:
 
 def test_racks_of_brokers_are_read() -> None:
     answer = framed(metadata(["local-a", None, "local-c"]))
-    assert answering_racks(answer_with(lambda to: to.sendall(answer))) == [
+    assert broker_racks(answer_with(lambda to: to.sendall(answer))) == [
         "local-a", None, "local-c",
     ]  # fmt: skip
 
@@ -95,11 +95,11 @@ def test_racks_of_brokers_are_read() -> None:
     ],
 )
 def test_invalid_metadata_answer_has_no_racks(answer: bytes) -> None:
-    assert answering_racks(answer_with(lambda to: to.sendall(answer))) == []
+    assert broker_racks(answer_with(lambda to: to.sendall(answer))) == []
 
 
 def test_silent_or_missing_broker_has_no_racks() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
-        assert answering_racks(port, timeout_seconds=0.1) == []
-    assert answering_racks(port) == []
+        assert broker_racks(port, timeout_seconds=0.1) == []
+    assert broker_racks(port) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.placement_question import rules_with_warnings
+from pipeline.cli.explain_request import load_rules
 from pipeline.errors import SettingsError
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.scheduler_config import placement_of
@@ -76,6 +76,6 @@ def test_scheduler_name_without_a_file_has_a_note() -> None:
 def test_ignored_watcher_address_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rules_with_warnings(settings_of(tmp_path / "config.yaml", CONFIG))
+    load_rules(settings_of(tmp_path / "config.yaml", CONFIG))
     warning = "warning: TargetLoadPacking: usage comes from the state table, not from a watcher"
     assert capsys.readouterr().err.startswith(warning)

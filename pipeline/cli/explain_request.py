@@ -27,7 +27,7 @@ SETTINGS: Final = (
 """The settings that an extender's answer depends on."""
 
 
-def question_from_file(file: Path) -> bytes:
+def read_explain_request(file: Path) -> bytes:
     """Read the pod of a manifest, `-` for standard input, as a body of POST /v1/explain.
 
     Raises `UsageError` if the file cannot be read or has no pod.
@@ -38,15 +38,15 @@ def question_from_file(file: Path) -> bytes:
         raise UsageError(
             f"cannot read {file}: {error}", hint="give a file, or - for standard input"
         ) from error
-    question = pod_in_file(file, text)
+    request = pod_in_file(file, text)
     try:
-        read_subject(question)
+        read_subject(request)
     except BadRequestError as error:
         raise UsageError(f"{file}: {error.message}", hint="correct the manifest") from error
-    return question
+    return request
 
 
-def rules_with_warnings(settings: ExtenderSettings) -> Rules:
+def load_rules(settings: ExtenderSettings) -> Rules:
     """Build the rules from the settings, and print their notes to standard error."""
     rules = rules_of(settings)
     for note in rules.placement.notes:
@@ -54,16 +54,16 @@ def rules_with_warnings(settings: ExtenderSettings) -> Rules:
     return rules
 
 
-async def explanation(
-    settings: Settings, extender: ExtenderClient | None, question: bytes
+async def request_explanation(
+    settings: Settings, extender: ExtenderClient | None, request: bytes
 ) -> Explanation:
     """Ask how every node is judged for the pod: this extender, else the rules in the settings."""
     if extender is None:
-        rules = rules_with_warnings(settings.extender)
+        rules = load_rules(settings.extender)
         async with read_table(
             settings, Table(counting=rules.counting), NODE_AND_POD_TOPICS
         ) as feed:
             decisions, now = Decisions(feed.table, rules), SystemClock().now()
-            return explain(decisions, feed.table, read_subject(question), now, "act")()
+            return explain(decisions, feed.table, read_subject(request), now, "act")()
     async with extender.session() as session:
-        return await extender.request(session, "/v1/explain", Explanation, question)
+        return await extender.request(session, "/v1/explain", Explanation, request)

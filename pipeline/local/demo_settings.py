@@ -100,7 +100,7 @@ def settings_document(
     }
 
 
-def own_node_name() -> str:
+def local_node_name() -> str:
     """Return the name of this machine's node; `this-machine` if the host name is not valid."""
     try:
         return node_name(ExporterSettings(), {})

@@ -38,9 +38,9 @@ from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import ListingFacts, NodeView, join, listing_facts
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters

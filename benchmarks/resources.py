@@ -26,8 +26,8 @@ from benchmarks import ingest, inventory
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join, listing_facts
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import allocated, mid
 from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records

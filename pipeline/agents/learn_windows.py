@@ -15,11 +15,11 @@ import numpy as np
 from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model import bank
 from pipeline.processors.model.model_config import Outcome, rounds
 from pipeline.processors.model.peaks import AllPeaks, Headline
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time

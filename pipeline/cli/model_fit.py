@@ -15,10 +15,10 @@ from pipeline.cli.safe_output import print_lines
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.exchange.trace_windows import read_trace
 from pipeline.processors.explain.model_state_text import brief, peaks_table
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import NODE, ModelConfig
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings import Settings
 from pipeline.sources.trace_files import read_table
 from pipeline.topics.nodes import check_node_name

@@ -11,7 +11,7 @@ from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.topics.codec import encode_json

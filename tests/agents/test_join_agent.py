@@ -14,7 +14,7 @@ from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodRecord, pod_key

@@ -9,9 +9,9 @@ from benchmarks import fleet, ingest, inventory
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.sample_join import join, listing_facts
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.registry import NODES
 from pipeline.topics.sample_rows import read_rows

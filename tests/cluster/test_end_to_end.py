@@ -11,8 +11,8 @@ import pytest
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.learn_windows import GENERATION
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.offer_decision import OfferCase, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
 from pipeline.processors.join.sample_join import NodeView, join
-from pipeline.processors.join.window_batch import AverageUsage, WindowBatch
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.model.training_batch import TrainingBatch
+from pipeline.processors.model.window_batch import AverageUsage, WindowBatch
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.overcommit_policy import Overcommit

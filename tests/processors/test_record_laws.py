@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.processors.join.sample_join import NodeView, join
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources

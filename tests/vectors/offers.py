@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.join.node_facts import node_facts
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION
 from pipeline.processors.kubernetes.object_records import pod_record
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.offer_decision import Offer, offers_now
 from pipeline.processors.overcommit.offer_decision import OfferCase as OfferCase

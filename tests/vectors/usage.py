@@ -10,13 +10,13 @@ from node_exporter.system_remainder import Latest
 from node_exporter.system_remainder import system_usage as exporter_system_usage
 from node_exporter.window_aggregation import Window as ExporterWindow
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.processors.model.reclaimable import kubernetes_units
 from pipeline.processors.model.result_records import encode_node_states
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.policy.collect_interval import collect_interval as effective_intervals
 from pipeline.settings import ExporterSettings
 from pipeline.topics.codec import decode_json

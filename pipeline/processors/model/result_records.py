@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.join.window_batch import WindowBatch, amounts
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.entity_columns import NEVER
 from pipeline.processors.model.json_pieces import VALUE, Template, number_texts, raw, string_texts
@@ -22,6 +21,7 @@ from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM
 from pipeline.processors.model.peaks import Headline, NodePeaks, ProdReclaimable
 from pipeline.processors.model.reclaimable import TO_KUBERNETES
 from pipeline.processors.model.usage_points import STATISTICS, RecentUsage, fractions
+from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import (

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, IntArray
-from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch as compute_batch
 from pipeline.processors.overcommit.mid import allocated, formula_of, mid, unmeasured
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, Policies, percent_of

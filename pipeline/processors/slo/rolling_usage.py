@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.entity_listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window

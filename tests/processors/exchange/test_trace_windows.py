@@ -12,10 +12,10 @@ from pipeline.processors.exchange.trace_windows import TYPES, read_trace
 from pipeline.processors.explain.model_state_text import peaks_table
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeView, join
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.sources.simulated_nodes import SimulatedNode
 from pipeline.times import format_time
 from pipeline.topics.nodes import Strategy

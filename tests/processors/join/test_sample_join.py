@@ -20,7 +20,7 @@ from pipeline.processors.join.sample_join import (
     join,
     listing_facts,
 )
-from pipeline.processors.join.window_batch import WindowBatch
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources

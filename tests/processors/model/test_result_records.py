@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.usage_points import STATISTICS
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import (
     AggregatedUsage,

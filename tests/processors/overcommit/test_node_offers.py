@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import WindowBatch
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
+from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.mid import FORMULAS
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.join.sample_join import NodeView
-from pipeline.processors.join.window_batch import (
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
+from pipeline.processors.model.training_batch import TrainingBatch
+from pipeline.processors.model.window_batch import (
     MEMORY_COLUMNS,
     AverageUsage,
     WindowBatch,
     amounts,
 )
-from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
-from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, encode_pod_columns
 from pipeline.topics.resource_amounts import Resources

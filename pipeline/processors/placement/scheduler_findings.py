@@ -130,10 +130,10 @@ def _check_share(where: str, share: Any) -> Iterator[Finding]:
 
 
 def _entries(configuration: Mapping[str, Any], key: str) -> list[Any]:
-    problem = configuration.get(key)
-    if not isinstance(problem, list | None):
+    entries = configuration.get(key)
+    if not isinstance(entries, list | None):
         raise InvalidPolicyError(f"{key}: not a list")
-    return problem or []
+    return entries or []
 
 
 def _extender(index: int, tree: Any) -> _Extender:
@@ -144,19 +144,13 @@ def _extender(index: int, tree: Any) -> _Extender:
 
 
 def _ours(extenders: Mapping[str, _Extender], url: str | None) -> dict[str, _Extender]:
-    if url is not None:
-        wanted = url.rstrip("/")
-        return {
-            where: extender
-            for where, extender in extenders.items()
-            if extender.url_prefix.rstrip("/") == wanted
-        }
-    named = {
+    ours = {
         where: extender
         for where, extender in extenders.items()
-        if "springtide" in extender.url_prefix
-    }
-    return named or (dict(extenders) if len(extenders) == 1 else {})
+        if ("springtide" in extender.url_prefix if url is None
+            else extender.url_prefix.rstrip("/") == url.rstrip("/"))
+    }  # fmt: skip
+    return dict(extenders) if not ours and url is None and len(extenders) == 1 else ours
 
 
 def _check_any(where: str, extender: _Extender) -> Iterator[Finding]:
@@ -189,16 +183,12 @@ _CONSEQUENCES: Final[Mapping[str, str]] = {
 def _check_ours(where: str, extender: _Extender) -> Iterator[Finding]:
     yield from _check_address(where, extender)
     yield from _check_timeout(where, extender)
-    verbs = {
-        "filterVerb": extender.filter_verb,
-        "prioritizeVerb": extender.prioritize_verb,
-        "preemptVerb": extender.preempt_verb,
-    }
     for key, verb in VERBS.items():
-        if not verbs[key]:
+        stated = getattr(extender, f"{verb}_verb")
+        if not stated:
             yield Finding(f"{where}.{key}", f"not set: {_CONSEQUENCES[key]}", f"set it to {verb}")
-        elif verbs[key] != verb:
-            problem = f"{verbs[key]!r:.80} is no path of the extender's, which answers 404"
+        elif stated != verb:
+            problem = f"{stated!r:.80} is no path of the extender's, which answers 404"
             yield Finding(f"{where}.{key}", problem, f"set it to {verb}", is_refused=True)
     if extender.bind_verb:
         problem = "the extender binds no pods: none would be bound"
@@ -249,8 +239,8 @@ def _check_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
         return
     seconds = seconds or _USUAL_TIMEOUT_SECONDS
     if not 0 < seconds <= TIMEOUT_SECONDS:
-        held = f"{seconds:g} s" if seconds > 0 else "ever"
-        problem = f"a connection that hangs holds up each pod for {held}"
+        delay = f"{seconds:g} s" if seconds > 0 else "ever"
+        problem = f"a connection that hangs holds up each pod for {delay}"
         yield Finding(f"{where}.httpTimeout", problem, "set it to 1s")
 
 

@@ -1,7 +1,7 @@
 """Lists of node names as Arrow arrays, from a request to its reply, and their rows.
 
 A scheduler sends ten thousand names with every pod, each time in another order. Python strings
-would take 0.4 ms to create and compare, as much to look up, and 1 ms to write into both replies.
+would take 1 ms to create, compare and look up, and 0.8 ms more to write into both replies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ UNKNOWN_ROW: Final = -1
 _BETWEEN: Final = b'","'
 _PLAIN_NAME: Final = rb'^[a-z0-9.-]*","$'
 _LEAST_SHARE: Final = 8
-"""Arrow hashes all known names for each list, which pays for at least an eighth of them."""
+"""Arrow reads all known names for each list, which pays for at least an eighth of them."""
 
 
 class NodeNames(Sequence[str]):

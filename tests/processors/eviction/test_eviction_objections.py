@@ -50,7 +50,7 @@ def test_an_ineligible_waiting_pod_refuses_the_plan(waiting: PodRecord | None, s
 
 
 @pytest.mark.parametrize(
-    ("one", "says"),
+    ("changes", "says"),
     [
         ({"pod_class": "prod"}, "class prod"),
         ({"pod_class": "none"}, "class none"),
@@ -61,8 +61,8 @@ def test_an_ineligible_waiting_pod_refuses_the_plan(waiting: PodRecord | None, s
         ({"labels": {"quota.scheduling.koordinator.sh/preemptible": "false"}}, "opts out"),
     ],
 )
-def test_a_pod_that_must_stay_refuses_the_whole_plan(one: dict[str, Any], says: str) -> None:
-    there = {"a": pod("a"), "b": pod("b", **one)}
+def test_a_pod_that_must_stay_refuses_the_whole_plan(changes: dict[str, Any], says: str) -> None:
+    there = {"a": pod("a"), "b": pod("b", **changes)}
     assert says in str(objection(plan("a", "b"), WAITS, there))
 
 
@@ -78,5 +78,5 @@ def test_ended_and_deleted_pods_need_no_eviction() -> None:
         "b": pod("b", deleted_at="2026-01-01T00:00:00Z"), "c": pod("c", phase="Failed"),
         "d": pod("d"),
     }  # fmt: skip
-    assert [one.uid for one in pods_to_evict(plan("a", "b", "c", "d"), there)] == ["d"]
+    assert [changes.uid for changes in pods_to_evict(plan("a", "b", "c", "d"), there)] == ["d"]
     assert pods_to_evict(plan(), there) == []

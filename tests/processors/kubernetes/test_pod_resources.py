@@ -182,19 +182,19 @@ def test_quantities_of_every_suffix(name: str, quantity: str | int, amount: int 
 def test_scalar_limits_are_recorded_only_where_they_differ_from_requests() -> None:
     """Of a million pods hardly any does."""
     alike = record(container({GPU: 1, DISK: "1Gi"}, {GPU: "1", DISK: 1 << 30}))
-    for of in (alike, record(container()), record(container({"cpu": 1}, {"cpu": 2}))):
-        assert of.scalar_limits is of.scalar_overhead is UNSET
-        assert b"scalar_" not in encode_json(of)
+    for pod in (alike, record(container()), record(container({"cpu": 1}, {"cpu": 2}))):
+        assert pod.scalar_limits is pod.scalar_overhead is UNSET
+        assert b"scalar_" not in encode_json(pod)
     other = record(container({GPU: 1, DISK: 1}, {GPU: 1}), container(), overhead={DISK: 2})
     assert (other.scalar_limits, other.scalar_overhead) == ({GPU: 1}, {DISK: 2})
     assert other.containers[0].scalar_limits == {GPU: 1}
     assert other.containers[1] == Container(name="c")
     assert record(container({DISK: 1})).scalar_limits == {}
-    for of in (alike, other):
-        assert decode_json(PodRecord, encode_json(of)) == of
-        counted = decode_json(CountedPod, encode_json(of))
-        assert counted.scalar_limits == of.scalar_limits
-        assert counted.scalar_overhead == of.scalar_overhead
+    for pod in (alike, other):
+        assert decode_json(PodRecord, encode_json(pod)) == pod
+        counted = decode_json(CountedPod, encode_json(pod))
+        assert counted.scalar_limits == pod.scalar_limits
+        assert counted.scalar_overhead == pod.scalar_overhead
 
 
 # ---- against the start of a pod, played through
@@ -206,29 +206,29 @@ _containers = st.lists(_container, max_size=4)
 _whole = st.builds(lambda requests, limits: {"requests": requests, "limits": limits}, _of, _of)
 
 
-def stated(of: dict[str, Any], kind: str, name: str) -> int | None:
-    result: int | None = of.get(kind, {}).get(name)
+def stated(resources: dict[str, Any], kind: str, name: str) -> int | None:
+    result: int | None = resources.get(kind, {}).get(name)
     if result is None and kind == "requests" and name not in ("cpu", "memory"):
-        result = of.get("limits", {}).get(name)
+        result = resources.get("limits", {}).get(name)
     return result
 
 
 def needed(spec: dict[str, Any], kind: str, name: str) -> int | None:
     """By playing the start through: one init container after the other, restartable ones stay."""
-    of_pod = stated(spec["resources"], kind, name)
-    if of_pod is not None and name in ("cpu", "memory", PAGES):
-        return of_pod
+    pod_amount = stated(spec["resources"], kind, name)
+    if pod_amount is not None and name in ("cpu", "memory", PAGES):
+        return pod_amount
     running: list[Any] = []
     moments = []
-    for one in spec["initContainers"]:
-        moments.append([*running, one])
-        if one["restartPolicy"] == "Always":
-            running.append(one)
+    for container in spec["initContainers"]:
+        moments.append([*running, container])
+        if container["restartPolicy"] == "Always":
+            running.append(container)
     moments.append([*running, *spec["containers"]])
-    amounts = [[stated(one["resources"], kind, name) for one in there] for there in moments]
-    if all(amount is None for there in amounts for amount in there):
+    amounts = [[stated(c["resources"], kind, name) for c in active] for active in moments]
+    if all(amount is None for active in amounts for amount in active):
         return None
-    return max(sum(amount or 0 for amount in there) for there in amounts)
+    return max(sum(amount or 0 for amount in active) for active in amounts)
 
 
 @given(_containers, _containers, st.just({}) | _whole, st.just({}) | _of)
@@ -252,9 +252,9 @@ def test_requests_and_limits_are_the_highest_need_at_any_moment(
             assert limits_of(result).get(name, 0) == (limit or 0)
 
 
-def by_name(of: Resources) -> dict[str, int | None]:
-    cores = None if of.cpu_millicores is None else of.cpu_millicores // 1000
-    return {"cpu": cores, "memory": of.memory_bytes}
+def by_name(amounts: Resources) -> dict[str, int | None]:
+    cores = None if amounts.cpu_millicores is None else amounts.cpu_millicores // 1000
+    return {"cpu": cores, "memory": amounts.memory_bytes}
 
 
 # ---- QoS

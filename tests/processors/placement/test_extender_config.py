@@ -93,7 +93,7 @@ def test_valid_durations_and_addresses_pass() -> None:
 @pytest.mark.parametrize("name", ["cpu", "memory", "kubernetes.io/batch-cpu", None, 3])
 def test_only_extended_resources_can_be_managed(name: Any) -> None:
     result = changed(managedResources=[{"name": name}])
-    assert [one.is_refused for one in result] == [True, False]
+    assert [finding.is_refused for finding in result] == [True, False]
 
 
 def test_https_needs_a_ca() -> None:
@@ -127,7 +127,7 @@ def test_other_extenders_are_checked_for_what_is_refused() -> None:
     (result,) = findings(tree, "act")
     assert "a step of the extender's score is 10:" in result.problem
     tree["extenders"][0] = OTHER | {"weight": 0, "httpTimeout": "soon"}
-    assert [one.where for one in findings(tree, "act") if one.is_refused] == [
+    assert [finding.where for finding in findings(tree, "act") if finding.is_refused] == [
         "extenders[0].weight", "extenders[0].httpTimeout",
     ]  # fmt: skip
 
@@ -162,7 +162,7 @@ def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
     )  # fmt: skip
     for change in changes:
         result = list(findings(generated(HTTP) | change, "observe"))
-        assert [one.is_refused for one in result] == [True], change
+        assert [finding.is_refused for finding in result] == [True], change
 
 
 def test_a_configuration_without_extenders_is_refused() -> None:
@@ -201,13 +201,15 @@ def test_plugins_that_score_by_requests_are_found(
     plugins: dict[str, Any], on: tuple[str, ...]
 ) -> None:
     result = scored(**plugins)
-    assert [one.problem.split(" score by")[0] for one in result] == ([", ".join(on)] if on else [])
+    assert [finding.problem.split(" score by")[0] for finding in result] == (
+        [", ".join(on)] if on else []
+    )
     assert bool(scored("observe", **plugins)) == (not on)
 
 
 def test_required_plugins_must_stay_enabled() -> None:
     offs: tuple[dict[str, Any], ...] = (
-        {"multiPoint": {"disabled": [{"name": one} for one in BY_REQUESTS]}},
+        {"multiPoint": {"disabled": [{"name": finding} for finding in BY_REQUESTS]}},
         {"filter": {"disabled": [{"name": "*"}]}, "score": {"disabled": [{"name": "*"}]}},
     )
     for off in offs:

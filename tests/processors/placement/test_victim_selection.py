@@ -34,7 +34,7 @@ def test_victims_are_enough_and_each_is_needed(
     order = in_order(*map(list, zip(*result, strict=True))) if result else []
 
     def fits(removed: Sequence[int]) -> bool:
-        enough = sum(result[at][2] for at in sorted(removed)) >= needed
+        enough = sum(result[position][2] for position in sorted(removed)) >= needed
         return enough and (fixed >= len(result) or fixed in removed)
 
     removed = fewest(order, fits)
@@ -42,7 +42,7 @@ def test_victims_are_enough_and_each_is_needed(
         assert not fits(order) or len(result) > AT_MOST
         return
     assert fits(removed)
-    assert all(not fits([other for other in removed if other != one]) for one in removed)
+    assert all(not fits([other for other in removed if other != victim]) for victim in removed)
 
 
 @given(pods, st.floats(0.0, 4.0))
@@ -52,15 +52,19 @@ def test_no_higher_class_leaves_than_necessary(
     order = in_order(*map(list, zip(*result, strict=True))) if result else []
 
     def fits(removed: Sequence[int]) -> bool:
-        return sum(result[at][2] for at in sorted(removed)) >= needed
+        return sum(result[position][2] for position in sorted(removed)) >= needed
 
     removed = fewest(order, fits)
     if removed is None:
         return
-    dearest = cost([result[at][0] for at in removed], [result[at][1] for at in removed]).rank
+    dearest = cost(
+        [result[position][0] for position in removed], [result[position][1] for position in removed]
+    ).rank
     ways = (c for size in range(len(result) + 1) for c in combinations(range(len(result)), size))
     least = min(
-        cost([result[at][0] for at in way], [0] * len(way)).rank for way in ways if fits(way)
+        cost([result[position][0] for position in way], [0] * len(way)).rank
+        for way in ways
+        if fits(way)
     )
     assert dearest == least
 
@@ -84,8 +88,8 @@ def test_a_lower_class_is_always_cheaper() -> None:
 )
 def test_shares_of_a_group_sum_to_its_usage(pods: list[tuple[int, int]], used: list[float]) -> None:
     groups = np.array([group for group, _ in pods])
-    estimates = np.array([[one, one] for _, one in pods])
-    result = shares(groups, np.array([[one, np.nan] for one in used]), estimates)
+    estimates = np.array([[amount, amount] for _, amount in pods])
+    result = shares(groups, np.array([[amount, np.nan] for amount in used]), estimates)
     for group in set(groups.tolist()):
         np.testing.assert_allclose(result[groups == group, 0].sum(), used[group], rtol=1e-9)
     assert (result[:, 1] == 0).all()

@@ -59,7 +59,7 @@ OTHER: dict[str, Any] = {
 
 
 def loaded(**sections: Any) -> Policies:
-    result, problems = load_policies({key: json.dumps(of) for key, of in sections.items()})
+    result, problems = load_policies({key: json.dumps(config) for key, config in sections.items()})
     assert not problems
     assert result.is_usable
     return result
@@ -84,8 +84,8 @@ def node(**stated: Any) -> NodeRecord:
     return NodeRecord(node="n1", **stated)
 
 
-def in_force(of: Policies, record: NodeRecord | None = None) -> NodeRecord:
-    result, problems = with_policy(record or node(), of)
+def in_force(active: Policies, record: NodeRecord | None = None) -> NodeRecord:
+    result, problems = with_policy(record or node(), active)
     assert not problems
     return result
 
@@ -208,7 +208,7 @@ def test_an_invalid_key_affects_only_itself(broken: str) -> None:
     """Both where the policy was good before, and where only what was published is known."""
     last = loaded(**EVERYTHING)
     before = in_force(last, node(labels=GOLD))
-    other = {key: json.dumps(of) for key, of in OTHER.items()}
+    other = {key: json.dumps(config) for key, config in OTHER.items()}
     for policies_before in (last, None):
         result, problems = load_policies(other | {broken: "{"}, policies_before)
         assert [problem.where for problem in problems if not problem.in_force] == [broken]
@@ -249,21 +249,21 @@ RESERVATION = "node.koordinator.sh/reservation"
 def test_an_annotation_that_becomes_invalid_keeps_its_last_valid_values(
     annotation: str, good: dict[str, Any], broken: Any, then: dict[str, Any]
 ) -> None:
-    of = policies(ON, {})
+    active = policies(ON, {})
     text = broken if isinstance(broken, str) else json.dumps(broken)
-    before = in_force(of, node(annotations={"a": "b", annotation: json.dumps(good)}))
+    before = in_force(active, node(annotations={"a": "b", annotation: json.dumps(good)}))
     wrong = node(annotations={"a": "b", annotation: text})
-    expected = in_force(of, node(annotations={"a": "b", annotation: json.dumps(then)}))
-    record, problems = with_policy(wrong, of, before)
+    expected = in_force(active, node(annotations={"a": "b", annotation: json.dumps(then)}))
+    record, problems = with_policy(wrong, active, before)
     assert [problem.where for problem in problems] == [f"annotation {annotation}"]
     assert json.loads(record.annotations[annotation]) == then
     assert msgspec.structs.replace(record, annotations=expected.annotations) == expected
     # So it is at the next change, by a watcher that has begun since, and for who compares.
     read = decode_json(NodeRecord, encode_json(record))
-    assert with_policy(wrong, of, read) == (record, problems)
-    assert with_policy(read, of) == (record, ())
+    assert with_policy(wrong, active, read) == (record, problems)
+    assert with_policy(read, active) == (record, ())
     # What the node does not say any more is gone.
-    assert with_policy(node(annotations={"a": "b"}), of, record)[0].annotations == {"a": "b"}
+    assert with_policy(node(annotations={"a": "b"}), active, record)[0].annotations == {"a": "b"}
 
 
 def test_an_invalid_springtide_config_does_not_keep_nodes_on_after_a_restart() -> None:
@@ -371,8 +371,8 @@ def test_the_policy_of_a_node_is_stored_in_and_read_from_its_record() -> None:
 
 
 def test_equal_records_share_their_raw_json() -> None:
-    of = loaded(**EVERYTHING)
-    made = [in_force(of, NodeRecord(node=name)) for name in ("n1", "n2")]
+    active = loaded(**EVERYTHING)
+    made = [in_force(active, NodeRecord(node=name)) for name in ("n1", "n2")]
     read = [detached(decode_json(NodeRecord, encode_json(record))) for record in made]
     assert read == made
     for name in ("slo", "cpu_normalization", "amplification"):
@@ -399,8 +399,8 @@ def test_a_node_that_is_off_carries_no_table_of_models() -> None:
 
 def test_the_hash_covers_every_key_of_the_policy() -> None:
     hashes = {in_force(loaded(), node(labels=GOLD)).strategy_hash}
-    for key, of in EVERYTHING.items():
-        hashes.add(in_force(loaded(**{key: of}), node(labels=GOLD)).strategy_hash)
+    for key, config in EVERYTHING.items():
+        hashes.add(in_force(loaded(**{key: config}), node(labels=GOLD)).strategy_hash)
     assert len(hashes) == 1 + len(EVERYTHING)
 
 
@@ -502,15 +502,15 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
     good = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
     before, last = in_force(good, gold), good if is_known else None
     assert before.overcommit is not None
-    for of in (
+    for config in (
         {**ON, "nodeConfigs": [entry(enable=False, **wrong)]},
         {**ON, "nodeConfigs": [entry(Enable=False, **wrong)]},
         {"enable": False, **wrong},
         {"enable": False, "nodeConfigs": [entry(enable=True)], **wrong},
     ):
-        result, problems = load_policies(data(of, {}), last)
-        assert with_policy(gold, result, before)[0].overcommit is None, of
-        assert with_policy(gold, result)[0].overcommit is None, of
+        result, problems = load_policies(data(config, {}), last)
+        assert with_policy(gold, result, before)[0].overcommit is None, config
+        assert with_policy(gold, result)[0].overcommit is None, config
         # All of it is told, and what of it counts.
         refused = [problem for problem in problems if not problem.in_force]
         assert len(refused) == len(wrong)
@@ -523,8 +523,8 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
 def test_an_invalid_part_that_is_not_switched_off_stays_on(wrong: dict[str, Any]) -> None:
     gold = node(labels=GOLD)
     last = policies({**ON, "nodeConfigs": [entry(midUnallocatedPercent=20)]}, {})
-    for of in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
-        result, _ = load_policies(data(of, {}), last)
+    for config in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
+        result, _ = load_policies(data(config, {}), last)
         record = in_force(result, gold)
         assert record.overcommit == Overcommit(mid_unallocated_percent=20)
 
@@ -559,7 +559,7 @@ def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> N
     ],
 )  # fmt: skip
 def test_a_key_similar_to_a_known_one_is_a_warning(stated: Any, says: str) -> None:
-    result, problems = load_policies({key: json.dumps(of) for key, of in stated.items()})
+    result, problems = load_policies({key: json.dumps(config) for key, config in stated.items()})
     assert result.is_usable
     (problem,) = problems
     assert problem.in_force
@@ -568,7 +568,7 @@ def test_a_key_similar_to_a_known_one_is_a_warning(stated: Any, says: str) -> No
 
 def test_keys_of_other_programs_are_ignored() -> None:
     stated = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
-    _, problems = load_policies({key: json.dumps(of) for key, of in stated.items()})
+    _, problems = load_policies({key: json.dumps(config) for key, config in stated.items()})
     assert problems == ()
     annotation = '{"extensions":{},"midUnalocatedPercent":3}'
     _, of_node = with_policy(node(annotations={OF_KOORDINATOR: annotation}), policies(ON))

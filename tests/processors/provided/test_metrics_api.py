@@ -199,8 +199,8 @@ def test_any_readings_give_shares_and_averages_in_range(
     spans: list[tuple[int, int, float]],
 ) -> None:
     bodies = [
-        nodes(node(at=at, window=f"{seconds}s", cpu=f"{cores:.6f}", memory="1"))
-        for at, seconds, cores in spans
+        nodes(node(at=time, window=f"{seconds}s", cpu=f"{cores:.6f}", memory="1"))
+        for time, seconds, cores in spans
     ]
     result = after(*bodies)
     for columns in result.nodes.values():

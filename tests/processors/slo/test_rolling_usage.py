@@ -38,8 +38,8 @@ def window(
 
 def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
     rolling = Rolling()
-    for one in windows:
-        rolling.apply([one], [seconds], POLICY)
+    for each in windows:
+        rolling.apply([each], [seconds], POLICY)
     result = rolling.read("node-1")
     assert result is not None
     return result
@@ -124,8 +124,8 @@ def test_another_machine_starts_empty() -> None:
 def test_two_machines_of_one_name_do_not_alternate() -> None:
     rolling = Rolling()
     windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
-    taken = [rolling.apply([one], [300], POLICY)[0] for one in windows]
-    assert taken == [True, False, True, False, True]
+    results = [rolling.apply([each], [300], POLICY)[0] for each in windows]
+    assert results == [True, False, True, False, True]
 
 
 def test_a_departure_removes_a_node_within_one_call() -> None:
@@ -149,9 +149,9 @@ def test_each_window_needs_an_aggregation_time() -> None:
 def test_nodes_are_independent_and_have_their_own_aggregation_time() -> None:
     rolling = Rolling()
     for end in range(4):
-        one = window(end, node={"cpu_cores_avg": float(end)})
-        other = window(end, node={"cpu_cores_avg": 9.0 * end}, of="node-2")
-        rolling.apply([one, other], [60, 300], POLICY)
+        near = window(end, node={"cpu_cores_avg": float(end)})
+        far = window(end, node={"cpu_cores_avg": 9.0 * end}, of="node-2")
+        rolling.apply([near, far], [60, 300], POLICY)
     first, second = rolling.read("node-1"), rolling.read("node-2")
     assert first is not None
     assert second is not None
@@ -171,29 +171,31 @@ def test_averages_equal_a_slow_reference(
     windows, end = [], 0
     for passed, cpu, pods in steps:
         end += passed
-        of = [pod(uid, *usage) for uid, usage in pods.items()]
-        windows.append(window(end, *of, node={"cpu_cores_avg": cpu}))
+        listed = [pod(uid, *usage) for uid, usage in pods.items()]
+        windows.append(window(end, *listed, node={"cpu_cores_avg": cpu}))
     result = rolled(windows, seconds)
     newest = windows[-1].header.window_end_ms
-    within = [one for one in windows if one.header.window_start_ms >= newest - 1000 * seconds]
+    within = [each for each in windows if each.header.window_start_ms >= newest - 1000 * seconds]
     within = within or windows[-1:]
     assert result.uids == windows[-1].rows.listing.uids
-    _same(result.node, [average(one, POLICY).node[0] for one in within])
-    _same(result.system, [average(one, POLICY).system[0] for one in within])
+    _same(result.node, [average(each, POLICY).node[0] for each in within])
+    _same(result.system, [average(each, POLICY).system[0] for each in within])
     there = {uid: _since(uid, windows) for uid in result.uids}
     for row, uid in enumerate(result.uids):
-        own = [one for one in within if one in there[uid]]
-        rows = [one.rows.listing.uids.index(uid) for one in own]
-        usages = [average(one, POLICY).pods[at] for one, at in zip(own, rows, strict=True)]
+        own = [each for each in within if each in there[uid]]
+        rows = [each.rows.listing.uids.index(uid) for each in own]
+        usages = [
+            average(each, POLICY).pods[row_in] for each, row_in in zip(own, rows, strict=True)
+        ]
         _same(result.pods[row], usages)
 
 
 def _since(uid: str, windows: list[Window]) -> list[Window]:
     """The windows of a pod up to the newest without one in which it was not."""
-    there: list[Window] = []
-    for one in windows:
-        there = [*there, one] if uid in one.rows.listing.uids else []
-    return there
+    listing: list[Window] = []
+    for each in windows:
+        listing = [*listing, each] if uid in each.rows.listing.uids else []
+    return listing
 
 
 def _same(result: np.ndarray, usages: Sequence[np.ndarray]) -> None:

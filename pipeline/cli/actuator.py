@@ -7,16 +7,12 @@ import click
 from actuators.cluster.cluster_actuator import ClusterActuator
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.cli.role_runner import lead_until_stopped
-from pipeline.clock import SystemClock
-from pipeline.kafka.topic_admin import require_topics
+from pipeline.cli.role_runner import run_leader
+from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import placement_of
-
-LEASE = "springtide-actuator"
 
 
 @click.command(
@@ -62,16 +58,9 @@ def command(settings: Settings) -> None:
       springtide actuator --mode observe
       springtide actuator --mode act --writes-per-second 50
     """
-    asyncio.run(_run(settings))
+    placement = placement_of(settings.extender)
 
-
-async def _run(settings: Settings) -> None:
-    clock = SystemClock()
-    actuator, placement = settings.actuator, placement_of(settings.extender)
-    await require_topics(settings.kafka)
-    serve_metrics("actuator", actuator.metrics_host, actuator.metrics_port)
-
-    async def work(api: Api, lease: Lease) -> None:
+    async def work(api: Api, lease: Lease, clock: Clock) -> None:
         await ClusterActuator(api, settings, placement, clock, lease).run()
 
-    await lead_until_stopped(settings, LEASE, clock, work)
+    asyncio.run(run_leader("actuator", settings, settings.actuator, work))

@@ -7,15 +7,11 @@ import click
 from actuators.eviction.eviction_actuator import Evictor
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.cli.role_runner import lead_until_stopped
-from pipeline.clock import SystemClock
-from pipeline.kafka.topic_admin import require_topics
+from pipeline.cli.role_runner import run_leader
+from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
-
-LEASE = "springtide-evictor"
 
 
 @click.command(
@@ -50,16 +46,8 @@ def command(settings: Settings) -> None:
       springtide evictor
       springtide evictor --mode act --evictions-per-minute 5
     """
-    asyncio.run(_run(settings))
 
-
-async def _run(settings: Settings) -> None:
-    clock = SystemClock()
-    evictor = settings.evictor
-    await require_topics(settings.kafka)
-    serve_metrics("evictor", evictor.metrics_host, evictor.metrics_port)
-
-    async def work(api: Api, lease: Lease) -> None:
+    async def work(api: Api, lease: Lease, clock: Clock) -> None:
         await Evictor(api, settings, clock, lease).run()
 
-    await lead_until_stopped(settings, LEASE, clock, work)
+    asyncio.run(run_leader("evictor", settings, settings.evictor, work))

@@ -7,11 +7,34 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from pipeline.clock import Clock
+from pipeline.clock import Clock, SystemClock
+from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
-from pipeline.settings import Settings
+from pipeline.metrics import serve_metrics
+from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
 from pipeline.tasks import cancel_tasks
+
+
+async def run_leader(
+    role: str,
+    settings: Settings,
+    section: ActuatorSettings | EvictorSettings | WatcherSettings,
+    work: Callable[[Api, Lease, Clock], Awaitable[None]],
+    *,
+    waits_for_kafka: bool = False,
+) -> None:
+    """Run a role with its metrics page while it holds the Lease of its name, until a signal.
+
+    Raises what `work` raises, and the error if topics are missing or Kafka is unavailable at the
+    start, unless the role `waits_for_kafka`.
+    """
+    clock = SystemClock()
+    if not waits_for_kafka:
+        await require_topics(settings.kafka)
+    serve_metrics(role, section.metrics_host, section.metrics_port)
+    name = f"springtide-{role}"
+    await lead_until_stopped(settings, name, clock, lambda api, lease: work(api, lease, clock))
 
 
 async def lead_until_stopped(

@@ -6,15 +6,12 @@ import click
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
-from pipeline.cli.role_runner import lead_until_stopped
-from pipeline.clock import SystemClock
+from pipeline.cli.role_runner import run_leader
+from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import watch_cluster
-
-LEASE = "springtide-watcher"
 
 
 @click.command(
@@ -44,15 +41,8 @@ def command(settings: Settings) -> None:
       springtide watcher                           # in a pod: as its service account
       springtide watcher --kubeconfig ~/.kube/config --context test
     """
-    asyncio.run(_run(settings))
 
-
-async def _run(settings: Settings) -> None:
-    clock = SystemClock()
-    watcher = settings.watcher
-    serve_metrics("watcher", watcher.metrics_host, watcher.metrics_port)
-
-    async def work(api: Api, lease: Lease) -> None:
+    async def work(api: Api, lease: Lease, clock: Clock) -> None:
         await watch_cluster(api, settings, clock)
 
-    await lead_until_stopped(settings, LEASE, clock, work)
+    asyncio.run(run_leader("watcher", settings, settings.watcher, work, waits_for_kafka=True))

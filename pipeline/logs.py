@@ -34,13 +34,9 @@ class FieldLogger(logging.LoggerAdapter[logging.Logger]):
         fields = {
             name: kwargs.pop(name) for name in list(kwargs) if name not in _STANDARD_ARGUMENTS
         }
-        bound = self.extra or {}
-        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": {**bound, **fields}}
+        fields = {**(self.extra or {}), **fields}
+        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": fields}
         return msg, kwargs
-
-    def bind(self, **fields: object) -> "FieldLogger":
-        """Return a logger that adds these fields to every event."""
-        return FieldLogger(self.logger, {**(self.extra or {}), **fields})
 
 
 def get_logger(name: str, **fields: object) -> FieldLogger:
@@ -155,8 +151,5 @@ def _format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else str(_json_value(value))
-    return json.dumps(text, ensure_ascii=False) if _needs_quotes(text) else text
-
-
-def _needs_quotes(text: str) -> bool:
-    return not text or any(c in ' "=' or not c.isprintable() for c in text)
+    needs_quotes = not text or any(c in ' "=' or not c.isprintable() for c in text)
+    return json.dumps(text, ensure_ascii=False) if needs_quotes else text

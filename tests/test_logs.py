@@ -34,7 +34,7 @@ def logged(format: str, *, level: str = "info", stream: io.StringIO | None = Non
 
 def test_pipe_gets_json_lines() -> None:
     stream = logged("auto")
-    get_logger("a", role="worker").bind(node="n-1").info("window applied", rows=7, cpu=float("nan"))
+    get_logger("a", role="worker", node="n-1").info("window applied", rows=7, cpu=float("nan"))
     get_logger("a").warning("two\nlines")
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert first.pop("time").endswith("Z")

@@ -7,13 +7,11 @@ changes nothing on the broker or on the machine.
 import asyncio
 import ctypes
 import json
-import logging
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +21,12 @@ import msgspec
 from pipeline import __version__
 from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options
+from pipeline.cli.options import (
+    KAFKA_CLIENT,
+    KUBERNETES_CLIENT,
+    settings_options,
+    silence_logs,
+)
 from pipeline.errors import BrokerUnavailableError, SpringtideError, install_hint
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
 
@@ -75,8 +78,8 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
       springtide doctor
       springtide doctor --bootstrap-servers kafka-0:9092 --json
     """
-    with _quiet("aiokafka"):  # the checks report its errors
-        checks = list(run_checks(settings))
+    silence_logs(settings, "aiokafka")  # the checks report its errors
+    checks = list(run_checks(settings))
     if scheduler_file is not None:
         checks.append(check_scheduler(scheduler_file, settings))
     has_failed = any(check.status == "fail" for check in checks)
@@ -90,17 +93,6 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
                 click.echo(f"{'':17} -> {check.todo}")
     if has_failed:
         click.get_current_context().exit(1)
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:

@@ -136,13 +136,11 @@ def _lease_holder(spec: Mapping[str, Any]) -> str:
 def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
     """Check whether node records come from one source, and carry the policy."""
     try:
-        records = asyncio.run(asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS))
+        records = _read_node_records(settings.kafka)
         stale = _nodes_without_policy(state, records)
         if stale:
             time.sleep(_PROPAGATION_SECONDS)
-            records = asyncio.run(
-                asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS)
-            )
+            records = _read_node_records(settings.kafka)
             stale = [name for name in _nodes_without_policy(state, records) if name in stale]
     except (SpringtideError, TimeoutError) as error:
         return Check("nodes", "unknown", f"cannot read springtide.nodes: {error}")
@@ -182,7 +180,7 @@ def check_actuator(settings: Settings, state: PolicyState) -> Check | None:
     if state.actuator is None:
         return None
     try:
-        records = asyncio.run(asyncio.wait_for(_read_node_records(settings.kafka), _KAFKA_SECONDS))
+        records = _read_node_records(settings.kafka)
     except (SpringtideError, TimeoutError) as error:
         return Check("actuator", "unknown", f"cannot read springtide.nodes: {error}")
     offer_count = sum(map(_has_offers, records[_CLUSTER].values()))
@@ -202,10 +200,12 @@ def _has_offers(record: bytes) -> bool:
         return False
 
 
-async def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
-    return {
-        source: await read_back(kafka, NODES, source) for source in (_CLUSTER, object_files.SOURCE)
-    }
+def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
+    async def read() -> dict[str, dict[bytes, bytes]]:
+        sources = (_CLUSTER, object_files.SOURCE)
+        return {source: await read_back(kafka, NODES, source) for source in sources}
+
+    return asyncio.run(asyncio.wait_for(read(), _KAFKA_SECONDS))
 
 
 def _nodes_without_policy(

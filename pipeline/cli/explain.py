@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerUnavailableError, UsageError
@@ -74,7 +74,7 @@ def command(
       springtide explain node-1 --json | jq .reclaimable
       springtide explain node-1 --json --class prod --resource memory
     """
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     resources = tuple(RESOURCES) if resource is None else (resource,)
     if tier is not None:
         if entity is not None or predictor is not None:

@@ -115,20 +115,12 @@ def _snapshot_path(settings: ExtenderSettings) -> Path | None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=file.parent):
-            pass
+            is_free = not file.exists() or is_ours(file)
     except OSError as error:
         raise SettingsError(
-            f"extender.snapshot_file: cannot write to {file.parent}: {error.strerror}",
+            f"extender.snapshot_file: cannot read and write {file}: {error.strerror}",
             key="extender.snapshot_file",
-            hint="give a file in a directory that the extender can write",
-        ) from error
-    try:
-        is_free = not file.exists() or is_ours(file)
-    except OSError as error:
-        raise SettingsError(
-            f"extender.snapshot_file: cannot read {file}: {error.strerror}",
-            key="extender.snapshot_file",
-            hint="give a file that the extender can read and write",
+            hint="give a file in a directory that the extender can read and write",
         ) from error
     if not is_free:
         raise SettingsError(

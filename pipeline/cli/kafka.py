@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.help_sections import Command
+from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
 from pipeline.errors import BrokerStartError, LocalKafkaError, NotReadyError, UsageError
 from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
@@ -204,23 +205,13 @@ def _wait_until_stopped(broker: LocalKafka) -> None:
 
 
 def _description(broker: RunningBroker, answers: bool) -> str:
-    uptime_seconds = SystemClock().now() - parse_time(broker.started_at)
     rows = {
         "bootstrap servers": broker.bootstrap_servers,
         "answers": "yes" if answers else "no",
         "pid": f"{broker.pid} (supervised by {broker.guard_pid})",
-        "uptime": _format_duration(uptime_seconds),
+        "uptime": format_age(SystemClock().now() - parse_time(broker.started_at)),
         "java": broker.java,
         "data dir": broker.data_dir,
         "log file": broker.log_file,
     }
     return "\n".join(f"{name:<18} {value}" for name, value in rows.items())
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, seconds = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
-    shown = [f"{value} {unit}" for value, unit in parts if value]
-    return " ".join(shown[:2]) or "0 s"

@@ -10,7 +10,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
 from pipeline.processors.explain.model_state_text import head, names_of, table
@@ -103,7 +103,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
       springtide model inspect node-1
       springtide model inspect node-1 --row prod --row system
     """
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     record = asyncio.run(newest_checkpoint(settings.kafka, node))
     where = f"checkpoint {record.key.decode()!r:.120} at offset {record.offset}"
     try:

@@ -10,7 +10,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, RecordError, SpringtideError, UsageError
 from pipeline.kafka.newest import Found, newest
@@ -63,7 +63,7 @@ def export(settings: Settings, node: str, output: Path, file_format: str, overwr
     """
     if file_format == "springtide":
         require_new(output, overwrite=overwrite)
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     record = asyncio.run(newest_checkpoint(settings.kafka, node))
     try:
         data = decode_pack(NodeCheckpoint, record.value).state

@@ -19,7 +19,7 @@ from pipeline.agents.model_import_round import (
     takes_anything,
 )
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
@@ -108,7 +108,7 @@ def import_(
       springtide model import --from vpa --node node-1 --pod 0b6f-42=web-main vpa.yaml
       springtide model import --from springtide --node node-1 --dry-run node-1.springtide
     """
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     if source == "springtide":
         changed = _restore_export(settings, files, node, pods, dry_run=dry_run)
     else:

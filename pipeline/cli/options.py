@@ -121,17 +121,11 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
-def silence_kafka_logs(settings: Settings) -> None:
-    """Suppress logs of aiokafka in a command that reads Kafka once; level debug shows them."""
+def silence_logs(settings: Settings, logger: str | None = None) -> None:
+    """Suppress logs of this logger (default: all), in a command that prints and reports errors
+    itself; level debug shows them."""
     if settings.log.level != "debug":
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-
-
-def silence_logs(settings: Settings) -> None:
-    """Suppress logs in a command that shows a table and reports errors itself; level debug shows
-    them."""
-    if settings.log.level != "debug":
-        logging.getLogger().setLevel(logging.CRITICAL)
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
 
 
 def _settings_file(values: dict[str, Any]) -> Path | None:

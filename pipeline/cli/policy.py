@@ -1,7 +1,7 @@
 """`springtide policy`: check a `slo-controller-config`, and resolve it per node."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -153,27 +153,23 @@ def _cluster_document(policies: Policies) -> dict[str, Any]:
 def _node_document(node: _Node) -> dict[str, Any]:
     """Return everything that is in force for a node, with its custom resources."""
     record = node.record
+    normalization = _annotation(lambda: node_ratio(record, node.cpu))
+    amplification = _annotation(lambda: ratios_text(node_ratios(record) or {}))
     return {
         "on": record.overcommit is not None,
         "strategy": _strategy(record),
         "nodeMetric": metric_spec(record),
         "nodeSLO": _decode_raw(record.slo),
         "hostApplications": record.host_apps,
-        "cpuNormalization": {**_decode_raw(record.cpu_normalization), **_normalization_ratio(node)},
-        "amplification": {**_decode_raw(record.amplification), **_amplification_ratios(record)},
+        "cpuNormalization": {**_decode_raw(record.cpu_normalization), **normalization},
+        "amplification": {**_decode_raw(record.amplification), **amplification},
     }
 
 
-def _normalization_ratio(node: _Node) -> dict[str, Any]:
+def _annotation(value: Callable[[], Any]) -> dict[str, Any]:
+    """Compute the value of an annotation, or say why it has none."""
     try:
-        return {"annotation": node_ratio(node.record, node.cpu)}
-    except InvalidPolicyError as error:
-        return {"annotation": None, "why": error.message}
-
-
-def _amplification_ratios(record: NodeRecord) -> dict[str, Any]:
-    try:
-        return {"annotation": ratios_text(node_ratios(record) or {})}
+        return {"annotation": value()}
     except InvalidPolicyError as error:
         return {"annotation": None, "why": error.message}
 
@@ -190,8 +186,13 @@ def _decode_raw(raw: msgspec.Raw) -> dict[str, Any]:
 # -- as text
 
 _OTHER_SECTIONS: Final[tuple[Section[Any], ...]] = (
-    *(NORMALIZATION, AMPLIFICATION),
-    *(THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS),
+    NORMALIZATION,
+    AMPLIFICATION,
+    THRESHOLD,
+    QOS,
+    BURST,
+    SYSTEM,
+    HOST_APPLICATIONS,
 )
 
 

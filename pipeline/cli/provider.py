@@ -13,7 +13,6 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KubernetesError, ProviderError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER
 from pipeline.kube.api_client import Api
-from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.processors.provided.fetched_usage import FetchedUsage, window_before
 from pipeline.processors.provided.promql import queries
@@ -101,16 +100,13 @@ async def _run(settings: Settings, clock: Clock) -> None:
         finally:
             status.leads = False
 
-    async def lead(api: Api, lease: Lease) -> None:
-        await work(api)
-
     async with serve(settings.provider, status) as port:
         log.info("provider starts", kind=settings.provider.kind, port=port)
         if not settings.provider.lease:
             await work_until_stopped(work(None))
             return
         try:
-            await lead_until_stopped(settings, LEASE, clock, lead)
+            await lead_until_stopped(settings, LEASE, clock, lambda api, _: work(api))
         except KubernetesError as error:
             if not source.needs_cluster and error.hint == NO_CLUSTER:
                 error.hint = (

@@ -12,7 +12,7 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.recommendation_inputs import add_nodes
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.cli.text_table import align_columns
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
@@ -99,7 +99,7 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
       springtide recommend shop/db --json | jq '.items[].recommendation'
     """
     selected = None if owner is None else OwnerFilter(owner)
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     workloads = WorkloadSums(model_config(settings))
     failed = asyncio.run(read_models(settings, workloads, selected))
     # With an owner selected, the pods of all others are strangers.

@@ -11,7 +11,7 @@ import msgspec
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_kafka_logs
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.cli.text_table import align_columns
 from pipeline.clock import SystemClock
@@ -111,7 +111,7 @@ def command(
     since: str | None, until: str | None, output: str,
 ) -> None:  # fmt: skip
     """Print the series."""
-    silence_kafka_logs(settings)
+    silence_logs(settings, "aiokafka")
     requested = time_range(last, since, until, SystemClock().now())
     series = asyncio.run(_read(settings.kafka, node, _selected_pod(pod, pod_uid), requested))
     if output == "json":

@@ -1,6 +1,7 @@
 """`springtide worker`: join samples and predict peaks, with or without a supervisor."""
 
 import asyncio
+import errno
 import gc
 import os
 import sys
@@ -89,18 +90,14 @@ def _base_dir(settings: Settings) -> Path:
     folder = settings.worker.data_dir or state_directory(os.environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise SettingsError(
-            f"cannot create the worker's folder {folder}: {error.strerror}",
+            f"cannot write to the worker's folder {folder}: {error.strerror}",
             key="worker.data_dir",
             hint="set worker.data_dir to a folder that this user can write",
         ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise SettingsError(
-            f"cannot write to the worker's folder {folder}",
-            key="worker.data_dir",
-            hint="set worker.data_dir to a folder that this user can write",
-        )
     return folder
 
 

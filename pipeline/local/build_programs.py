@@ -56,7 +56,7 @@ def ensure_programs(
     sources: Path = SOURCES,
     *,
     environ: Mapping[str, str] = os.environ,
-    report: Report | None = None,
+    report: Report = print_to_stderr,
 ) -> dict[str, Path]:
     """Return the path of each of `PROGRAMS`, and build missing ones first.
 
@@ -71,12 +71,14 @@ def ensure_programs(
     if missing:
         folder = _cache_folder(sources)
         if not all((folder / name).exists() for name in missing):
-            _build(sources, folder, report or print_to_stderr)
+            _build(sources, folder, report)
         paths |= {name: folder / name for name in missing}
     return paths
 
 
-def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, report: Report | None = None) -> Path:
+def ensure_prometheus(
+    sources: Path = PROMETHEUS_SOURCES, *, report: Report = print_to_stderr
+) -> Path:
     """Return the path of Prometheus, and build it first if it is missing.
 
     Raises `ControlPlaneBuildError` if the build fails.
@@ -84,7 +86,6 @@ def ensure_prometheus(sources: Path = PROMETHEUS_SOURCES, *, report: Report | No
     folder = _cache_folder(sources, _PROMETHEUS_FILES, "prometheus")
     program = folder / "prometheus"
     if not program.exists():
-        report = report or print_to_stderr
         go = find_go()
         with _locked_build_folder(folder, report, "Prometheus") as scratch:
             _build_prometheus(go, sources, folder, scratch, report)

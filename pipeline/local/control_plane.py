@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.clock import Clock, SystemClock
+from pipeline.clock import SystemClock
 from pipeline.errors import ControlPlaneError
 from pipeline.local import process_guard
 from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
@@ -92,13 +92,12 @@ class ControlPlane:
         *,
         scheduler: dict[str, Any] | None = None,
         api_flags: Sequence[str] = (),
-        clock: Clock | None = None,
     ) -> None:
         self._scheduler = scheduler or {}
         self._api_flags = list(api_flags)
         self._programs = ensure_programs()
         self.folder = Path(tempfile.mkdtemp(prefix="springtide-plane-"))
-        self._authority = Authority(self.folder, clock or SystemClock())
+        self._authority = Authority(self.folder, SystemClock())
         self._users: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self._port = 0
         # etcd is stopped last, and its supervisor removes the directory.

@@ -203,6 +203,7 @@ class CgroupJoiner:
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
         self._files = [str(file) for file in files]
+        # Loaded before the fork, because another thread may hold the loader's lock.
         self._prctl = ctypes.CDLL(None).prctl
 
     def __call__(self) -> None:

@@ -94,7 +94,7 @@ def is_cached(lock_file: Path = LOCK_FILE) -> bool:
 
 
 def ensure_jars(
-    lock_file: Path = LOCK_FILE, *, fetch: Fetch | None = None, report: Report | None = None
+    lock_file: Path = LOCK_FILE, *, fetch: Fetch | None = None, report: Report = print_to_stderr
 ) -> list[Path]:
     """Verify all pinned jars, download missing or damaged ones, and return their paths.
 
@@ -110,19 +110,13 @@ def ensure_jars(
         return class_path
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with file_lock(directory / "lock", report or print_to_stderr, _WAITING):
+        with file_lock(directory / "lock", report, _WAITING):
             for leftover in directory.glob("fetching-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             # The previous holder of the lock may have downloaded them.
             if missing := _missing_or_damaged(directory, jars):
                 with tempfile.TemporaryDirectory(prefix="fetching-", dir=directory) as scratch:
-                    _fetch_all(
-                        missing,
-                        directory,
-                        Path(scratch),
-                        fetch or _jgo_fetch(),
-                        report or print_to_stderr,
-                    )
+                    _fetch_all(missing, directory, Path(scratch), fetch or _jgo_fetch(), report)
     except OSError as error:
         raise LocalKafkaError(
             f"cannot write Kafka's jars to {directory}: {error.strerror or error}",
@@ -216,20 +210,12 @@ def _jgo_context() -> "Callable[[Path], MavenContext]":
         raise MissingExtraError("jgo, which downloads Kafka's jars,", "local") from error
     # jgo warns about SHA-1 of repositories; the pinned SHA-256 decides.
     logging.getLogger("jgo").setLevel(logging.ERROR)
-    # Mirrors in the settings file of jgo come first.
     repositories = GlobalSettings.load().repositories
-    repositories = {**repositories}
-    repositories.setdefault("central", MAVEN_CENTRAL_URL)
-
-    def context(place: Path) -> "MavenContext":
-        return MavenContext(
-            repo_cache=place,
-            local_repos=[],
-            remote_repos=repositories,
-            timeout=_TIMEOUT_SECONDS,
-        )
-
-    return context
+    # Mirrors in the settings file of jgo come first.
+    repositories = {**repositories, "central": repositories.get("central", MAVEN_CENTRAL_URL)}
+    return lambda place: MavenContext(
+        repo_cache=place, local_repos=[], remote_repos=repositories, timeout=_TIMEOUT_SECONDS
+    )
 
 
 def _missing_or_damaged(directory: Path, jars: Iterable[Jar]) -> list[Jar]:

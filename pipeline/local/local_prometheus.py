@@ -52,10 +52,7 @@ class LocalPrometheus:
 @contextmanager
 def local_prometheus(
     jobs: Sequence[Mapping[str, Any]],
-    *,
-    scrape_interval: str = "1s",
     rules: Mapping[str, str] | None = None,
-    flags: Sequence[str] = (),
 ) -> Iterator[LocalPrometheus]:
     """Start a Prometheus, and close it at the end of the `with` block.
 
@@ -65,14 +62,13 @@ def local_prometheus(
     program = ensure_prometheus()
     folder = Path(tempfile.mkdtemp(prefix="springtide-prometheus-"))
     port = free_port()
-    _configure(folder, jobs, scrape_interval, rules or {})
+    _configure(folder, jobs, rules or {})
     part = Part("prometheus", folder, folder)
     part.argv = [
         str(program),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={HOST}:{port}",
-        *flags,
     ]
     try:
         part.start()
@@ -88,9 +84,7 @@ def local_prometheus(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(
-    folder: Path, jobs: Sequence[Mapping[str, Any]], interval: str, rules: Mapping[str, str]
-) -> None:
+def _configure(folder: Path, jobs: Sequence[Mapping[str, Any]], rules: Mapping[str, str]) -> None:
     # JSON is YAML.
     recorded = [{"record": name, "expr": text} for name, text in rules.items()]
     (folder / "rules.yml").write_text(
@@ -98,7 +92,7 @@ def _configure(
     )
     (folder / "prometheus.yml").write_text(
         json.dumps({
-            "global": {"scrape_interval": interval, "evaluation_interval": interval},
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
             "scrape_configs": list(jobs),
         })

@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 from pipeline.errors import LocalKafkaError
 
@@ -60,43 +61,29 @@ def free_port(excluded_port: int | None = None) -> int:
 
 def broker_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:
     """Request metadata, and return the rack of each broker; empty without an answer."""
-    body = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION_ID, -1, 0)
+    request = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION_ID, -1, 0)
     try:
-        with socket.create_connection((HOST, port), timeout_seconds) as connection:
-            connection.settimeout(timeout_seconds)
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            (length,) = struct.unpack(">i", _receive_exactly(connection, 4))
-            return _parse_racks(_receive_exactly(connection, length))
-    except (OSError, EOFError, struct.error, UnicodeDecodeError):
+        with (
+            socket.create_connection((HOST, port), timeout_seconds) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            return _read_racks(answer)
+    except (OSError, UnicodeDecodeError, struct.error):
         return []
 
 
-def _parse_racks(answer: bytes) -> list[str | None]:
-    correlation_id, brokers = struct.unpack_from(">ii", answer)
-    if correlation_id != _CORRELATION_ID:
-        return []
-    position, racks = 8, []
-    for _ in range(brokers):
-        position += 4  # node id
-        _, position = _parse_string(answer, position)
-        position += 4  # port
-        rack, position = _parse_string(answer, position)
-        racks.append(rack)
+def _read_racks(answer: BinaryIO) -> list[str | None]:
+    _, correlation_id, brokers = struct.unpack(">iii", answer.read(12))
+    racks = []
+    for _ in range(brokers if correlation_id == _CORRELATION_ID else 0):
+        answer.read(4)  # node id
+        _read_string(answer)  # host
+        answer.read(4)  # port
+        racks.append(_read_string(answer))
     return racks
 
 
-def _parse_string(data: bytes, position: int) -> tuple[str | None, int]:
-    (length,) = struct.unpack_from(">h", data, position)
-    start = position + 2
-    if length < 0:
-        return None, start
-    return data[start : start + length].decode(), start + length
-
-
-def _receive_exactly(connection: socket.socket, length: int) -> bytes:
-    received = b""
-    while len(received) < length:
-        if not (data := connection.recv(min(length - len(received), 65536))):
-            raise EOFError
-        received += data
-    return received
+def _read_string(answer: BinaryIO) -> str | None:
+    (length,) = struct.unpack(">h", answer.read(2))
+    return None if length < 0 else answer.read(length).decode()

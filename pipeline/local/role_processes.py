@@ -42,11 +42,7 @@ class Role:
         code = self._process.poll()
         if code is not None:
             cause = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-            raise self.error(f"ended {cause}")
-
-    def error(self, problem: str) -> DemoError:
-        """Return an error with the end of the log."""
-        return DemoError(f"the demo's {self.name} {problem}; its log ends:\n{self.tail()}")
+            raise DemoError(f"the demo's {self.name} ended {cause}; its log ends:\n{self.tail()}")
 
     def tail(self) -> str:
         """Return the last lines of the log."""

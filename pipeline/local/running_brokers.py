@@ -5,12 +5,13 @@ the leftover of a crash, and is ignored.
 """
 
 import fcntl
-import json
 import os
 import signal
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from pipeline.errors import LocalKafkaError
 from pipeline.local.cache_folders import xdg_directory
@@ -84,11 +85,8 @@ def _read(path: Path) -> RunningBroker | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                state = json.load(file)
-                return RunningBroker(
-                    **{field.name: state[field.name] for field in fields(RunningBroker)}
-                )
-    except (OSError, ValueError, KeyError, TypeError):
+                return msgspec.json.decode(file.read(), type=RunningBroker)
+    except (OSError, ValueError):
         return None
     return None
 

@@ -19,7 +19,7 @@ def test_snapshot_file_that_cannot_be_written_is_an_error_at_start(
     (tmp_path / "file").write_text("not a folder")
     ran = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", file])
     assert ran.exit_code == 2
-    assert "extender.snapshot_file: cannot write to" in ran.stderr
+    assert "extender.snapshot_file: cannot read and write" in ran.stderr
     assert "fix: give a file in a directory" in ran.stderr
 
 

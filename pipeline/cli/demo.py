@@ -194,10 +194,10 @@ def placement_lines(placement: Placement) -> list[str]:
             f"  (CPU lowered for this demo from {defaults.cpu_threshold_percent:g} %, so that one "
             "idle machine can show a refusal)"
         )
-    if placement.late:
+    if placement.catching_up:
         lines.append(
-            f"  {placement.late} simulated nodes are still catching up with the present: they pass "
-            "with score 0"
+            f"  {placement.catching_up} simulated nodes are still catching up with the present: "
+            "they pass with score 0"
         )
     lines.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
     reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]

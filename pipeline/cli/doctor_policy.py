@@ -33,8 +33,6 @@ from pipeline.topics.registry import NODES
 if TYPE_CHECKING:
     from pipeline.kube.api_client import Api
 
-LEASE: Final = "springtide-watcher"
-ACTUATOR: Final = "springtide-actuator"
 _CLUSTER: Final = "cluster"
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
@@ -109,7 +107,8 @@ async def _read_cluster(settings: Settings) -> tuple[Any, str | None, str | None
         except NotFoundError:
             config = None
         return config, *[
-            await _read_leader(api, cluster.namespace, name) for name in (LEASE, ACTUATOR)
+            await _read_leader(api, cluster.namespace, name)
+            for name in ("springtide-watcher", "springtide-actuator")
         ]
 
 

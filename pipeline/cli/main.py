@@ -80,8 +80,7 @@ class LazyGroup(click.Group):
             module = importlib.import_module(_module_name(cmd_name))
         except ModuleNotFoundError as error:
             raise _missing_module_error(error, cmd_name) from error
-        command = module.command
-        assert isinstance(command, click.Command)
+        command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

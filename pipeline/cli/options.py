@@ -8,10 +8,11 @@ adds a flag for each key (`kafka.bootstrap_servers` is `--bootstrap-servers`), l
 file, environment and flags, configures logging, and calls the command with the settings.
 """
 
+import fnmatch
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -137,10 +138,10 @@ def _settings_file(values: dict[str, Any]) -> Path | None:
 
 
 def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
-    types = leaf_types()
+    flag_keys = [key for key, kind in leaf_types().items() if not is_secret(kind)]
     selected: dict[str, None] = {}
     for key in keys:
-        matching = list(_matching_keys(key, types))
+        matching = fnmatch.filter(flag_keys, key)
         if not matching:
             raise ValueError(f"no setting {key!r}")
         selected.update(dict.fromkeys(matching))
@@ -150,13 +151,6 @@ def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
         if other != key:
             raise ValueError(f"{flag_name(key)} would be both {other} and {key}")
     return [setting for setting in describe_settings() if setting.key in selected]
-
-
-def _matching_keys(pattern: str, types: dict[str, Any]) -> Iterator[str]:
-    for key, kind in types.items():
-        in_section = pattern.endswith(".*") and key.startswith(pattern[:-1])
-        if (key == pattern or in_section) and not is_secret(kind):
-            yield key
 
 
 def _parameter_name(key: str) -> str:

@@ -102,8 +102,8 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     silence_logs(settings, "aiokafka")
     workloads = WorkloadSums(model_config(settings))
     failed = asyncio.run(read_models(settings, workloads, selected))
-    # With an owner selected, the pods of all others are strangers.
-    _print_warnings(workloads.strangers if selected is None else 0, failed)
+    # With an owner selected, the pods of all others count as unrecorded.
+    _print_warnings(workloads.unrecorded_pods if selected is None else 0, failed)
     recommendations = workloads.recommendations()
     if as_json:
         click.echo(
@@ -136,14 +136,14 @@ async def read_models(
         )  # fmt: skip
 
 
-def _print_warnings(strangers: int, failed: dict[str, CheckpointError]) -> None:
+def _print_warnings(unrecorded_pods: int, failed: dict[str, CheckpointError]) -> None:
     """Print to standard error what the recommendations lack."""
     if failed:
         node, error = next(iter(failed.items()))
         text = f"warning: skipped {len(failed)} nodes, such as {node}: {error.message}"
         click.echo(printable(text), err=True)
-    if strangers:
-        text = f"warning: skipped {strangers} pods with models but without a record"
+    if unrecorded_pods:
+        text = f"warning: skipped {unrecorded_pods} pods with models but without a record"
         click.echo(text, err=True)
 
 

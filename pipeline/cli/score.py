@@ -19,8 +19,6 @@ from pipeline.extender.explain_documents import NodeExplanation
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 
-_LEADING_HEADERS: Final = ("NODE", "SCORE")
-_TRAILING_HEADERS: Final = ("WINDOW", "VERDICT", "REASON")
 _COLUMN_HELP: Final = {
     "Columns": [
         ("SCORE", "Weighted mean of the plugins' scores, 0 to 100."),
@@ -97,7 +95,7 @@ def score_lines(items: Iterable[NodeExplanation], *, headers: bool = True) -> It
     plugins = list(dict.fromkeys(plugin for item in nodes for plugin in item.plugins))
     rows = [_cells(item, plugins) for item in nodes]
     if headers:
-        rows.insert(0, [*_LEADING_HEADERS, *plugins, *_TRAILING_HEADERS])
+        rows.insert(0, ["NODE", "SCORE", *plugins, "WINDOW", "VERDICT", "REASON"])
     return align_columns(rows)
 
 

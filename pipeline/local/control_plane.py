@@ -1,7 +1,7 @@
 """A Kubernetes control plane on this machine: etcd, API server, controllers, scheduler, and KWOK.
 
-The parts listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
-`deploy/controlplane/stages.yaml`. A supervisor per part stops it when this process ends.
+The components listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
+`deploy/controlplane/stages.yaml`. A supervisor per component stops it when this process ends.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")
@@ -40,8 +40,8 @@ _LEASE_SECONDS: Final = 40
 _POLL_SECONDS: Final = 0.05
 
 
-class Part:
-    """A process of the control plane, which can be stopped, killed and restarted."""
+class Component:
+    """A component of the control plane: a process which can be stopped, killed and restarted."""
 
     def __init__(self, name: str, folder: Path, remove: Path | None = None) -> None:
         self.name = name
@@ -101,8 +101,8 @@ class ControlPlane:
         self._users: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self._port = 0
         # etcd is stopped last, and its supervisor removes the directory.
-        self.parts = {
-            name: Part(name, self.folder, self.folder if name == "etcd" else None)
+        self.components = {
+            name: Component(name, self.folder, self.folder if name == "etcd" else None)
             for name in PROGRAMS
             if name != "kubectl"
         }
@@ -118,29 +118,29 @@ class ControlPlane:
         return self._authority.certificate
 
     @property
-    def api(self) -> Part:
-        return self.parts["kube-apiserver"]
+    def api(self) -> Component:
+        return self.components["kube-apiserver"]
 
     def start(self, timeout_seconds: float = 60.0) -> None:
-        """Start all parts; return when the API server is ready and the controllers work.
+        """Start all components; return when the API server is ready and the controllers work.
 
-        Raises `ControlPlaneError` with the end of a log if a part ends or is not ready in time.
+        Raises `ControlPlaneError` with the end of a log if one ends or is not ready in time.
         """
         deadline = time.monotonic() + timeout_seconds
         for attempt in range(1, _ATTEMPTS + 1):
             self._prepare()
             try:
                 for name in ("etcd", "kube-apiserver"):
-                    self.parts[name].start()
+                    self.components[name].start()
                 self.wait_ready(deadline)
                 break
             except ControlPlaneError as error:
                 if attempt == _ATTEMPTS or _PORT_IN_USE not in error.message:
                     raise
                 for name in ("kube-apiserver", "etcd"):
-                    self.parts[name].kill()
+                    self.components[name].kill()
         for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
-            self.parts[name].start()
+            self.components[name].start()
         # Pods are admitted only with this service account.
         self._wait_for("/api/v1/namespaces/default/serviceaccounts/default", deadline)
 
@@ -149,10 +149,10 @@ class ControlPlane:
         self._wait_for("/readyz", deadline)
 
     def close(self) -> None:
-        """Stop all parts and remove the directory. May be called twice."""
+        """Stop all components and remove the directory. May be called twice."""
         # An API server without etcd needs a minute to end, and holds its port meanwhile.
-        for name in reversed(self.parts):
-            self.parts[name].close()
+        for name in reversed(self.components):
+            self.components[name].close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubeconfig(
@@ -196,9 +196,9 @@ class ControlPlane:
         suffix = "" if server is None else f"-by-{server.rpartition(':')[2]}"
         path = self.folder / f"{pair.public.stem}{suffix}.kubeconfig"
         # Atomically, because a client may be reading it.
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(document))
-        return part.replace(path)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(json.dumps(document))
+        return temporary.replace(path)
 
     def kubectl(self, *arguments: str, given: str | None = None, user: Path | None = None) -> str:
         """Run kubectl as the user of this kubeconfig, with `given` as standard input.
@@ -217,7 +217,7 @@ class ControlPlane:
         return completed.stdout
 
     def _prepare(self) -> None:
-        """Set the arguments of all parts, with free ports."""
+        """Set the arguments of all components, with free ports."""
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         client, peer, self._port = (free_port() for _ in range(3))
         tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])
@@ -269,7 +269,7 @@ class ControlPlane:
             ],
         }
         for name, flags in arguments.items():
-            self.parts[name].argv = [str(self._programs[name]), *flags]
+            self.components[name].argv = [str(self._programs[name]), *flags]
 
     def _scheduler_file(self) -> Path:
         path = self.folder / "scheduler.yaml"
@@ -285,9 +285,9 @@ class ControlPlane:
     def _wait_for(self, path: str, deadline: float) -> None:
         """Return when the API server answers GET `path` with 200."""
         while not self._answers(path):
-            for part in self.parts.values():
-                if part.argv and not part.is_running and part.name in ("etcd", "kube-apiserver"):
-                    raise part.error("ended")
+            for component in (self.components["etcd"], self.api):
+                if not component.is_running:
+                    raise component.error("ended")
             if time.monotonic() > deadline:
                 raise self.api.error(f"did not answer {path} with 200 in time")
             time.sleep(_POLL_SECONDS)

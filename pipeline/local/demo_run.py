@@ -7,6 +7,7 @@ directories.
 
 import asyncio
 import json
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -193,14 +194,14 @@ class Demo:
         self.roles.append(Role(name, argv, self.home / f"{name}.log", joiner))
 
     async def _watch(self, table: Table, stop: asyncio.Event) -> None:
-        last_asked: float | None = None
-        while not stop.is_set() and not self._has_ended():
+        last_asked = -math.inf
+        while not stop.is_set() and self._seconds_left() > 0:
             self._check()
             now = self.clock.monotonic()
             if self.first_shown is None:
                 self._await_first_node(table, now)
             self.screen.show_nodes(table, self.clock.now(), self._status(table))
-            is_due = last_asked is None or now - last_asked > _ASK_PERIOD_SECONDS
+            is_due = now - last_asked > _ASK_PERIOD_SECONDS
             if (
                 is_due
                 and self._is_ready_to_ask(table, now)
@@ -223,13 +224,9 @@ class Demo:
                 hint="check with `dmesg` whether the kernel killed it for lack of memory",
             )
 
-    def _has_ended(self) -> bool:
-        seconds_left = self._seconds_left()
-        return seconds_left is not None and seconds_left <= 0
-
-    def _seconds_left(self) -> float | None:
+    def _seconds_left(self) -> float:
         if self.options.seconds is None or self.first_asked is None:
-            return None
+            return math.inf
         return self.options.seconds - (self.clock.monotonic() - self.first_asked)
 
     def _await_first_node(self, table: Table, now: float) -> None:
@@ -269,7 +266,7 @@ class Demo:
         if self.first_shown is None:
             return f"{running}; waiting for the first window"
         parts = [running]
-        if (seconds_left := self._seconds_left()) is not None:
+        if (seconds_left := self._seconds_left()) < math.inf:
             parts.append(f"{max(0.0, seconds_left):.0f} s to go")
         if self.options.fleet:
             current = len(self._current_fleet(table))
@@ -285,8 +282,10 @@ class Demo:
             "memory": extender.memory_threshold_percent,
         }
         answer = await demo_queries.ask_extender(self.url, names)
-        late = self.options.fleet - len(self._current_fleet(table))
-        return Placement(answer, [self.node], late, self.url, thresholds, await self._pod_reports())
+        catching_up = self.options.fleet - len(self._current_fleet(table))
+        return Placement(
+            answer, [self.node], catching_up, self.url, thresholds, await self._pod_reports()
+        )
 
     async def _pod_reports(self) -> list[PodReport]:
         if self.workload is None:

@@ -25,13 +25,13 @@ class PodReport(NamedTuple):
 class Placement(NamedTuple):
     """The extender's answer for a small pod.
 
-    `real` are the nodes that are not simulated, `late` the number of simulated nodes that have not
-    reached the present. `thresholds` are in percent of allocatable.
+    `real` are the nodes that are not simulated, `catching_up` the number of simulated nodes that
+    have not reached the present. `thresholds` are in percent of allocatable.
     """
 
     answer: Answer
     real: Sequence[str]
-    late: int
+    catching_up: int
     url: str
     thresholds: Mapping[str, float]
     pods: Sequence[PodReport]

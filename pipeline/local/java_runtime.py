@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.errors import JavaNotFoundError, install_hint
 
 MINIMUM_MAJOR = 17
-_VERSION = re.compile(r'version "(?P<version>(?:1\.)?(?P<major>\d+)[^"]*)"')
+_VERSION = re.compile(r'version "(\d[^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         version = java_version(path)
         if version is None:
             rejected.append(f"{origin}: {path} does not run")
-        elif _major(version) < MINIMUM_MAJOR:
+        # Java 8 and older have versions such as 1.8.
+        elif int(re.findall(r"\d+", version.removeprefix("1."))[0]) < MINIMUM_MAJOR:
             rejected.append(f"{origin}: {path} is Java {version}")
         else:
             return Java(path, version, origin)
@@ -61,13 +62,7 @@ def java_version(path: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search(completed.stderr) or _VERSION.search(completed.stdout)
-    return match["version"] if match else None
-
-
-def _major(version: str) -> int:
-    # Java 8 and older have versions such as 1.8.
-    match = _VERSION.search(f'version "{version}"')
-    return int(match["major"]) if match else 0
+    return match[1] if match else None
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

@@ -36,7 +36,6 @@ ATTEMPTS = 3
 _PARALLEL_DOWNLOADS = 4
 _TIMEOUT_SECONDS = 30
 _PROGRESS_SECONDS = 2.0
-_WAITING = "waiting for another process that downloads Kafka's jars"
 _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 
@@ -110,7 +109,8 @@ def ensure_jars(
         return class_path
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with file_lock(directory / "lock", report, _WAITING):
+        waiting = "waiting for another process that downloads Kafka's jars"
+        with file_lock(directory / "lock", report, waiting):
             for leftover in directory.glob("fetching-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             # The previous holder of the lock may have downloaded them.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.local.build_programs import ensure_prometheus
-from pipeline.local.control_plane import Part
+from pipeline.local.control_plane import Component
 from pipeline.local.port_probe import HOST, free_port
 
 _READY_SECONDS: Final = 30.0
@@ -28,9 +28,9 @@ _POLL_SECONDS: Final = 0.1
 class LocalPrometheus:
     """A running Prometheus at `url`."""
 
-    def __init__(self, url: str, part: Part) -> None:
+    def __init__(self, url: str, component: Component) -> None:
         self.url = url
-        self.part = part
+        self.component = component
 
     def query(self, text: str) -> Any:
         """Run an instant query, and return its result."""
@@ -63,24 +63,24 @@ def local_prometheus(
     folder = Path(tempfile.mkdtemp(prefix="springtide-prometheus-"))
     port = free_port()
     _configure(folder, jobs, rules or {})
-    part = Part("prometheus", folder, folder)
-    part.argv = [
+    component = Component("prometheus", folder, folder)
+    component.argv = [
         str(program),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={HOST}:{port}",
     ]
     try:
-        part.start()
-        prometheus = LocalPrometheus(f"http://{HOST}:{port}", part)
+        component.start()
+        prometheus = LocalPrometheus(f"http://{HOST}:{port}", component)
         deadline = time.monotonic() + _READY_SECONDS
         while not prometheus.is_ready():
-            if not part.is_running or time.monotonic() > deadline:
-                raise part.error("did not become ready")
+            if not component.is_running or time.monotonic() > deadline:
+                raise component.error("did not become ready")
             time.sleep(_POLL_SECONDS)
         yield prometheus
     finally:
-        part.close()
+        component.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

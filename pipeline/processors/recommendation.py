@@ -91,8 +91,8 @@ class Recommendation(NamedTuple):
 class WorkloadSums:
     """Sum the models of pods by owner. Nodes are added one after the other, in any order.
 
-    Memory: a histogram per owner and resource, and nine numbers per pod. `strangers` counts pods
-    with models and an unknown owner. Raises `PredictorError` like a bank.
+    Memory: a histogram per owner and resource, and nine numbers per pod. `unrecorded_pods` counts
+    pods with models and an unknown owner. Raises `PredictorError` like a bank.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -104,7 +104,7 @@ class WorkloadSums:
         self._numbers: dict[PodOwner, int] = {}
         self._pods: list[int] = []
         self._parts: list[_Pods] = []
-        self.strangers = 0
+        self.unrecorded_pods = 0
 
     def count(self, owner: PodOwner) -> int:
         """Count a pod of `owner`, with models or without. Returns the owner's number."""
@@ -122,7 +122,7 @@ class WorkloadSums:
         models = self._learner.restored(self._learner.checked(node, state))
         try:
             known = [(owners[uid], row) for uid, row in models.pods.items() if uid in owners]
-            self.strangers += len(models.pods) - len(known)
+            self.unrecorded_pods += len(models.pods) - len(known)
             if known:
                 numbers, rows = np.array(known, np.int64).T
                 self._add(models, numbers, rows)

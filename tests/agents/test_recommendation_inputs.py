@@ -69,7 +69,7 @@ async def test_pods_of_an_owner_are_loaded_from_all_nodes() -> None:
     assert (recommended[BARE].pods, recommended[BARE].cpu.pods, recommended[BARE].cpu.samples) == (
         1, 1, 5,
     )  # fmt: skip
-    assert workloads.strangers == 1
+    assert workloads.unrecorded_pods == 1
 
 
 async def test_only_wanted_owners_are_added() -> None:

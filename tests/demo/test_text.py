@@ -68,7 +68,9 @@ def test_placement_lines_have_thresholds_refusals_and_scores_best_first() -> Non
 
 
 def test_placement_lines_mention_lowered_threshold_and_late_nodes() -> None:
-    text = "\n".join(placement_lines(placement(thresholds={"CPU": 25.0, "memory": 95.0}, late=4)))
+    text = "\n".join(
+        placement_lines(placement(thresholds={"CPU": 25.0, "memory": 95.0}, catching_up=4))
+    )
     assert "lowered for this demo from 65 %" in text
     assert "4 simulated nodes are still catching up" in text
 

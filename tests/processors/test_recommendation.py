@@ -251,7 +251,7 @@ def test_pods_without_an_owner_are_counted_as_strangers() -> None:
     workloads = WorkloadSums(FAST)
     workloads.add("node-a", result["node-a"], {"p": workloads.count(WEB)})
     (web,) = workloads.recommendations()
-    assert (workloads.strangers, web.cpu.pods) == (1, 1)
+    assert (workloads.unrecorded_pods, web.cpu.pods) == (1, 1)
     assert web.cpu.peak_max < 2.0
 
 

@@ -56,7 +56,7 @@ _LONGEST_LOAD_SECONDS: Final = 7 * 86_400.0
 _FETCH_WAIT_MS: Final = 100
 _FETCH_MIN_BYTES: Final = 1024 * 1024
 # Records of one batch share requests to the broker and calls of the models.
-_LINGER_SECONDS: Final = 0.25
+_LINGER_SECONDS: Final = 0.2
 _LINGER_CHECKS: Final = 10
 _LARGE_BATCH: Final = 100
 

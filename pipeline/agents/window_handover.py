@@ -31,7 +31,7 @@ CHECK_SECONDS: Final = 1.0
 _MAX_RECORDS: Final = 1000
 MAX_BYTES: Final = 64 * 1024 * 1024
 # Joins of one batch hand over together. A call for a few nodes costs little more than one for one.
-_LINGER_SECONDS: Final = 0.05
+_LINGER_SECONDS: Final = 0.02
 
 
 class PendingRecords(NamedTuple):

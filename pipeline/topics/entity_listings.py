@@ -77,7 +77,7 @@ def _check(kinds: Sequence[str], ids: Sequence[str]) -> None:
         raise InvalidRecordError(f"kind of a row is not one of {', '.join(KINDS)}")
     if any(len(name.encode()) > _MAX_ID_BYTES for name in ids):
         raise InvalidRecordError(f"id of a row is longer than {_MAX_ID_BYTES} bytes")
-    if any(_FORBIDDEN.search(name) for name in ids):
+    if _FORBIDDEN.search(" ".join(ids)):
         raise InvalidRecordError("id of a row has a control character, a quote or a backslash")
     if len(set(zip(kinds, ids, strict=True))) != len(ids):
         raise InvalidRecordError("two rows have the same kind and id")

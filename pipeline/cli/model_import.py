@@ -138,15 +138,10 @@ def _restore_export(
         raise CheckpointError(f"{path}: {error.message}", hint=_BAD_EXPORT) from error
     try:
         change = replace_models(node, data, model_config(settings), SystemClock())
-        replaced = asyncio.run(_change_checkpoint(settings, node, change, dry_run=dry_run))
+        replaced = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    print_lines(
-        [
-            f"{node}: {brief(state)}",
-            f"replaces: {_replaced_summary(state, replaced)}",
-        ]
-    )
+    print_lines([f"{node}: {brief(state)}", f"replaces: {_replaced_summary(state, replaced)}"])
     if replaced and state.machine_id not in ("", replaced.machine_id):
         print_lines(["of another machine: its first window resets node, system and classes"])
     return True
@@ -168,21 +163,17 @@ def _add_models(
     dry_run: bool,
 ) -> bool:
     """Add the models of other systems; return whether any model changed."""
-    read = from_koordinator if source == "koordinator" else from_vpa
+    sources = {
+        "koordinator": (from_koordinator, _koordinator_models), "vpa": (from_vpa, _vpa_models)
+    }  # fmt: skip
+    read, assign = sources[source]
     learned = [model for path in files for model in _read_models(path, read)]
-    by_name = (
-        _name_koordinator_models(learned, pods)
-        if source == "koordinator"
-        else _assign_vpa_models(learned, pods)
-    )
+    by_name = assign(learned, pods)
     change = add_models(node, by_name, model_config(settings))
-    imported: Taken = asyncio.run(_change_checkpoint(settings, node, change, dry_run=dry_run))
+    imported: Taken = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
     for name in sorted(by_name):
-        text = (
-            _import_summary(imported[name])
-            if name in imported
-            else "skipped, the node has no such model"
-        )
+        row = imported.get(name)
+        text = "skipped, the node has no such model" if row is None else _summary(row)
         print_lines([f"{name}: {text}"])
     return takes_anything(imported)
 
@@ -194,9 +185,7 @@ def _read_models(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> li
         raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _BAD_FILE) from error
 
 
-def _name_koordinator_models(
-    learned: Sequence[Learned], pods: tuple[str, ...]
-) -> dict[str, Learned]:
+def _koordinator_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     if pods:
         raise UsageError(
             "--pod is only for --from vpa", hint="Koordinator's files name their entity"
@@ -204,7 +193,7 @@ def _name_koordinator_models(
     return _unique_by_name([(model.name, model) for model in learned])
 
 
-def _assign_vpa_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _vpa_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
     """Assign checkpoints to pod UIDs by the options."""
     checkpoints = {model.name: model for model in learned}
     if not pods:
@@ -273,7 +262,7 @@ def _parse_documents(text: str) -> list[Any]:
         return list(yaml.safe_load_all(text))
 
 
-def _import_summary(row: Sequence[Received | None]) -> str:
+def _summary(row: Sequence[Received | None]) -> str:
     """Describe what was imported of each resource."""
     parts = []
     for resource, received in zip(RESOURCES, row, strict=True):
@@ -287,9 +276,7 @@ def _import_summary(row: Sequence[Received | None]) -> str:
     return "; ".join(parts)
 
 
-async def _change_checkpoint(
-    settings: Settings, node: str, change: Change[_T], *, dry_run: bool
-) -> _T:
+async def _apply_change(settings: Settings, node: str, change: Change[_T], *, dry_run: bool) -> _T:
     kafka = settings.kafka
     await require_topics(kafka, (CHECKPOINTS,))
 

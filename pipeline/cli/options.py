@@ -50,6 +50,11 @@ KUBERNETES_CLIENT = (
     "kubernetes.config_name",
 )
 
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="Output format.",
+)  # fmt: skip
+
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")
 
@@ -105,7 +110,7 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
             overrides = {
                 setting.key: value
                 for setting in descriptions
-                if (value := parameters.pop(_parameter_name(setting.key))) is not None
+                if (value := parameters.pop(_parameter(setting.key))) is not None
             }
             for name in ("level", "format"):
                 if f"log_{name}" in values:
@@ -153,7 +158,7 @@ def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
     return [setting for setting in describe_settings() if setting.key in selected]
 
 
-def _parameter_name(key: str) -> str:
+def _parameter(key: str) -> str:
     return _PARAMETER + key.replace(".", "__")
 
 
@@ -163,12 +168,10 @@ def _setting_option(setting: SettingDescription) -> Callable[[FunctionT], Functi
     flag = flag_name(setting.key)
     if types[0] is bool:
         negative = f"--no-{flag.removeprefix('--')}"
-        return click.option(
-            f"{flag}/{negative}", _parameter_name(setting.key), default=None, help=help
-        )
+        return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
     # Values stay text: the settings validate them, with the same errors for every source.
     return click.option(
-        flag, _parameter_name(setting.key), type=str, metavar=_metavar(types[0]), help=help
+        flag, _parameter(setting.key), type=str, metavar=_metavar(types[0]), help=help
     )
 
 

@@ -89,9 +89,8 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     elif nodes is None:
         click.echo(json.dumps({"cluster": _cluster_document(policies)}, indent=2))
     else:
-        click.echo(
-            json.dumps({node.record.node: _node_document(node) for node in resolved}, indent=2)
-        )
+        documents = {node.record.node: _node_document(node) for node in resolved}
+        click.echo(json.dumps(documents, indent=2))
     if refused:
         raise click.exceptions.Exit(_NOT_IN_FORCE)
 
@@ -186,14 +185,8 @@ def _decode_raw(raw: msgspec.Raw) -> dict[str, Any]:
 # -- as text
 
 _OTHER_SECTIONS: Final[tuple[Section[Any], ...]] = (
-    NORMALIZATION,
-    AMPLIFICATION,
-    THRESHOLD,
-    QOS,
-    BURST,
-    SYSTEM,
-    HOST_APPLICATIONS,
-)
+    NORMALIZATION, AMPLIFICATION, THRESHOLD, QOS, BURST, SYSTEM, HOST_APPLICATIONS,
+)  # fmt: skip
 
 
 def _other_sections(policies: Policies) -> Iterator[tuple[Section[Any], Policy[Any]]]:
@@ -214,26 +207,24 @@ def _summary(policies: Policies, nodes: Iterable[_Node]) -> Iterator[str]:
     for name, value in cluster["strategy"].items():
         yield f"  {name:34} {json.dumps(value)}"
     for section, policy in _other_sections(policies):
-        differences = _differences(document(section.defaults), document(policy.cluster))
+        changes = _differences(document(section.defaults), document(policy.cluster))
         entries = f"; {len(policy.entries)} entries for selected nodes" if policy.entries else ""
-        yield f"{section.key}: {differences or 'defaults'}{entries}"
+        yield f"{section.key}: {changes or 'defaults'}{entries}"
     unselected_node, _ = with_policy(NodeRecord(node="none"), policies)
     for node in nodes:
         record = node.record
-        differences = _differences(cluster["strategy"], _strategy(record))
+        changes = _differences(cluster["strategy"], _strategy(record))
         state = "on" if record.overcommit else "off"
         others = [
-            f"{title}: {changes}"
+            f"{title}: {differences}"
             for title, default, value in (
                 ("NodeSLO", unselected_node.slo, record.slo),
                 ("CPU normalization", unselected_node.cpu_normalization, record.cpu_normalization),
                 ("amplification", unselected_node.amplification, record.amplification),
             )
-            if (changes := _differences(_decode_raw(default), _decode_raw(value)))
+            if (differences := _differences(_decode_raw(default), _decode_raw(value)))
         ]
-        yield "; ".join(
-            [f"node {record.node}: {state}, {differences or 'as the cluster'}", *others]
-        )
+        yield "; ".join([f"node {record.node}: {state}, {changes or 'as the cluster'}", *others])
 
 
 def _differences(default: Mapping[str, Any], values: Mapping[str, Any]) -> str:

@@ -106,9 +106,8 @@ def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     _print_warnings(workloads.unrecorded_pods if selected is None else 0, failed)
     recommendations = workloads.recommendations()
     if as_json:
-        click.echo(
-            json.dumps({"items": [owner_document(item) for item in recommendations]}, indent=2)
-        )
+        items = [owner_document(item) for item in recommendations]
+        click.echo(json.dumps({"items": items}, indent=2))
     elif recommendations:
         print_lines(table_lines(recommendations))
     if not recommendations:
@@ -204,15 +203,13 @@ def owner_document(recommendation: Recommendation) -> dict[str, Any]:
         if recommendation.end_ms == NEVER
         else format_time(recommendation.end_ms / 1000),
         "pods": recommendation.pods,
-        "resources": {
-            name: _resource_document(name, advice) for name, advice in by_resource.items()
-        },
+        "resources": {name: _resource_facts(name, advice) for name, advice in by_resource.items()},
         "recommendation": {"containerRecommendations": [vpa] if target else []},
         "koordinator": _koordinator_document(recommendation.owner, target),
     }
 
 
-def _resource_document(resource: str, advice: Advice) -> dict[str, Any]:
+def _resource_facts(resource: str, advice: Advice) -> dict[str, Any]:
     peaks = {"median": advice.peak_median, "max": advice.peak_max}
     return {
         "pods_with_samples": advice.pods,

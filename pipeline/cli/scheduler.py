@@ -273,9 +273,7 @@ def simulated(
     if not all(map(math.isfinite, (wanted, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
     load = Load(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
-    outcomes = [
-        simulate(load, wanted - reduction, wanted, seed) for reduction in (0.0, 5.0, 10.0, 15.0)
-    ]
+    outcomes = [simulate(load, wanted - step, wanted, seed) for step in (0.0, 5.0, 10.0, 15.0)]
     if as_json:
         click.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
     else:

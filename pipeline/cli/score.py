@@ -11,7 +11,7 @@ import msgspec
 from pipeline.cli.explain_request import SETTINGS, read_explain_request, request_explanation
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options, silence_logs
+from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.text_table import align_columns
 from pipeline.errors import NotReadyError
@@ -44,10 +44,7 @@ _COLUMN_HELP: Final = {
     help="Manifest of a Pod, or of a Deployment, Job or other object with a pod template: YAML or "
     "JSON, - for standard input.",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Output format.",
-)  # fmt: skip
+@output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @extender_options
 @settings_options(*SETTINGS)

@@ -11,7 +11,7 @@ import msgspec
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.cli.text_table import align_columns
 from pipeline.clock import SystemClock
@@ -101,10 +101,7 @@ Examples:
     "--to", "until", metavar="TIME",
     help="Show windows that ended at or before this time.  [default: now]",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Output format.",
-)  # fmt: skip
+@output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: float | None,

@@ -15,7 +15,7 @@ from rich.text import Text
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
 from pipeline.clock import SystemClock
@@ -52,10 +52,7 @@ REFRESH_SECONDS: Final = 1.0
     show_default=True,
     help="Sort by name, or by percent of allocatable, highest first.",
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Output format.",
-)  # fmt: skip
+@output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @click.option(
     "--limits",

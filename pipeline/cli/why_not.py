@@ -70,9 +70,7 @@ def command(
             f"{len(names)} names are given", hint="write `why-not POD NODE`, or `-f FILE NODE`"
         )
     node = names[-1]
-    request = (
-        read_explain_request(file) if file else asyncio.run(_request_from_topic(settings, names[0]))
-    )
+    request = read_explain_request(file) if file else asyncio.run(_read_pod(settings, names[0]))
     answer = asyncio.run(request_explanation(settings, extender, request))
     item = _find_node(answer, node)
     if as_json:
@@ -83,7 +81,7 @@ def command(
         raise click.exceptions.Exit(_REFUSED)
 
 
-async def _request_from_topic(settings: Settings, pod: str) -> bytes:
+async def _read_pod(settings: Settings, pod: str) -> bytes:
     await require_topics(settings.kafka, (PODS,))
     return await pod_on_topic(settings.kafka, pod)
 

@@ -153,12 +153,10 @@ def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report
         return
     version = _required_version(sources / "go.mod", "k8s.io/kubernetes")
     major, minor, _ = version.removeprefix("v").split(".")
-    version_fields = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    fields = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     # Clients read the version of Kubernetes from these variables.
-    flags = [
-        _STRIP_FLAGS,
-        *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in version_fields.items()),
-    ]
+    flags = [_STRIP_FLAGS]
+    flags += [f"-X k8s.io/component-base/version.{key}={value}" for key, value in fields.items()]
     report(f"building Kubernetes {version} with Go {go.version}; takes five minutes on two cores")
     binary = scratch / "kubernetes"
     _run(go, ["-ldflags", " ".join(flags), "-o", str(binary), "."], sources, report)

@@ -202,11 +202,7 @@ class Demo:
                 self._await_first_node(table, now)
             self.screen.show_nodes(table, self.clock.now(), self._status(table))
             is_due = now - last_asked > _ASK_PERIOD_SECONDS
-            if (
-                is_due
-                and self._is_ready_to_ask(table, now)
-                and await demo_queries.is_ready(self.url)
-            ):
+            if is_due and self._can_ask(table, now) and await demo_queries.is_ready(self.url):
                 last_asked = now
                 self.first_asked = self.first_asked or now
                 self.screen.show_placement(await self._ask(table))
@@ -241,7 +237,7 @@ class Demo:
                 hint="check this machine with `springtide doctor`, and whether it is overloaded",
             )
 
-    def _is_ready_to_ask(self, table: Table, now: float) -> bool:
+    def _can_ask(self, table: Table, now: float) -> bool:
         """Whether the node has peaks, and the fleet has reached the present."""
         state = table.snapshot(self.node).state
         if self.first_shown is None or state is None:

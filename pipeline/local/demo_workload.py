@@ -146,7 +146,7 @@ class Workload:
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     process_group=0,
-                    preexec_fn=CgroupJoiner(self._procs_files(container, _roots(self._layout))),
+                    preexec_fn=CgroupJoiner(self._procs(container, _roots(self._layout))),
                 )
             )
 
@@ -167,11 +167,10 @@ class Workload:
 
         On v1 the process does not join the hierarchy of the cpu controller, if that is separate.
         """
-        return CgroupJoiner(
-            self._procs_files(relative, [Path(self._layout.cpu), Path(self._layout.memory)])
-        )
+        roots = [Path(self._layout.cpu), Path(self._layout.memory)]
+        return CgroupJoiner(self._procs(relative, roots))
 
-    def _procs_files(self, relative: str, roots: Iterable[Path]) -> list[Path]:
+    def _procs(self, relative: str, roots: Iterable[Path]) -> list[Path]:
         return [root / relative / "cgroup.procs" for root in dict.fromkeys(roots)]
 
     def _set_cpu_weight(self, relative: str, cpu_millicores: int) -> None:
@@ -217,10 +216,7 @@ class CgroupJoiner:
 def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
     """Remove cgroups, their processes and directories of killed demos; return their names."""
     removed = set()
-    for directory in [
-        *_leftover_cgroups(root),
-        *_leftover_directories(Path(tempfile.gettempdir())),
-    ]:
+    for directory in [*_leftover_cgroups(root), *_leftovers(Path(tempfile.gettempdir()))]:
         with suppress(OSError, TimeoutError):  # it belongs to another user
             if directory.is_relative_to(root):
                 _remove_tree(directory)
@@ -233,10 +229,10 @@ def remove_leftovers(root: Path = CGROUP_ROOT) -> list[str]:
 def _leftover_cgroups(root: Path) -> Iterator[Path]:
     with suppress(KernelFileError):
         for controller in _roots(detect_layout(str(root))):
-            yield from _leftover_directories(controller)
+            yield from _leftovers(controller)
 
 
-def _leftover_directories(parent: Path) -> list[Path]:
+def _leftovers(parent: Path) -> list[Path]:
     with suppress(OSError):
         return [path for path in parent.iterdir() if _is_dead_demo(path.name)]
     return []

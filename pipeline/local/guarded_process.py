@@ -18,18 +18,18 @@ class GuardedProcess:
     """A child process and its guard, which removes the directory `remove` at the end.
 
     The output of the child and errors of the guard go to `log`. Failures raise `error`, and name
-    the child `what`.
+    the child `name`.
     """
 
     def __init__(
         self,
         log: Path,
         remove: Path | None,
-        child_name: str = "broker",
+        name: str = "broker",
         error: type[SpringtideError] = LocalKafkaError,
     ) -> None:
         self._log = log
-        self._child_name = child_name
+        self._name = name
         self._error = error
         self._exit_code: int | None = None
         self._running = False
@@ -91,9 +91,7 @@ class GuardedProcess:
         while True:
             for reply in self._receive(None):
                 if "error" in reply:
-                    raise self._error(
-                        f"cannot {request['do']} the {self._child_name}: {reply['error']}"
-                    )
+                    raise self._error(f"cannot {request['do']} the {self._name}: {reply['error']}")
                 if answer in reply:
                     return reply[answer]
 
@@ -132,7 +130,7 @@ class GuardedProcess:
 
     def _guard_ended_error(self) -> SpringtideError:
         return self._error(
-            f"the guard of the local {self._child_name} (pid {self._guard.pid}) has ended, and the "
-            f"{self._child_name} with it",
+            f"the guard of the local {self._name} (pid {self._guard.pid}) has ended, and the "
+            f"{self._name} with it",
             hint=f"it may have been killed; see the end of {self._log}",
         )

@@ -264,11 +264,8 @@ class LocalKafka:
         file = self.data_dir / "server.properties"
         file.write_text(properties_text(settings), encoding="ascii")
         self._launched_at_byte = self.log_file.stat().st_size
-        java, shared = (
-            str(self.java.path),
-            [*_COMMON_JVM, f"-Djava.io.tmpdir={self.data_dir / 'tmp'}"],
-        )
-        shared += ["-cp", class_path]
+        java, tmp = str(self.java.path), self.data_dir / "tmp"
+        shared = [*_COMMON_JVM, f"-Djava.io.tmpdir={tmp}", "-cp", class_path]
         formatted = self.data_dir / "formatted"
         if not formatted.exists():
             tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]

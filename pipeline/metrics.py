@@ -74,10 +74,9 @@ def page() -> bytes:
 
 
 class MetricsServer:
-    """A running metrics page on `host` and `port`."""
+    """A running metrics page on `port`."""
 
-    def __init__(self, host: str, server: WSGIServer, thread: Thread) -> None:
-        self.host = host
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
         self.port: int = server.server_port
         self._server = server
         self._thread = thread
@@ -100,6 +99,6 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
         server, thread = start_http_server(port, host, registry=REGISTRY)
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
-    page = MetricsServer(host, server, thread)
-    log.info("metrics page", host=page.host, port=page.port)
+    page = MetricsServer(server, thread)
+    log.info("metrics page", host=host, port=page.port)
     return page

@@ -123,16 +123,12 @@ def _client(
             hint="give both --extender-cert-file and --extender-key-file",
         )
     tls = ssl.create_default_context()
-    if ca_file is not None:
-        _load(ca_file, lambda: tls.load_verify_locations(ca_file))
-    if cert_file is not None:
-        _load(cert_file, lambda: tls.load_cert_chain(cert_file, key_file))
-    return ExtenderClient(url, tls)
-
-
-def _load(file: Path, load: Callable[[], None]) -> None:
     try:
-        load()
+        if file := ca_file:
+            tls.load_verify_locations(file)
+        if file := cert_file:
+            tls.load_cert_chain(file, key_file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(f"cannot load {file}: {reason}", hint="give readable PEM files") from error
+    return ExtenderClient(url, tls)

@@ -1,7 +1,7 @@
 """`springtide model fit`: fit models to a trace file, without Kafka."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -91,16 +91,11 @@ def _learn(bank: Bank, windows: Iterable[Window], config: ModelConfig) -> tuple[
     """Apply the windows; count invalid values by column, and trained windows."""
     bad_values: Counter[str] = Counter()
     trained = 0
-    for batch in _batches(windows):
+    remaining = iter(windows)
+    while batch := list(islice(remaining, _BATCH_SIZE)):
         for window in batch:
             bad_values.update(window.bad_values)
         window_batch = WindowBatch(batch, config.memory_collect_policy)
         outcomes = bank.apply(window_batch.training(config.training_statistic))
         trained += sum(outcome.trained for outcome in outcomes)
     return bad_values, trained
-
-
-def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
-    remaining = iter(windows)
-    while batch := list(islice(remaining, _BATCH_SIZE)):
-        yield batch

@@ -177,9 +177,7 @@ def _strategy(record: NodeRecord) -> dict[str, Any]:
     return {**(record.colocation or {}), **(record.springtide or {})}
 
 
-def _decode_raw(raw: msgspec.Raw) -> dict[str, Any]:
-    tree: dict[str, Any] = msgspec.json.decode(raw)
-    return tree
+_decode_raw: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 # -- as text

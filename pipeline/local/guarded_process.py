@@ -31,7 +31,8 @@ class GuardedProcess:
         self._log = log
         self._name = name
         self._error = error
-        self._exit_code: int | None = None
+        # The exit code, unless `signal` ended the child; negative for a signal.
+        self.exit_code: int | None = None
         self._running = False
         self._received = b""
         with log.open("ab") as errors:
@@ -50,7 +51,7 @@ class GuardedProcess:
     def start(self, argv: list[str], cwd: Path) -> int:
         """Start the child, and return its process id."""
         # Set first, because the child's end can be reported together with its start.
-        self._exit_code, self._running = None, True
+        self.exit_code, self._running = None, True
         try:
             pid: int = self.ask("pid", do="start", argv=argv, log=str(self._log), cwd=str(cwd))
         except self._error:
@@ -70,16 +71,11 @@ class GuardedProcess:
                 self._receive(0)
         return self._running
 
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code, unless `signal` ended the child; negative for a signal."""
-        return self._exit_code
-
     def wait(self, deadline: float) -> int | None:
         """Wait until `deadline` (of `time.monotonic`); return the exit code, None if running."""
         while self._running and (remaining := deadline - time.monotonic()) > 0:
             self._receive(remaining)
-        return self._exit_code
+        return self.exit_code
 
     def ask(self, answer: str, **request: Any) -> Any:
         """Send a request, and return the value of `answer` in the guard's answer."""
@@ -125,7 +121,7 @@ class GuardedProcess:
         replies = [json.loads(line) for line in lines]
         for reply in replies:
             if "exited" in reply:
-                self._exit_code, self._running = reply["exited"], False
+                self.exit_code, self._running = reply["exited"], False
         return replies
 
     def _guard_ended_error(self) -> SpringtideError:

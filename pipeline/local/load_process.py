@@ -15,16 +15,9 @@ _MIB = 1 << 20
 
 def _cpu_share(kind: str, second: float) -> float:
     """Return the share of a core that `kind` uses at this second."""
-    match kind:
-        case "steady":
-            return 0.30
-        case "bursty":
-            return 0.80 if second % 12 < 4 else 0.05
-        case "batch":
-            return 0.20
-        case "hungry":
-            return 0.02
-    return 0.0
+    if kind == "bursty":
+        return 0.80 if second % 12 < 4 else 0.05
+    return {"steady": 0.30, "batch": 0.20, "hungry": 0.02}.get(kind, 0.0)
 
 
 def _allocations(steps: int = 20, mebibytes: int = 15) -> Iterator[bytearray]:

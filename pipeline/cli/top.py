@@ -197,10 +197,10 @@ async def _read_extender(extender: ExtenderClient) -> Source:
     """Request the nodes from an extender again and again, and yield them as a table."""
     async with extender.session() as session:
         while True:
-            yield table_of(await extender.request(session, "/v1/nodes", NodeStateList))
+            yield build_table(await extender.request(session, "/v1/nodes", NodeStateList))
 
 
-def table_of(nodes: NodeStateList) -> TableReading:
+def build_table(nodes: NodeStateList) -> TableReading:
     """Build the state table from an extender's answer."""
     table = Table()
     for item in nodes.items:

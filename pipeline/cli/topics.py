@@ -9,7 +9,7 @@ import click
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.errors import TopicDriftError
-from pipeline.kafka.topic_admin import Change, Drift, apply_topics, check_topics
+from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
 from pipeline.topics.registry import TOPICS, markdown_table
 
@@ -46,13 +46,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
     """
     if not dry_run:
         click.echo(f"applying {len(TOPICS)} topics ...", err=True)
-    done: list[Change] = []
-
-    def progress(change: Change) -> None:
-        done.append(change)
-        click.echo(str(change))
-
-    changes = asyncio.run(apply_topics(settings.kafka, dry_run, progress))
+    changes = asyncio.run(apply_topics(settings.kafka, dry_run, lambda change: click.echo(change)))
     for change in changes if dry_run else []:
         click.echo(f"would {change}")
     if not changes:

@@ -221,7 +221,7 @@ def test_limits_are_shown_in_percent_of_allocatable_if_pods_are_read() -> None:
 def received(document: dict[str, Any]) -> top.TableReading:
     """The table that `top --extender` builds from this document."""
     nodes = msgspec.json.decode(msgspec.json.encode(document), type=top.NodeStateList)
-    return top.table_of(nodes)
+    return top.build_table(nodes)
 
 
 def test_limits_come_from_the_extender_if_it_reports_them() -> None:

@@ -84,9 +84,7 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = "".join(
-            f"  {name}={_format_value(value)}" for name, value in _fields(record).items()
-        )
+        fields = "".join(f"  {name}={_quoted(value)}" for name, value in _fields(record).items())
         line = f"{clock} {record.levelname.lower():7} {record.name}  {record.getMessage()}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -94,40 +92,31 @@ class HumanFormatter(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Passes `burst` records per message of a noisy logger in each period, and drops the others.
+    """Passes `NOISY_BURST` records per message of a noisy logger in each period, drops the others.
 
     The first record of the next period has the number of dropped ones in the field `suppressed`.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...] = NOISY_LOGGERS,
-        burst: int = NOISY_BURST,
-        period_seconds: float = NOISY_PERIOD_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._names = names
-        self._burst = burst
-        self._period_seconds = period_seconds
         self._monotonic = monotonic
         # (logger, level, template) -> start of the period, passed, dropped. Bounded by the
         # number of log calls in the libraries: templates, not texts.
         self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.split(".", 1)[0] not in self._names:
+        if record.name.split(".", 1)[0] not in NOISY_LOGGERS:
             return True
         key = (record.name, record.levelno, str(record.msg)[:80])
         if key not in self._seen and len(self._seen) >= 1000:
             self._seen.clear()
         now = self._monotonic()
         start, passed, dropped = self._seen.get(key, (now, 0, 0))
-        if now - start >= self._period_seconds:
+        if now - start >= NOISY_PERIOD_SECONDS:
             if dropped:
                 record.__dict__["fields"] = {**_fields(record), "suppressed": dropped}
             start, passed, dropped = now, 0, 0
-        if passed < self._burst:
+        if passed < NOISY_BURST:
             self._seen[key] = (start, passed + 1, dropped)
             return True
         self._seen[key] = (start, passed, dropped + 1)
@@ -147,7 +136,7 @@ def _json_value(value: object) -> object:
     return value
 
 
-def _format_value(value: object) -> str:
+def _quoted(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else str(_json_value(value))

@@ -70,11 +70,8 @@ async def _run(settings: Settings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, handle_signal, number)
-    client, prefix, clock = (
-        client_options(settings.kafka),
-        settings.kafka.topic_prefix,
-        SystemClock(),
-    )
+    client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
+    clock = SystemClock()
     producer = Producer(client)
     dead_letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
     rules = rules_of(settings.extender)

@@ -42,13 +42,7 @@ def command() -> None:
         1: "the broker did not start or ended early, or another one uses the port or the directory",
     },
 )
-@click.option(
-    "--port",
-    type=_Port,
-    default=9092,
-    show_default=True,
-    help="Port on 127.0.0.1.",
-)
+@click.option("--port", type=_Port, default=9092, show_default=True, help="Port on 127.0.0.1.")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -200,8 +200,8 @@ class ControlPlane:
         temporary.write_text(json.dumps(document))
         return temporary.replace(path)
 
-    def kubectl(self, *arguments: str, given: str | None = None, user: Path | None = None) -> str:
-        """Run kubectl as the user of this kubeconfig, with `given` as standard input.
+    def kubectl(self, *arguments: str, stdin: str | None = None, user: Path | None = None) -> str:
+        """Run kubectl as the user of this kubeconfig, with `stdin` as standard input.
 
         Returns its output. Raises `ControlPlaneError` with its error output if it fails.
         """
@@ -209,7 +209,7 @@ class ControlPlane:
         # Otherwise it caches discovery in the user's home.
         argv += [f"--cache-dir={self.folder / 'kubectl'}"]
         completed = subprocess.run(
-            [*argv, *arguments], input=given, capture_output=True, text=True, cwd=self.folder,
+            [*argv, *arguments], input=stdin, capture_output=True, text=True, cwd=self.folder,
             check=False,
         )  # fmt: skip
         if completed.returncode != 0:

@@ -17,10 +17,10 @@ def test_snapshot_file_that_cannot_be_written_is_an_error_at_start(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("not a folder")
-    ran = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", file])
-    assert ran.exit_code == 2
-    assert "extender.snapshot_file: cannot read and write" in ran.stderr
-    assert "fix: give a file in a directory" in ran.stderr
+    result = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", file])
+    assert result.exit_code == 2
+    assert "extender.snapshot_file: cannot read and write" in result.stderr
+    assert "fix: give a file in a directory" in result.stderr
 
 
 def test_snapshot_file_that_is_another_file_is_not_overwritten(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_snapshot_file_that_is_another_file_is_not_overwritten(tmp_path: Path) -
         (archive, "exists and is not a snapshot"),
         (tmp_path, "Is a directory"),
     ):
-        ran = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", str(path)])
-        assert ran.exit_code == 2
-        assert message in ran.stderr
+        result = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", str(path)])
+        assert result.exit_code == 2
+        assert message in result.stderr
     assert notes.read_text() == "mine"
 
 

@@ -102,16 +102,16 @@ def checkpoint(monkeypatch: pytest.MonkeyPatch) -> NodeCheckpoint:
     """The newest checkpoint of node-a."""
     bank = Bank()
     bank.apply([window(end, [Pod("web", (1.0, GIB))]) for end in range(3)])
-    found = NodeCheckpoint(
+    record = NodeCheckpoint(
         node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.state_of("node-a")
     )
 
     async def newest(*_: object) -> Found:
-        return Found(b"node-a@1", encode_pack(found), 7)
+        return Found(b"node-a@1", encode_pack(record), 7)
 
     monkeypatch.setattr(model, "newest_checkpoint", newest)
     monkeypatch.setattr(model_export, "newest_checkpoint", newest)
-    return found
+    return record
 
 
 def test_inspect_refuses_an_unknown_row(checkpoint: NodeCheckpoint) -> None:

@@ -31,13 +31,13 @@ def run(folder: Path, document: Any, *arguments: str) -> Result:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_valid_policy_is_shown_with_defaults(tmp_path: Path, wrapped: bool) -> None:
-    of = configmap(GOOD)
-    result = run(tmp_path, {"kind": "List", "items": [node("n"), of]} if wrapped else of)
+    policy = configmap(GOOD)
+    result = run(tmp_path, {"kind": "List", "items": [node("n"), policy]} if wrapped else policy)
     assert result.exit_code == 0, result.output
     assert "colocation is on for the cluster; 0 entries" in result.output
-    shown = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert shown["degradeTimeMinutes"] == "7"
-    assert shown["cpuReclaimThresholdPercent"] == "60"
+    values = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
+    assert values["degradeTimeMinutes"] == "7"
+    assert values["cpuReclaimThresholdPercent"] == "60"
 
 
 def test_nodes_are_shown_with_their_differences(tmp_path: Path) -> None:
@@ -50,17 +50,17 @@ def test_nodes_are_shown_with_their_differences(tmp_path: Path) -> None:
     ]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
     entry = {"nodeSelector": {"matchLabels": {"pool": "gold"}}, "midUnallocatedPercent": 20}
-    given = ("--nodes", str(tmp_path / "nodes.json"))
-    result = run(tmp_path, configmap({**GOOD, "nodeConfigs": [entry]}), *given)
+    options = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, configmap({**GOOD, "nodeConfigs": [entry]}), *options)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-3:] == [
         "node n1: on, midUnallocatedPercent 20",
         "node n2: off, enable false, cpuReclaimThresholdPercent 29",
         "node n3: on, as the cluster",
     ]
-    found = json.loads(run(tmp_path, configmap(GOOD), *given, "--json").stdout)
-    assert [found[name]["on"] for name in ("n1", "n2", "n3")] == [True, False, True]
-    assert found["n2"]["strategy"]["cpuReclaimThresholdPercent"] == 29
+    document = json.loads(run(tmp_path, configmap(GOOD), *options, "--json").stdout)
+    assert [document[name]["on"] for name in ("n1", "n2", "n3")] == [True, False, True]
+    assert document["n2"]["strategy"]["cpuReclaimThresholdPercent"] == 29
 
 
 def test_invalid_part_is_a_warning_and_exits_with_3(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ WHOLE = {
 
 
 def whole(**changed: Any) -> dict[str, Any]:
-    data = {key: json.dumps(of) for key, of in (WHOLE | changed).items()}
+    data = {key: json.dumps(policy) for key, policy in (WHOLE | changed).items()}
     return {**configmap({}), "data": data}
 
 
@@ -120,10 +120,10 @@ def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> 
         "system-config: defaults",
         'host-application-config: applications [{"name": "nginx", "priority": "koord-mid"}]',
     ]
-    found = json.loads(run(tmp_path, whole(), "--json").stdout)["cluster"]
-    assert found["strategy"]["predictor"] == "max"
-    assert found["cpu-burst-config"]["policy"] == "auto"
-    assert found["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
+    document = json.loads(run(tmp_path, whole(), "--json").stdout)["cluster"]
+    assert document["strategy"]["predictor"] == "max"
+    assert document["cpu-burst-config"]["policy"] == "auto"
+    assert document["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
 
 
 def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
@@ -135,23 +135,23 @@ def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
         topology,
     ]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
-    given = ("--nodes", str(tmp_path / "nodes.json"))
-    result = run(tmp_path, whole(), *given)
+    options = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, whole(), *options)
     assert result.stdout.splitlines()[-2:] == [
         "node n1: on, as the cluster; "
         "NodeSLO: resourceUsedThresholdWithBE.memoryEvictThresholdPercent 80",
         "node n2: on, as the cluster",
     ]
-    found = json.loads(run(tmp_path, whole(), *given, "--json").stdout)
-    assert found["n1"]["nodeSLO"]["cpuBurstStrategy"]["policy"] == "auto"
-    assert found["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
-    assert found["n1"]["hostApplications"] == {"nginx": "mid"}
-    assert found["n1"]["cpuNormalization"]["annotation"] == "1.30"
-    assert found["n2"]["cpuNormalization"]["why"] == "the node's CPU is unknown"
-    assert found["n2"]["amplification"]["annotation"] == '{"cpu":1.80}'
+    document = json.loads(run(tmp_path, whole(), *options, "--json").stdout)
+    assert document["n1"]["nodeSLO"]["cpuBurstStrategy"]["policy"] == "auto"
+    assert document["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
+    assert document["n1"]["hostApplications"] == {"nginx": "mid"}
+    assert document["n1"]["cpuNormalization"]["annotation"] == "1.30"
+    assert document["n2"]["cpuNormalization"]["why"] == "the node's CPU is unknown"
+    assert document["n2"]["amplification"]["annotation"] == '{"cpu":1.80}'
     topology["metadata"]["annotations"] = dict.fromkeys(cpu, "{")  # type: ignore[index]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
-    result = run(tmp_path, whole(), *given)
+    result = run(tmp_path, whole(), *options)
     assert (result.exit_code, "topology n1: annotation" in result.stderr) == (1, True)
 
 
@@ -163,11 +163,11 @@ def test_invalid_cluster_wide_part_exits_with_1(tmp_path: Path, key: str) -> Non
 
 
 def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
-    of = whole(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
-    result = run(tmp_path, of)
+    policy = whole(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
+    result = run(tmp_path, policy)
     assert result.exit_code == 0
     assert "extender.memory_threshold_percent, which is 95: the scheduler fills" in result.stderr
-    assert not run(tmp_path, of, "--memory-threshold-percent", "70").stderr
+    assert not run(tmp_path, policy, "--memory-threshold-percent", "70").stderr
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def test_kind_stream_has_nothing_to_import() -> None:
 
 
 def test_show_queries_prints_the_actual_queries() -> None:
-    shown = run("--show-queries", "--node-label", "kubernetes_node", "--rate-seconds", "240")
-    assert shown.exit_code == 0
-    lines = shown.output.splitlines()
+    output = run("--show-queries", "--node-label", "kubernetes_node", "--rate-seconds", "240")
+    assert output.exit_code == 0
+    lines = output.output.splitlines()
     assert lines[::2] == list(DEFAULT_QUERIES)
     assert all(line.endswith("[60s:15s]") for line in lines[1::2])
     assert "sum by (kubernetes_node)" in lines[1]

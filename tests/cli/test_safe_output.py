@@ -12,13 +12,13 @@ from pipeline.cli.safe_output import print_lines, printable
 
 @given(st.text())
 def test_printable_leaves_only_visible_characters(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    assert (shown == text) == text.isprintable()
+    escaped = printable(text)
+    assert escaped.isprintable()
+    assert (escaped == text) == text.isprintable()
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("pod-1 ünder 箱", "pod-1 ünder 箱"),
         ("a\x1b[2Jb", "a\\x1b[2Jb"),
@@ -26,8 +26,8 @@ def test_printable_leaves_only_visible_characters(text: str) -> None:
         ("a\u202eb\ud800", "a\\u202eb\\ud800"),
     ],
 )
-def test_printable_escapes_cursor_and_direction_controls(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_printable_escapes_cursor_and_direction_controls(text: str, escaped: str) -> None:
+    assert printable(text) == escaped
 
 
 def test_print_lines_keeps_each_line_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

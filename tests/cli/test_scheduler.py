@@ -91,9 +91,9 @@ def test_check_prints_warnings_and_exits_with_3_for_errors(tmp_path: Path) -> No
     tree["extenders"][0]["filterVerb"] = "predicates"
     refused = run("check", written(tmp_path, tree), "--json")
     assert refused.exit_code == 3
-    (found,) = json.loads(refused.stdout)
-    assert found["where"] == "extenders[0].filterVerb"
-    assert found["is_refused"] is True
+    (outcomes,) = json.loads(refused.stdout)
+    assert outcomes["where"] == "extenders[0].filterVerb"
+    assert outcomes["is_refused"] is True
 
 
 @pytest.mark.parametrize("text", ["", "{", "kind: Pod", "a: 1\na: 2", "\0", "[1]"])
@@ -117,8 +117,8 @@ def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
     above = [float(line.split()[-1].rstrip("%")) for line in lines[1:5]]
     assert above == sorted(above, reverse=True)
     assert above[0] > 50 > 10 > above[2]
-    found = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
-    assert [one["target_percent"] for one in found] == [60, 55, 50, 45]
+    outcomes = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
+    assert [one["target_percent"] for one in outcomes] == [60, 55, 50, 45]
     assert run("simulate", "--nodes", "0").exit_code == 2
     assert run("simulate", "--wanted", "nan").exit_code == 2
     assert run("simulate", "--used", "nan", "--json").exit_code == 2
@@ -128,8 +128,8 @@ def test_simulate_reports_targets_that_cannot_be_reached() -> None:
     assert "no target keeps nodes at 20%" in run("simulate", "--wanted", "20").stdout
     alone = run("simulate", "--nodes", "1", "--pods", "1")
     assert alone.stdout.count("too few pods") == 4
-    found = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "--json").stdout)
-    assert [one["average"] for one in found] == [None] * 4
+    outcomes = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "--json").stdout)
+    assert [one["average"] for one in outcomes] == [None] * 4
     assert "268 pods fit on no node" in run("simulate", "--nodes", "1").stdout
 
 

@@ -60,14 +60,14 @@ def run(*arguments: str, **more: Any) -> Result:
 
 
 def test_score_lists_nodes_best_first(answers: dict[str, Any], pod: str) -> None:
-    ran = run("score", "-f", pod, "--extender", "http://e:1")
-    assert (ran.exit_code, answers["extender"].url) == (0, "http://e:1")
-    rows = [line.split() for line in ran.stdout.splitlines()]
+    result = run("score", "-f", pod, "--extender", "http://e:1")
+    assert (result.exit_code, answers["extender"].url) == (0, "http://e:1")
+    rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["NODE", "SCORE", "LoadAwareScheduling", "WINDOW", "VERDICT", "REASON"]
     assert [row[0] for row in rows[1:]] == ["idle", "busy", "blind", "old", "full", "hot"]
     assert rows[1][1:] == ["82", "82", "10", "s", "ago", "passed", "-"]
     assert rows[6][1:3] == ["-", "-"]
-    assert "cpu usage would be" in ran.stdout.splitlines()[6]
+    assert "cpu usage would be" in result.stdout.splitlines()[6]
     assert "NODE" not in run("score", "-f", pod, "--no-headers").stdout
 
 
@@ -82,13 +82,13 @@ def test_score_exits_with_4_if_no_node_passes(answers: dict[str, Any], pod: str)
     answers["table"].drop_state("idle")
     for name in ("busy", "blind", "old"):
         answers["table"].drop_state(name)
-    ran = run("score", "-f", pod)
-    assert ran.exit_code == 4
-    assert "none of 2 nodes would take the pod" in ran.stderr
+    result = run("score", "-f", pod)
+    assert result.exit_code == 4
+    assert "none of 2 nodes would take the pod" in result.stderr
     answers["table"] = Table()
-    ran = run("score", "-f", pod)
-    assert (ran.exit_code, ran.stdout) == (4, "")
-    assert "no node is known" in ran.stderr
+    result = run("score", "-f", pod)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "no node is known" in result.stderr
 
 
 def test_score_reads_a_manifest_from_standard_input(answers: dict[str, Any]) -> None:
@@ -99,15 +99,15 @@ def test_score_reads_a_manifest_from_standard_input(answers: dict[str, Any]) -> 
 def test_score_exits_with_2_for_an_invalid_file(answers: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Pod\nspec: {containers: [{}]}")
     for name, text in (("none.yaml", "cannot read"), ("bad.yaml", "pod: ")):
-        ran = run("score", "-f", str(tmp_path / name))
-        assert (ran.exit_code, text in ran.stderr) == (2, True), ran.stderr
+        result = run("score", "-f", str(tmp_path / name))
+        assert (result.exit_code, text in result.stderr) == (2, True), result.stderr
     assert run("score").exit_code == 2
 
 
 def test_why_not_shows_score_and_rank_of_a_passing_node(answers: dict[str, Any], pod: str) -> None:
-    ran = run("why-not", "-f", pod, "busy")
-    assert ran.exit_code == 0
-    assert ran.stdout.splitlines() == [
+    result = run("why-not", "-f", pod, "busy")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
         "busy would take shop/web-0",
         "  score 42 of 100 (LoadAwareScheduling 42), rank 2 of the 4 nodes that would take it",
         "  its last window ended 10 s ago",
@@ -117,43 +117,43 @@ def test_why_not_shows_score_and_rank_of_a_passing_node(answers: dict[str, Any],
 
 def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod: str) -> None:
     answers["mode"] = "observe"
-    ran = run("why-not", "-f", pod, "hot")
-    assert ran.exit_code == 4
-    assert ran.stdout.splitlines() == [
+    result = run("why-not", "-f", pod, "hot")
+    assert result.exit_code == 4
+    assert result.stdout.splitlines() == [
         "hot would not take shop/web-0: cpu usage would be 100.6 percent of 4 cores, over the "
         "threshold of 65: 3.6 cores used 12 s ago + 0.425 cores for this pod",
         "  kube-scheduler's preemption would not help",
         "  its last window ended 12 s ago",
         "  the extender is in mode observe: it lets every node pass",
     ]
-    shown = run("why-not", "-f", pod, "hot", "--json")
-    assert shown.exit_code == 4
-    assert [item["node"] for item in json.loads(shown.stdout)["items"]] == ["hot"]
+    output = run("why-not", "-f", pod, "hot", "--json")
+    assert output.exit_code == 4
+    assert [item["node"] for item in json.loads(output.stdout)["items"]] == ["hot"]
 
 
 def test_why_not_passes_daemon_sets_on_every_node(answers: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "ds.yaml"
     file.write_text("kind: DaemonSet\nmetadata: {name: log}\nspec: {template: {spec: {}}}")
-    ran = run("why-not", "-f", str(file), "hot")
-    assert ran.exit_code == 0
-    assert "hot would take -/log: pods of a DaemonSet pass everywhere" in ran.stdout
+    result = run("why-not", "-f", str(file), "hot")
+    assert result.exit_code == 0
+    assert "hot would take -/log: pods of a DaemonSet pass everywhere" in result.stdout
 
 
 def test_why_not_exits_with_2_for_unknown_names(answers: dict[str, Any], pod: str) -> None:
-    ran = run("why-not", "-f", pod, "idel")
-    assert ran.exit_code == 2
-    assert "node 'idel' is not known" in ran.stderr
-    assert "did you mean idle?" in ran.stderr
+    result = run("why-not", "-f", pod, "idel")
+    assert result.exit_code == 2
+    assert "node 'idel' is not known" in result.stderr
+    assert "did you mean idle?" in result.stderr
     for names in (["idle"], ["-f", pod, "a", "b"], ["a", "b", "c"]):
-        ran = run("why-not", *names)
-        assert (ran.exit_code, "why-not POD NODE" in ran.stderr) == (2, True)
+        result = run("why-not", *names)
+        assert (result.exit_code, "why-not POD NODE" in result.stderr) == (2, True)
 
 
 def test_unavailable_broker_or_extender_is_named(pod: str) -> None:
     broker = ("--bootstrap-servers", "127.0.0.1:1")
     for arguments in (["score", "-f", pod], ["why-not", "-f", pod, "a"], ["why-not", "p", "a"]):
-        ran = run(*arguments, *broker)
-        assert (ran.exit_code, "127.0.0.1:1" in ran.stderr) == (1, True), ran.output
-    ran = run("score", "-f", pod, "--extender", "http://127.0.0.1:1")
-    assert ran.exit_code == 1
-    assert "no extender answers at http://127.0.0.1:1/v1/explain" in ran.stderr
+        result = run(*arguments, *broker)
+        assert (result.exit_code, "127.0.0.1:1" in result.stderr) == (1, True), result.output
+    result = run("score", "-f", pod, "--extender", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "no extender answers at http://127.0.0.1:1/v1/explain" in result.stderr

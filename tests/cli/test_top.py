@@ -131,10 +131,10 @@ def test_terminal_table_without_nodes_has_a_caption() -> None:
 
 
 def test_help_lists_every_column_and_flag() -> None:
-    ran = CliRunner().invoke(cli, ["top", "--help"])
-    shown = {" ".join(line.split()[:2]) for line in ran.output.splitlines()}
+    result = CliRunner().invoke(cli, ["top", "--help"])
+    terms = {" ".join(line.split()[:2]) for line in result.output.splitlines()}
     for name in (*(column.header for column in COLUMNS), *(flag.name for flag in FLAGS)):
-        assert any(line.startswith(name) for line in shown), name
+        assert any(line.startswith(name) for line in terms), name
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,17 @@ def test_bytes_have_a_binary_unit(amount: float, text: str) -> None:
 
 
 def test_unavailable_broker_is_an_error_with_a_fix() -> None:
-    ran = CliRunner().invoke(cli, ["top", "--bootstrap-servers", "127.0.0.1:1"])
-    assert ran.exit_code == 1
-    assert ran.stdout == ""
-    assert "error: no broker answers at 127.0.0.1:1" in ran.stderr
-    assert "fix: " in ran.stderr
+    result = CliRunner().invoke(cli, ["top", "--bootstrap-servers", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error: no broker answers at 127.0.0.1:1" in result.stderr
+    assert "fix: " in result.stderr
 
 
 def test_unavailable_extender_is_an_error_with_its_url() -> None:
-    ran = CliRunner().invoke(cli, ["top", "--extender", "http://127.0.0.1:1"])
-    assert ran.exit_code == 1
-    assert "error: no extender answers at http://127.0.0.1:1/v1/nodes" in ran.stderr
+    result = CliRunner().invoke(cli, ["top", "--extender", "http://127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "error: no extender answers at http://127.0.0.1:1/v1/nodes" in result.stderr
 
 
 def test_json_is_the_document_of_the_extender() -> None:

@@ -84,7 +84,7 @@ def deployment(name: str, replicas: int, **requests: Any) -> Object:
 
 def apply(plane: ControlPlane, *objects: Object) -> None:
     listing = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-    plane.kubectl("apply", "-f", "-", given=json.dumps(listing))
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps(listing))
 
 
 def define(plane: ControlPlane, path: str) -> None:

@@ -131,7 +131,7 @@ async def test_the_service_account_may_do_what_the_watcher_needs_and_no_more(
 ) -> None:
     name = settings.kubernetes.config_name
     rules = (project / "deploy" / "rbac" / "watcher.yaml").read_text()
-    plane.kubectl("apply", "-f", "-", given=rules.replace("slo-controller-config", name))
+    plane.kubectl("apply", "-f", "-", stdin=rules.replace("slo-controller-config", name))
     account = service_account_token(plane, "springtide-watcher", tmp_path / "kubeconfig")
     kubernetes = KubernetesSettings(kubeconfig=account, config_name=name)
     write_policy(plane, name, colocation_config='{"enable": 1}')

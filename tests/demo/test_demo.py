@@ -51,7 +51,7 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """Command lines of all processes that know this directory, by id; zombies excepted."""
-        found = {}
+        results = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) in (os.getpid(), self.process.pid):
                 continue
@@ -61,8 +61,8 @@ class Run:
             except OSError:
                 continue
             if f"TMPDIR={self.directory}".encode() in environment.split(b"\0") and command:
-                found[int(entry.name)] = command
-        return found
+                results[int(entry.name)] = command
+        return results
 
     def trees(self) -> list[Path]:
         return list(CGROUPS.glob(f"*/springtide-demo-{self.process.pid}-*"))
@@ -115,8 +115,8 @@ def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path)
     assert re.search(rf"{refused}|^ +[1-9]0?  ", run.text, re.M)
     assert re.search(r"1 node, 1 with peaks, \d+ windows applied, \d+ gaps, 0 dead", run.text)
     assert "windows applied, 0 gaps" in run.text
-    kept = {path.name for path in (directory / "output-kept").iterdir()}
-    assert {"exporter.log", "worker.log", "extender.log", "settings.yaml"} <= kept
+    files = {path.name for path in (directory / "output-kept").iterdir()}
+    assert {"exporter.log", "worker.log", "extender.log", "settings.yaml"} <= files
     assert_nothing_left(run)
 
 

@@ -78,12 +78,12 @@ def test_placement_lines_mention_lowered_threshold_and_late_nodes() -> None:
 def test_real_nodes_come_first_in_many_refusals_and_the_rest_is_counted() -> None:
     refused = {f"sim-{i:02}": f"sim-{i:02}: hot" for i in range(20)} | {"real": "real: hot"}
     answer = Answer([], refused, {f"n{i}": 9 - i for i in range(9)})
-    found = placement_lines(placement(answer=answer, real=["real"]))
-    reasons = [line.split()[1] for line in found if line.startswith("    refused")]
+    lines = placement_lines(placement(answer=answer, real=["real"]))
+    reasons = [line.split()[1] for line in lines if line.startswith("    refused")]
     assert reasons[0] == "real:"
     assert len(reasons) == 8
-    assert "    and 13 more" in found
-    assert found[-1].split() == ["1", "n8"]
+    assert "    and 13 more" in lines
+    assert lines[-1].split() == ["1", "n8"]
 
 
 def test_unknown_usage_of_a_pod_is_a_dash() -> None:

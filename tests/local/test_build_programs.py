@@ -48,13 +48,13 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_programs_are_built_once(sources: Path) -> None:
-    said: list[str] = []
-    built = ensure_programs(sources, environ={}, report=said.append)
+    progress: list[str] = []
+    built = ensure_programs(sources, environ={}, report=progress.append)
     assert set(built) == set(PROGRAMS)
-    assert said[0].startswith("building Kubernetes v1.2.3 with Go 1.")
+    assert progress[0].startswith("building Kubernetes v1.2.3 with Go 1.")
     for name, path in built.items():
-        shown = subprocess.run([path], capture_output=True, text=True, check=True)
-        assert shown.stdout == f"{name}\n"
+        completed = subprocess.run([path], capture_output=True, text=True, check=True)
+        assert completed.stdout == f"{name}\n"
     assert ensure_programs(sources, environ={}, report=pytest.fail) == built
     (folder,) = {path.parent for path in built.values()}
     assert {path.name for path in folder.iterdir()} == {*PROGRAMS, "kubernetes", "lock"}
@@ -65,8 +65,8 @@ def test_changed_sources_are_built_again(sources: Path) -> None:
     (sources / "main.go").write_text(MAIN.replace("Println(", 'Println("newer", '))
     newer = ensure_programs(sources, environ={}, report=print)
     assert newer["etcd"] != built["etcd"]
-    shown = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
-    assert shown.stdout == "newer etcd\n"
+    completed = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
+    assert completed.stdout == "newer etcd\n"
 
 
 def test_compile_error_has_the_compilers_output(sources: Path) -> None:
@@ -83,14 +83,14 @@ def test_programs_in_kubebuilder_assets_are_used(sources: Path, tmp_path: Path) 
     assets.mkdir()
     (assets / "etcd").write_text("#!/bin/sh\n")
     environ = {"KUBEBUILDER_ASSETS": str(assets)}
-    found = ensure_programs(sources, environ=environ, report=print)
-    assert found["etcd"] == assets / "etcd"
-    assert found["kwok"].parent.name != "assets"
+    programs = ensure_programs(sources, environ=environ, report=print)
+    assert programs["etcd"] == assets / "etcd"
+    assert programs["kwok"].parent.name != "assets"
     for name in PROGRAMS:
         (assets / name).write_text("#!/bin/sh\n")
     shutil.rmtree(sources)
-    found = ensure_programs(sources, environ=environ, report=pytest.fail)
-    assert {path.parent for path in found.values()} == {assets}
+    programs = ensure_programs(sources, environ=environ, report=pytest.fail)
+    assert {path.parent for path in programs.values()} == {assets}
 
 
 def test_missing_sources_are_an_error_with_a_fix(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_prometheus_is_built_once(sources: Path) -> None:
     (folder / "go.mod").write_text(module + "// github.com/prometheus/prometheus v0.1.2\n")
     (folder / "go.sum").touch()
     (folder / "cmd" / "prometheus" / "main.go").write_text(MAIN)
-    said: list[str] = []
-    built = ensure_prometheus(folder, report=said.append)
-    assert said[0].startswith("building Prometheus v0.1.2 with Go 1.")
+    progress: list[str] = []
+    built = ensure_prometheus(folder, report=progress.append)
+    assert progress[0].startswith("building Prometheus v0.1.2 with Go 1.")
     assert built.parent.parent.name == "prometheus"
-    shown = subprocess.run([built], capture_output=True, text=True, check=True)
-    assert shown.stdout == "prometheus\n"
+    completed = subprocess.run([built], capture_output=True, text=True, check=True)
+    assert completed.stdout == "prometheus\n"
     assert ensure_prometheus(folder, report=pytest.fail) == built
     with pytest.raises(ControlPlaneBuildError, match="cannot read"):
         ensure_prometheus(folder / "none", report=print)

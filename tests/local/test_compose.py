@@ -29,10 +29,10 @@ def as_variable(setting: str) -> str:
 def test_compose_file_has_every_setting_of_the_local_broker(kafka: Any) -> None:
     local = server_properties(port=9092, controller_port=9093, log_dir=Path("/"), identity="")
     expected = {as_variable(key): value for key, value in local.items() if key not in DIFFERENT}
-    given = kafka["environment"]
-    assert {key: given.get(key) for key in expected} == expected
+    environment = kafka["environment"]
+    assert {key: environment.get(key) for key in expected} == expected
     known = {*expected, *map(as_variable, DIFFERENT), "CLUSTER_ID", "KAFKA_HEAP_OPTS"}
-    assert set(given) <= known
+    assert set(environment) <= known
 
 
 def test_every_environment_value_is_text(kafka: Any) -> None:

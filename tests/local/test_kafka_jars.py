@@ -128,13 +128,13 @@ def test_jars_with_the_same_file_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
-    said: list[str] = []
+    progress: list[str] = []
     source = FakeSource()
     assert not is_cached(lock_file)
-    paths = ensure_jars(lock_file, fetch=source, report=said.append)
+    paths = ensure_jars(lock_file, fetch=source, report=progress.append)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     assert sorted(source.asked) == sorted(BYTES)
-    assert said[0].startswith("downloading 6 jars (0 MB) of Apache Kafka")
+    assert progress[0].startswith("downloading 6 jars (0 MB) of Apache Kafka")
     assert ensure_jars(lock_file, fetch=source, report=unheard) == paths
     assert len(source.asked) == len(BYTES)
     assert_complete(lock_file)

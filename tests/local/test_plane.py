@@ -28,10 +28,10 @@ def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) ->
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        said = process.stdout.readline()
-        found = re.fullmatch(r'export KUBECONFIG=(\S+) PATH="(\S+):\$PATH"\n', said)
-        assert found, said
-        config, folder = Path(found[1]), Path(found[2])
+        line = process.stdout.readline()
+        match = re.fullmatch(r'export KUBECONFIG=(\S+) PATH="(\S+):\$PATH"\n', line)
+        assert match, line
+        config, folder = Path(match[1]), Path(match[2])
         answer = subprocess.run(
             [folder / "kubectl", "get", "namespaces", "-o", "name"],
             env={"KUBECONFIG": str(config), "HOME": str(config.parent)},

@@ -33,11 +33,11 @@ def put(plane: ControlPlane, document: Json) -> Json:
     resource = f"{document['kind'].lower()}s.slo.koordinator.sh"
     name = document["metadata"]["name"]
     plane.kubectl("delete", resource, name, "--ignore-not-found")
-    plane.kubectl("create", "-f", "-", given=json.dumps(document))
+    plane.kubectl("create", "-f", "-", stdin=json.dumps(document))
     created = read(plane, resource, name)
     assert "status" not in created, "the status is a way of its own"
     if "status" in document:
-        plane.kubectl("replace", "--subresource=status", "-f", "-", given=json.dumps(document))
+        plane.kubectl("replace", "--subresource=status", "-f", "-", stdin=json.dumps(document))
     return read(plane, resource, name)
 
 
@@ -89,7 +89,7 @@ def test_an_invalid_object_is_refused(
     document = example(KINDS[kind])
     del document["status"]
     with pytest.raises(ControlPlaneError, match=says):
-        plane.kubectl("create", "-f", "-", given=json.dumps(changed(document, path, value)))
+        plane.kubectl("create", "-f", "-", stdin=json.dumps(changed(document, path, value)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_invalid_status_is_refused(
     put(plane, document)
     text = json.dumps(changed(document, path, value))
     with pytest.raises(ControlPlaneError, match=says):
-        plane.kubectl("replace", "--subresource=status", "-f", "-", given=text)
+        plane.kubectl("replace", "--subresource=status", "-f", "-", stdin=text)
 
 
 def test_kubectl_prints_the_declared_columns(plane: ControlPlane) -> None:

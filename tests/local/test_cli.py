@@ -79,7 +79,13 @@ def test_detached_broker_is_listed_used_and_stopped(cli: Cli, home: Path) -> Non
     assert (code, f"ready at 127.0.0.1:{port}" in out) == (0, True), err
     code, out, _ = cli("status")
     assert code == 0
-    for shown in (rf"127\.0\.0\.1:{port}", r"answers +yes", r"Java \d+", r"kafka\.log", r"\d s"):
+    for shown in (
+        rf"127\.0\.0\.1:{port}",
+        r"answers +yes",
+        r"Java \d+",
+        r"kafka\.log",
+        r"uptime +\d+s",
+    ):
         assert re.search(shown, out), shown
     (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
     assert broker["answers"] is True

@@ -100,7 +100,7 @@ class CustomResources:
         self._written: dict[str, _Written] = {}
         self._changed: dict[str, None] = {}
         # Names whose Node does not exist yet, or has another uid.
-        self._early: set[str] = set()
+        self._waiting_for_node: set[str] = set()
         # Names whose patch was refused: the object may have no spec.
         self._refused: set[str] = set()
 
@@ -159,25 +159,26 @@ class CustomResources:
         Node."""
         changed, self._changed = self._changed, {}
         if everything:
-            changed.update(dict.fromkeys(self._early))
+            changed.update(dict.fromkeys(self._waiting_for_node))
         for name in changed:
-            execute = self._difference(name)
+            execute = self._next_write(name)
             if execute is None:
                 self._queue.discard(self.kind.kind, name)
             else:
                 self._queue.put(self.kind.kind, name, Write(execute, self._on_failure(name)))
 
-    def _difference(self, name: str) -> Execute | None:
-        """The request that makes an object what is desired, None if it is."""
+    def _next_write(self, name: str) -> Execute | None:
+        """The write that brings an object to its desired state; None if it is there, or if its Node
+        does not exist yet."""
         desired, existing = self._desired.get(name), self._existing.get(name)
-        self._early.discard(name)
+        self._waiting_for_node.discard(name)
         if desired is None:
             return self._deletion(name) if existing and existing.is_ours else None
         # The garbage collector would delete an object whose owner does not exist.
         has_node = self._node_uids.get(name) == desired.owner_uid
         is_owned = existing is not None and _is_owned(existing, desired.owner_uid)
         if not has_node and not is_owned:
-            self._early.add(name)
+            self._waiting_for_node.add(name)
         if existing is None:
             return self._creation(name, desired) if has_node else None
         written = self._written.get(name)
@@ -234,7 +235,9 @@ class CustomResources:
             # Each part is replaced completely, so that undesired keys disappear.
             replaced = parts if is_merged else {"/spec": desired.spec}
             body = operations + [_patch("add", target, value) for target, value in replaced.items()]
-            done = await self._api.request("PATCH", path, body=body, kind=JSON_PATCH, attempts=1)
+            done = await self._api.request(
+                "PATCH", path, body=body, content_type=JSON_PATCH, attempts=1
+            )
             self._on_written(name, desired, done)
 
         return change

@@ -110,4 +110,4 @@ class NodeMarks(Feature):
 
     async def _patch(self, name: str, metadata: Mapping[str, Any]) -> bytes:
         path, body = f"/api/v1/nodes/{name}/status", {"metadata": metadata}
-        return await self._api.request("PATCH", path, body=body, kind=MERGE, attempts=1)
+        return await self._api.request("PATCH", path, body=body, content_type=MERGE, attempts=1)

@@ -163,7 +163,7 @@ class NodeMetricObjects(Feature):
                 return
             path = f"{NODE_METRIC.path}/{name}/status"
             body = [{"op": "add", "path": "/status", "value": status}]
-            await self._api.request("PATCH", path, body=body, kind=JSON_PATCH, attempts=1)
+            await self._api.request("PATCH", path, body=body, content_type=JSON_PATCH, attempts=1)
 
         def on_failure(error: KubernetesError) -> None:
             self._reported_ms.pop(name, None)

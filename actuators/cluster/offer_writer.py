@@ -305,7 +305,7 @@ class OfferWriter(Feature):
         # The watch may deliver the patch before its answer arrives.
         written, current = self._nodes[name].amounts, self._current(name).amounts
         answer = await self._api.request(
-            "PATCH", f"{path}/status", body=change.patch, kind=MERGE, attempts=1
+            "PATCH", f"{path}/status", body=change.patch, content_type=MERGE, attempts=1
         )
         document = decode_answer(_nodes, answer)
         if change.undoes:

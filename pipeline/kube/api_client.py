@@ -6,8 +6,8 @@ other may be repeated, only the caller knows: an actuator compares the object ag
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -87,7 +87,7 @@ class Api:
     async def patch(self, path: str, body: Any) -> Any:
         """Merge `body` into an object; null removes a key. Raises `ConflictError` if `body` has a
         metadata.resourceVersion that is not the object's."""
-        return _decoded(path, await self.request("PATCH", path, body=body, kind=MERGE))
+        return _decoded(path, await self.request("PATCH", path, body=body, content_type=MERGE))
 
     async def delete(self, path: str) -> None:
         """Delete an object; a missing object is no error."""
@@ -103,7 +103,7 @@ class Api:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
-        kind: str = JSON,
+        content_type: str = JSON,
         accept: str = JSON,
         attempts: int = limits.REQUEST_ATTEMPTS,
     ) -> bytes:
@@ -115,7 +115,7 @@ class Api:
         data = None if body is None else msgspec.json.encode(body)
         for attempt in range(1, attempts + 1):
             try:
-                return await self._once(method, path, params, data, kind, accept)
+                return await self._once(method, path, params, data, content_type, accept)
             except ApiUnavailableError as error:
                 may_repeat = method == "GET" or error.was_done is False
                 if attempt == attempts or not may_repeat:
@@ -135,25 +135,25 @@ class Api:
     async def stream(
         self, path: str, params: Mapping[str, str], accept: str = JSON
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Stream the answer in chunks as they arrive. Raises the errors of `request`, also while it
-        is read."""
+        """Stream the answer in chunks as they arrive. Raises the errors of `request`, also while
+        chunks are read. Errors of the caller's own block pass unchanged."""
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._timeout_seconds, sock_read=limits.WATCH_SILENCE_SECONDS
         )
-        try:
-            async with self._session.get(
-                self._access.server + path,
-                params=params,
-                headers={**await self._access.headers(), "Accept": accept},
-                **self._route,
-                timeout=timeout,
-            ) as response:
+        async with AsyncExitStack() as stack:
+            with _unavailable(f"GET {path}"):
+                request = self._session.get(
+                    self._access.server + path,
+                    params=params,
+                    headers={**await self._access.headers(), "Accept": accept},
+                    **self._route,
+                    timeout=timeout,
+                )
+                response = await stack.enter_async_context(request)
                 REQUESTS.labels("WATCH", str(response.status)).inc()
                 if response.status != 200:
                     raise _error("GET", path, response, await response.read())
-                yield response.content.iter_any()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiUnavailableError(f"GET {path}: {error or type(error).__name__}") from error
+            yield _chunks(response, path)
 
     async def _once(
         self,
@@ -161,13 +161,13 @@ class Api:
         path: str,
         params: Mapping[str, str] | None,
         data: bytes | None,
-        kind: str,
+        content_type: str,
         accept: str,
     ) -> bytes:
         headers = {**await self._access.headers(), "Accept": accept}
         if data is not None:
-            headers["Content-Type"] = kind
-        try:
+            headers["Content-Type"] = content_type
+        with _unavailable(f"{method} {path}"):
             async with self._session.request(
                 method,
                 self._access.server + path,
@@ -178,15 +178,27 @@ class Api:
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
             ) as response:
                 answer = await response.read()
-        except aiohttp.ClientConnectorError as error:
-            raise ApiUnavailableError(f"{method} {path}: {error}", was_done=False) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            text = f"{method} {path}: {error or type(error).__name__}"
-            raise ApiUnavailableError(text) from error
         REQUESTS.labels(method, str(response.status)).inc()
         if response.status >= 400:
             raise _error(method, path, response, answer)
         return answer
+
+
+@contextmanager
+def _unavailable(request: str) -> Iterator[None]:
+    """Raise errors of a connection as `ApiUnavailableError`."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError as error:
+        raise ApiUnavailableError(f"{request}: {error}", was_done=False) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ApiUnavailableError(f"{request}: {error or type(error).__name__}") from error
+
+
+async def _chunks(response: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
+    with _unavailable(f"GET {path}"):
+        async for chunk in response.content.iter_any():
+            yield chunk
 
 
 def _error(
@@ -235,4 +247,4 @@ def _decoded(path: str, answer: bytes) -> Any:
     try:
         return msgspec.json.decode(answer, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"{path}: the answer is no JSON object: {error}") from error
+        raise ApiUnavailableError(f"{path}: the answer is not a JSON object: {error}") from error

@@ -1,8 +1,9 @@
 """Follow one kind of object: list all of them page by page, then watch each change.
 
-No change is missed. Objects that were deleted while no watch was open are absent from the next
-list: `Began` and `Complete` surround each list, and between them comes every object. Only the
-resource version is stored here; objects are passed on as the bytes that they came in.
+The latest state of every object is delivered. Changes between a broken watch and the next list are
+merged into that list: `Began` and `Complete` surround each list, between them comes every object,
+and objects that were deleted meanwhile are absent. Only the resource version is stored here;
+objects are passed on as the bytes that they came in.
 """
 
 import asyncio
@@ -143,7 +144,7 @@ async def _pause_before_list(api: Api, path: str, error: KubernetesError, attemp
 async def _list(
     api: Api, path: str, params: Mapping[str, str], page: int, accept: str
 ) -> AsyncGenerator[Event | str, None]:
-    """A whole list; at the end its resource version as text."""
+    """Yield the list page by page, then its resource version as text."""
     LISTS.labels(path).inc()
     yield Began()
 
@@ -176,14 +177,17 @@ def _decoded(body: bytes, path: str) -> _List:
     try:
         return _lists.decode(body)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"GET {path}: the answer is no list: {error}") from error
+        raise ApiUnavailableError(f"GET {path}: the answer is not a list: {error}") from error
 
 
 async def _watch(
     api: Api, path: str, params: Mapping[str, str], version: str, accept: str
 ) -> AsyncGenerator[Event | str, None]:
-    """Changes since `version`, each followed by its resource version as text; ends when the server
-    ends the watch. Raises `GoneError` if the version has expired, or no watch from it works."""
+    """Yield changes since `version`, each followed by its resource version as text.
+
+    Ends when the server ends the watch. Raises `GoneError` if the version has expired, or no watch
+    from it works.
+    """
     watch_params = {
         **params,
         "watch": "1",
@@ -198,8 +202,7 @@ async def _watch(
                 async for line in _lines(pieces):
                     event, watch_params["resourceVersion"] = _event(path, line)
                     attempt = 0
-                    if event is not None:
-                        yield event
+                    yield event
                     yield watch_params["resourceVersion"]
             return
         except ApiUnavailableError as error:
@@ -213,7 +216,7 @@ async def _watch(
             await api.pause(attempt, error.retry_after_seconds)
 
 
-def _event(path: str, line: bytes) -> tuple[Event | None, str]:
+def _event(path: str, line: bytes) -> tuple[Event, str]:
     try:
         watched = _watch_events.decode(line)
         head = _versions.decode(watched.object)

@@ -62,9 +62,19 @@ async def test_an_answer_without_an_object_is_an_error(
 ) -> None:
     """A proxy may give such an answer."""
     async with fake(tmp_path, Answer([body])) as server:
-        with pytest.raises(ApiUnavailableError, match="the answer is no JSON object") as raised:
+        with pytest.raises(ApiUnavailableError, match="the answer is not a JSON object") as raised:
             await getattr(server.api, method)(PATH, {})
     assert raised.value.was_done is None
+
+
+async def test_an_error_of_the_block_that_reads_a_stream_is_not_blamed_on_the_server(
+    tmp_path: Path,
+) -> None:
+    async with fake(tmp_path, FINE) as server:
+        with pytest.raises(FileNotFoundError):  # noqa: PT012
+            async with server.api.stream(PATH, {}) as chunks:
+                assert [chunk async for chunk in chunks] == [b'{"a":1}']
+                raise FileNotFoundError("a file of the caller")
 
 
 async def test_attempts_are_limited(tmp_path: Path) -> None:

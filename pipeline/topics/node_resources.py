@@ -37,7 +37,8 @@ class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
     `requested` and `larger`, as the policy chooses.
 
     `outside` is for processes outside of Kubernetes: their usage or `reserved`, whichever is
-    larger. `promised` is the part of Mid that Mid's pods do not count for already.
+    larger. `promised` is the part of Mid that Mid's pods do not count for already. `buffer` is what
+    is subtracted from the amount at the end.
     """
 
     capacity: Resources = Resources()

@@ -63,7 +63,7 @@ def test_percentiles_are_fixed() -> None:
     assert result["own"].raw[PROD].tolist() == high
 
 
-def test_cold_start_is_not_handled_in_the_class_view() -> None:
+def test_cold_pods_count_their_requests_in_the_class_view() -> None:
     """Upstream counts a cold pod in the class view's requests and, of its peak, only what it used
     in its first minutes: the class view offers what the pod may still take."""
     bank = warm_bank(cold_start_seconds=100.0)

@@ -1,8 +1,9 @@
 """The cold-start rule: a pod without enough history counts its request instead of its own peak.
 
 `cold` decides which pods have too little history, `counts_request` which pods count their request.
-All sums over pods use both: the view of pods (`reclaimable`), predictors that add up pods
-(`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The limits are those
+All sums of peaks over pods use both: the view of pods (`reclaimable`), predictors that add up pods
+(`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The callers decide
+which pods are part of a sum. The limits are those
 of a node's strategy: `cold_start_seconds` and `cold_start_samples`.
 """
 

@@ -3,7 +3,8 @@
 Formulas and names of the policies are those of
 [Koordinator](https://koordinator.sh/docs/architecture/resource-model). `batch` computes the amount
 and its terms, `formula_text` shows the same formula with its names. A new term needs a place in
-both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`).
+both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`). The buffer of a node
+(`buffer_percent`) is subtracted afterwards, in `node_offers`, from Mid and from Batch.
 """
 
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ import msgspec
 
 from node_exporter import exporter_metrics
 from node_exporter.collection import Collection, Usage
-from pipeline.errors import SettingsError, UsageError
+from pipeline.errors import SettingsError, SpringtideError, UsageError
 from pipeline.logs import get_logger
 from pipeline.tasks import cancel_tasks
 
@@ -81,6 +81,9 @@ class LiveServer:
             self._server = await asyncio.start_unix_server(
                 self._accept, sock=listening, limit=_REQUEST_BYTES_MAX, backlog=CLIENTS_MAX
             )
+        except SpringtideError:
+            listening.close()
+            raise
         except OSError as error:
             listening.close()
             raise SettingsError(

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 SECONDS_OF_A_DAY = 86_400
 
-# RFC 1123 subdomain, as the API server requires of a Node's name.
+# Characters and length of an RFC 1123 subdomain, which the API server requires of names.
 NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 _SERVER = rf"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):{_PORT}"
@@ -82,5 +82,5 @@ class Section(Struct, frozen=True, kw_only=True):
     """A group of keys. Override `problems` if keys depend on each other."""
 
     def problems(self) -> Mapping[str, str]:
-        """Map keys whose values contradict other keys to what is allowed."""
+        """Return the allowed values of each key whose value contradicts another key's, by key."""
         return {}

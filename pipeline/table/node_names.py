@@ -20,8 +20,9 @@ UNKNOWN_ROW: Final = -1
 
 _BETWEEN: Final = b'","'
 _PLAIN_NAME: Final = rb'^[a-z0-9.-]*","$'
-_LEAST_SHARE: Final = 8
-"""Arrow reads all known names for each list, which pays for at least an eighth of them."""
+_MIN_LISTED_SHARE: Final = 1 / 8
+"""Arrow scans all known names for each list, which is faster only for at least this share of
+them."""
 
 
 class NodeNames(Sequence[str]):
@@ -86,7 +87,7 @@ class NameIndex:
         text = json[2:-1] + _BETWEEN[1:]
         quotes = np.flatnonzero(np.frombuffer(text, np.uint8) == ord('"'))
         count = len(quotes) // 2
-        if len(quotes) % 2 or count * _LEAST_SHARE < len(self._rows):
+        if len(quotes) % 2 or count < _MIN_LISTED_SHARE * len(self._rows):
             return None
         offsets = np.zeros(count + 1, np.int32)
         offsets[1:] = quotes[1::2] + 1

@@ -45,12 +45,12 @@ def explain_offers(
     for resource in map(RESOURCES.__getitem__, resources):
         for tier in tiers:
             lines += ["", f"{resource.name} for {tier}"]
-            lines += (f"  {line}" for line in _tier(record, tier, resource))
+            lines += (f"  {line}" for line in _offer_lines(record, tier, resource))
     return [*lines, "", _AFTER]
 
 
-def _tier(record: NodeResourcesRecord, tier: str, resource: Resource) -> Iterator[str]:
-    """From the terms to the offered amount."""
+def _offer_lines(record: NodeResourcesRecord, tier: str, resource: Resource) -> Iterator[str]:
+    """Yield the lines that derive the offer of one resource to one tier."""
     offer = record.mid if tier == "mid" else record.batch
     if offer is None:
         # Without size or usage of the node the terms have no meaning.

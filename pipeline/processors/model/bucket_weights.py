@@ -1,6 +1,7 @@
 """Bucket weights of one resource for many rows, stored only for the span in use.
 
-The results have the bits of a dense array (rows, buckets), in a fraction of its memory and time.
+The results are bit-identical to those of a dense array (rows, buckets), which needs a multiple of
+memory and time.
 Usage of an entity stays within a few dozen buckets, so a row has a stretch of cells for these, and
 moves to a wider stretch when a sample falls outside. Buckets outside the stretch are 0 and add
 nothing to a running sum.
@@ -39,38 +40,38 @@ class Cells:
 
     @property
     def flat(self) -> FloatArray:
-        """All cells in one array, to be read and written in place until the next `take`."""
+        """All cells in one array, to be read and written in place until the next `allocate`."""
         return self.units.reshape(-1)
 
-    def take(self, count: int, width: int) -> _Units:
-        """The first unit of each of `count` stretches."""
+    def allocate(self, count: int, width: int) -> _Units:
+        """Return the first unit of each of `count` stretches, unused ones first."""
         free, length = self._free[width], width // _UNIT
         split = max(len(free) - count, 0)
-        again = np.array(free[split:][::-1], dtype=np.int32)
+        reused = np.array(free[split:][::-1], dtype=np.int32)
         del free[split:]
-        more = count - len(again)
+        num_new = count - len(reused)
         first = self._used
-        self._used += more * length
+        self._used += num_new * length
         if self._used > len(self.units):
             capacity = max(self._used, len(self.units) * 5 // 4, _FIRST_CAPACITY)
             grown = np.zeros((capacity, _UNIT))
             grown[:first] = self.units[:first]
             self.units = grown
         new = np.arange(first, self._used, length, dtype=np.int32)
-        return np.concatenate([again, new])
+        return np.concatenate([reused, new])
 
-    def give_back(self, units: _Units, width: int) -> None:
+    def release(self, units: _Units, width: int) -> None:
         self._free[width].extend(units[::-1].tolist())
 
     def read(self, units: _Units, width: int) -> FloatArray:
         """The cells of stretches of one width, (n, width)."""
-        every = units[:, None] + np.arange(width // _UNIT)
-        return self.units.take(every, axis=0).reshape(len(units), width)
+        unit_rows = units[:, None] + np.arange(width // _UNIT)
+        return self.units.take(unit_rows, axis=0).reshape(len(units), width)
 
     def write(self, units: _Units, cells: FloatArray) -> None:
         """Write `cells` (n, width) into stretches of that width."""
-        every = units[:, None] + np.arange(cells.shape[1] // _UNIT)
-        self.units[every] = cells.reshape(*every.shape, _UNIT)
+        unit_rows = units[:, None] + np.arange(cells.shape[1] // _UNIT)
+        self.units[unit_rows] = cells.reshape(*unit_rows.shape, _UNIT)
 
     def empty(self, units: _Units, width: int) -> None:
         """Set the cells of stretches of that width to 0."""
@@ -86,10 +87,10 @@ class Buckets:
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.layouts = tuple(layouts)
         self._most = max(layout.num_buckets for layout in layouts)
-        whole = -(-self._most // _UNIT) * _UNIT
-        self._widths = np.array([*(width for width in _NARROW if width < whole), whole], np.int64)
+        widest = -(-self._most // _UNIT) * _UNIT
+        self._widths = np.array([*(width for width in _NARROW if width < widest), widest], np.int64)
         self.cells = Cells(self._widths.tolist())
-        # Place 0 is that of bucket -1. Layouts with fewer buckets leave places unused.
+        # Position 0 stands for bucket -1. Layouts with fewer buckets leave positions unused.
         self._ends = np.full((len(layouts), 1 + self._most), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
             ends[1 : 1 + layout.num_buckets] = layout.ends
@@ -117,14 +118,14 @@ class Buckets:
         self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
     ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
-        buckets = self._find(values, profiles)
-        short = buckets.astype(np.uint16)
+        buckets = self._bucket_indices(values, profiles)
+        codes = buckets.astype(np.uint16)
         # Below the base the difference wraps around to more than any width.
-        offset = short - self._base.take(rows)
+        offset = codes - self._base.take(rows)
         outside = (offset >= self._width.take(rows)).nonzero()[0]
         if len(outside):
             self._make_room(rows.take(outside), buckets.take(outside))
-            offset = short - self._base.take(rows)
+            offset = codes - self._base.take(rows)
         cells = self._unit.take(rows) * np.int64(_UNIT) + offset
         self.cells.flat[cells] += weights
 
@@ -144,15 +145,15 @@ class Buckets:
 
     def ends(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
         """The quantile in these buckets; NaN for the bucket -1."""
-        return self._ends.take(self._places(buckets, profiles))
+        return self._ends.take(self._table_positions(buckets, profiles))
 
     def described(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
         """`BUCKET_TERMS` of these buckets, (.., 5); NaN for the bucket -1."""
         terms = self._terms.reshape(-1, len(BUCKET_TERMS))
-        return terms.take(self._places(buckets, profiles), axis=0)
+        return terms.take(self._table_positions(buckets, profiles), axis=0)
 
-    def _places(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
-        """The places of buckets of these profiles in a table of all layouts."""
+    def _table_positions(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
+        """Positions of buckets of these profiles in a flat table of all layouts."""
         return profiles * np.int64(1 + self._most) + 1 + buckets
 
     def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
@@ -172,14 +173,14 @@ class Buckets:
     def clear(self, rows: IntArray) -> None:
         """Remove all weights of these rows."""
         for width, positions in self._by_width(rows):
-            self.cells.give_back(self._unit[rows[positions]], width)
+            self.cells.release(self._unit[rows[positions]], width)
         self._width[rows] = 0
         self._base[rows] = 0
 
     def dense(self, rows: IntArray) -> FloatArray:
         """All weights of these rows, (n, buckets of the largest layout)."""
         weights = np.zeros((len(rows), self._most))
-        positions, buckets, filled = self._filled(rows)
+        positions, buckets, filled = self._nonzero_buckets(rows)
         weights[positions, buckets] = filled
         return weights
 
@@ -189,11 +190,11 @@ class Buckets:
         """Fill empty rows: each has `counts` (n,) of the ascending `buckets` and of `weights`."""
         filled = counts > 0
         ends = np.cumsum(counts)[filled]
-        self._place(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
-        self._fill(rows.repeat(counts), buckets, weights)
+        self._allocate(rows[filled], buckets[ends - counts[filled]], buckets[ends - 1])
+        self._set_weights(rows.repeat(counts), buckets, weights)
 
-    def _filled(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """The filled buckets of these rows in any order: position in `rows`, bucket and weight."""
+    def _nonzero_buckets(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Buckets with a weight, in any order: position in `rows`, bucket and weight."""
         parts = []
         for width, positions in self._by_width(rows):
             selected = rows.take(positions)
@@ -209,12 +210,12 @@ class Buckets:
         positions, buckets, weights = map(np.concatenate, columns)
         return positions, buckets, weights
 
-    def _fill(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
+    def _set_weights(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
         """Set weights of buckets that are within the rows' stretches."""
         cells = self._unit.take(rows) * np.int64(_UNIT) + (buckets - self._base.take(rows))
         self.cells.flat[cells] = weights
 
-    def _find(self, values: FloatArray, profiles: ByteArray) -> IntArray:
+    def _bucket_indices(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
             return self.layouts[0].find(values)
         buckets = np.zeros(len(values), np.int64)
@@ -236,15 +237,15 @@ class Buckets:
 
     def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
         """Move these rows to stretches with room for their weights and one of `buckets` each."""
-        positions, filled, weights = self._filled(rows)
+        positions, filled, weights = self._nonzero_buckets(rows)
         low, high = buckets.copy(), buckets.copy()
         np.minimum.at(low, positions, filled)
         np.maximum.at(high, positions, filled)
         self.clear(rows)
-        self._place(rows, low, high)
-        self._fill(rows.take(positions), filled, weights)
+        self._allocate(rows, low, high)
+        self._set_weights(rows.take(positions), filled, weights)
 
-    def _place(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
+    def _allocate(self, rows: IntArray, low: IntArray, high: IntArray) -> None:
         """Give rows without cells stretches of zeros for buckets `low` to `high`."""
         span = high - low + 1
         widths = self._widths.take(self._widths.searchsorted(span))
@@ -252,7 +253,7 @@ class Buckets:
         self._width[rows] = widths
         self._base[rows] = np.maximum(base, 0)
         for width, positions in self._by_width(rows):
-            units = self.cells.take(len(positions), width)
+            units = self.cells.allocate(len(positions), width)
             self.cells.empty(units, width)
             self._unit[rows.take(positions)] = units
 

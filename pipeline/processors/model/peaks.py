@@ -384,9 +384,17 @@ def _reclaimable(view: View, inputs: _ProdInputs, peaks: Peaks, pair: bool) -> P
     held = np.zeros_like(surplus)
     if peaks.bare is not None:
         bare = _used_by_prod(kubernetes_units(peaks.bare), begun)
-        held = reclaimable.held(surplus, used, bare, margin)
+        held = reclaimable.surplus_in_peaks(
+            surplus=surplus, peaks=used, peaks_without_requests=bare, margin=margin
+        )
     surplus = surplus - held
-    classes = reclaimable.class_view(used, surplus, requests, allocatable, margin)
+    classes = reclaimable.class_view(
+        peaks=used,
+        surplus=surplus,
+        requests=requests,
+        allocatable=allocatable,
+        margin=margin,
+    )
     system = reclaimable.with_margin(entities[:, SYSTEM], margin)
     result = reclaimable.combine(pods, classes, system) if pair else classes
     return ProdReclaimable(

@@ -50,7 +50,7 @@ class Pods:
         return pairs(prod & ~self.ended)
 
     @cached_property
-    def asking(self) -> BoolArray:
+    def has_request(self) -> BoolArray:
         """Counted pods with a known request."""
         return self.counted & ~np.isnan(self.requests)
 
@@ -60,14 +60,14 @@ class Pods:
         return pairs(self.cold)
 
     @cached_property
-    def giving(self) -> BoolArray:
+    def reclaimable(self) -> BoolArray:
         """Pods whose unused request can be reclaimed if they do not count it."""
-        return np.asarray(self.asking & pairs(self.active & (self.classes != _UNKNOWN)))
+        return np.asarray(self.has_request & pairs(self.active & (self.classes != _UNKNOWN)))
 
     def request_sums(self, nodes: int) -> FloatArray:
         """The requests of Prod on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
         request, or one that is being deleted, adds 0."""
-        return sum_by(self.node_of, np.where(self.giving, self.requests, 0.0), nodes)
+        return sum_by(self.node_of, np.where(self.reclaimable, self.requests, 0.0), nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +106,32 @@ def pod_view(
     """
     peaks = with_margin(quantiles, margin.take(pods.node_of))
     lacks_peak = np.isnan(peaks)
-    unpredicted = counts_request(pods.asking, pods.cold_pairs, lacks_peak)
+    unpredicted = counts_request(pods.has_request, pods.cold_pairs, lacks_peak)
     predicted = pods.counted & ~(unpredicted | lacks_peak)
-    gives = pods.giving & predicted
+    reclaims = pods.reclaimable & predicted
     k = len(allocatable)
     spare = np.maximum(pods.requests - np.where(lacks_peak, 0.0, peaks), 0.0)
-    unreclaimable = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
+    predicted_peaks = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
     # Few pods count their requests; to add zeros for the others costs most and changes nothing.
     rows = _any_resource(unpredicted)
-    waits, waits_on = unpredicted.take(rows, axis=0), pods.node_of.take(rows)
-    waiting = sum_by(waits_on, np.where(waits, pods.requests.take(rows, axis=0), 0.0), k)
-    unused = sum_by(pods.node_of, np.where(gives, spare, 0.0), k)
+    uses_request, node_of_request = unpredicted.take(rows, axis=0), pods.node_of.take(rows)
+    counted_requests = pods.requests.take(rows, axis=0)
+    requests = sum_by(node_of_request, np.where(uses_request, counted_requests, 0.0), k)
+    unused = sum_by(pods.node_of, np.where(reclaims, spare, 0.0), k)
     view = Reclaimable(
-        amount=np.minimum(np.maximum(allocatable - unreclaimable, 0.0), unused),
-        peak=unreclaimable + waiting,
-        unpredicted=waiting,
+        amount=np.minimum(np.maximum(allocatable - predicted_peaks, 0.0), unused),
+        peak=predicted_peaks + requests,
+        unpredicted=requests,
     )
-    return view, sum_by(waits_on, np.where(waits, spare.take(rows, axis=0), 0.0), k)
+    surplus = np.where(uses_request, spare.take(rows, axis=0), 0.0)
+    return view, sum_by(node_of_request, surplus, k)
 
 
 def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
     """The number of pods, (nodes, 2), that `pod_view` lacks: neither peak nor request is known."""
-    nothing = pods.counted & ~pods.asking & np.isnan(quantiles)
-    rows = _any_resource(nothing)
-    return sum_by(pods.node_of.take(rows), nothing.take(rows, axis=0).astype(np.float64), nodes)
+    unknown = pods.counted & ~pods.has_request & np.isnan(quantiles)
+    rows = _any_resource(unknown)
+    return sum_by(pods.node_of.take(rows), unknown.take(rows, axis=0).astype(np.float64), nodes)
 
 
 def _any_resource(flags: BoolArray) -> IntArray:
@@ -137,27 +139,35 @@ def _any_resource(flags: BoolArray) -> IntArray:
     return np.asarray((flags[:, 0] | flags[:, 1]).nonzero()[0])
 
 
-def held(surplus: FloatArray, used: FloatArray, bare: FloatArray, margin: FloatArray) -> FloatArray:
-    """The part of `surplus` that the peaks `used` hold already; all (k, 2), `margin` (k,).
+def surplus_in_peaks(
+    *,
+    surplus: FloatArray,
+    peaks: FloatArray,
+    peaks_without_requests: FloatArray,
+    margin: FloatArray,
+) -> FloatArray:
+    """The part of `surplus` that `peaks` already include; all (k, 2), `margin` (k,).
 
-    `used` includes requests of cold pods, `bare` are the same peaks without; NaN: they hold all of
-    `surplus`.
+    `peaks` include the requests of cold pods, `peaks_without_requests` are the same peaks without
+    them. Where the latter are NaN, `peaks` include all of `surplus`.
     """
-    beyond = with_margin(used, margin) - with_margin(bare, margin)
-    return np.where(np.isnan(bare), surplus, np.fmin(surplus, np.nan_to_num(beyond)))
+    included = with_margin(peaks, margin) - with_margin(peaks_without_requests, margin)
+    is_unknown = np.isnan(peaks_without_requests)
+    return np.where(is_unknown, surplus, np.fmin(surplus, np.nan_to_num(included)))
 
 
 def class_view(
-    used: FloatArray,
+    *,
+    peaks: FloatArray,
     surplus: FloatArray,
     requests: FloatArray,
     allocatable: FloatArray,
     margin: FloatArray,
 ) -> Reclaimable:
-    """From the class models, all (k, 2), `margin` (k,): `used` are the peaks of system, prod, none
+    """From the class models, all (k, 2), `margin` (k,): `peaks` are the peaks of system, prod, none
     and unknown in sum. Usage of cold pods is in these models; `surplus` raises it to their
     requests."""
-    peak = with_margin(used, margin) + surplus
+    peak = with_margin(peaks, margin) + surplus
     room = np.maximum(allocatable - peak, 0.0)
     return Reclaimable(
         amount=np.minimum(room, np.maximum(requests - peak, 0.0)), peak=peak, unpredicted=surplus

@@ -1,6 +1,6 @@
-"""Defaults of the rules of quality of service.
+"""Default NodeSLO strategies: thresholds, CPU burst, system and QoS classes, as in Koordinator.
 
-Everything that changes a node is off. The node's agent decides values without a default.
+Everything that changes a node is off. The node agent decides values without a default.
 """
 
 from typing import Final
@@ -37,12 +37,15 @@ SYSTEM: Final = SystemStrategy(total_network_bandwidth="0")
 
 _LATENCY_SENSITIVE: Final = CpuQos(enable=False, group_identity=2, sched_idle=0, core_expeller=True)
 _BEST_EFFORT: Final = CpuQos(enable=False, group_identity=-1, sched_idle=0, core_expeller=False)
-_SYSTEM: Final = CpuQos(enable=False, group_identity=0, sched_idle=0, core_expeller=False)
+_SYSTEM_CLASS: Final = CpuQos(enable=False, group_identity=0, sched_idle=0, core_expeller=False)
 
 
-def _class(cpu: CpuQos, wmark: tuple[int, int, int], cat_end: int = 100) -> QosClass:
-    """A class by its CPU, watermarks of memory (ratio, scale, adjustment) and share of cache."""
-    ratio, scale, adjustment = wmark
+def _qos_class(
+    cpu: CpuQos, watermarks: tuple[int, int, int], cache_end_percent: int = 100
+) -> QosClass:
+    """Build a QoS class from CPU settings, memory watermarks (ratio, scale, adjustment) and the end
+    of its range of the last-level cache in percent."""
+    ratio, scale, adjustment = watermarks
     memory = MemoryQos(
         enable=False,
         min_limit_percent=0,
@@ -60,7 +63,10 @@ def _class(cpu: CpuQos, wmark: tuple[int, int, int], cat_end: int = 100) -> QosC
         memory_qos=memory,
         blkio_qos=BlkioQos(enable=False),
         resctrl_qos=ResctrlQos(
-            enable=False, cat_range_start_percent=0, cat_range_end_percent=cat_end, mba_percent=100
+            enable=False,
+            cat_range_start_percent=0,
+            cat_range_end_percent=cache_end_percent,
+            mba_percent=100,
         ),
         network_qos=NetworkQos(enable=False),
     )
@@ -68,9 +74,9 @@ def _class(cpu: CpuQos, wmark: tuple[int, int, int], cat_end: int = 100) -> QosC
 
 QOS: Final = QosStrategy(
     policies=QosPolicies(cpu_policy="groupIdentity", net_qos_policy="tc"),
-    lsr_class=_class(_LATENCY_SENSITIVE, (95, 20, -25)),
-    ls_class=_class(_LATENCY_SENSITIVE, (95, 20, -25)),
-    be_class=_class(_BEST_EFFORT, (95, 20, 50), cat_end=30),
-    system_class=_class(_SYSTEM, (0, 50, 0)),
+    lsr_class=_qos_class(_LATENCY_SENSITIVE, (95, 20, -25)),
+    ls_class=_qos_class(_LATENCY_SENSITIVE, (95, 20, -25)),
+    be_class=_qos_class(_BEST_EFFORT, (95, 20, 50), cache_end_percent=30),
+    system_class=_qos_class(_SYSTEM_CLASS, (0, 50, 0)),
     cgroup_root=QosClass(blkio_qos=BlkioQos(enable=False)),
 )

@@ -12,8 +12,12 @@ from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.predictors.options import Option
 
 Addends = Literal["peaks", "missing peaks", "requests"]
-"""Addends of a sum over pods: peaks of the pods that count their peak, requests of the pods that
-count their request, or requests of all active pods."""
+"""What a sum over pods adds up.
+
+- `peaks`: the peaks of the pods that count their peak
+- `missing peaks`: the requests of the pods that count their request in place of a peak
+- `requests`: the requests of all active pods
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,9 @@ class Term:
 class Formula:
     """An expression over terms, `N` being the strategy's `nsigma_multiplier`.
 
-    It holds for `entities` only. `label` makes the words for it from the terms; without, these are
-    the expression. Expressions have numbers, + - * / **, `min`, `max` and `trunc`.
+    It holds for `entities` only. `label` builds the displayed text from the values of the terms;
+    without it the expression is displayed. Expressions have numbers, + - * / **, `min`, `max` and
+    `trunc`.
     """
 
     expression: str

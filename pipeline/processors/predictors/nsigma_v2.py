@@ -23,8 +23,11 @@ from pipeline.processors.predictors.stateless import Stateless
 
 
 class NSigmaV2(Stateless):
-    """Peak_N-Sigma_v2 of Koordinator's node prediction. The sum of the node includes version 1 of
-    the system. Where one of both is unknown, the other is the peak."""
+    """Peak_N-Sigma_v2 of Koordinator's node prediction.
+
+    The sum of the node also counts the system by version 1. If the sum or version 1 of the whole is
+    unknown, the other one is the peak.
+    """
 
     name = "nsigma-v2"
     prod: Literal["pair", "classes"] = "pair"
@@ -43,7 +46,10 @@ class NSigmaV2(Stateless):
         self._v1 = NSigmaV1()
 
     def peak(self, view: View) -> Peaks:
-        """Return the larger of version 1 and its sum over pods, which `bare` leaves out."""
+        """Return the larger of version 1 and the sum of version 1 over pods.
+
+        `Peaks.bare` is version 1 alone, without the sum.
+        """
         v1 = self._v1.peak(view)
         sums = pod_sums(view, v1.pods)
         whole, system = with_system(sums.total, v1.entities[:, SYSTEM])

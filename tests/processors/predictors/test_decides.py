@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.processors.model.model_config import NodeWindow
 from pipeline.processors.model.peaks import NodePeaks
-from pipeline.processors.model.reclaimable import held
+from pipeline.processors.model.reclaimable import surplus_in_peaks
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import ALL, answer
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
@@ -67,7 +67,10 @@ def test_only_requests_outside_the_sum_are_added() -> None:
     surplus, margin = np.array([[5.0, 5.0]] * 3), np.ones(3)
     used = np.array([[9.0, 7.0], [9.0, np.nan], [9.0, 9.0]])
     bare = np.array([[2.0, 4.0], [9.0, 1.0], [np.nan, 9.0]])
-    assert held(surplus, used, bare, margin).tolist() == [[5.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
+    included = surplus_in_peaks(
+        surplus=surplus, peaks=used, peaks_without_requests=bare, margin=margin
+    )
+    assert included.tolist() == [[5.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
 
 
 @pytest.mark.parametrize("predictor", ["percentile", "nsigma-v2"])

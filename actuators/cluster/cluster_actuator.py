@@ -178,11 +178,11 @@ class ClusterActuator:
         READY.set(1)
         log.info("ready", mode=self._settings.actuator.mode)
         self.start()
-        swept, summed = float("-inf"), self._clock.monotonic()
+        last_sweep_seconds, summed = float("-inf"), self._clock.monotonic()
         while True:
-            everything = self._clock.monotonic() - swept >= _SWEEP_SECONDS
+            everything = self._clock.monotonic() - last_sweep_seconds >= _SWEEP_SECONDS
             if everything:
-                swept = self._clock.monotonic()
+                last_sweep_seconds = self._clock.monotonic()
             self.decide(everything=everything)
             if self._action_counts and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()

@@ -14,7 +14,7 @@ from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.loadaware.pod_amounts import seconds_of
+from pipeline.processors.loadaware.pod_amounts import timestamp_seconds
 from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.times import parse_time
@@ -111,7 +111,7 @@ class CooledNodes(NodeMarks):
     def _is_being_relieved(self, name: str, record: NodeStateRecord) -> bool:
         """Whether this window follows an eviction plan for the node by less than
         `PLAN_SECONDS`."""
-        planned_at, end = self._planned_at.get(name), seconds_of(record.as_of)
+        planned_at, end = self._planned_at.get(name), timestamp_seconds(record.as_of)
         if planned_at is None or end is None:
             return False
         seconds = end - planned_at

@@ -20,7 +20,7 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.api_client import JSON_PATCH
-from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.durations import timestamp_seconds
 from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
 from pipeline.processors.policy.nodemetric_spec import metric_spec
@@ -203,7 +203,7 @@ class NodeMetricObjects(Feature):
         koordlet reports a duration without data."""
         policy = self._collect_policy(name).get("nodeAggregatePolicy") or {}
         measured = {Decimal(s): state.aggregated.get(span) for span, s in AGGREGATED.items()}
-        texts = {seconds_of(text): text for text in policy.get("durations") or ()}
+        texts = {timestamp_seconds(text): text for text in policy.get("durations") or ()}
         return {
             text: measured.get(seconds) or AggregatedUsage()
             for seconds, text in texts.items()

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.durations import timestamp_seconds
 
 
 class Duration(click.ParamType):
@@ -15,7 +15,7 @@ class Duration(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the seconds, from one to those of a year."""
         text = str(value)
-        seconds = seconds_of(f"{text}s" if text[-1:].isdigit() else text)
+        seconds = timestamp_seconds(f"{text}s" if text[-1:].isdigit() else text)
         if seconds is None:
             self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h", param, ctx)
         return float(seconds)

@@ -23,9 +23,9 @@ from pipeline.extender.preempt_messages import Victims
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.processors.placement import threshold_hours
-from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, one_best
+from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, separate_best
 from pipeline.processors.placement.plugin_config import Placement
-from pipeline.processors.placement.preemption_order import least_dear
+from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
 from pipeline.processors.scorers import registry
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
@@ -199,7 +199,7 @@ class Decisions:
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(nodes), np.int64)
         percent = nodes.in_requested_order(percent)
-        steps = one_best(in_steps(percent, self.rules.score_steps), percent)
+        steps = separate_best(in_steps(percent, self.rules.score_steps), percent)
         plugins = {
             name: nodes.in_requested_order(of_plugin) for name, of_plugin in by_plugin.items()
         }
@@ -213,7 +213,7 @@ class Decisions:
         nodes = self.candidates(names, now)
         nodes = nodes.without_pods([victims[name].uids for name in nodes.names])
         refused = {nodes.names[index] for index in self.refused(nodes, self.demand(pod))}
-        return least_dear(
+        return cheapest_victims(
             {
                 name: (of_node.violations, [pods.class_of(uid) for uid in of_node.uids])
                 for name, of_node in victims.items()

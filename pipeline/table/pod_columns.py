@@ -12,7 +12,7 @@ from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 
-STAYS: Final = 2**31
+NEVER_EVICTED: Final = 2**31
 """Stored instead of the priority of a pod that may not be evicted for another."""
 _LARGEST_USAGE: Final = 2.0**43
 
@@ -42,8 +42,8 @@ class PodArrays(NamedTuple):
 
 class EvictablePods(NamedTuple):
     """Pods of lower classes than Prod, (pods,) each: `places` in the pod table (valid until it
-    changes), `node` as an index into the nodes asked about, class code, priority (`STAYS`: not
-    evictable), and `amounts` (pods, amounts)."""
+    changes), `node` as an index into the requested nodes, class code, priority (`NEVER_EVICTED`:
+    not evictable), and `amounts` (pods, amounts)."""
 
     places: npt.NDArray[np.intp]
     node: npt.NDArray[np.intp]
@@ -53,13 +53,13 @@ class EvictablePods(NamedTuple):
 
 
 def priority_of(pod: Pod) -> int:
-    """The priority above which other pods may evict this one; `STAYS` if none may."""
+    """The priority above which other pods may evict this one; `NEVER_EVICTED` if none may."""
     if pod.deleted_at is not None or is_never_evicted(pod):
-        return STAYS
-    return min(max(pod.priority or 0, -STAYS), STAYS)
+        return NEVER_EVICTED
+    return min(max(pod.priority or 0, -NEVER_EVICTED), NEVER_EVICTED)
 
 
-def amount_of(usage: Usage, resource: str) -> int:
+def reported_amount(usage: Usage, resource: str) -> int:
     """Usage in whole millicores or bytes; 0 where it is unknown or impossible."""
     used = {"cpu": usage.cpu_cores, "memory": usage.memory_bytes}.get(resource) or 0.0
     if not 0.0 <= used <= _LARGEST_USAGE:

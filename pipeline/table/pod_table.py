@@ -15,18 +15,18 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
-from pipeline.processors.loadaware.in_flight import Assigned, Sums, is_flying, sums
-from pipeline.processors.loadaware.pod_amounts import Counting, Pod, seconds_of
+from pipeline.processors.loadaware.in_flight import Assigned, Sums, counts_as_in_flight, sums
+from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_seconds
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table.pod_columns import (
-    STAYS,
+    NEVER_EVICTED,
     EvictablePods,
     PodArrays,
     ReportedUsage,
-    amount_of,
     grown,
     priority_of,
+    reported_amount,
 )
 from pipeline.table.tentative_pods import TENTATIVE_SECONDS, TentativePods
 
@@ -34,11 +34,11 @@ _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SMALLEST: Final = 64
-_OF_PODS: Final = (
+_POD_ARRAYS: Final = (
     "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
 )  # fmt: skip
-_OF_ROWS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
-_MAY_LEAVE: Final = np.array([name in PUSHED_OUT for name in CLASSES])
+_ROW_ARRAYS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
+_IS_EVICTABLE_CLASS: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
 class PodTable:
@@ -61,7 +61,7 @@ class PodTable:
         self._cgroup_uids: list[str] = []
         self._node = np.full(_SMALLEST, -1, np.int64)
         self._class = np.zeros(_SMALLEST, np.int8)
-        self._priority = np.full(_SMALLEST, STAYS, np.int64)
+        self._priority = np.full(_SMALLEST, NEVER_EVICTED, np.int64)
         self._is_pending = np.zeros(_SMALLEST, np.bool_)
         self._scheduled = np.zeros(_SMALLEST)
         self._deadline = np.full(_SMALLEST, np.nan)
@@ -114,7 +114,7 @@ class PodTable:
     def is_leaving(self, uid: str) -> bool:
         """Whether an evictable pod is deleted, or being deleted."""
         place = self._index.get(uid)
-        return place is None or int(self._priority[place]) == STAYS
+        return place is None or int(self._priority[place]) == NEVER_EVICTED
 
     def class_of(self, uid: str) -> str | None:
         """The class of a pod; None if the pod is unknown."""
@@ -134,7 +134,7 @@ class PodTable:
         count = len(self._uids)
         index_of_row = np.full(len(self.sums), -1, np.intp)
         index_of_row[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        may_leave = _MAY_LEAVE[self._class[:count]] & ~self._is_pending[:count]
+        may_leave = _IS_EVICTABLE_CLASS[self._class[:count]] & ~self._is_pending[:count]
         places = np.flatnonzero(may_leave & (self._node[:count] >= 0))
         node = index_of_row[self._node[places]]
         places, node = places[node >= 0], node[node >= 0]
@@ -206,7 +206,7 @@ class PodTable:
         place = self._index[uid]
         row = int(self._node[place])
         flying = self._flying.setdefault(row, set())
-        was_flying = place in flying
+        was_in_flight = place in flying
         flying.discard(place)
         self.sums[row] -= self._amounts[place]
         self._changed.add(row)
@@ -214,7 +214,7 @@ class PodTable:
             yield
         finally:
             self.sums[row] += self._amounts[place]
-            if was_flying:
+            if was_in_flight:
                 self._flying.setdefault(row, set()).add(place)
             self._changed.add(row)
 
@@ -238,8 +238,8 @@ class PodTable:
     @staticmethod
     def _since(pod: Pod) -> float:
         """When a pod was scheduled, else created, else 0."""
-        scheduled = seconds_of(pod.scheduled_at)
-        created = seconds_of(pod.created_at) if scheduled is None else scheduled
+        scheduled = timestamp_seconds(pod.scheduled_at)
+        created = timestamp_seconds(pod.created_at) if scheduled is None else scheduled
         return created or 0.0
 
     def _new_place(self) -> int:
@@ -248,7 +248,7 @@ class PodTable:
         self._uids.append("")
         self._cgroup_uids.append("")
         if len(self._cgroup_uids) > len(self._node):
-            for name in _OF_PODS:
+            for name in _POD_ARRAYS:
                 setattr(self, name, grown(getattr(self, name)))
         return len(self._cgroup_uids) - 1
 
@@ -303,7 +303,7 @@ class PodTable:
     def reserve(self, rows: int) -> None:
         """Make room for so many rows."""
         while len(self.sums) < rows:
-            for name in _OF_ROWS:
+            for name in _ROW_ARRAYS:
                 setattr(self, name, grown(getattr(self, name)))
             self.oldest[len(self.oldest) // 2 :] = np.inf
 
@@ -328,7 +328,7 @@ class PodTable:
             millicores[rows] = per_row.astype(np.int64)
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
-        self._settle(places, is_flying(pods, updated, report) | fresh | late)
+        self._settle(places, counts_as_in_flight(pods, updated, report) | fresh | late)
         return len(rows)
 
     def flight_without(
@@ -377,7 +377,7 @@ class PodTable:
             state = known.states[self._node[place]]
             young = None if state is None else state.young_pods.get(self._cgroup_uids[place])
             if young is not None:
-                usage[index] = [amount_of(young, name) for name in self._resources]
+                usage[index] = [reported_amount(young, name) for name in self._resources]
                 is_measured[index] = True
         return Assigned(
             node=node,

@@ -74,7 +74,7 @@ _SAVE_EVERY_SECONDS: Final = 60.0
 _log = get_logger(__name__)
 
 Apply = Callable[[Table, Topic, bytes | None, bytes | None], bool]
-OnBad = Callable[[DeadLetter], Awaitable[None]]
+DeadLetterSink = Callable[[DeadLetter], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Feed:
         client: Mapping[str, Any],
         prefix: str,
         clock: Clock,
-        on_bad: OnBad | None = None,
+        on_bad: DeadLetterSink | None = None,
         topics: Sequence[Topic] = NODE_TOPICS,
         snapshot: Path | None = None,
         name: str = "table",

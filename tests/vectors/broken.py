@@ -83,7 +83,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "loadaware_estimator_node": (f"{_P}.join.node_facts:raw_allocatable",),
     "loadaware_estimate_deadline": (f"{_L}.pod_estimate:deadline",),
     "loadaware_aggregate_selection": (f"{_L}.filter_score:aggregated_usage",),
-    "loadaware_inflight": (f"{_L}.in_flight:sums", f"{_L}.in_flight:is_flying"),
+    "loadaware_inflight": (f"{_L}.in_flight:sums", f"{_L}.in_flight:counts_as_in_flight"),
     "loadaware_filter": (
         f"{_L}.filter_score:judge", f"{_L}.node_thresholds:limits_of",
         "pipeline.extender.scheduler_messages:filter_reply",

@@ -32,10 +32,10 @@ def go_seconds(text: str) -> Decimal | None:
     return -seconds if text.startswith("-") else seconds
 
 
-def seconds_of(text: str) -> Decimal | None:
+def timestamp_seconds(text: str) -> Decimal | None:
     """`go_seconds` of a duration from a second to a year; None for any other.
 
-    >>> seconds_of("1h30m"), seconds_of("1.5s"), seconds_of("5")
+    >>> timestamp_seconds("1h30m"), timestamp_seconds("1.5s"), timestamp_seconds("5")
     (Decimal('5400'), Decimal('1.5'), None)
     """
     seconds = go_seconds(text)

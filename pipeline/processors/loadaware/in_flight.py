@@ -42,7 +42,9 @@ class Sums(NamedTuple):
     node_estimated: IntArray
 
 
-def is_flying(pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray) -> BoolArray:
+def counts_as_in_flight(
+    pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray
+) -> BoolArray:
     """Which pods, (pods,), are in flight: not reported, scheduled after the last report began, or
     before their deadline."""
     updated = np.fmax(updated_seconds, -np.inf)[pods.node]
@@ -64,7 +66,7 @@ def sums(
     include it.
     """
     nodes = len(updated_seconds)
-    flying = is_flying(pods, updated_seconds, report_seconds)
+    flying = counts_as_in_flight(pods, updated_seconds, report_seconds)
     missing = np.maximum(pods.estimate - pods.usage, 0)
     is_prods = pods.is_prod & pods.is_reported & pods.is_reported_prod
     elsewhere = pods.is_prod & pods.is_reported & ~pods.is_reported_prod

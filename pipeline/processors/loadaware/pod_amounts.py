@@ -84,7 +84,7 @@ class Counting(NamedTuple):
         if args.allow_customize_estimation:
             scheduled = own_seconds(pod.annotations, SECONDS_AFTER_SCHEDULED, scheduled)
             initialized = own_seconds(pod.annotations, SECONDS_AFTER_INITIALIZED, initialized)
-        since = seconds_of(pod.initialized_at)
+        since = timestamp_seconds(pod.initialized_at)
         return deadline(scheduled_seconds, since, scheduled, initialized)
 
 
@@ -114,7 +114,7 @@ def packed(pod: Pod, packing: Packing) -> int:
     )
 
 
-def seconds_of(time: str | None) -> float | None:
+def timestamp_seconds(time: str | None) -> float | None:
     """Unix time of an RFC 3339 text; None if there is none, or an invalid one."""
     try:
         return None if time is None else parse_time(time)

@@ -192,7 +192,7 @@ class Learner:
         self.rows.seen_ms[rows] = batch.end_ms.take(batch.window_of)
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
-            self._teach(batch.select(covered), [nodes[i] for i in covered])
+            self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
 
     def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """Give each pod the profile of its class. A pod whose class changes to another profile is
@@ -208,7 +208,7 @@ class Learner:
             self.rows.clear(rows[other])
             self.rows.profile[rows[other]] = wanted[other]
 
-    def _teach(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
+    def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
         fixed = stacked([node.fixed for node in nodes])
         usage = valid(batch.pods, PLAUSIBLE)

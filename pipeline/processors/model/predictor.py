@@ -104,7 +104,7 @@ class Predictor(Protocol):
     the bank clears, saves and restores them. `prod` selects how the peak of Prod is computed: from
     the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
     is higher. An optional attribute `never` names the entities without a peak by design (see
-    `never_known`).
+    `is_never_known`).
     """
 
     name: str
@@ -124,7 +124,7 @@ class Predictor(Protocol):
         ...
 
 
-def never_known(predictor: Predictor) -> Collection[str]:
+def is_never_known(predictor: Predictor) -> Collection[str]:
     """The entities without a peak by design."""
     names: Collection[str] = getattr(predictor, "never", ())
     return names
@@ -132,7 +132,7 @@ def never_known(predictor: Predictor) -> Collection[str]:
 
 def may_decide(predictor: Predictor) -> bool:
     """Whether its peaks suffice to offer anything of Prod."""
-    return _PROD_NEEDS.isdisjoint(never_known(predictor))
+    return _PROD_NEEDS.isdisjoint(is_never_known(predictor))
 
 
 def protocol_violation(predictor: object) -> str | None:

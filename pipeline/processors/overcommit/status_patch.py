@@ -84,8 +84,8 @@ def is_due(
     `longest_seconds` ago, or at an unknown time (NaN). Exactly at a limit it is not due. A
     threshold of NaN counts as 0.
     """
-    comes_or_goes = np.minimum(old, new) < 0
-    differs = (old != new) & (comes_or_goes | (np.abs(new - old) > _part(old, thresholds)))
+    appears_or_disappears = np.minimum(old, new) < 0
+    differs = (old != new) & (appears_or_disappears | (np.abs(new - old) > _part(old, thresholds)))
     late = ~(ages_seconds <= longest_seconds)
     due: BoolArray = differs.any(axis=1) | late
     return due

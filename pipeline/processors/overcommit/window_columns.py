@@ -32,7 +32,7 @@ class Prod(NamedTuple):
     peak: FloatArray
 
 
-def whole_up(usage: FloatArray) -> IntArray:
+def round_up(usage: FloatArray) -> IntArray:
     """Cores and bytes (.., 2) as whole millicores and bytes, rounded up; NaN is 0."""
     units = np.array(usage)
     units[..., 0] *= TO_KUBERNETES[0]
@@ -57,11 +57,11 @@ def nodes_of(batch: WindowBatch, prod: Prod) -> NodeAmounts:
             allocatable=_whole(allocatable),
             kubelet_reserved=kubelet_reserved(_whole(capacity), _whole(allocatable)),
             annotated_reserved=_whole(amounts([node.reserved for node in facts])),
-            usage=whole_up(average.node),
+            usage=round_up(average.node),
             has_usage=_has_both(average.node),
-            system=whole_up(average.system),
-            prod_apps=whole_up(apps[:, 0]),
-            mid_apps=whole_up(apps[:, 1]),
+            system=round_up(average.system),
+            prod_apps=round_up(apps[:, 0]),
+            mid_apps=round_up(apps[:, 1]),
             reclaimable=_NOTHING,
             prod_peak=_NOTHING,
             has_peak=_NONE,
@@ -114,7 +114,7 @@ def pods_of(batch: WindowBatch) -> PodAmounts:
         has_usage=known[:, 0] | known[:, 1],
         request=request,
         # Of what was not measured the request is all that is known.
-        usage=np.where(known, whole_up(usage), request),
+        usage=np.where(known, round_up(usage), request),
     )
     return _joined(seen, _unmeasured(batch.windows))
 

@@ -26,11 +26,11 @@ def in_steps(score: IntArray, steps: int) -> IntArray:
     return score * steps // MAX_SCORE
 
 
-def one_best(steps: IntArray, score: IntArray) -> IntArray:
+def separate_best(steps: IntArray, score: IntArray) -> IntArray:
     """Steps with a single best node: nodes in the same step as the best by `score` get a step less.
     A scheduler chooses among equals at random, so nobody could predict its choice.
 
-    >>> one_best(np.array([9, 8, 9, 9]), np.array([91, 85, 94, 94]))
+    >>> separate_best(np.array([9, 8, 9, 9]), np.array([91, 85, 94, 94]))
     array([8, 8, 9, 8])
     """
     if not len(score):

@@ -16,11 +16,11 @@ def rank(pod_class: str | None) -> int:
     return _HIGHEST if pod_class is None else _RANKS.get(pod_class, _HIGHEST)
 
 
-def least_dear(victims: Mapping[str, tuple[int, Sequence[str | None]]]) -> list[str]:
+def cheapest_victims(victims: Mapping[str, tuple[int, Sequence[str | None]]]) -> list[str]:
     """The nodes with the fewest violated disruption budgets and, among these, the lowest highest
     rank of a victim. `victims` has violations and the classes of victims by node.
 
-    >>> least_dear({"a": (1, ["batch"]), "b": (0, ["mid"]), "c": (0, ["mid", "batch"])})
+    >>> cheapest_victims({"a": (1, ["batch"]), "b": (0, ["mid"]), "c": (0, ["mid", "batch"])})
     ['b', 'c']
     """
     costs = {

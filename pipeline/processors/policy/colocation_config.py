@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.durations import timestamp_seconds
 from pipeline.processors.policy.collect_interval import LONGEST_SECONDS
 from pipeline.processors.policy.config_sections import (
     MOST,
@@ -103,16 +103,16 @@ _RANGES: Final[Mapping[str, _Range]] = {
     "mid_unallocated_percent": _PERCENT,
 }
 # Koordinator's controller accepts more, its admission webhook does not.
-_OF_STATIC: Final[dict[str, _Range]] = {
+_STATIC_RANGES: Final[dict[str, _Range]] = {
     "mid_static_cpu_reserved_percent": _PERCENT,
     "mid_static_memory_reserved_percent": _PERCENT,
 }
 # Koordinator accepts more, but Go's durations end at 292 years, and nothing would be reported.
-_OF_MEASURING: Final[dict[str, _Range]] = {
+_MEASUREMENT_RANGES: Final[dict[str, _Range]] = {
     "metric_aggregate_duration_seconds": (1, LONGEST_SECONDS),
     "metric_report_interval_seconds": (1, LONGEST_SECONDS),
 }
-_OF_PREDICTING: Final[dict[str, _Range]] = {
+_PREDICTION_RANGES: Final[dict[str, _Range]] = {
     "resource_diff_threshold_percent": (0, 1000),
     "cold_start_period_seconds": (0, 31_536_000),
 }
@@ -145,7 +145,7 @@ def problems_of(config: Colocation) -> Iterator[tuple[str, str]]:
         yield "metric_memory_collect_policy", "metricMemoryCollectPolicy is empty"
     spans = config.metric_aggregate_policy or AggregatePolicy()
     for text in spans.durations or ():
-        if seconds_of(text) is None:
+        if timestamp_seconds(text) is None:
             yield (
                 "metric_aggregate_policy",
                 f"metricAggregatePolicy.durations has {text!r:.60}, which is not a duration such "
@@ -164,8 +164,8 @@ def bounded(config: Colocation) -> Colocation:
     """Limit the settings of measuring and predicting to their largest usual values."""
     predict = config.node_predict_policy
     return msgspec.structs.replace(
-        _at_most(config, _OF_MEASURING),
-        node_predict_policy=predict and _at_most(predict, _OF_PREDICTING),
+        _at_most(config, _MEASUREMENT_RANGES),
+        node_predict_policy=predict and _at_most(predict, _PREDICTION_RANGES),
     )
 
 
@@ -181,8 +181,8 @@ def warnings_for(config: Colocation) -> Iterator[str]:
     predict = config.node_predict_policy or PredictPolicy()
     for _, text in (
         *unknown_words(config, _TEXTS),
-        *out_of_range(config, _OF_STATIC | _OF_MEASURING, "usual"),
-        *out_of_range(predict, _OF_PREDICTING, "usual"),
+        *out_of_range(config, _STATIC_RANGES | _MEASUREMENT_RANGES, "usual"),
+        *out_of_range(predict, _PREDICTION_RANGES, "usual"),
     ):
         yield text
     if (config.resource_diff_threshold or 0) > 1:
@@ -192,7 +192,7 @@ def warnings_for(config: Colocation) -> Iterator[str]:
         )
     spans = config.metric_aggregate_policy or AggregatePolicy()
     for span in spans.durations or ():
-        if seconds_of(span) not in AGGREGATED.values():
+        if timestamp_seconds(span) not in AGGREGATED.values():
             yield (
                 f"metricAggregatePolicy.durations has {span!r:.60}, which is not reported: "
                 f"reported are {', '.join(AGGREGATED)}"

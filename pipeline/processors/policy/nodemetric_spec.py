@@ -5,7 +5,7 @@ It follows from the policy in the node's record, which stays while the ConfigMap
 
 from typing import Any
 
-from pipeline.processors.kubernetes.durations import duration_text, seconds_of
+from pipeline.processors.kubernetes.durations import duration_text, timestamp_seconds
 from pipeline.processors.policy.colocation_config import (
     COLOCATION,
     DEFAULTS,
@@ -39,7 +39,7 @@ def _collect_policy(policy: Colocation) -> dict[str, Any]:
     memory = policy.metric_memory_collect_policy
     aggregate = policy.metric_aggregate_policy or DEFAULTS.metric_aggregate_policy
     assert aggregate is not None
-    seconds = [seconds_of(text) for text in aggregate.durations or ()]
+    seconds = [timestamp_seconds(text) for text in aggregate.durations or ()]
     return {
         "aggregateDurationSeconds": policy.metric_aggregate_duration_seconds
         or DEFAULTS.metric_aggregate_duration_seconds,

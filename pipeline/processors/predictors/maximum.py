@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.predictor import Peaks, Predictor, View, never_known
+from pipeline.processors.model.predictor import Peaks, Predictor, View, is_never_known
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
@@ -62,7 +62,7 @@ class Maximum:
         self.never = tuple(
             name
             for name in ENTITIES
-            if all(name in never_known(member) for member in self._members.values())
+            if all(name in is_never_known(member) for member in self._members.values())
         )
         careful = any(member.prod == "pair" for member in self._members.values())
         self.prod: Literal["pair", "classes"] = "pair" if careful else "classes"

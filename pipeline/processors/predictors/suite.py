@@ -26,7 +26,7 @@ from pipeline.processors.model.predictor import (
     Peaks,
     Predictor,
     View,
-    never_known,
+    is_never_known,
     protocol_violation,
 )
 from pipeline.processors.predictors.stateless import Stateless
@@ -109,7 +109,7 @@ def _known_once_learned(subject: Subject) -> None:
         bank.apply([window])
     answer = _answer(bank, window.node)
     unknown = [ENTITIES[i] for i in np.flatnonzero(np.isnan(answer.raw).any(axis=1))]
-    missing = [name for name in unknown if name not in never_known(subject.new())]
+    missing = [name for name in unknown if name not in is_never_known(subject.new())]
     _must(not missing, f"the peak of {', '.join(missing)} is unknown after more than a day")
     _must(not np.isnan(answer.pod_raw).any(), "the peak of a pod is unknown after more than a day")
 

@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from pipeline.errors import InvalidRecordError, ProviderError
-from pipeline.processors.kubernetes.durations import seconds_of
+from pipeline.processors.kubernetes.durations import timestamp_seconds
 from pipeline.processors.provided.fetched_usage import (
     MAX_BYTES,
     MAX_CPU_CORES,
@@ -113,7 +113,7 @@ def _put(listed: Listed, item: _Item, is_node: bool) -> None:
 def _reading(
     item: _Item, usages: Sequence[_Quantities], entity: str, bad_values: Counter[str]
 ) -> Reading:
-    seconds = seconds_of(item.window)
+    seconds = timestamp_seconds(item.window)
     if seconds is None:
         raise InvalidRecordError(f"{item.window!r:.40} is not a duration")
     amounts: list[float | None] = []

@@ -46,7 +46,10 @@ DEFAULT_QUERIES: Final[Mapping[str, str]] = {
 _OF_USAGES: Final = frozenset(
     f"{usage}_{statistic}" for usage in USAGES for statistic in STATISTICS
 )
-_ASKABLE: Final = (*USAGES, *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"))
+_QUERYABLE: Final = (
+    *USAGES,
+    *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"),
+)
 
 
 class QueryGrid(NamedTuple):
@@ -80,11 +83,11 @@ def queries(own: Mapping[str, str | None], grid: QueryGrid) -> list[Query]:
     chosen = []
     for key, text in {**DEFAULT_QUERIES, **own}.items():
         entity, _, column = key.partition(".")
-        if entity not in ("node", "pod") or column not in _ASKABLE:
+        if entity not in ("node", "pod") or column not in _QUERYABLE:
             raise SettingsError(
                 f"provider.queries: {key!r:.100} is not a column that can be queried",
                 key="provider.queries",
-                hint="use node. or pod. and one of " + ", ".join(_ASKABLE),
+                hint="use node. or pod. and one of " + ", ".join(_QUERYABLE),
             )
         if text is not None:
             chosen.append(Query(entity, column, _subquery(text, grid)))

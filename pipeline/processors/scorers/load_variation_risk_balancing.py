@@ -73,13 +73,13 @@ def _problems(args: LoadVariationRiskBalancingArgs) -> Iterator[str]:
 
 
 def _defaults(args: LoadVariationRiskBalancingArgs) -> LoadVariationRiskBalancingArgs:
-    def at_least_0(value: float | None) -> float:
+    def non_negative(value: float | None) -> float:
         return 1.0 if value is None or not value >= 0 else value
 
     return trimaran.with_defaults(
         args,
-        safe_variance_margin=at_least_0(args.safe_variance_margin),
-        safe_variance_sensitivity=at_least_0(args.safe_variance_sensitivity),
+        safe_variance_margin=non_negative(args.safe_variance_margin),
+        safe_variance_sensitivity=non_negative(args.safe_variance_sensitivity),
     )
 
 

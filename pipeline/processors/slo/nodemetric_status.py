@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.kubernetes.durations import duration_text, seconds_of
+from pipeline.processors.kubernetes.durations import duration_text, timestamp_seconds
 from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.slo.crd_fields import Resources
 from pipeline.processors.slo.nodemetric import (
@@ -114,7 +114,7 @@ def _aggregated(
 
 
 def _seconds(span: str) -> Decimal:
-    seconds = seconds_of(span)
+    seconds = timestamp_seconds(span)
     if seconds is None:
         raise ValueError(f"{span!r:.80} is not a duration")
     return seconds

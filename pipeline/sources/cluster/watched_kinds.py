@@ -95,7 +95,7 @@ class Pods:
 
     def __init__(self) -> None:
         self._written = WrittenPods()
-        self._strays: set[tuple[str, str]] = set()
+        self._unlisted_pods: set[tuple[str, str]] = set()
 
     def __len__(self) -> int:
         return len(self._written)
@@ -106,9 +106,9 @@ class Pods:
             before = self._written.put(uid, node, value).node_before
             if before not in (None, node):
                 # The pod was bound while a watcher failed; the next list shows its node.
-                self._strays |= {(node, uid), (before, uid)}
+                self._unlisted_pods |= {(node, uid), (before, uid)}
             return
-        self._strays.discard((node, uid))
+        self._unlisted_pods.discard((node, uid))
         if self._written.node_of(uid) == node:
             self._written.drop(uid)
 
@@ -138,8 +138,8 @@ class Pods:
         for uid, node in self._written.missing():
             self._written.drop(uid)
             yield self._tombstone(node, uid)
-        strays, self._strays = self._strays, set()
-        for node, uid in sorted(strays):
+        unlisted_pods, self._unlisted_pods = self._unlisted_pods, set()
+        for node, uid in sorted(unlisted_pods):
             if self._written.node_of(uid) != node:
                 yield self._tombstone(node, uid)
 

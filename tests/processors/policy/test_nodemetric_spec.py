@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.kubernetes.durations import duration_text, seconds_of
+from pipeline.processors.kubernetes.durations import duration_text, timestamp_seconds
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
 from pipeline.processors.policy.effective_strategy import ANNOTATION
 from pipeline.processors.policy.load_configmap import load
@@ -195,16 +195,16 @@ def test_an_empty_policy_gives_the_defaults() -> None:
     ],
 )  # fmt: skip
 def test_a_span_is_read_as_go_reads_it(text: str, seconds: str | None) -> None:
-    assert seconds_of(text) == (None if seconds is None else Decimal(seconds))
+    assert timestamp_seconds(text) == (None if seconds is None else Decimal(seconds))
 
 
 @given(st.integers(1000, 31_536_000_000))
 def test_a_span_that_was_written_is_read_again(milliseconds: int) -> None:
     seconds = Decimal(milliseconds) / 1000
-    assert seconds_of(duration_text(seconds)) == seconds
+    assert timestamp_seconds(duration_text(seconds)) == seconds
 
 
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
-    seconds = seconds_of(text)
+    seconds = timestamp_seconds(text)
     assert seconds is None or 1 <= seconds <= 31_536_000

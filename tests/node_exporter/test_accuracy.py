@@ -109,6 +109,12 @@ def scheduled_seconds(process: subprocess.Popen[str]) -> float:
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
+def throttling(cgroup: Path) -> tuple[int, int]:
+    """Periods of the quota, and those in which the cgroup was throttled."""
+    stat = dict(line.split() for line in (cgroup / "cpu.stat").read_text().splitlines())
+    return int(stat["nr_periods"]), int(stat["nr_throttled"])
+
+
 def by_id(rows: Any) -> dict[str, Any]:
     return {row["id"]: row for row in rows}
 
@@ -120,6 +126,7 @@ async def test_ten_windows_report_the_real_usage(tree: CgroupTree) -> None:
     tree.make("host-app")
     bursty = start(tree, bursty_dir, BURSTY)
     half = start(tree, half_dir, BUSY)
+    half_cgroup = tree.directory("cpu", half_dir)
     hungry = start(tree, hungry_dir, HUNGRY)
     start(tree, idle_dir, "import time; time.sleep(600)")
     tree.python("host-app", "import time; x = b'x' * (32 << 20); time.sleep(600)")
@@ -138,12 +145,15 @@ async def test_ten_windows_report_the_real_usage(tree: CgroupTree) -> None:
     windows: list[dict[str, Any]] = []
     own: list[tuple[float, float]] = []
     scheduled: list[tuple[float, float]] = []
+    throttled: list[tuple[tuple[int, int], tuple[int, int]]] = []
     while len(windows) < WINDOWS + 1:
         tick = await ticker.next()
         before, scheduled_before = own_seconds(bursty), scheduled_seconds(half)
+        throttled_before = throttling(half_cgroup)
         _, finished = maker.collect(tick)
         for batch in finished:
             scheduled.append((scheduled_before, scheduled_seconds(half)))
+            throttled.append((throttled_before, throttling(half_cgroup)))
             own.append((before, own_seconds(bursty)))
             windows.append(by_id(batch.rows))
             if len(windows) in (3, 6):
@@ -168,8 +178,13 @@ async def test_ten_windows_report_the_real_usage(tree: CgroupTree) -> None:
     # All of the quota, unless the machine itself was short of CPU.
     assert 0.45 < cores["half"] < 0.505
     halves = [window["half"] for window in measured]
-    ratios = [row["cpu_throttled_ratio"] for row in halves]
-    assert sum(ratios) / WINDOWS > 0.9, ratios
+    assert sum(row["cpu_throttled_ratio"] for row in halves) > 0
+    for row, (start_low, start_high), (end_low, end_high) in zip(
+        halves, throttled, throttled[1:], strict=False
+    ):
+        lowest = (end_low[1] - start_high[1]) / (end_high[0] - start_low[0])
+        highest = (end_high[1] - start_low[1]) / (end_low[0] - start_high[0])
+        assert lowest <= row["cpu_throttled_ratio"] <= highest
     # The length of the wait depends on other load.
     assert sum(row["cpu_throttled_seconds"] for row in halves) > 0
 

@@ -41,7 +41,7 @@ def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with log.open("w") as output:
         process = subprocess.Popen(
             springtide("exporter", *flags), stdout=output, stderr=output, text=True,
-            env=ENVIRONMENT, preexec_fn=die_with_parent,
+            env=environment(NODE_NAME="n1"), preexec_fn=die_with_parent,
         )  # fmt: skip
     try:
         yield process

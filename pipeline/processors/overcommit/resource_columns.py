@@ -117,7 +117,8 @@ _ROW: Final = np.dtype(
 
 @lru_cache(maxsize=4096)  # most nodes have that of their pool
 def _row(policy: Overcommit) -> tuple[Any, ...]:
-    """Its fields, whole numbers within bounds; `NO_LIMIT` for None."""
+    """Return the fields of a policy in order, with `NO_LIMIT` in place of None and whole numbers
+    clipped to -1 and 10,000."""
     return tuple(
         NO_LIMIT if value is None
         else min(max(value, NO_LIMIT), _MOST_PERCENT) if type(value) is int

@@ -165,8 +165,11 @@ async def test_socket_with_unknown_state_is_not_replaced(tmp_path: Path) -> None
     path = tmp_path / "exporter.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:  # refuses with EPROTOTYPE
         other.bind(str(path))
-        with pytest.raises(UsageError, match="may be in use"):
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        # `raised` holds the frame of `start`: garbage collection must not close its socket.
+        with pytest.raises(UsageError, match="may be in use") as raised:
             await LiveServer(path, "n1").start()
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors, raised
         assert path.is_socket()
 
 

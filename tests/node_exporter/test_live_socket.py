@@ -19,6 +19,10 @@ from pipeline.errors import SettingsError, UsageError
 START = 1_700_000_000_000
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def collection(second: int, pods: int = 2) -> Collection:
     usages = [Usage(NODE, 10**9, 1.0, 5, 6, None)]
     usages += [
@@ -165,11 +169,11 @@ async def test_socket_with_unknown_state_is_not_replaced(tmp_path: Path) -> None
     path = tmp_path / "exporter.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:  # refuses with EPROTOTYPE
         other.bind(str(path))
-        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        descriptors = open_descriptors()
         # `raised` holds the frame of `start`: garbage collection must not close its socket.
         with pytest.raises(UsageError, match="may be in use") as raised:
             await LiveServer(path, "n1").start()
-        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors, raised
+        assert open_descriptors() == descriptors, raised
         assert path.is_socket()
 
 

@@ -27,7 +27,7 @@
     │       ├── ConflictError             the object was changed or created concurrently
     │       ├── GoneError                 the requested version is no longer available
     │       └── ForbiddenError            the request is not authenticated or not authorized
-    ├── ProviderError                     a source of usage does not answer as expected
+    ├── SampleSourceError                 a source of usage does not answer as expected
     ├── ControlPlaneError                 the local Kubernetes control plane
     │   └── ControlPlaneBuildError        its programs cannot be built
     ├── KernelError                       reading cgroups or /proc
@@ -314,7 +314,7 @@ class ForbiddenError(ApiRefusedError):
     default_hint = "grant the permissions of the role in deploy/rbac"
 
 
-class ProviderError(SpringtideError):
+class SampleSourceError(SpringtideError):
     """A source of usage, such as Prometheus, does not answer as expected.
 
     `may_pass` says that the same request may succeed later.

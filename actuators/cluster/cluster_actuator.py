@@ -26,7 +26,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord

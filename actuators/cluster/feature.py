@@ -14,7 +14,7 @@ import msgspec
 from actuators.cluster.write_queue import WriteQueue
 from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
-from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.registry import Topic

@@ -18,12 +18,7 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.documentation import markdown as markdown_tables
 from pipeline.processors.predictors.documentation import option_lines
-from pipeline.processors.predictors.registry import (
-    available,
-    declaration_of,
-    package_of,
-    packages_with,
-)
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack
@@ -58,13 +53,10 @@ def predictors(markdown: bool) -> None:
       springtide model predictors --markdown
     """
     if markdown:
-        declarations = {name: declaration_of(name) for name in available()}
+        declarations = {name: PREDICTORS.get(name).declaration for name in PREDICTORS.points}
         click.echo(markdown_tables(declarations), nl=False)
         return
-    points = available().values()
-    packages = {
-        point.name: ", ".join(packages_with(point.name)) or package_of(point) for point in points
-    }
+    packages = {name: ", ".join(PREDICTORS.packages(name)) for name in PREDICTORS.points}
     widths = [max(map(len, texts)) for texts in (packages, packages.values())]
     for name, package in packages.items():
         summary, *options = _description(name)
@@ -130,9 +122,9 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
 def _description(predictor: str) -> Iterator[str]:
     """Yield the summary of a predictor and a line per option, or why it is unusable."""
     try:
-        declared = declaration_of(predictor)
+        declared = PREDICTORS.get(predictor).declaration
     except PredictorError as error:
-        yield f"unusable: {error.message.removeprefix(f'{error.key}: ')}"
+        yield f"unusable: {error.message}"
     else:
         yield declared.summary
         yield from option_lines(declared.options)

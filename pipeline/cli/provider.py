@@ -10,17 +10,17 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import KubernetesError, ProviderError, UsageError
+from pipeline.errors import KubernetesError, SampleSourceError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
-from pipeline.processors.provided.fetched_usage import FetchedUsage, window_before
-from pipeline.processors.provided.promql import queries
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, window_before
+from pipeline.processors.imported_usage.promql import queries
 from pipeline.settings import Settings
-from pipeline.sources.providers.prometheus_provider import query_grid
-from pipeline.sources.providers.registry import source_of
-from pipeline.sources.providers.status_page import Status, serve
-from pipeline.sources.providers.window_rounds import provide
+from pipeline.sources.provider.prometheus_source import query_grid
+from pipeline.sources.provider.registry import SOURCES
+from pipeline.sources.provider.status_page import Status, serve
+from pipeline.sources.provider.window_rounds import provide
 from pipeline.times import format_time
 
 log = get_logger(__name__)
@@ -76,13 +76,13 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
         fetched = asyncio.run(fetch_once(settings, SystemClock()))
         _print_usage(fetched)
         if not fetched.nodes and not fetched.pods:
-            raise ProviderError(
+            raise SampleSourceError(
                 f"the last window has no usage of any node or pod: {_empty_reason(fetched)}",
-                hint=source_of(settings.provider.kind).hint,
+                hint=SOURCES.get(settings.provider.kind).hint,
             )
-    elif source_of(settings.provider.kind).publishes:
+    elif SOURCES.get(settings.provider.kind).publishes:
         raise UsageError(
-            f"nothing to import: {source_of(settings.provider.kind).text}",
+            f"nothing to import: {SOURCES.get(settings.provider.kind).text}",
             hint="give --kind prometheus or --kind metrics-server, or --once to print a window",
         )
     else:
@@ -90,13 +90,13 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
 
 
 async def _run(settings: Settings, clock: Clock) -> None:
-    status, source = Status(settings.provider, clock), source_of(settings.provider.kind)
+    status, source = Status(settings.provider, clock), SOURCES.get(settings.provider.kind)
 
     async def work(api: Api | None) -> None:
         status.leads = True
         try:
-            async with source.open(settings, clock, api) as provider:
-                await provide(provider, settings, clock, status)
+            async with source.open(settings, clock, api) as session:
+                await provide(session, settings, clock, status)
         finally:
             status.leads = False
 
@@ -120,13 +120,13 @@ async def fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
     ends now."""
     length_ms = settings.provider.window_seconds * 1000
     now_ms = round(clock.now() * 1000)
-    source = source_of(settings.provider.kind)
-    async with source.open(settings, clock, None) as provider:
+    source = SOURCES.get(settings.provider.kind)
+    async with source.open(settings, clock, None) as session:
         window = window_before(now_ms - round(settings.provider.delay_seconds * 1000), length_ms)
         if not source.has_history:
             window = window._replace(start_ms=now_ms - length_ms, end_ms=now_ms)
         log.info("fetching one window", end=format_time(window.end_ms / 1000))
-        return await provider.fetch(window)
+        return await session.fetch(window)
 
 
 def _empty_reason(fetched: FetchedUsage) -> str:

@@ -24,11 +24,11 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.processors.placement import threshold_hours
 from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, separate_best
-from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
-from pipeline.processors.scorers import registry
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
+from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
 from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import Table
@@ -57,7 +57,7 @@ class Rules(NamedTuple):
     def counting(self) -> Counting:
         """The amounts of pods that the table must sum for these rules."""
         declared = [
-            registry.scorer(name).counts(args)
+            SCORERS.get(name).counts(args)
             for name, args in self.placement.args.items()
             if name != TIME_SHARED
         ]
@@ -270,13 +270,13 @@ class Decisions:
 
     def _knows(self, plugin: str, nodes: CandidateNodes) -> bool:
         """Whether usage of any node is young enough for the plugin, if it goes by usage."""
-        seconds = registry.scorer(plugin).expiration_seconds(self.rules.placement.args[plugin])
+        seconds = SCORERS.get(plugin).expiration_seconds(self.rules.placement.args[plugin])
         return seconds is None or bool(nodes.is_fresh(seconds).any())
 
     def _plugin_scores(self, plugin: str, nodes: CandidateNodes, demand: PodDemand) -> IntArray:
         """The scores of a plugin; a note on its exceptions says what to do."""
         try:
-            scores = registry.scorer(plugin).score(nodes, demand, self.rules.placement.args[plugin])
+            scores = SCORERS.get(plugin).score(nodes, demand, self.rules.placement.args[plugin])
             if np.shape(scores) != (len(nodes),):
                 raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
         except Exception as error:

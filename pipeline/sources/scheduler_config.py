@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 from pipeline.errors import InvalidPolicyError, SettingsError
+from pipeline.processors.placement.enabled_plugins import Placement, read_config, usual
 from pipeline.processors.placement.kube_config import CONFIGURATION
-from pipeline.processors.placement.plugin_config import Placement, read_config, usual
 from pipeline.settings import ExtenderSettings
 from pipeline.settings.load import YAML_ERRORS, StrictLoader
 

@@ -7,7 +7,7 @@ from actuators.cluster.feature import Context
 from actuators.cluster.write_queue import RateLimit, WriteQueue
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
-from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
 from pipeline.sources.scheduler_config import placement_of
 from pipeline.topics.actions import ActionRecord

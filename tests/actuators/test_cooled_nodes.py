@@ -10,7 +10,7 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.placement.plugin_config import Placement, read_config
+from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord

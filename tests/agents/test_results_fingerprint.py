@@ -35,7 +35,7 @@ from pipeline.processors.join.sample_join import NodeView, join
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.state_codec import decode as decode_state
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.settings import Settings
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.pods import PodFacts
@@ -49,7 +49,7 @@ RECORDS = DIRECTORY / "records.json.gz"
 PARTITIONS = 2
 DIGITS = 10
 
-_PREDICTORS = tuple(available())
+_PREDICTORS = tuple(PREDICTORS.points)
 SETTINGS: dict[str, dict[str, Any]] = {
     "usual": {"predictors": _PREDICTORS},
     "changed": {

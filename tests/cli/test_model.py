@@ -13,8 +13,7 @@ from pipeline.cli.main import cli
 from pipeline.kafka.newest import Found
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.predictors import registry
-from pipeline.processors.predictors.registry import GROUP, available
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import encode_pack
 from tests.processors.windows import GIB, Pod, window
@@ -44,7 +43,7 @@ def importing(folder: Path, document: object, *arguments: str, source: str = "vp
 def test_predictors_are_listed_with_package_and_summary() -> None:
     lines = CliRunner().invoke(cli, ["model", "predictors"]).output.splitlines()
     heads = [line for line in lines if not line.startswith(" ")]
-    assert [line.split()[0] for line in heads] == list(available())
+    assert [line.split()[0] for line in heads] == list(PREDICTORS.points)
     assert all("springtide 0." in line for line in heads)
     assert any(line.endswith("sum of the requests of active pods / a") for line in heads)
     assert "    a: divisor of the requests; above 0; default 1.1" in lines
@@ -62,19 +61,18 @@ def test_broken_predictors_do_not_hide_others(
     (tmp_path / "springtide_test_broken.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     broken = {
-        "broken": EntryPoint("broken", "springtide_test_broken:It", GROUP),
-        "gone": EntryPoint("gone", "pipeline.processors.predictors.vpa:Gone", GROUP),
+        "broken": [EntryPoint("broken", "springtide_test_broken:It", PREDICTORS.group)],
+        "gone": [EntryPoint("gone", "pipeline.processors.predictors.vpa:Gone", PREDICTORS.group)],
     }
-    points = {**broken, **available()}
-    monkeypatch.setattr(model, "available", lambda: points)
-    monkeypatch.setattr(registry, "available", lambda: points)
+    points = PREDICTORS.points
+    monkeypatch.setattr(PREDICTORS, "points", {**broken, **points})
     result = CliRunner().invoke(cli, ["model", "predictors"])
     assert result.exit_code == 0
     lines = result.output.splitlines()
     first, second, *others = [line for line in lines if not line.startswith(" ")]
     assert "cannot be loaded: ZeroDivisionError" in first
     assert "cannot be loaded: AttributeError" in second
-    assert len(others) == len(available())
+    assert len(others) == len(points)
 
 
 def test_inspect_escapes_control_characters_of_pod_uids(

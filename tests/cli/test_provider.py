@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import provider
 from pipeline.cli.main import cli
-from pipeline.processors.provided.fetched_usage import FetchedUsage
-from pipeline.processors.provided.promql import DEFAULT_QUERIES
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage
+from pipeline.processors.imported_usage.promql import DEFAULT_QUERIES
 
 
 def run(*arguments: str) -> Result:

@@ -6,8 +6,8 @@ python -m tests.docs.tables    # `make docs`
 from pathlib import Path
 
 from pipeline.processors.predictors.documentation import markdown
-from pipeline.processors.predictors.registry import available, declaration_of
-from pipeline.processors.scorers.registry import built_in
+from pipeline.processors.predictors.registry import PREDICTORS
+from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import settings_markdown
 from pipeline.topics.registry import markdown_table
 
@@ -16,8 +16,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def pages() -> dict[Path, str]:
     """Each page with tables of declarations, as it should be."""
-    predictors, options, terms = markdown({n: declaration_of(n) for n in available()}).split("\n\n")
-    plugins = [f"| `{s.name}` | {s.source} | {s.text} |" for s in built_in().values()]
+    declarations = {name: PREDICTORS.get(name).declaration for name in PREDICTORS.points}
+    predictors, options, terms = markdown(declarations).split("\n\n")
+    scorers = map(SCORERS.get, SCORERS.points)
+    plugins = [f"| `{s.name}` | {s.source} | {s.text} |" for s in scorers]
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
         "reference/extender.md": {

@@ -22,14 +22,14 @@ from pipeline.processors.explain.prediction_text import explain
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import encode_prediction
-from pipeline.processors.predictors.registry import available, package_of
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.predictions import PredictionRecord
 from tests.processors.joined import joined, logged
 from tests.processors.windows import GIB, Pod, window
 
-print(package_of(available()["flat-tide"]))
+print(*PREDICTORS.packages("flat-tide"))
 config = ModelConfig(
     predictors=("percentile", "flat-tide"), options={"flat-tide": {"factor": 2.0}}
 )

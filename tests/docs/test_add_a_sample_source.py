@@ -8,21 +8,21 @@ from tests.docs.guides import blocks, install, run
 CHECK = """
 import asyncio, os
 from pipeline.clock import SystemClock
-from pipeline.errors import ProviderError
-from pipeline.processors.provided.fetched_usage import TimeWindow
+from pipeline.errors import SampleSourceError
+from pipeline.processors.imported_usage.fetched_usage import TimeWindow
 from pipeline.settings import ProviderSettings, Settings
-from pipeline.sources.providers.registry import source_of
+from pipeline.sources.provider.registry import SOURCES
 
 settings = Settings(provider=ProviderSettings(kind="usage-files"))
-source = source_of(settings.provider.kind)
+source = SOURCES.get(settings.provider.kind)
 
 
 async def main():
-    async with source.open(settings, SystemClock(), None) as provider:
-        print((await provider.fetch(TimeWindow(0, 60_000))).nodes)
+    async with source.open(settings, SystemClock(), None) as session:
+        print((await session.fetch(TimeWindow(0, 60_000))).nodes)
         try:
-            await provider.fetch(TimeWindow(60_000, 120_000))
-        except ProviderError as error:
+            await session.fetch(TimeWindow(60_000, 120_000))
+        except SampleSourceError as error:
             print(error.may_pass)
 
 

@@ -9,7 +9,7 @@ GUIDE = "add-a-scorer.md"
 CHECK = """
 import sys, yaml
 from pipeline.extender.decisions import Decisions, Rules
-from pipeline.processors.placement.plugin_config import read_config
+from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.pods import PodRecord
@@ -52,16 +52,16 @@ def test_a_plugin_of_two_packages_is_refused(tmp_path: Path) -> None:
     points.write_text(points.read_text() + "Peaks = pack_gpus:SCORER\nNone = gone:SCORER\n")
     code = """
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.scorers import registry
+from pipeline.processors.scorers.registry import SCORERS
 for name in ("Peaks", "None", "Unknown"):
     try:
-        registry.scorer(name)
+        SCORERS.get(name)
     except InvalidPolicyError as error:
         print(error.message)
 """
     assert run(code, tmp_path).splitlines() == [
-        "plugin Peaks is in more than one package: gpu-tools 1.0, springtide",
+        "plugin Peaks is in more than one package: gpu-tools 1.0, springtide 0.1.0",
         "plugin None of gpu-tools 1.0 cannot be loaded: "
         """ModuleNotFoundError("No module named 'gone'")""",
-        "no scorer is named 'Unknown'",
+        "there is no plugin 'Unknown'",
     ]

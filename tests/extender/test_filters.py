@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
-from pipeline.processors.placement.plugin_config import Placement, read_config
+from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.times import format_time

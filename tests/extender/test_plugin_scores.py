@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
-from pipeline.processors.placement.plugin_config import read_config
-from pipeline.processors.scorers import registry
+from pipeline.processors.placement.enabled_plugins import read_config
+from pipeline.processors.scorers import peaks
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
@@ -66,8 +66,8 @@ class World:
 @pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: None, lambda *_: np.ones(7)])
 def test_a_failing_plugin_is_named(score: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World("Peaks").node("a", used("a", 1.0))
-    failing = dataclasses.replace(registry.scorer("Peaks"), score=score)
-    monkeypatch.setattr(registry, "scorer", lambda name: failing)
+    failing = dataclasses.replace(peaks.SCORER, score=score)
+    monkeypatch.setattr(peaks, "SCORER", failing)
     with pytest.raises((ValueError, ZeroDivisionError)) as raised:
         world.scores()
     note = "scoring plugin Peaks failed: disable it, or update its package"

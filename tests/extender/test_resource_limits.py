@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.placement.plugin_config import read_config
+from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
 from pipeline.table import Table

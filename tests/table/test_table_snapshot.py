@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.extender.decisions import Decisions, Rules
-from pipeline.processors.placement.plugin_config import read_config, usual
+from pipeline.processors.placement.enabled_plugins import read_config, usual
 from pipeline.table import Table, table_snapshot
 from pipeline.table.node_columns import TableNode
 from pipeline.table.table_snapshot import copied, load, save

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from pipeline.processors.scorers import registry
+from pipeline.processors.scorers.registry import SCORERS
 
 _P: Final = "pipeline.processors"
 _S: Final = f"{_P}.scorers"
@@ -118,7 +118,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "load_watcher_json": (f"{_P}.exchange.load_watcher_document:metric",),
     "load_watcher_http": (_WATCHED,),
     "load_watcher_window_fallback": (f"{_P}.exchange.load_watcher_document:served_window",),
-    "load_watcher_prometheus": (f"{_P}.provided.promql:queries", _WATCHED),
+    "load_watcher_prometheus": (f"{_P}.imported_usage.promql:queries", _WATCHED),
 }  # fmt: skip
 SKIPPED: Final = frozenset(
     {
@@ -149,7 +149,7 @@ def broken(target: str) -> Iterator[None]:
             names = [key for key, value in vars(module).items() if value is original]
             for key in names:
                 stack.enter_context(patch.object(module, key, replacement))
-        for scorer in registry.built_in().values():
+        for scorer in map(SCORERS.get, SCORERS.points):
             for key in [key for key, value in vars(scorer).items() if value is original]:
                 # A frozen dataclass: only its own way past the freeze.
                 object.__setattr__(scorer, key, replacement)

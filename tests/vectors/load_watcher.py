@@ -8,9 +8,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
 from pipeline.extender.scheduler_api import Extender
-from pipeline.processors.provided.fetched_usage import TimeWindow
-from pipeline.processors.provided.prometheus_answers import gather, read_matrix
-from pipeline.processors.provided.promql import QueryGrid, queries
+from pipeline.processors.imported_usage.fetched_usage import TimeWindow
+from pipeline.processors.imported_usage.prometheus_answers import gather, read_matrix
+from pipeline.processors.imported_usage.promql import QueryGrid, queries
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.times import format_time

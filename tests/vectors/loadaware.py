@@ -16,7 +16,7 @@ from pipeline.processors.loadaware.pod_estimate import (
     SECONDS_AFTER_INITIALIZED,
     SECONDS_AFTER_SCHEDULED,
 )
-from pipeline.processors.placement.plugin_config import Placement
+from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.scorers.load_aware import LOAD_AWARE, SCORER
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage
 from tests.vectors.cases import Case, plain

@@ -20,11 +20,11 @@ from pipeline.processors.scorers import (
     node_metadata,
     node_resources_allocatable,
     peaks,
-    registry,
     resource_limits,
     scheduling_hint,
     target_load_packing,
 )
+from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import half_away
 from pipeline.topics.node_state import UsageDeviation
 from pipeline.topics.resource_amounts import Usage
@@ -101,7 +101,7 @@ def _report(world: World, capacity: Mapping[str, float], metrics: Any, at: float
 
 
 def trimaran_args_defaults(case: Case) -> object:
-    return msgspec.to_builtins(registry.scorer(case["plugin"]).read(plain(case["args"])))
+    return msgspec.to_builtins(SCORERS.get(case["plugin"]).read(plain(case["args"])))
 
 
 # -- TargetLoadPacking

@@ -12,7 +12,7 @@ from pipeline.extender.candidate_nodes import CandidateNodes, PodDemand
 from pipeline.extender.decisions import Decisions, PrioritizeResult, Rules
 from pipeline.extender.scheduler_api import Extender
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
-from pipeline.processors.placement.plugin_config import Placement, read_config
+from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.node_columns import TableNode

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pipeline.errors import PredictorError
 from pipeline.processors.explain.derivation import PodValues, Resource, names_in
 from pipeline.processors.predictors.declaration import UNDECLARED, Declaration
-from pipeline.processors.predictors.registry import declaration_of
+from pipeline.processors.predictors.registry import PREDICTORS
 
 
 class PeakCase(NamedTuple):
@@ -79,7 +79,7 @@ class PeakCase(NamedTuple):
 def known_declaration(predictor: str) -> Declaration:
     """The declaration of a predictor, `UNDECLARED` if it cannot be loaded here."""
     try:
-        return declaration_of(predictor)
+        return PREDICTORS.get(predictor).declaration
     except PredictorError:
         return UNDECLARED
 

@@ -15,6 +15,7 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.durations import go_seconds
+from pipeline.processors.placement.enabled_plugins import plugins
 from pipeline.processors.placement.extender_config import BY_REQUESTS, TIMEOUT_SECONDS, VERBS, Mode
 from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
@@ -29,7 +30,6 @@ from pipeline.processors.placement.kube_config import (
     read_profile,
     running_at,
 )
-from pipeline.processors.placement.plugin_config import plugins
 
 _FIT: Final = BY_REQUESTS[0]
 _USUAL_TIMEOUT_SECONDS: Final = Decimal(5)

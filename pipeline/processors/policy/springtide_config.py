@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from pipeline.processors.policy.config_sections import Section, out_of_range, unknown_words
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.topics.overcommit_policy import MID_FORMULAS
 
 KEY: Final = "springtide-config"
@@ -59,7 +59,7 @@ def problems_of(config: SpringtideConfig) -> Iterator[tuple[str, str]]:
 
 def warnings_for(config: SpringtideConfig) -> Iterator[str]:
     """Warn of a predictor that is not installed here; the workers' settings decide which run."""
-    if config.predictor is not None and config.predictor not in available():
+    if config.predictor is not None and config.predictor not in PREDICTORS.points:
         yield (
             f"predictor {config.predictor!r:.80} is not installed here: where no worker runs it, "
             "the predictor of the worker's settings decides"

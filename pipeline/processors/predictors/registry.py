@@ -1,23 +1,33 @@
-"""Find installed predictors and their declarations by name, and create instances for a model.
-
-A predictor is a class with a `declaration`, called with its options. Modules of this package name
-it `PREDICTOR`, other packages by the entry point group `springtide.predictors`.
-"""
+"""Predictors by name: the `PREDICTOR` of each module here, and those of other packages."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from pkgutil import iter_modules
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from pipeline import __version__, plugins
 from pipeline.errors import PredictorError
+from pipeline.plugin_registry import Registry
 from pipeline.processors import predictors
 from pipeline.processors.model.predictor import Predictor, protocol_violation
 from pipeline.processors.predictors.declaration import Declaration
 
-GROUP: Final = "springtide.predictors"
+
+class PredictorClass(Protocol):
+    """A predictor before it is made with its options."""
+
+    name: str
+    declaration: Declaration
+
+    def __call__(self, **options: Any) -> Predictor: ...
+
+
+PREDICTORS: Final = Registry[PredictorClass](
+    kind="predictor",
+    package=predictors,
+    attribute="PREDICTOR",
+    group="springtide.predictors",
+    required="a class with a `declaration`",
+    is_valid=lambda plugin: isinstance(getattr(plugin, "declaration", None), Declaration),
+    error=lambda problem, hint: PredictorError(problem, hint=hint),
+)
 
 
 class Keys(NamedTuple):
@@ -28,52 +38,6 @@ class Keys(NamedTuple):
 
 
 _SETTINGS: Final = Keys()
-
-
-@cache
-def _built_in() -> Mapping[str, EntryPoint]:
-    """The predictors of this package, as if entry points named them."""
-    modules = (
-        import_module(f"{predictors.__name__}.{module.name}")
-        for module in iter_modules(predictors.__path__)
-    )
-    classes = [module.PREDICTOR for module in modules if hasattr(module, "PREDICTOR")]
-    return {
-        made.name: EntryPoint(made.name, f"{made.__module__}:{made.__name__}", GROUP)
-        for made in classes
-    }
-
-
-@cache
-def available() -> Mapping[str, EntryPoint]:
-    """Entry points by predictor name, in order of name."""
-    points = {point.name: point for point in entry_points(group=GROUP)}
-    points.update(_built_in())
-    return dict(sorted(points.items()))
-
-
-def packages_with(name: str) -> list[str]:
-    """The packages with a predictor of this name. If there is more than one, none can run."""
-    points = [*entry_points(group=GROUP, name=name)]
-    if name in _built_in():
-        points.append(_built_in()[name])
-    return sorted({package_of(point) for point in points})
-
-
-def package_of(point: EntryPoint) -> str:
-    """Name and version of the package of a predictor."""
-    if point.value.startswith(f"{predictors.__name__}."):
-        return f"springtide {__version__}"
-    return plugins.package_of(point)
-
-
-def declaration_of(name: str) -> Declaration:
-    """The declaration of an installed predictor.
-
-    Raises `PredictorError` for a name without exactly one package, and for a class that cannot be
-    loaded or has no declaration.
-    """
-    return _declared(name, _load(name, _SETTINGS), _SETTINGS)
 
 
 def build(
@@ -97,8 +61,11 @@ def build(
 
 
 def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
-    make = _load(name, keys)
-    known = [option.name for option in _declared(name, make, keys).options]
+    try:
+        predictor_class = PREDICTORS.get(name)
+    except PredictorError as error:
+        raise _error(keys.names, error.message, error.hint) from error
+    known = [option.name for option in predictor_class.declaration.options]
     if unknown := sorted(options.keys() - {*known}):
         raise _error(
             keys.options,
@@ -106,49 +73,14 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
             hint=f"its options are {', '.join(known)}" if known else "it has none",
         )
     try:
-        made = make(**options)
+        predictor = predictor_class(**options)
     except (Exception, SystemExit) as error:  # foreign code may raise anything, or exit
         raise _error(
             keys.options, f"predictor {name}: {error}", hint="see docs/explanation/models.md"
         ) from error
-    if (own := getattr(made, "name", None)) != name:
-        raise _error(keys.names, f"entry point {_where(name)} makes a predictor named {own!r:.100}")
-    if fault := protocol_violation(made):
-        raise _error(keys.names, f"predictor {_where(name)}: {fault}")
-    predictor: Predictor = made
+    if fault := protocol_violation(predictor):
+        raise _error(keys.names, f"predictor {name}: {fault}")
     return predictor
-
-
-def _declared(name: str, make: Any, keys: Keys) -> Declaration:
-    declaration = getattr(make, "declaration", None)
-    if not isinstance(declaration, Declaration):
-        raise _error(keys.names, f"predictor {_where(name)} has no `declaration`")
-    return declaration
-
-
-def _where(name: str) -> str:
-    return f"{name} of {package_of(available()[name])}"
-
-
-def _load(name: str, keys: Keys) -> Any:
-    """The class that the entry point of this name leads to."""
-    point = available().get(name)
-    if point is None:
-        raise _error(
-            keys.names,
-            f"there is no predictor {name!r:.100}",
-            hint=f"use one of {', '.join(available())}, or install the package that has it",
-        )
-    if len(packages := packages_with(name)) > 1:
-        raise _error(
-            keys.names,
-            f"predictor {name} is in more than one package: {', '.join(packages)}",
-            hint="uninstall all but one of them, or rename the predictor of the others",
-        )
-    try:
-        return plugins.load_plugin(point)
-    except ImportError as error:
-        raise _error(keys.names, f"predictor {error}") from error
 
 
 def _error(key: str, problem: str, hint: str | None = None) -> PredictorError:

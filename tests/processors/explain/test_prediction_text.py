@@ -19,7 +19,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.result_records import encode_prediction
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors import registry
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, NodeStrategy
@@ -40,7 +40,7 @@ from tests.processors.joined import (
     view_of,
 )
 
-PREDICTORS = tuple(available())
+PREDICTORS = tuple(registry.PREDICTORS.points)
 MEMBERS = {
     "max": {
         "members": [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.plugin_config import read_config
+from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.placement.threshold_hours import DAYS, in_force, read_args
 from pipeline.processors.scorers import load_aware
 

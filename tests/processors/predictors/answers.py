@@ -14,10 +14,6 @@ from pipeline.processors.model.peaks import NodePeaks
 from pipeline.processors.predictors.registry import build
 
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
-ALL = (
-    "percentile", "nsigma-v1", "nsigma-v2", "borg-default", "resource-central", "max", "autopilot",
-    "vpa", "hourly-nsigma", "pods-nsigma",
-)  # fmt: skip
 
 
 def learned(

@@ -5,11 +5,14 @@ import pytest
 
 from pipeline.processors.model.model_config import NodeWindow
 from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.predictor import may_decide
 from pipeline.processors.model.reclaimable import surplus_in_peaks
+from pipeline.processors.predictors.registry import PREDICTORS, build
 from pipeline.topics.nodes import Strategy
-from tests.processors.predictors.answers import ALL, answer
+from tests.processors.predictors.answers import answer
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
 
+DECIDING = [name for name, made in build([*PREDICTORS.points], {}).items() if may_decide(made)]
 PODS = [
     Pod("steady", (1.0, GIB), requests=(8000.0, 8 * GIB)),
     Pod("young", (0.5, GIB / 2), requests=(2000.0, 2 * GIB), age=60.0),
@@ -27,7 +30,7 @@ def decided_by(predictor: str, pods: list[Pod]) -> NodePeaks:
     return answer(day_of(pods, predictor), "percentile", *{predictor} - {"percentile"})
 
 
-@pytest.mark.parametrize("predictor", [name for name in ALL if name != "borg-default"])
+@pytest.mark.parametrize("predictor", DECIDING)
 def test_the_unused_request_of_a_quiet_pod_is_reclaimable(predictor: str) -> None:
     result = decided_by(predictor, PODS[:1])
     assert result.decides == predictor

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import NODE, SYSTEM, NodeWindow
 from pipeline.processors.predictors.maximum import Maximum
-from tests.processors.predictors.answers import ALL, LAWS, answer, learned
+from pipeline.processors.predictors.registry import PREDICTORS
+from tests.processors.predictors.answers import LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window
 
-OTHERS = tuple(name for name in ALL if name != "max")
+OTHERS = tuple(name for name in PREDICTORS.points if name != "max")
 
 
 def of(members: list[str], **options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

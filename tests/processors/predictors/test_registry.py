@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
@@ -15,17 +14,11 @@ from pipeline.cli.main import cli
 from pipeline.errors import PredictorError
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.predictors import registry
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
-from pipeline.processors.predictors.registry import available, build, declaration_of
+from pipeline.processors.predictors.registry import PREDICTORS, build
 from pipeline.topics.nodes import Strategy
-from tests.processors.predictors.answers import ALL, answer
+from tests.processors.predictors.answers import answer
 from tests.processors.windows import GIB, Pod, window
-
-
-def test_built_in_predictors_are_available() -> None:
-    assert {*ALL} <= {*available()}
-    assert [*available()] == sorted(available())
 
 
 def test_predictors_are_built_in_order_with_their_options() -> None:
@@ -126,20 +119,24 @@ def test_an_unknown_option_is_answered_with_the_declared_options(name: str, hint
     assert error.value.hint == hint
 
 
+def install(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    point = EntryPoint(name, value, PREDICTORS.group)
+    monkeypatch.setattr(PREDICTORS, "points", {**PREDICTORS.points, name: [point]})
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("pipeline.processors.predictors.stateless:Stateless", "has no `declaration`"),
+        ("pipeline.processors.predictors.stateless:Stateless", "is not a class with a `decl"),
         ("pipeline.processors.nowhere:Percentile", "cannot be loaded: .*No module"),
         ("pipeline.processors.predictors.percentile:Nowhere", "cannot be loaded: .*Nowhere"),
-        ("pipeline.processors.predictors.percentile:Percentile", "makes a predictor named 'perc"),
+        ("pipeline.processors.predictors.percentile:Percentile", "is named 'percentile'"),
     ],
 )
 def test_an_entry_point_that_leads_nowhere_is_an_error(
     value: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = EntryPoint("mine", value, registry.GROUP)
-    monkeypatch.setattr(registry, "available", lambda: {"mine": point})
+    install(monkeypatch, "mine", value)
     with pytest.raises(PredictorError, match=problem):
         build(["mine"], {})
 
@@ -150,25 +147,21 @@ def test_a_module_that_raises_is_an_error_of_its_package(
 ) -> None:
     (tmp_path / "springtide_test_odd.py").write_text(f"raise {raised}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("mine", "springtide_test_odd:Mine", registry.GROUP)
-    monkeypatch.setattr(registry, "available", lambda: {"mine": point})
+    install(monkeypatch, "mine", "springtide_test_odd:Mine")
     problem = f"mine of an unknown package cannot be loaded: {raised}"
     with pytest.raises(PredictorError, match=re.escape(problem)):
         build(["mine"], {})
 
 
 @pytest.fixture
-def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose predictor has the name of one of ours."""
     folder = tmp_path / "shadow-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: shadow\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{registry.GROUP}]\nvpa = shadow:Vpa\n")
+    (folder / "entry_points.txt").write_text(f"[{PREDICTORS.group}]\nvpa = shadow:Vpa\n")
     monkeypatch.syspath_prepend(tmp_path)
-    available.cache_clear()
-    yield
-    monkeypatch.undo()
-    available.cache_clear()
+    monkeypatch.setattr(PREDICTORS, "points", dataclasses.replace(PREDICTORS).points)
 
 
 @pytest.mark.usefixtures("shadow")
@@ -191,17 +184,11 @@ class Deaf(NSigmaV1):
     never = ("system",)
 
 
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("deaf", f"{__name__}:Deaf", registry.GROUP)
-    result = {**available(), "deaf": point}
-    monkeypatch.setattr(registry, "available", lambda: result)
-
-
 @pytest.mark.parametrize("name", ["deaf", "borg-default", "max"])
 def test_a_predictor_without_peaks_of_the_system_cannot_decide(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(monkeypatch)
+    install(monkeypatch, "deaf", f"{__name__}:Deaf")
     options = {"max": {"members": ["deaf", "borg-default"]}} if name == "max" else {}
     config = ModelConfig(predictors=("percentile", name), predictor=name, options=options)
     with pytest.raises(PredictorError, match=f"model.predictor: '{name}' is not allowed"):
@@ -216,13 +203,13 @@ def test_a_predictor_without_peaks_of_the_system_cannot_decide(
 def test_a_maximum_with_a_member_that_knows_the_system_may_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    installed(monkeypatch)
+    install(monkeypatch, "deaf", f"{__name__}:Deaf")
     options = {"max": {"members": ["deaf", "vpa"]}}
     Bank(ModelConfig(predictors=("max",), predictor="max", options=options))
 
 
 def test_built_in_predictors_belong_to_springtide() -> None:
-    assert registry.package_of(available()["vpa"]).startswith("springtide 0.")
+    assert PREDICTORS.packages("vpa")[0].startswith("springtide 0.")
 
 
 def test_a_predictor_that_does_not_run_cannot_decide() -> None:
@@ -230,18 +217,18 @@ def test_a_predictor_that_does_not_run_cannot_decide() -> None:
         Bank(ModelConfig(predictors=("percentile",), predictor="vpa"))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", PREDICTORS.points)
 def test_every_default_is_an_allowed_value(name: str) -> None:
-    declared = declaration_of(name)
+    declared = PREDICTORS.get(name).declaration
     defaults = declared.checked({})
     assert [*defaults] == [option.name for option in declared.options]
     with pytest.raises(ValueError, match="there is no option 'gpu'"):
         declared.checked({"gpu": 1})
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", PREDICTORS.points)
 def test_every_published_term_is_declared(name: str) -> None:
     result = answer([window(1, [Pod("a", (1.0, GIB))])], name).predictors[name]
-    declared = declaration_of(name)
+    declared = PREDICTORS.get(name).declaration
     if not declared.combines:
         assert {*result.terms} == {term.name for term in declared.terms}

@@ -11,14 +11,14 @@ from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
-from pipeline.processors.predictors.registry import available
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.predictors.suite import LAWS, Subject, check_predictor
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", PREDICTORS.points)
 def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
-    LAWS[law](Subject(available()[name].load()))
+    LAWS[law](Subject(PREDICTORS.get(name)))
 
 
 class Correct(NSigmaV1):

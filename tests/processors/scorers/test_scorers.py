@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from pipeline.processors.scorers import beta, node_metadata, peaks, registry, target_load_packing
+from pipeline.processors.scorers import beta, node_metadata, peaks, target_load_packing
+from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import between_extremes, half_away
 from pipeline.processors.scorers.scorer import Counts, Scorer
 from pipeline.processors.scorers.suite import check_scorer
@@ -34,14 +35,14 @@ ARGS: dict[str, list[dict[str, Any]]] = {
     "ScarceResourceAvoidance": [{"resources": [GPU]}],
     "TargetLoadPacking": [{"targetUtilization": 70}, {"targetUtilization": 100}],
 }
-CASES = [(name, args) for name in registry.built_in() for args in ARGS.get(name, [{}])]
+CASES = [(name, args) for name in SCORERS.points for args in ARGS.get(name, [{}])]
 
 
 @pytest.mark.parametrize(
     ("name", "args"), CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(CASES)]
 )
 def test_every_scorer_obeys_the_laws(name: str, args: dict[str, Any]) -> None:
-    check_scorer(registry.scorer(name), args, seed=3)
+    check_scorer(SCORERS.get(name), args, seed=3)
 
 
 class NoArgs(msgspec.Struct):

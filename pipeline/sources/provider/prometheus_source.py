@@ -1,0 +1,198 @@
+"""Usage from Prometheus: one query per column, evaluated at the end of the window.
+
+A failed query is retried if the error is transient. If it still fails, its column is missing.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import aiohttp
+
+from pipeline.clock import Clock
+from pipeline.errors import SampleSourceError, SettingsError
+from pipeline.kube.api_client import Api
+from pipeline.logs import get_logger
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow
+from pipeline.processors.imported_usage.prometheus_answers import (
+    Matrix,
+    error_text,
+    gather,
+    read_matrix,
+)
+from pipeline.processors.imported_usage.promql import Query, QueryGrid, queries
+from pipeline.settings import ProviderSettings, Settings
+from pipeline.sources.provider.provider_metrics import CLOCK_AHEAD, REQUESTS
+from pipeline.sources.provider.sample_source import SampleSource
+
+log = get_logger(__name__)
+
+_ATTEMPTS: Final = 3
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_MAX_CONCURRENT: Final = 4
+_MAX_BYTES: Final = 512 << 20
+_CHUNK_BYTES: Final = 1 << 18
+# Status codes of transient errors.
+_TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
+_SKEW_SECONDS: Final = 5.0
+
+
+def query_grid(settings: ProviderSettings) -> QueryGrid:
+    """Return the window, step and labels of the queries."""
+    return QueryGrid(
+        settings.window_seconds,
+        settings.step_seconds,
+        settings.rate_seconds,
+        settings.node_label,
+        settings.pod_node_label,
+    )
+
+
+class PrometheusSession:
+    """A session with Prometheus; created by `open_prometheus`."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, settings: ProviderSettings, clock: Clock
+    ) -> None:
+        """Raises `SettingsError` for an invalid query."""
+        self._session = session
+        self._settings = settings
+        self._clock = clock
+        self._grid = query_grid(settings)
+        self._queries = queries(settings.queries, self._grid)
+        self._concurrency = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._warned: set[str] = set()
+
+    async def fetch(self, window: TimeWindow) -> FetchedUsage:
+        """Return the usage in `window`, whose length must be that of the settings.
+
+        Raises `SampleSourceError` if all queries fail.
+        """
+        attempts = [self._answer(query, window) for query in self._queries]
+        answers: dict[Query, Matrix] = {}
+        failed: dict[str, SampleSourceError] = {}
+        for query, answer in zip(self._queries, await asyncio.gather(*attempts), strict=True):
+            if isinstance(answer, SampleSourceError):
+                failed[query.key] = answer
+            else:
+                answers[query] = answer
+                self._warn(answer.warnings)
+        if failed and not answers:
+            raise next(iter(failed.values()))
+        # In a thread, because a large answer would delay the renewal of the lease.
+        usage = await asyncio.to_thread(gather, answers, window, self._grid)
+        usage.failed = {key: error.message for key, error in failed.items()}
+        return usage
+
+    async def _answer(self, query: Query, window: TimeWindow) -> Matrix | SampleSourceError:
+        async with self._concurrency:
+            pause = _FIRST_PAUSE_SECONDS
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    return await asyncio.to_thread(read_matrix, await self._request(query, window))
+                except SampleSourceError as error:
+                    if not error.may_pass or attempt == _ATTEMPTS:
+                        return error
+                await self._clock.sleep(pause * (0.5 + random.random() / 2))
+                pause *= 2
+        raise AssertionError("the last attempt returns")
+
+    async def _request(self, query: Query, window: TimeWindow) -> bytes:
+        params = {"query": query.text, "time": f"{window.end_ms / 1000:.3f}"}
+        url = f"{self._settings.url.rstrip('/')}/api/v1/query"
+        timeout = aiohttp.ClientTimeout(total=self._settings.query_timeout_seconds)
+        try:
+            async with self._session.get(
+                url,
+                params=params,
+                headers=self._headers(),
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                REQUESTS.labels(str(response.status)).inc()
+                self._note_clock(response.headers.get("Date", ""))
+                body = await _body(response)
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            REQUESTS.labels("no answer").inc()
+            text = str(error) or type(error).__name__
+            raise SampleSourceError(f"{self._settings.url}: {text}", may_pass=True) from error
+        if status != 200:
+            raise SampleSourceError(
+                f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _TRANSIENT
+            )
+        return body
+
+    def _headers(self) -> dict[str, str]:
+        file = self._settings.token_file
+        if file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {file.read_text('ascii').strip()}"}
+        except (OSError, UnicodeError) as error:
+            raise SampleSourceError(f"provider.token_file: cannot read {file}: {error}") from error
+
+    def _note_clock(self, date: str) -> None:
+        try:
+            ahead = self._clock.now() - parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        CLOCK_AHEAD.set(ahead)
+        if abs(ahead) > _SKEW_SECONDS:
+            self._warn(("clocks differ by more than 5 s: springtide_provider_clock_ahead_seconds",))
+
+    def _warn(self, texts: tuple[str, ...]) -> None:
+        for text in texts:
+            if text not in self._warned and len(self._warned) < 100:
+                self._warned.add(text)
+                log.warning("warning of Prometheus", warning=text[:300])
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            raise SampleSourceError(f"an answer of more than {_MAX_BYTES >> 20} MiB")
+    return bytes(body)
+
+
+@asynccontextmanager
+async def open_prometheus(
+    settings: Settings, clock: Clock, api: Api | None
+) -> AsyncIterator[PrometheusSession]:
+    """Open a session without sending a request.
+
+    Raises `SettingsError` for an invalid query or CA file.
+    """
+    connector = aiohttp.TCPConnector(ssl=_tls(settings.provider))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield PrometheusSession(session, settings.provider, clock)
+
+
+SOURCE: Final = SampleSource(
+    name="prometheus",
+    text="metrics of node-exporter and cAdvisor",
+    open=open_prometheus,
+    hint="check the queries with --show-queries; the labels --node-label and --pod-node-label must "
+    "contain the names of nodes",
+)
+
+
+def _tls(settings: ProviderSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:  # includes ssl.SSLError
+        raise SettingsError(
+            f"provider.ca_file: cannot use {settings.ca_file}: {error.strerror or error}",
+            key="provider.ca_file",
+            hint="a readable file in PEM format",
+        ) from error
+    if settings.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,105 @@
+"""The inventory of nodes, pods and exporters equals the records on the topics."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import RecordError
+from pipeline.processors.imported_usage.fetched_usage import TimeWindow
+from pipeline.processors.imported_usage.usage_samples import PodPlace
+from pipeline.sources.provider.cluster_topics import ClusterInventory
+from pipeline.topics.codec import encode_json
+from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+
+
+def put(inventory: ClusterInventory, node: str, uid: str, name: str | None = None) -> None:
+    """Apply the record of a pod; without `name`, a tombstone."""
+    record = None
+    if name is not None:
+        pod = PodRecord(node=node, uid=uid, cgroup_uid=f"cg-{uid}", namespace="s", name=name)
+        record = encode_json(pod)
+    inventory.put_pod(pod_key(node, uid), record)
+
+
+def sample(node: str, end_seconds: int, length: int = 30, machine_id: str = "m") -> bytes:
+    header = SampleHeader(
+        node=node, machine_id=machine_id, boot_id="b", epoch=0, sequence=0,
+        window_start_ms=(end_seconds - length) * 1000, window_end_ms=end_seconds * 1000,
+    )  # fmt: skip
+    return encode_samples(SampleBatch(header, [{"kind": "node", "id": ""}]))
+
+
+def test_pods_are_found_by_name() -> None:
+    inventory = ClusterInventory()
+    put(inventory, "n1", "u", "p")
+    put(inventory, "", "w", "pending")
+    assert inventory.place("s", "p") == PodPlace("n1", "cg-u")
+    assert inventory.place("s", "pending") is None
+    assert inventory.nodes_with_pods == {"n1": 1}
+    put(inventory, "n1", "u")
+    put(inventory, "n1", "u")
+    assert inventory.place("s", "p") is None
+    assert inventory.nodes_with_pods == {}
+    assert inventory.pods == 0
+
+
+def test_pod_of_same_name_added_before_the_tombstone_stays() -> None:
+    inventory = ClusterInventory()
+    put(inventory, "n1", "old", "web-0")
+    put(inventory, "n2", "new", "web-0")
+    put(inventory, "n1", "old")
+    assert inventory.place("s", "web-0") == PodPlace("n2", "cg-new")
+    assert inventory.nodes_with_pods == {"n2": 1}
+
+
+_NAMES = {"u": "web-0", "v": "web-0", "w": "alone"}
+_changes = st.lists(
+    st.tuples(st.sampled_from(["n1", "n2"]), st.sampled_from("uvw"), st.booleans()), max_size=30
+)
+
+
+@given(_changes)
+def test_inventory_equals_the_topic(changes: list[tuple[str, str, bool]]) -> None:
+    inventory, topic = ClusterInventory(), dict[tuple[str, str], PodPlace]()
+    for node, uid, exists in changes:
+        put(inventory, node, uid, _NAMES[uid] if exists else None)
+        topic.pop((node, uid), None)
+        if exists:
+            topic[node, uid] = PodPlace(node, f"cg-{uid}")
+    pod_nodes = [node for node, _ in topic]
+    assert inventory.nodes_with_pods == {node: pod_nodes.count(node) for node in pod_nodes}
+    for name in ("web-0", "alone"):
+        holders = [place for (_, uid), place in topic.items() if _NAMES[uid] == name]
+        assert inventory.place("s", name) in [*holders, None]
+    newest = [node for node, uid, exists in changes if uid == "w" and exists][-1:]
+    if newest and (newest[0], "w") in topic:
+        assert inventory.place("s", "alone") == PodPlace(newest[0], "cg-w")
+
+
+def test_exporter_counts_as_stopped_after_three_windows() -> None:
+    inventory = ClusterInventory()
+    inventory.put_sample(sample("n1", 600))
+    inventory.put_sample(sample("ours", 600, machine_id=""))
+    inventory.put_sample(sample("slow", 600, length=300))
+    assert inventory.served(TimeWindow(600_000, 660_000)) == {"n1", "slow"}
+    assert inventory.served(TimeWindow(720_000, 780_000)) == {"n1", "slow"}
+    assert inventory.served(TimeWindow(780_000, 840_000)) == {"slow"}
+    assert inventory.served(TimeWindow(1_500_000, 1_560_000)) == set()
+    # An older sample changes nothing.
+    inventory.put_sample(sample("n1", 570))
+    assert "n1" in inventory.served(TimeWindow(720_000, 780_000))
+
+
+def test_nodes_are_added_and_deleted() -> None:
+    inventory = ClusterInventory()
+    inventory.put_node(b"n1", b"{}")
+    inventory.put_node(b"n2", b"{}")
+    inventory.put_node(b"n1", None)
+    assert inventory.nodes == {"n2"}
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"\xff\xff\xff\xff\x10\0\0\0", sample("n", 60)[:40]])
+def test_invalid_sample_is_a_record_error(value: bytes) -> None:
+    with pytest.raises(RecordError):
+        ClusterInventory().put_sample(value)

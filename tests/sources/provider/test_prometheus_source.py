@@ -1,0 +1,145 @@
+"""The Prometheus provider retries transient errors and omits failed columns.
+
+These tests use a fake; tests/provider uses a real Prometheus.
+"""
+
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.errors import SampleSourceError, SettingsError
+from pipeline.local.pki import Authority
+from pipeline.metrics import REGISTRY
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow
+from pipeline.settings import ProviderSettings, Settings
+from pipeline.sources.provider.prometheus_source import open_prometheus
+from tests.kube.fake_server import SleeplessClock
+from tests.sources.provider.fake_prometheus import (
+    Answer,
+    FakePrometheus,
+    fake_prometheus,
+    matrix,
+    refusal,
+)
+
+WINDOW = TimeWindow(600_000, 660_000)
+CPU, MEMORY, POD = "node_cpu_seconds_total{mode!~", "MemAvailable", "container_cpu_usage"
+GOOD = matrix(({"instance": "n1"}, [(660, "1")]))
+ALL = ("node.", "pod.")
+
+
+async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
+    provider = ProviderSettings(
+        url=fake.url,
+        query_timeout_seconds=0.3,
+        **settings,  # type: ignore[arg-type]
+    )
+    async with open_prometheus(Settings(provider=provider), SleeplessClock(), None) as prometheus:
+        return await prometheus.fetch(WINDOW)
+
+
+async def test_queries_are_evaluated_at_the_end_of_the_window(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    async with fake_prometheus({CPU: [GOOD]}, "/prom") as fake:
+        usage = await fetch(fake, token_file=token)
+        assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+        assert fake.last_request["time"] == "660.000"
+        assert fake.last_request["query"].endswith("[60s:15s]")
+        assert fake.last_request["path"] == "/prom/api/v1/query"
+        assert fake.last_request["Authorization"] == "Bearer abc"
+        # The token is rotated.
+        token.write_text("def")
+        await fetch(fake, token_file=token)
+        assert fake.last_request["Authorization"] == "Bearer def"
+    assert usage.failed == {}
+
+
+async def test_empty_answers_are_no_usage() -> None:
+    async with fake_prometheus({}) as fake:
+        usage = await fetch(fake)
+    assert usage.nodes == {}
+    assert usage.knows_pods
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests"),
+    [
+        (refusal(500), 3),
+        (refusal(503), 3),
+        (refusal(429), 3),
+        (Answer(hangs=True), 3),
+        (refusal(400), 1),
+        (refusal(401), 1),
+        (refusal(422), 1),
+        (Answer(b"", 302, headers={"Location": "/login"}), 1),
+        (Answer(b'{"status":"succ'), 1),
+        (Answer(b"<html>", 200), 1),
+    ],
+    ids=["500", "503", "429", "time-out", "400", "401", "422", "302", "truncated", "html"],
+)
+async def test_failed_query_omits_its_column(answer: Answer, requests: int) -> None:
+    async with fake_prometheus({CPU: [GOOD], MEMORY: [answer]}) as fake:
+        usage = await fetch(fake)
+    assert usage.failed.keys() == {"node.memory_bytes"}
+    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+    assert fake.requests[MEMORY] == requests
+
+
+async def test_transient_errors_are_retried() -> None:
+    async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
+        usage = await fetch(fake)
+    assert usage.failed == {}
+    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+
+
+async def test_failure_of_all_queries_is_a_provider_error() -> None:
+    async with fake_prometheus({"": [refusal(401, "who are you")]}) as fake:
+        with pytest.raises(SampleSourceError, match="401 some: who are you") as caught:
+            await fetch(fake)
+    assert fake.url in caught.value.message
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        fake.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(SampleSourceError, match=r"127\.0\.0\.1") as caught:
+            await fetch(fake)
+    assert caught.value.may_pass
+
+
+async def test_missing_files_are_errors(tmp_path: Path) -> None:
+    async with fake_prometheus({}) as fake:
+        with pytest.raises(SampleSourceError, match=r"provider\.token_file"):
+            await fetch(fake, token_file=tmp_path / "none")
+        with pytest.raises(SettingsError, match=r"provider\.ca_file"):
+            await fetch(fake, ca_file=tmp_path / "none")
+        with pytest.raises(SettingsError, match=r"provider\.queries"):
+            await fetch(fake, queries={"node.x": "up"})
+
+
+async def test_clock_difference_is_measured() -> None:
+    behind = format_datetime(datetime.fromtimestamp(time.time() - 100, UTC), usegmt=True)
+    async with fake_prometheus({"": [GOOD._replace(headers={"Date": behind})]}) as fake:
+        await fetch(fake)
+    ahead = REGISTRY.get_sample_value("springtide_provider_clock_ahead_seconds")
+    assert ahead is not None
+    assert 95 < ahead < 110
+    async with fake_prometheus({"": [GOOD._replace(headers={"Date": "soon"})]}) as fake:
+        assert (await fetch(fake)).nodes
+
+
+async def test_certificate_is_verified_with_the_ca_file(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, SystemClock())
+    pair = authority.server("prometheus", ["127.0.0.1"], [])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.public, pair.private)
+    async with fake_prometheus({CPU: [GOOD]}, tls=tls) as fake:
+        with pytest.raises(SampleSourceError, match="certificate"):
+            await fetch(fake)
+        assert (await fetch(fake, ca_file=authority.certificate)).nodes
+        assert (await fetch(fake, insecure_skip_verify=True)).nodes

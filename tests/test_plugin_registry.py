@@ -1,0 +1,54 @@
+"""Packages whose plugins cannot be used, in every registry: the error names the package."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.processors.predictors.declaration import Declaration
+from tests.docs.guides import install, run
+
+POINTS = """
+[project.entry-points]
+"springtide.predictors" = {exits = "acme:P", Text = "os:name", percentile = "os:name"}
+"springtide.scorers" = {exits = "acme:S", Text = "os:name", Peaks = "os:name"}
+"springtide.sample_sources" = {exits = "acme:S", Text = "os:name", prometheus = "os:name"}
+"""
+CODE = """
+from pipeline.errors import SpringtideError
+from pipeline.processors.predictors.registry import PREDICTORS
+from pipeline.processors.scorers.registry import SCORERS
+from pipeline.sources.provider.registry import SOURCES
+for registry, taken, usable in (
+    (PREDICTORS, "percentile", "vpa"), (SCORERS, "Peaks", "TargetLoadPacking"),
+    (SOURCES, "prometheus", "metrics-server"),
+):
+    for name in ("exits", "Text", taken):
+        try:
+            registry.get(name)
+        except SpringtideError as error:
+            print(error.message)
+    registry.get(usable)
+"""
+
+
+def test_an_unusable_plugin_is_an_error_of_its_package_and_others_work(tmp_path: Path) -> None:
+    install(tmp_path, "acme-tools", "acme", "import sys; sys.exit(3)", POINTS)
+    lines = run(CODE, tmp_path).replace("springtide 0.1.0", "springtide").splitlines()
+    exits = "exits of acme-tools 1.0 cannot be loaded: SystemExit(3)"
+    taken = "is in more than one package: acme-tools 1.0, springtide"
+    text = "Text of acme-tools 1.0 is not a"
+    assert lines == [
+        f"predictor {exits}", f"predictor {text} class with a `declaration`",
+        f"predictor percentile {taken}",
+        f"plugin {exits}", f"plugin {text} Scorer", f"plugin Peaks {taken}",
+        *(
+            f"provider.kind: sample source {problem}"
+            for problem in (exits, f"{text} SampleSource", f"prometheus {taken}")
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"summary": None}, {"options": ["a"]}, {"formulas": [1]}])
+def test_a_declaration_with_wrong_parts_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match="is not of type"):
+        Declaration(**({"summary": "x"} | wrong))  # type: ignore[arg-type]

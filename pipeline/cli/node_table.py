@@ -89,7 +89,7 @@ def terminal_table(
 ) -> RichTable:
     """Return a table with the columns that fit into `width` and the nodes that fit into `height`.
 
-    Columns of the highest ranks are left out first, all of one rank together.
+    Columns are dropped by their `drop_order`, equal ones together.
     """
     shown = _fitting_columns(lines, width)
     line_count = len(lines) if height is None else max(1, height - 3)
@@ -132,8 +132,8 @@ def _fitting_columns(lines: Sequence[NodeLine], width: int) -> list[int]:
         max(len(column.header), *(len(line.cells[index][0]) for line in lines), 0)
         for index, column in enumerate(COLUMNS)
     ]
-    for highest_rank in range(max(column.rank for column in COLUMNS), -1, -1):
-        shown = [index for index, column in enumerate(COLUMNS) if column.rank <= highest_rank]
+    for dropped in range(max(column.drop_order for column in COLUMNS) + 1):
+        shown = [i for i, column in enumerate(COLUMNS) if not 0 < column.drop_order <= dropped]
         if sum(widths[index] + _GAP for index in shown) - _GAP <= width:
             break
     return shown

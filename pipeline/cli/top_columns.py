@@ -54,8 +54,8 @@ class SortKey(NamedTuple):
 class Column(Generic[_ValueT]):
     """A column of `springtide top`.
 
-    `style` is a style of rich, or a function of the value that returns one. `rank` decides which
-    columns a narrow terminal leaves out: those of the highest rank first, those of rank 0 never.
+    `style` is a style of rich, or a function of the value that returns one. `drop_order` is the
+    order in which a narrow terminal drops columns: 1 first, 0 never.
     """
 
     header: str
@@ -63,7 +63,7 @@ class Column(Generic[_ValueT]):
     value: Callable[[NodeRow], _ValueT]
     format: Callable[[_ValueT], str]
     style: str | Callable[[_ValueT], str] = ""
-    rank: int = 0
+    drop_order: int = 0
     is_left_aligned: bool = False
     sort: SortKey | None = None
 
@@ -191,7 +191,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         help="Cores used in the last window.",
         value=table_value("usage_cpu_cores"),
         format=format_cores,
-        rank=2,
+        drop_order=5,
     ),
     Column(
         header="CPU%",
@@ -206,7 +206,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         help="Memory used in the last window.",
         value=table_value("usage_memory_bytes"),
         format=format_bytes,
-        rank=2,
+        drop_order=5,
     ),
     Column(
         header="MEM%",
@@ -223,7 +223,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=_peak_value("peak_cpu_cores", "peak_cpu_percent"),
         format=_format_peak(format_cores),
         style="cyan",
-        rank=1,
+        drop_order=6,
         sort=SortKey("peak", _highest_peak_percent),
     ),
     Column(
@@ -232,14 +232,14 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=_peak_value("peak_memory_bytes", "peak_memory_percent"),
         format=_format_peak(format_bytes),
         style="cyan",
-        rank=1,
+        drop_order=6,
     ),
     Column(
         header="PREDICTOR",
         help="Predictor whose peaks are shown: the node's strategy selects it.",
         value=lambda row: row.state.predictor if row.state else "",
         format=str,
-        rank=5,
+        drop_order=2,
         is_left_aligned=True,
     ),
     Column(
@@ -247,7 +247,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         help="Pods measured in the last window.",
         value=table_value("pods"),
         format=format_count,
-        rank=3,
+        drop_order=4,
     ),
     Column(
         header="FREE CPU",
@@ -255,7 +255,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=table_value("prod_reclaimable_cpu_cores"),
         format=format_cores,
         style="green",
-        rank=4,
+        drop_order=3,
     ),
     Column(
         header="FREE MEM",
@@ -263,21 +263,21 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=table_value("prod_reclaimable_memory_bytes"),
         format=format_bytes,
         style="green",
-        rank=4,
+        drop_order=3,
     ),
     Column(
         header="LIM CPU%",
         help="CPU limits of all pods in percent of allocatable; needs --limits or --extender.",
         value=lambda row: row.limits.cpu,
         format=_ratio_percent,
-        rank=6,
+        drop_order=1,
     ),
     Column(
         header="LIM MEM%",
         help="Memory limits of all pods in percent of allocatable; needs --limits or --extender.",
         value=lambda row: row.limits.memory,
         format=_ratio_percent,
-        rank=6,
+        drop_order=1,
     ),
     Column(
         header="FLAGS",

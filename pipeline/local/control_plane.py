@@ -28,12 +28,11 @@ from pipeline.local import process_guard
 from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.pki import Authority, Pair, key_pair
-from pipeline.local.port_probe import HOST, free_port
+from pipeline.local.port_probe import HOST, PORT_IN_USE, free_port
 
 ADMIN: Final = "springtide-admin"
 
 _ATTEMPTS: Final = 5
-_PORT_IN_USE: Final = "address already in use"
 _TAIL_LINES: Final = 15
 _REQUEST_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 40
@@ -135,7 +134,7 @@ class ControlPlane:
                 self.wait_ready(deadline)
                 break
             except ControlPlaneError as error:
-                if attempt == _ATTEMPTS or _PORT_IN_USE not in error.message:
+                if attempt == _ATTEMPTS or not PORT_IN_USE.search(error.message):
                     raise
                 for name in ("kube-apiserver", "etcd"):
                     self.components[name].kill()

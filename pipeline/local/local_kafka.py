@@ -6,7 +6,6 @@ the same port and data after `stop` and `start`. On `close`, or when this proces
 """
 
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -23,7 +22,7 @@ from pipeline.local import process_guard
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
 from pipeline.local.kafka_jars import ensure_jars
-from pipeline.local.port_probe import HOST, broker_racks, free_port, is_free
+from pipeline.local.port_probe import HOST, PORT_IN_USE, broker_racks, free_port, is_free
 from pipeline.local.running_brokers import RunningBroker, state_file
 
 # Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
@@ -33,7 +32,6 @@ MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 _PORT_ATTEMPTS = 5
 LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
-_PORT_IN_USE = re.compile("Address already in use|BindException|[Ff]ailed to bind")
 
 _BROKER_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
 # One JIT compiler instead of two: half the CPU time in the first minutes, twice that of an hour.
@@ -187,7 +185,7 @@ class LocalKafka:
             if self._launch(class_path, port, deadline):
                 self._port = port
                 return
-            if attempt == _PORT_ATTEMPTS or not _PORT_IN_USE.search(self._log_since_launch()):
+            if attempt == _PORT_ATTEMPTS or not PORT_IN_USE.search(self._log_since_launch()):
                 raise self._start_error(timed_out=time.monotonic() >= deadline)
 
     def stop(self) -> None:

@@ -1,6 +1,7 @@
 """Find free ports, and identify the broker on a port, with plain sockets."""
 
 import random
+import re
 import socket
 import struct
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import BinaryIO
 from pipeline.errors import LocalKafkaError
 
 HOST = "127.0.0.1"
+PORT_IN_USE = re.compile("address already in use|BindException|failed to bind", re.IGNORECASE)
+"""What servers log if another process has taken their port."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _METADATA = 3

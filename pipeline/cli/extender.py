@@ -22,9 +22,9 @@ from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_point
 from pipeline.table.dead_letter_writer import DeadLetterWriter
+from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
-from pipeline.table.usage_history import REFILLED_SECONDS
 from pipeline.tasks import cancel_tasks
 
 

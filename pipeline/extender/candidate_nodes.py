@@ -17,15 +17,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.extender import limits
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, by_name
 from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
 from pipeline.table.pod_columns import EvictablePods
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
-
-NEW_SECONDS: Final = 300.0
-"""A node that never reported counts as new until one of its pods is older than this."""
 
 NodePositions = npt.NDArray[np.intp]
 """Indexes into the candidate nodes."""
@@ -260,7 +258,7 @@ class CandidateNodes:
         oldest = self._table.pods.oldest[self._index]
         exists = np.isfinite(self.column("allocatable_cpu_cores"))
         never = np.isnan(self.column("as_of_seconds")) & (self.rows != UNKNOWN_ROW)
-        is_new: BoolArray = exists & never & (oldest > self.now - NEW_SECONDS)
+        is_new: BoolArray = exists & never & (oldest > self.now - limits.NEW_NODE_SECONDS)
         return is_new
 
     def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:

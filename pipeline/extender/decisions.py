@@ -32,7 +32,7 @@ from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
 from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import Table
-from pipeline.table.tentative_pods import TENTATIVE_SECONDS
+from pipeline.table.limits import TENTATIVE_SECONDS
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import MID
 

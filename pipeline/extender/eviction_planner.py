@@ -25,7 +25,6 @@ from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, limits_of
 from pipeline.processors.placement.victim_selection import (
     PUSHED_OUT,
-    SETTLE_SECONDS,
     Cost,
     cost,
     fewest,
@@ -88,7 +87,9 @@ class EvictionPlanner:
         if plan is None:
             self._remember(pod, plans._replace(until=now + limits.PLAN_RETRY_SECONDS))
             return None
-        seconds = SETTLE_SECONDS + _span_seconds(self._decisions.rules.placement.load_aware)
+        seconds = limits.PLAN_SETTLED_SECONDS + _span_seconds(
+            self._decisions.rules.placement.load_aware
+        )
         leaving = tuple(leaving_pod.uid for leaving_pod in plan.pods)
         plans = _PodPlans((*plans.nodes, plan.node), now + seconds, leaving)
         self._remember(pod, plans)

@@ -1,36 +1,43 @@
-"""Time-outs and limits of the extender, each with its reason.
+"""Time-outs and limits of the extender's service, each with its reason.
 
-Two tables stay elsewhere: how long a placed pod counts before its bind is seen
-(`pipeline/table/tentative_pods.py`), and what the API server's client waits for
-(`pipeline/kube/limits.py`). `tests/extender/test_limits.py` states how the values relate.
+`make docs` writes them into docs/reference/extender.md. Those of the state table are in
+`pipeline/table/limits.py`. `tests/extender/test_limits.py` states how the values relate, and that
+no other module of the two packages has any.
 """
 
 from typing import Final
 
 from pipeline.processors.placement.extender_config import TIMEOUT_SECONDS
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 
 SCHEDULER_TIMEOUT_SECONDS: Final = float(TIMEOUT_SECONDS)
-"""`httpTimeout` of the configurations that we print and ship: later answers are thrown away."""
+"""`httpTimeout` of the configurations that Springtide prints and ships. The scheduler discards
+later answers."""
 
 # -- request bodies and answers
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""10,000 whole Nodes are about 66 MB; without a bound one client could fill the memory."""
+"""Larger bodies get 413: without a bound one client could fill the memory. 10,000 whole Nodes are
+about 66 MB."""
 LARGE_BODY_BYTES: Final = 1024 * 1024
-"""Bodies over this need a slot. 5,000 names are 0.1 MB and never do."""
+"""Larger bodies need a slot, from the first byte to the end of the answer. 5,000 names are 0.1 MB
+and never do."""
 LARGE_BODIES: Final = 4
 """Slots for large bodies: a scheduler asks about one pod at a time, and there are few of them."""
 LARGE_WAIT_SECONDS: Final = 0.5
-"""Wait for a slot. Shorter than the scheduler's time-out, so that it still reads the refusal."""
+"""Wait for a slot, then 503, also in mode `observe`. Shorter than the scheduler's time-out, so that
+it still reads the refusal."""
 SMALL_BODIES_BYTES: Final = 64 * 1024 * 1024
 """All small bodies together; beyond it small ones need a slot, too."""
 BODY_TIMEOUT_SECONDS: Final = 30.0
-"""For a client that sends slowly, which holds memory and perhaps a slot. A scheduler has hung up
-long before; the extender does no work for it."""
+"""Time for a body to arrive, then 400: a client that sends slowly holds memory and perhaps a slot.
+A scheduler has hung up long before."""
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
-"""For a client that does not read its answer, which holds the same."""
+"""Time for a client to read its answer, then it is disconnected: it holds the same."""
 MAX_NODES: Final = 50_000
-"""Nodes of one request, several times those of the largest clusters."""
+"""Nodes of one request, several times those of the largest clusters; 400 for more."""
+NEW_NODE_SECONDS: Final = 300.0
+"""A node that never reported counts as new until one of its pods is older than this."""
 
 # -- what filter leaves for prioritize
 
@@ -49,7 +56,8 @@ LOG_PERIOD_SECONDS: Final = 1.0
 LONGEST_WAIT_SECONDS: Final = 60.0
 """Longest `wait` of a client: below the idle time-outs of common proxies (60 s and more)."""
 WAITING_CLIENTS: Final = 12_000
-"""All nodes of a large cluster at one replica, while the other is away; 13 kB each."""
+"""All nodes of a large cluster at one replica, while the other is away, with 13 kB each; 503 for
+more."""
 
 # -- plans to evict pods for a Prod pod
 
@@ -59,6 +67,8 @@ PLAN_VALID_SECONDS: Final = 30.0
 """An evictor must take up a plan before usage has changed much: one window."""
 PLAN_BEGUN_SECONDS: Final = 60.0
 """If no pod of a plan leaves within this time, no evictor executes it."""
+PLAN_SETTLED_SECONDS: Final = SETTLE_SECONDS
+"""After this time no window includes usage of the pods that left."""
 PLAN_PAUSE_SECONDS: Final = 1.0
 """Between two plans. Planning takes some ten milliseconds, in which no request is answered."""
 PLAN_RETRY_SECONDS: Final = 10.0
@@ -73,6 +83,7 @@ PLANNED_PODS: Final = 10_000
 # -- checks in the background
 
 ANNOTATION_CHECK_SECONDS: Final = 5.0
+"""Between two checks for invalid annotations of Nodes, which the log names."""
 CERTIFICATE_CHECK_SECONDS: Final = 10.0
 """A kubelet writes a renewed Secret within about a minute; the old certificate is still valid."""
 
@@ -83,3 +94,5 @@ LINGER_SECONDS: Final = 3.0
 one or two seconds to hear of it; until then new connections are still answered."""
 FINISH_SECONDS: Final = 10.0
 """For answers under way. With the above well below Kubernetes' grace period of 30 s."""
+CLOSE_SECONDS: Final = 1.0
+"""For what is not answered then; its connections are closed after it."""

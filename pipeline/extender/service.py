@@ -70,7 +70,7 @@ async def serve(
         extender.app(),
         access_log_class=AccessLog,
         logger=HTTP_LOGGER,
-        shutdown_timeout=1.0,
+        shutdown_timeout=limits.CLOSE_SECONDS,
         # A client that disconnects frees its place among the waiting clients.
         handler_cancellation=True,
     )

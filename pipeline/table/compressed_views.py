@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-_MAX_DEPARTED: Final = 100_000
+from pipeline.table import limits
+
 # A view of a hundred pods shrinks from 54 kB to 7 kB in a tenth of a millisecond.
 _LEVEL: Final = 1
 _GZIP: Final = zlib.MAX_WBITS | 16
@@ -63,7 +64,7 @@ class NodeViewStore:
         view = self._views.pop(node, None)
         if view is None:
             return
-        if len(self._departed) >= _MAX_DEPARTED:
+        if len(self._departed) >= limits.MAX_DEPARTED:
             del self._departed[next(iter(self._departed))]
         self._departed[node] = view.generation
         self._wake((node,))

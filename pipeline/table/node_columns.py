@@ -17,6 +17,7 @@ from pipeline.processors.join.node_facts import raw_allocatable
 from pipeline.processors.kubernetes.node_reservation import Reservation, reservation
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
+from pipeline.table import limits
 from pipeline.times import parse_time
 from pipeline.topics.node_state import (
     AGGREGATED,
@@ -29,8 +30,6 @@ from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result
 
-_LARGEST_USAGE: Final = 2.0**43
-_LARGEST_WHOLE: Final = 2**53
 _NOTHING: Final = Usage()
 _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
@@ -107,7 +106,7 @@ def _used(name: str, unit: str, get: Callable[[NodeStateRecord], float | None]) 
 
 def _within_bounds(used: float | None) -> float | None:
     """None for an amount that no node can use."""
-    return used if used is not None and 0 <= used <= _LARGEST_USAGE else None
+    return used if used is not None and 0 <= used <= limits.LARGEST_USAGE else None
 
 
 def _aggregated(statistic: str, span: str) -> tuple[Column, Column]:
@@ -283,7 +282,7 @@ def whole(column: Column) -> Column:
 
     def amount(row: NodeRecords) -> int:
         value = (column.get(row) or 0.0) * scale
-        return round(value) if 0 < value <= _LARGEST_WHOLE else 0
+        return round(value) if 0 < value <= limits.LARGEST_WHOLE else 0
 
     return Column(f"whole {column.name}", f"whole {column.unit}", amount, np.int64, column.record)
 

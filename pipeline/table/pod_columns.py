@@ -9,12 +9,12 @@ import numpy.typing as npt
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.eviction.eviction_objections import is_never_evicted
 from pipeline.processors.loadaware.pod_amounts import Pod
+from pipeline.table import limits
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 
 NEVER_EVICTED: Final = 2**31
 """Stored instead of the priority of a pod that may not be evicted for another."""
-_LARGEST_USAGE: Final = 2.0**43
 
 
 class ReportedUsage(NamedTuple):
@@ -62,7 +62,7 @@ def priority_of(pod: Pod) -> int:
 def reported_amount(usage: Usage, resource: str) -> int:
     """Usage in whole millicores or bytes; 0 where it is unknown or impossible."""
     used = {"cpu": usage.cpu_cores, "memory": usage.memory_bytes}.get(resource) or 0.0
-    if not 0.0 <= used <= _LARGEST_USAGE:
+    if not 0.0 <= used <= limits.LARGEST_USAGE:
         return 0
     return round(1000 * used if resource == "cpu" else used)
 

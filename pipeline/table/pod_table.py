@@ -19,6 +19,7 @@ from pipeline.processors.loadaware.in_flight import Assigned, Sums, counts_as_in
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_seconds
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
+from pipeline.table import limits
 from pipeline.table.pod_columns import (
     NEVER_EVICTED,
     EvictablePods,
@@ -28,12 +29,11 @@ from pipeline.table.pod_columns import (
     priority_of,
     reported_amount,
 )
-from pipeline.table.tentative_pods import TENTATIVE_SECONDS, TentativePods
+from pipeline.table.tentative_pods import TentativePods
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
-_SMALLEST: Final = 64
 _POD_ARRAYS: Final = (
     "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
 )  # fmt: skip
@@ -59,23 +59,23 @@ class PodTable:
         self._free: list[int] = []
         self._uids: list[str] = []
         self._cgroup_uids: list[str] = []
-        self._node = np.full(_SMALLEST, -1, np.int64)
-        self._class = np.zeros(_SMALLEST, np.int8)
-        self._priority = np.full(_SMALLEST, NEVER_EVICTED, np.int64)
-        self._is_pending = np.zeros(_SMALLEST, np.bool_)
-        self._scheduled = np.zeros(_SMALLEST)
-        self._deadline = np.full(_SMALLEST, np.nan)
-        self._amounts = np.zeros((_SMALLEST, len(self._names)), np.int64)
+        self._node = np.full(limits.FIRST_ROWS, -1, np.int64)
+        self._class = np.zeros(limits.FIRST_ROWS, np.int8)
+        self._priority = np.full(limits.FIRST_ROWS, NEVER_EVICTED, np.int64)
+        self._is_pending = np.zeros(limits.FIRST_ROWS, np.bool_)
+        self._scheduled = np.zeros(limits.FIRST_ROWS)
+        self._deadline = np.full(limits.FIRST_ROWS, np.nan)
+        self._amounts = np.zeros((limits.FIRST_ROWS, len(self._names)), np.int64)
         self._flying: dict[int, set[int]] = {}
         self._changed: set[int] = set()
         self._tentative = TentativePods()
         # Each amount of all rows is contiguous, because columns are read whole.
-        self.sums = np.zeros((_SMALLEST, len(self._names)), np.int64, order="F")
-        self.flight = np.zeros((_SMALLEST, len(self._resources)), np.int64, order="F")
+        self.sums = np.zeros((limits.FIRST_ROWS, len(self._names)), np.int64, order="F")
+        self.flight = np.zeros((limits.FIRST_ROWS, len(self._resources)), np.int64, order="F")
         self.prod_flight = np.zeros_like(self.flight)
-        self.unmeasured = np.zeros(_SMALLEST, np.int64)
-        self.unseen = np.zeros(_SMALLEST, np.int64)
-        self.oldest = np.full(_SMALLEST, np.inf)
+        self.unmeasured = np.zeros(limits.FIRST_ROWS, np.int64)
+        self.unseen = np.zeros(limits.FIRST_ROWS, np.int64)
+        self.oldest = np.full(limits.FIRST_ROWS, np.inf)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -151,7 +151,11 @@ class PodTable:
     # -- pods come and leave
 
     def put(
-        self, row: int, pod: Pod, now: float | None = None, seconds: float = TENTATIVE_SECONDS
+        self,
+        row: int,
+        pod: Pod,
+        now: float | None = None,
+        seconds: float = limits.TENTATIVE_SECONDS,
     ) -> int | None:
         """Put a pod on a row: from its record or, with a time `now`, placed for so many `seconds`.
         Returns its previous row. A pod that has ended is removed."""
@@ -277,7 +281,7 @@ class PodTable:
         arrays = columns.arrays
         present = np.flatnonzero(arrays["node"] >= 0)
         count = len(present)
-        size = max(_SMALLEST, count)
+        size = max(limits.FIRST_ROWS, count)
         for name, key in (
             ("_class", "class"), ("_priority", "priority"), ("_is_pending", "is_pending"),
             ("_scheduled", "scheduled"), ("_deadline", "deadline"), ("_amounts", "amounts"),

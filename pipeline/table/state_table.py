@@ -16,6 +16,7 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.loadaware.usage_readings import is_fresh
+from pipeline.table import limits
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.node_columns import (
     COLUMNS,
@@ -30,7 +31,6 @@ from pipeline.table.node_columns import (
 from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray
 from pipeline.table.pod_columns import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
-from pipeline.table.tentative_pods import TENTATIVE_SECONDS
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import supersedes
@@ -38,12 +38,6 @@ from pipeline.topics.result_header import supersedes
 Rows = RowArray | slice
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
-
-_SMALLEST: Final = 64
-_LONG_WINDOW_SECONDS: Final = 60.0
-_WINDOWS_UNTIL_STALE: Final = 2
-_MAX_DEPARTED: Final = 100_000
-_LARGEST: Final = 2**53
 
 
 class Table:
@@ -77,10 +71,11 @@ class Table:
         self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
         self._scalars: dict[str, npt.NDArray[np.int64]] = {}
-        self._capacity = _SMALLEST
+        self._capacity = limits.FIRST_ROWS
         self._free: list[int] = []
         self._arrays: dict[str, npt.NDArray[Any]] = {
-            column.name: np.full(_SMALLEST, column.missing, column.dtype) for column in self._stored
+            column.name: np.full(limits.FIRST_ROWS, column.missing, column.dtype)
+            for column in self._stored
         }
         # The position of the last result of a departed node: a paused worker that wakes up and
         # writes it again must not bring the node back.
@@ -136,10 +131,10 @@ class Table:
         """Whether each row's last window is younger than `stale_after_seconds`, or than twice its
         length where windows are longer than a minute."""
         window = self._arrays["window_seconds"][rows]
-        long = window > _LONG_WINDOW_SECONDS
+        long = window > limits.LONG_WINDOW_SECONDS
         if not long.any():
             return is_fresh(self.ages(rows, now), stale_after_seconds)
-        longest = np.fmax(stale_after_seconds, _WINDOWS_UNTIL_STALE * window)
+        longest = np.fmax(stale_after_seconds, limits.WINDOWS_UNTIL_STALE * window)
         stale_after = np.where(long, longest, stale_after_seconds)
         return is_fresh(self.ages(rows, now), stale_after)
 
@@ -186,7 +181,7 @@ class Table:
         old = self.snapshot(name)
         if old.state is None:
             return
-        if len(self._departed) >= _MAX_DEPARTED:
+        if len(self._departed) >= limits.MAX_DEPARTED:
             del self._departed[next(iter(self._departed))]
         self._departed[name] = (old.state.generation, old.state.offset)
         self.pods.unreported(self._index[name])
@@ -218,7 +213,9 @@ class Table:
             self._pods_change()
             self._release_if_unused(self.pods.remove(uid))
 
-    def place(self, pod: Pod, node: str, now: float, seconds: float = TENTATIVE_SECONDS) -> None:
+    def place(
+        self, pod: Pod, node: str, now: float, seconds: float = limits.TENTATIVE_SECONDS
+    ) -> None:
         """Count a pod on a node until its record arrives, or so many `seconds` have passed. Ignored
         for an unknown node, and for a pod whose record is in the table."""
         if node in self._index and not self.pods.is_seen(pod.uid):
@@ -326,7 +323,7 @@ class Table:
         for kind in scalars.keys() - self._scalars.keys():
             self._scalars[kind] = np.zeros(self._capacity, np.int64)
         for kind, amounts in self._scalars.items():
-            amounts[row] = min(max(scalars.get(kind, 0), 0), _LARGEST)
+            amounts[row] = min(max(scalars.get(kind, 0), 0), limits.LARGEST_WHOLE)
 
     def _row(self, name: str) -> int:
         row = self._index.get(name, UNKNOWN_ROW)

@@ -35,6 +35,7 @@ from pipeline.kafka.follow import (
 )
 from pipeline.kafka.topic_admin import existing_partitions
 from pipeline.logs import get_logger
+from pipeline.table import limits
 from pipeline.table.apply_records import apply
 from pipeline.table.event_loop_turns import by_turns
 from pipeline.table.state_table import Table
@@ -42,7 +43,6 @@ from pipeline.table.table_snapshot import Copied, copied, load, save
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
-    DAY_MS,
     NODE_STATE,
     NODE_VIEWS,
     NODES,
@@ -59,17 +59,6 @@ VIEW_TOPICS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
 """Topics of a table of node views."""
 HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)
 """Topics of a table of recent usage."""
-
-# The broker keeps tombstones for a day; after half of it away a reader reads everything again.
-_FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
-_PROBE_EVERY_SECONDS: Final = 2.0
-_PROBE_TIMEOUT_SECONDS: Final = 5.0
-_START_TIMEOUT_SECONDS: Final = 30.0
-_PAUSE_SECONDS: Final = (0.25, 5.0)
-_RECORDS_AT_ONCE: Final = 100
-# A fetch costs more than the records in it, so the broker collects records for a moment.
-_FETCHING: Final = Fetching(min_bytes=1 << 18, max_wait_ms=200)
-_SAVE_EVERY_SECONDS: Final = 60.0
 
 _log = get_logger(__name__)
 
@@ -153,7 +142,7 @@ class Feed:
 
     async def run(self) -> NoReturn:
         """Feed the table for ever: connect, catch up, follow, and again after a failure."""
-        backoff = Backoff(*_PAUSE_SECONDS)
+        backoff = Backoff(limits.FIRST_PAUSE_SECONDS, limits.LONGEST_PAUSE_SECONDS)
         if self._snapshot is not None:
             await self._restore(self._snapshot)
         while True:
@@ -183,7 +172,7 @@ class Feed:
             _log.info("no snapshot yet", file=str(path))
             return
         age = self._clock.now() - saved.saved_at
-        if not 0 <= age < _FORGOTTEN_AFTER_SECONDS:
+        if not 0 <= age < limits.FORGOTTEN_AFTER_SECONDS:
             _log.warning(
                 "snapshot not read",
                 file=str(path),
@@ -209,7 +198,7 @@ class Feed:
     async def save_periodically(self) -> NoReturn:
         """Write a snapshot every minute, for ever."""
         while True:
-            await self._clock.sleep(_SAVE_EVERY_SECONDS)
+            await self._clock.sleep(limits.SAVE_EVERY_SECONDS)
             await self.save()
 
     async def save(self) -> None:
@@ -251,10 +240,11 @@ class Feed:
         self._troubled.set()
 
     async def _connect_and_follow(self) -> None:
+        fetching = Fetching(min_bytes=limits.FETCH_BYTES, max_wait_ms=limits.FETCH_WAIT_MS)
         partitions = await run_within(
-            _START_TIMEOUT_SECONDS, existing_partitions(self._client, self._topics)
+            limits.START_TIMEOUT_SECONDS, existing_partitions(self._client, self._topics)
         )
-        async with open_follower(self._client, partitions, _FETCHING) as follower:
+        async with open_follower(self._client, partitions, fetching) as follower:
             if self._positions:
                 self._resume(follower)
             else:
@@ -272,7 +262,7 @@ class Feed:
         else:
             start_ms = int((self._clock.now() - self._recent_seconds) * 1000)
             since_ms = dict.fromkeys(self._topics, start_ms)
-        await run_within(_START_TIMEOUT_SECONDS, follower.begin(since_ms))
+        await run_within(limits.START_TIMEOUT_SECONDS, follower.begin(since_ms))
         self.state.message = "catching up"
         fresh = Table(self.table.columns, self.table.pods.counting)
         while not follower.is_caught_up:
@@ -294,17 +284,17 @@ class Feed:
         """Read on where reading stopped, if no tombstone can have been missed since."""
         if set(self._positions) != set(follower.assigned):
             raise _RereadError("the topics have other partitions than before")
-        if self._clock.monotonic() - self._seen_at > _FORGOTTEN_AFTER_SECONDS:
+        if self._clock.monotonic() - self._seen_at > limits.FORGOTTEN_AFTER_SECONDS:
             raise _RereadError("away for so long that tombstones may be missing")
         follower.seek(self._positions, {})
 
     async def _read(self, follower: Follower, table: Table) -> None:
         """Apply records to `table` for two seconds."""
         await self._probe(follower)
-        until = self._clock.monotonic() + _PROBE_EVERY_SECONDS
+        until = self._clock.monotonic() + limits.PROBE_EVERY_SECONDS
         while self._clock.monotonic() < until:
-            records = await follower.poll(max_records=_RECORDS_AT_ONCE)
-            trickling = table is self.table and len(records) < _RECORDS_AT_ONCE
+            records = await follower.poll(max_records=limits.RECORDS_AT_ONCE)
+            trickling = table is self.table and len(records) < limits.RECORDS_AT_ONCE
             async for record in by_turns(records, trickling=trickling):
                 await self._apply(table, record)
             if table is self.table:
@@ -315,7 +305,7 @@ class Feed:
 
     async def _probe(self, follower: Follower) -> None:
         """Ask where the logs end, which alone tells a broker that is away from a quiet one."""
-        ends = await run_within(_PROBE_TIMEOUT_SECONDS, follower.ends())
+        ends = await run_within(limits.PROBE_TIMEOUT_SECONDS, follower.ends())
         if any(ends[tp] < position for tp, position in follower.positions.items()):
             raise _RereadError("a log ends before its next offset: the topic was recreated")
         self.state.connected = True

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.loadaware.pod_amounts import Counting
+from pipeline.table import limits
 from pipeline.table.node_columns import NodeRecords, OfferedResources, TableNode
 from pipeline.table.pod_columns import POD_ARRAYS, PodArrays
 from pipeline.table.state_table import Table
@@ -26,8 +27,6 @@ from pipeline.topics.node_state import NodeStateRecord
 
 VERSION: Final = 3
 
-_RECORDS_PER_TURN: Final = 100
-_UIDS_PER_TURN: Final = 10_000
 _TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
 
@@ -174,7 +173,7 @@ def _counting(counting: Counting) -> str:
 
 def _encoded(rows: Sequence[NodeRecords]) -> Iterator[tuple[bytes, ...]]:
     for index, row in enumerate(rows):
-        if index % _RECORDS_PER_TURN == 0:
+        if index % limits.SNAPSHOT_RECORDS_AT_ONCE == 0:
             time.sleep(0)  # let other threads run
         yield tuple(b"" if record is None else encode_json(record) for record in row)
 
@@ -191,6 +190,6 @@ def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[Nod
 
 def _texts(uids: Sequence[str]) -> Iterator[str]:
     for index, uid in enumerate(uids):
-        if index % _UIDS_PER_TURN == 0:
+        if index % limits.SNAPSHOT_UIDS_AT_ONCE == 0:
             time.sleep(0)
         yield uid

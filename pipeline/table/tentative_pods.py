@@ -7,13 +7,8 @@ set back.
 import math
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Final
 
-TENTATIVE_SECONDS: Final = 5.0
-"""How long a placed pod counts: until its bind is seen on the topic, which takes some hundred
-milliseconds."""
-LONGEST_TENTATIVE_SECONDS: Final = 3600.0
-"""Longer than any plan; a pod that expires later was placed before the clock was set back."""
+from pipeline.table import limits
 
 
 class TentativePods:
@@ -47,7 +42,7 @@ class TentativePods:
     def expired(self, now: float) -> list[str]:
         """The pods that have expired, each returned once; the caller removes them. Includes pods
         that would count for longer than `LONGEST_TENTATIVE_SECONDS`."""
-        latest, expired = now + LONGEST_TENTATIVE_SECONDS, dict[str, None]()
+        latest, expired = now + limits.LONGEST_TENTATIVE_SECONDS, dict[str, None]()
         if self._latest > latest:
             expired |= {uid: None for uid, until in self._until.items() if until > latest}
             others = (until for until in self._until.values() if until <= latest)

@@ -8,17 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
+from pipeline.table import limits
 from pipeline.topics.codec import Record
 from pipeline.topics.resource_amounts import Usage
 
-POINTS: Final = 120
-"""Per node: an hour of windows of 30 s, ten minutes of windows of 5 s."""
-REFILLED_SECONDS: Final = 1800.0
-"""How much of it a restart reads again; the topic is not compacted for as long."""
-
 COLUMNS: Final = ("end_seconds", "cpu_cores", "memory_bytes")
-
-_SMALLEST: Final = 64
 
 
 class UsagePoint(Record, frozen=True, kw_only=True):
@@ -52,8 +46,8 @@ class History:
     def _clear(self) -> None:
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
-        self._points = np.full((_SMALLEST, len(COLUMNS), POINTS), np.nan)
-        self._newest = np.full(_SMALLEST, -1, np.int64)  # position of the newest point
+        self._points = np.full((limits.FIRST_ROWS, len(COLUMNS), limits.POINTS), np.nan)
+        self._newest = np.full(limits.FIRST_ROWS, -1, np.int64)  # position of the newest point
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,7 +69,7 @@ class History:
         newest = int(self._newest[row])
         if newest >= 0 and not end_seconds > self._points[row, 0, newest]:
             return False
-        position = (newest + 1) % POINTS
+        position = (newest + 1) % limits.POINTS
         self._points[row, :, position] = (
             end_seconds, _known(usage.cpu_cores), _known(usage.memory_bytes),
         )  # fmt: skip

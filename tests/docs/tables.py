@@ -3,42 +3,123 @@
 python -m tests.docs.tables    # `make docs`
 """
 
+import ast
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
+from typing import Final
 
+from pipeline.extender import limits
 from pipeline.processors.predictors.documentation import markdown
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import settings_markdown
 from pipeline.topics.registry import markdown_table
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+# Packages with metrics: the roles that export them, and the page that describes them.
+_METRIC_PAGES: Final = {
+    "actuators": ("cluster actuator, evictor", "../reference/actuator.md#metrics"),
+    "actuators/cluster": ("cluster actuator", "../reference/actuator.md#metrics"),
+    "actuators/eviction": ("evictor", "../reference/evictor.md"),
+    "node-exporter/node_exporter": ("exporter", "../reference/exporter.md#metrics"),
+    "pipeline/agents": ("worker", "operate.md#what-to-watch"),
+    "pipeline/extender": ("extender", "../reference/extender.md#metrics"),
+    "pipeline/kube": ("watcher, actuators", "operate.md#what-to-watch"),
+    "pipeline/sources": ("watcher, file sources", "../reference/watcher.md#metrics"),
+    "pipeline/sources/cluster": ("watcher", "../reference/watcher.md#metrics"),
+    "pipeline/sources/provider": ("provider", "../reference/provider.md#what-to-watch"),
+    "pipeline/table": ("extender", "../reference/extender.md#metrics"),
+}
+_DECLARES_METRICS: Final = re.compile(
+    r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
+)
 
 
 def pages() -> dict[Path, str]:
-    """Each page with tables of declarations, as it should be."""
+    """Each page with tables of declarations, as it should be. Raises ValueError if the marks of a
+    table are missing."""
     declarations = {name: PREDICTORS.get(name).declaration for name in PREDICTORS.points}
     predictors, options, terms = markdown(declarations).split("\n\n")
     scorers = map(SCORERS.get, SCORERS.points)
-    plugins = [f"| `{s.name}` | {s.source} | {s.text} |" for s in scorers]
+    plugins = [(f"`{s.name}`", s.source, s.text) for s in scorers]
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
+        "how-to/add-a-metric.md": {"metrics": metrics_table()},
         "reference/extender.md": {
-            "plugins": "\n".join(["| plugin | from | what it does |", "|---|---|---|", *plugins])
+            "plugins": _table(("plugin", "from", "what it does"), plugins),
+            "limits": limits_table(limits),
         },
         "reference/topics.md": {"topics": markdown_table()},
     }
-    written = {DOCS / page: _filled(DOCS / page, of_page) for page, of_page in tables.items()}
+    written = {
+        DOCS / page: filled((DOCS / page).read_text(), of_page, page)
+        for page, of_page in tables.items()
+    }
     return written | {DOCS / "reference" / "settings.md": settings_markdown()}
 
 
-def _filled(page: Path, tables: dict[str, str]) -> str:
-    text = page.read_text()
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def limits_table(module: ModuleType) -> str:
+    """A row for each constant of a module, with the docstring below it."""
+    rows: list[tuple[str, ...]] = []
+    for node, following in pairwise(ast.parse(inspect.getsource(module)).body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)):
+                raise ValueError(f"{module.__name__}.{name} has no docstring")
+            reason = " ".join(str(following.value.value).split())
+            rows.append((f"`{name}`", _amount(name, getattr(module, name)), reason))
+    return _table(("limit", "value", "reason"), rows)
+
+
+def _amount(name: str, value: float) -> str:
+    if name.endswith("_SECONDS"):
+        return f"{value:g} s"
+    if name.endswith("_BYTES"):
+        return f"{value / 2**20:g} MiB" if value >= 2**20 else f"{value / 2**10:g} KiB"
+    return f"{value:,}"
+
+
+def metrics_table() -> str:
+    """The modules that declare metrics, by package."""
+    modules = defaultdict(list)
+    for root in ("actuators", "node-exporter", "pipeline"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            if _DECLARES_METRICS.search(path.read_text()):
+                file = path.relative_to(ROOT)
+                modules[file.parent.as_posix()].append(f"[{path.name}](../../{file.as_posix()})")
+    rows = [
+        (f"`{package}`", role, ", ".join(modules.pop(package)), f"[page]({page})")
+        for package, (role, page) in _METRIC_PAGES.items()
+    ]
+    if modules:
+        raise ValueError(f"packages with metrics and without a page: {', '.join(modules)}")
+    return _table(("package", "exported by", "modules with metrics", "described on"), rows)
+
+
+def filled(text: str, tables: dict[str, str], page: str) -> str:
+    """The text of a page with these tables between their marks. Raises ValueError if one is
+    missing."""
     for name, table in tables.items():
-        begin, end = f"<!-- table {name} -->", "<!-- end -->"
-        if text.count(begin) != 1:
-            raise ValueError(f"{page} must have {begin} once, with {end} below the table")
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end, 1)[1]}"
+        begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
+        before, _, rest = text.partition(begin)
+        old, found_end, after = rest.partition(end)
+        if text.count(begin) != 1 or not found_end or "<!-- table" in old:
+            raise ValueError(
+                f"docs/{page} must have {begin.strip()} once, and {end} below the table"
+            )
+        text = f"{before}{begin}{table.strip()}\n{end}{after}"
     return text
 
 

@@ -53,13 +53,13 @@ def test_setting_of_the_guide_has_variable_flag_page_and_validation(tmp_path: Pa
 from pipeline.errors import SettingsError
 from pipeline.settings import load_settings, settings_markdown
 
-variable = "SPRINGTIDE_EXTENDER_REQUEST_BYTES_LIMIT"
-print(load_settings(None, {variable: "2048"}, {}).extender.request_bytes_limit)
+variable = "SPRINGTIDE_EXTENDER_SLOW_REQUEST_SECONDS"
+print(load_settings(None, {variable: "0.5"}, {}).extender.slow_request_seconds)
 try:
     load_settings(None, {variable: "0"}, {})
 except SettingsError as error:
     print(error.message)
-print(*(line for line in settings_markdown().splitlines() if "request_bytes_limit" in line))
+print(*(line for line in settings_markdown().splitlines() if "slow_request_seconds" in line))
 show_help("extender")
 """
     changes = inserted(
@@ -69,10 +69,10 @@ show_help("extender")
     )
     output = run_edited(changes, HELP + code, tmp_path)
     value, error, row, shown = output.splitlines()
-    assert value == "2048"
-    assert "extender.request_bytes_limit: '0' is not allowed" in error
-    assert row.startswith("| `extender.request_bytes_limit` | `33554432` |")
-    assert "--request-bytes-limit INTEGER Largest accepted request; 413 for larger ones." in shown
+    assert value == "0.5"
+    assert "extender.slow_request_seconds: '0' is not allowed" in error
+    assert row.startswith("| `extender.slow_request_seconds` | `1` |")
+    assert "--slow-request-seconds NUMBER Requests that took longer log a warning." in shown
 
 
 def test_node_state_field_of_the_guide_is_published_and_in_the_table(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """How the time-outs of the extender relate to each other and to those of its clients."""
 
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,8 +11,7 @@ import yaml
 from actuators.eviction import eviction_actuator
 from pipeline.extender import limits
 from pipeline.processors.placement.extender_config import Wanted, generated
-from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
-from pipeline.table.tentative_pods import LONGEST_TENTATIVE_SECONDS, TENTATIVE_SECONDS
+from pipeline.table import limits as table_limits
 from pipeline.topics.node_state import AGGREGATED
 
 DEPLOYED = sorted(Path("deploy/scheduler").glob("*.yaml"))
@@ -46,7 +47,7 @@ def test_slow_clients_have_longer_than_a_scheduler_waits_and_less_than_a_minute(
 
 
 def test_work_of_filter_outlives_a_cycle_and_not_the_placement_of_the_pod() -> None:
-    assert limits.SCHEDULER_TIMEOUT_SECONDS < limits.CYCLE_SECONDS < TENTATIVE_SECONDS
+    assert limits.SCHEDULER_TIMEOUT_SECONDS < limits.CYCLE_SECONDS < table_limits.TENTATIVE_SECONDS
 
 
 def test_shutdown_ends_within_the_grace_period() -> None:
@@ -55,13 +56,24 @@ def test_shutdown_ends_within_the_grace_period() -> None:
 
 def test_plans_expire_in_order() -> None:
     """A plan is valid, is then begun or given up, and its pod counts until it has settled."""
-    assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < SETTLE_SECONDS
+    assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < limits.PLAN_SETTLED_SECONDS
     assert limits.PLAN_VALID_SECONDS <= eviction_actuator.LONGEST_VALID_SECONDS
     assert limits.PLANS_PER_POD == eviction_actuator.PLANS_OF_A_POD
-    assert SETTLE_SECONDS + max(AGGREGATED.values()) < LONGEST_TENTATIVE_SECONDS
+    assert (
+        limits.PLAN_SETTLED_SECONDS + max(AGGREGATED.values())
+        < table_limits.LONGEST_TENTATIVE_SECONDS
+    )
 
 
 def test_bodies_of_all_slots_and_small_ones_fit_into_memory() -> None:
     largest = limits.LARGE_BODIES * limits.MAX_BODY_BYTES + limits.SMALL_BODIES_BYTES
     assert limits.LARGE_BODY_BYTES < limits.SMALL_BODIES_BYTES
     assert largest <= 320 * 2**20
+
+
+@pytest.mark.parametrize("module", [limits, table_limits], ids=lambda module: module.__name__)
+def test_no_other_module_of_the_package_has_a_time_out(module: ModuleType) -> None:
+    number = r"^\w*(?:SECONDS|BYTES|MAX|LARGEST|LONGEST)\b.* = [\d.]|time_?out\w*[=(][\d.]"
+    path = Path(module.__file__ or "")
+    others = {*path.parent.glob("*.py")} - {path}
+    assert [path for path in others if re.search(number, path.read_text(), re.MULTILINE)] == []

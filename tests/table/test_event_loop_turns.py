@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.table.event_loop_turns import RECORDS_IN_A_TURN, by_turns
+from pipeline.table.event_loop_turns import by_turns
+from pipeline.table.limits import RECORDS_IN_A_TURN
 
 BUSY_SECONDS = 0.004
 

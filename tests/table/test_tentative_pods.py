@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.table.limits import LONGEST_TENTATIVE_SECONDS
 from pipeline.table.pod_table import PodTable
 from pipeline.table.state_table import USUAL_COUNTING
-from pipeline.table.tentative_pods import LONGEST_TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod
 
 uids = st.sampled_from("abcdef")

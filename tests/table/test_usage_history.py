@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidRecordError
 from pipeline.table import Table
 from pipeline.table.apply_records import apply_point
-from pipeline.table.usage_history import POINTS, History
+from pipeline.table.limits import POINTS
+from pipeline.table.usage_history import History
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE

@@ -1,0 +1,63 @@
+"""Time-outs and limits of the state table, each with its reason."""
+
+from typing import Final
+
+from pipeline.topics.registry import DAY_MS
+
+# -- values
+
+LARGEST_USAGE: Final = 2.0**43
+"""More cores or bytes than any node has: larger usage is unknown."""
+LARGEST_WHOLE: Final = 2**53
+"""The largest number that floats and JSON have exactly."""
+WINDOWS_UNTIL_STALE: Final = 2
+LONG_WINDOW_SECONDS: Final = 60.0
+"""Longer windows are stale after `WINDOWS_UNTIL_STALE` of their lengths."""
+
+# -- memory
+
+FIRST_ROWS: Final = 64
+"""Size of an empty table; it doubles as needed."""
+MAX_DEPARTED: Final = 100_000
+"""Departed nodes whose last result is remembered, so that a late one does not bring them back."""
+POINTS: Final = 120
+"""Windows of a node's history: an hour at 30 s, ten minutes at 5 s."""
+REFILLED_SECONDS: Final = 1800.0
+"""How much history a restart reads again; the topic is not compacted for as long."""
+
+# -- placed pods
+
+TENTATIVE_SECONDS: Final = 5.0
+"""How long a placed pod counts: until its bind is seen on the topic, which takes some hundred
+milliseconds."""
+LONGEST_TENTATIVE_SECONDS: Final = 3600.0
+"""Longer than any plan; a pod that expires later was placed before the clock was set back."""
+
+# -- reading the topics
+
+FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
+"""The broker keeps tombstones for a day; after half of it away everything is read again."""
+START_TIMEOUT_SECONDS: Final = 30.0
+PROBE_EVERY_SECONDS: Final = 2.0
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+"""A broker that does not answer for so long is away."""
+FIRST_PAUSE_SECONDS: Final = 0.25
+LONGEST_PAUSE_SECONDS: Final = 5.0
+"""Between attempts to connect."""
+FETCH_BYTES: Final = 1 << 18
+FETCH_WAIT_MS: Final = 200
+"""A fetch costs more than the records in it, so the broker collects records for a moment."""
+RECORDS_AT_ONCE: Final = 100
+"""Of a fetch. Applying them takes 10 ms."""
+RECORDS_IN_A_TURN: Final = 8
+"""Of the event loop. A request takes several turns, and never waits long for so few."""
+TRICKLE_PAUSE_SECONDS: Final = 0.001
+TRICKLING_SECONDS: Final = 0.15
+"""Shorter than the time from one fetch to the next, else records would pile up."""
+
+# -- snapshots
+
+SAVE_EVERY_SECONDS: Final = 60.0
+SNAPSHOT_RECORDS_AT_ONCE: Final = 100
+SNAPSHOT_UIDS_AT_ONCE: Final = 10_000
+"""What the writing thread encodes before it lets other threads run."""

@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "evictor": _Command("Evict pods that eviction plans name.", "kubernetes,pipeline"),
     "provider": _Command(
-        "Publish usage from Prometheus or metrics-server, without exporters.", "kubernetes,pipeline"
+        "Publish usage that another system measured, without exporters.", "kubernetes,pipeline"
     ),
     "topics": _Command("Create the topics, check them for drift, print them.", None),
     "kafka": _Command("Run a real Kafka broker on this machine.", "local"),

@@ -1,7 +1,8 @@
-"""`springtide provider`: publish samples from Prometheus or metrics-server."""
+"""`springtide provider`: publish usage that another system measured."""
 
 import asyncio
 import sys
+from collections.abc import Iterator
 
 import click
 import msgspec
@@ -10,15 +11,14 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import KubernetesError, SampleSourceError, UsageError
+from pipeline.errors import KubernetesError, SampleSourceError, SettingsError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, window_before
-from pipeline.processors.imported_usage.promql import queries
 from pipeline.settings import Settings
-from pipeline.sources.provider.prometheus_source import query_grid
 from pipeline.sources.provider.registry import SOURCES
+from pipeline.sources.provider.sample_source import SampleSource
 from pipeline.sources.provider.status_page import Status, serve
 from pipeline.sources.provider.window_rounds import provide
 from pipeline.times import format_time
@@ -28,6 +28,15 @@ log = get_logger(__name__)
 LEASE = "springtide-provider"
 
 
+def _source_rows() -> Iterator[tuple[str, str]]:
+    """Yield the name and help of each sample source, or why it is unusable."""
+    for name in SOURCES.points:
+        try:
+            yield name, SOURCES.get(name).help
+        except SettingsError as error:
+            yield name, f"unusable: {error.message}"
+
+
 @click.command(
     cls=Command,
     exit_codes={
@@ -35,13 +44,14 @@ LEASE = "springtide-provider"
         1: "failure: RBAC denies a request, or --once fetched nothing",
         3: "topics are missing",
     },
+    tables={"Sample sources (--kind)": [*_source_rows()]},
 )
 @click.option(
     "--once",
     is_flag=True,
     help="Print the last window as JSON lines, one per node or pod, and exit. Publishes nothing.",
 )
-@click.option("--show-queries", is_flag=True, help="Print the PromQL queries, and exit.")
+@click.option("--show-queries", is_flag=True, help="Print the queries of sources, and exit.")
 @settings_options(
     *KAFKA_CLIENT,
     "kubernetes.kubeconfig",
@@ -51,16 +61,15 @@ LEASE = "springtide-provider"
     "provider.*",
 )
 def command(settings: Settings, once: bool, show_queries: bool) -> None:
-    """Publish usage of nodes and pods from Prometheus or metrics-server.
+    """Publish usage of nodes and pods that another system measured.
 
     For clusters or nodes without exporters: the provider publishes a sample of each node on
     springtide.samples every minute. It skips nodes that have an exporter. Values that the source
     does not have are unknown, not 0.
 
-    With --kind stream, the default, exporters publish the samples, and --once prints what they
-    published. Several providers elect a leader by a Lease; without an API server give --no-lease
-    and run one. While Kafka, the API server or the source is unavailable the provider waits, and
-    omits the windows of that time. GET /readyz, /healthz and /metrics are on --port.
+    Several providers elect a leader by a Lease; without an API server give --no-lease and run one.
+    While Kafka, the API server or the source is unavailable the provider waits, and omits the
+    windows of that time. GET /readyz, /healthz and /metrics are on --port.
 
     \b
     Examples:
@@ -70,27 +79,31 @@ def command(settings: Settings, once: bool, show_queries: bool) -> None:
       springtide provider --show-queries --node-label node
     """
     if show_queries:
-        for query in queries(settings.provider.queries, query_grid(settings.provider)):
-            click.echo(f"{query.key}\n  {query.text.replace(chr(10), '')}")
-    elif once:
-        fetched = asyncio.run(fetch_once(settings, SystemClock()))
+        for name in SOURCES.points:
+            for text in SOURCES.get(name).queries(settings.provider):
+                click.echo(text)
+        return
+    source = SOURCES.get(settings.provider.kind)
+    source.read_options(settings.provider)
+    if once:
+        fetched = asyncio.run(fetch_once(source, settings, SystemClock()))
         _print_usage(fetched)
         if not fetched.nodes and not fetched.pods:
             raise SampleSourceError(
                 f"the last window has no usage of any node or pod: {_empty_reason(fetched)}",
-                hint=SOURCES.get(settings.provider.kind).hint,
+                hint=source.hint,
             )
-    elif SOURCES.get(settings.provider.kind).publishes:
+    elif source.publishes:
         raise UsageError(
-            f"nothing to import: {SOURCES.get(settings.provider.kind).text}",
-            hint="give --kind prometheus or --kind metrics-server, or --once to print a window",
+            f"nothing to import: {source.text}",
+            hint="give another sample source with --kind, or --once to print a window",
         )
     else:
-        asyncio.run(_run(settings, SystemClock()))
+        asyncio.run(_run(source, settings, SystemClock()))
 
 
-async def _run(settings: Settings, clock: Clock) -> None:
-    status, source = Status(settings.provider, clock), SOURCES.get(settings.provider.kind)
+async def _run(source: SampleSource, settings: Settings, clock: Clock) -> None:
+    status = Status(settings.provider, clock)
 
     async def work(api: Api | None) -> None:
         status.leads = True
@@ -101,7 +114,7 @@ async def _run(settings: Settings, clock: Clock) -> None:
             status.leads = False
 
     async with serve(settings.provider, status) as port:
-        log.info("provider starts", kind=settings.provider.kind, port=port)
+        log.info("provider starts", kind=source.name, port=port)
         if not settings.provider.lease:
             await work_until_stopped(work(None))
             return
@@ -115,12 +128,11 @@ async def _run(settings: Settings, clock: Clock) -> None:
             raise
 
 
-async def fetch_once(settings: Settings, clock: Clock) -> FetchedUsage:
+async def fetch_once(source: SampleSource, settings: Settings, clock: Clock) -> FetchedUsage:
     """Fetch the last window whose delay is over; from a source without history, the window that
     ends now."""
     length_ms = settings.provider.window_seconds * 1000
     now_ms = round(clock.now() * 1000)
-    source = SOURCES.get(settings.provider.kind)
     async with source.open(settings, clock, None) as session:
         window = window_before(now_ms - round(settings.provider.delay_seconds * 1000), length_ms)
         if not source.has_history:

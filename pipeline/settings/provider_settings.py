@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, field
 
@@ -23,11 +23,14 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
     kind: Annotated[
         Text,
         Meta(
-            description="Source of usage, built in or of a package. stream: Springtide's "
-            "exporters, which publish without a provider. prometheus: metrics of node-exporter and "
-            "cAdvisor. metrics-server: the API metrics.k8s.io of the section kubernetes."
+            description="Sample source, built in or of a package: `springtide provider --help` "
+            "lists them."
         ),
     ] = "stream"
+    options: Annotated[
+        dict[str, Any],
+        Meta(description="Options of the sample source that `kind` names, if it declares any."),
+    ] = field(default_factory=dict)
     window_seconds: Annotated[
         int,
         Meta(

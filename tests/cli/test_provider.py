@@ -10,6 +10,7 @@ from pipeline.cli import provider
 from pipeline.cli.main import cli
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage
 from pipeline.processors.imported_usage.promql import DEFAULT_QUERIES
+from pipeline.sources.provider.registry import SOURCES
 
 
 def run(*arguments: str) -> Result:
@@ -20,7 +21,13 @@ def test_kind_stream_has_nothing_to_import() -> None:
     ended = run()
     assert ended.exit_code == 2
     assert "nothing to import: Springtide's exporters" in ended.output
-    assert "--kind prometheus" in ended.output
+    assert "--kind" in ended.output
+
+
+def test_help_lists_the_sample_sources() -> None:
+    help = " ".join(run("--help").output.split())
+    for name in SOURCES.points:
+        assert f"{name} {SOURCES.get(name).text}" in help
 
 
 def test_show_queries_prints_the_actual_queries() -> None:
@@ -43,6 +50,7 @@ def test_show_queries_prints_the_actual_queries() -> None:
         (("--node-label", "a-b"), "provider.node_label"),
         (("--show-queries", "--queries", "{node.cpu: up}"), "provider.queries"),
         (("--kind", "influx"), "provider.kind"),
+        (("--once", "--options", "{directory: /tmp}"), "provider.options"),
     ],
 )
 def test_invalid_settings_are_named(arguments: tuple[str, ...], key: str) -> None:

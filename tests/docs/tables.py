@@ -18,6 +18,7 @@ from pipeline.processors.predictors.documentation import markdown
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import settings_markdown
+from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.registry import markdown_table
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,7 @@ def pages() -> dict[Path, str]:
     predictors, options, terms = markdown(declarations).split("\n\n")
     scorers = map(SCORERS.get, SCORERS.points)
     plugins = [(f"`{s.name}`", s.source, s.text) for s in scorers]
+    sources = [(f"`{s.name}`", s.help) for s in map(SOURCES.get, SOURCES.points)]
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
         "how-to/add-a-metric.md": {"metrics": metrics_table()},
@@ -56,6 +58,7 @@ def pages() -> dict[Path, str]:
             "plugins": _table(("plugin", "from", "what it does"), plugins),
             "limits": limits_table(limits),
         },
+        "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
         "reference/topics.md": {"topics": markdown_table()},
     }
     written = {

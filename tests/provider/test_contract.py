@@ -1,4 +1,4 @@
-"""Every provider fulfils the contract: real Prometheus, real samples, and a fake metrics.k8s.io."""
+"""Every sample source fulfils the contract: real Prometheus, samples, a fake metrics.k8s.io."""
 
 import json
 import math
@@ -22,6 +22,7 @@ from pipeline.sources.compacted_writer import open_producer, write
 from pipeline.sources.provider.cluster_topics import ClusterInventory
 from pipeline.sources.provider.metrics_server_source import MetricsServerSession
 from pipeline.sources.provider.prometheus_source import open_prometheus
+from pipeline.sources.provider.registry import SOURCES
 from pipeline.sources.provider.sample_source import SourceSession
 from pipeline.sources.provider.stream_source import open_stream
 from pipeline.sources.provider.window_rounds import WRITER, encode_entries
@@ -45,47 +46,60 @@ def last_window() -> TimeWindow:
 
 
 @asynccontextmanager
-async def open_provider(
-    kind: str, settings: Settings, window: TimeWindow, folder: Path
+async def metrics_server(
+    _settings: Settings, window: TimeWindow, folder: Path
 ) -> AsyncIterator[SourceSession]:
-    if kind == "metrics-server":
-        end = time.gmtime(window.end_ms / 1000)
-        reading = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", end), "window": "5s"}
-        amounts = {"cpu": "1500000001n", "memory": "2097152Ki"}
-        node = {"metadata": {"name": "n1"}, "usage": amounts, **reading}
-        pod = {
-            "metadata": {"name": "p", "namespace": "s"},
-            "containers": [{"usage": amounts}],
-            **reading,
-        }
-        bodies = (
-            json.dumps({"kind": f"{item_kind}MetricsList", "items": [item]}).encode()
-            for item_kind, item in (("Node", node), ("Pod", pod))
-        )
-        async with fake(folder, *(Answer([body]) for body in bodies)) as server:
-            yield MetricsServerSession(server.api)
-        return
-    async with open_prometheus(settings, SystemClock(), None) as prometheus:
-        if kind == "prometheus":
-            yield prometheus
-            return
-        sampled = Sampler().samples(await prometheus.fetch(window), window, Cluster())
+    end = time.gmtime(window.end_ms / 1000)
+    reading = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", end), "window": "5s"}
+    amounts = {"cpu": "1500000001n", "memory": "2097152Ki"}
+    node = {"metadata": {"name": "n1"}, "usage": amounts, **reading}
+    pod = {
+        "metadata": {"name": "p", "namespace": "s"},
+        "containers": [{"usage": amounts}],
+        **reading,
+    }
+    bodies = (
+        json.dumps({"kind": f"{item_kind}MetricsList", "items": [item]}).encode()
+        for item_kind, item in (("Node", node), ("Pod", pod))
+    )
+    async with fake(folder, *(Answer([body]) for body in bodies)) as server:
+        yield MetricsServerSession(server.api)
+
+
+@asynccontextmanager
+async def prometheus(
+    settings: Settings, _window: TimeWindow, _: Path
+) -> AsyncIterator[SourceSession]:
+    async with open_prometheus(settings, SystemClock(), None) as session:
+        yield session
+
+
+@asynccontextmanager
+async def stream(settings: Settings, window: TimeWindow, _: Path) -> AsyncIterator[SourceSession]:
+    async with open_prometheus(settings, SystemClock(), None) as session:
+        sampled = Sampler().samples(await session.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
         await write(producer, settings.kafka, WRITER, encode_entries(sampled.batches))
     async with open_stream(settings, SystemClock(), None) as samples:
         yield samples
 
 
-@pytest.fixture(params=["prometheus", "metrics-server", "stream"])
+SYSTEMS = {"metrics-server": metrics_server, "prometheus": prometheus, "stream": stream}
+"""Sessions with a system in which node n1 uses 1.5 cores and 2 GiB, by sample source."""
+
+
+@pytest.fixture(params=SOURCES.points)
 async def fetched(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
 ) -> AsyncIterator[tuple[TimeWindow, FetchedUsage]]:
+    if request.param not in SYSTEMS:
+        pytest.fail(f"add a system that sample source {request.param} can read to SYSTEMS")
     window = last_window()
-    async with open_provider(request.param, settings, window, tmp_path) as provider:
-        yield window, await provider.fetch(window)
+    async with SYSTEMS[request.param](settings, window, tmp_path) as session:
+        yield window, await session.fetch(window)
 
 
-async def test_every_provider_fulfils_the_contract(
+async def test_every_sample_source_fulfils_the_contract(
     fetched: tuple[TimeWindow, FetchedUsage],
 ) -> None:
     window, usage = fetched

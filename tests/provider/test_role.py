@@ -155,7 +155,7 @@ async def test_usage_of_prometheus_is_published_unchanged(
     headers = await samples(kafka)
     # Unknown nodes are logged once.
     assert headers.keys() == {"n1", "n2"}
-    assert log.read_text().count("unknown nodes") == 1
+    assert log.read_text().count("usage of unknown nodes") == 1
     for of_node in headers.values():
         assert {(h.machine_id, h.epoch) for h in of_node} == {("", 0)}
         first = of_node[0].sequence

@@ -6,7 +6,7 @@ A failed query is retried if the error is transient. If it still fails, its colu
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -17,6 +17,7 @@ from pipeline.clock import Clock
 from pipeline.errors import SampleSourceError, SettingsError
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
+from pipeline.metrics import counter, gauge
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.processors.imported_usage.prometheus_answers import (
     Matrix,
@@ -26,10 +27,16 @@ from pipeline.processors.imported_usage.prometheus_answers import (
 )
 from pipeline.processors.imported_usage.promql import Query, QueryGrid, queries
 from pipeline.settings import ProviderSettings, Settings
-from pipeline.sources.provider.provider_metrics import CLOCK_AHEAD, REQUESTS
 from pipeline.sources.provider.sample_source import SampleSource
 
 log = get_logger(__name__)
+
+REQUESTS: Final = counter(
+    "provider_requests", "Requests to Prometheus, by status code.", ["status"]
+)
+CLOCK_AHEAD: Final = gauge(
+    "provider_clock_ahead_seconds", "Time that the local clock is ahead of Prometheus."
+)
 
 _ATTEMPTS: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.5
@@ -39,6 +46,12 @@ _CHUNK_BYTES: Final = 1 << 18
 # Status codes of transient errors.
 _TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
 _SKEW_SECONDS: Final = 5.0
+
+
+def show_queries(settings: ProviderSettings) -> Iterator[str]:
+    """Yield each query below the key that replaces it in `provider.queries`."""
+    for query in queries(settings.queries, query_grid(settings)):
+        yield f"{query.key}\n  {query.text.replace(chr(10), '')}"
 
 
 def query_grid(settings: ProviderSettings) -> QueryGrid:
@@ -176,8 +189,9 @@ async def open_prometheus(
 
 SOURCE: Final = SampleSource(
     name="prometheus",
-    text="metrics of node-exporter and cAdvisor",
+    text="Prometheus with the metrics of node-exporter and cAdvisor",
     open=open_prometheus,
+    queries=show_queries,
     hint="check the queries with --show-queries; the labels --node-label and --pod-node-label must "
     "contain the names of nodes",
 )

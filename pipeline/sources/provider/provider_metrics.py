@@ -11,9 +11,6 @@ LAST_WINDOW_END: Final = gauge(
     "provider_last_window_end_timestamp_seconds", "End of the last published window."
 )
 NODES: Final = gauge("provider_nodes", "Nodes in the last published window.")
-REQUESTS: Final = counter(
-    "provider_requests", "Requests to Prometheus, by status code.", ["status"]
-)
 FETCH_SECONDS: Final = histogram(
     "provider_fetch_seconds", "Time to fetch a window.",
     buckets=(0.1, 0.3, 1, 3, 10, 30, 100),
@@ -27,10 +24,6 @@ BAD_VALUES: Final = counter(
     "provider_bad_values", "Values replaced by null: NaN, negative or implausible.", ["column"]
 )
 LEFT_OUT: Final = counter("provider_left_out", "Ignored entities and readings.", ["reason"])
-CLOCK_AHEAD: Final = gauge(
-    "provider_clock_ahead_seconds",
-    "Time that the local clock is ahead of Prometheus.",
-)
 
 
 def count(fetched: FetchedUsage, sampled: SampledWindow) -> None:

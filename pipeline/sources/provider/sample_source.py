@@ -1,18 +1,22 @@
-"""The protocol of a provider, and the declaration of a source of usage.
+"""The declaration of a sample source, and the protocol of its sessions.
 
-A module of this package with a `SOURCE` is a source; other packages name theirs by the entry point
-group `springtide.sample_sources`.
+A module of this package with a `SOURCE` is a sample source; other packages name theirs by the entry
+point group `springtide.sample_sources`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, get_type_hints
+
+import msgspec
 
 from pipeline.clock import Clock
+from pipeline.errors import SettingsError
 from pipeline.kube.api_client import Api
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow
-from pipeline.settings import Settings
+from pipeline.settings import ProviderSettings, Settings
+from pipeline.settings.describe import description
 
 
 class SourceSession(Protocol):
@@ -26,20 +30,44 @@ class SourceSession(Protocol):
         ...
 
 
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of a sample source, a field each with its description; unknown keys are refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampleSource:
-    """A source of usage, as `provider.kind` names it.
+    """A system that measures usage, as `provider.kind` names it.
 
     `open` opens a session; the API server is None if none is open yet. `hint` says what to check if
-    a window is empty. `publishes`: the source publishes samples itself, so that there is nothing to
-    import. `has_history`: windows of the past can be fetched. `needs_cluster`: the source itself is
-    the API server.
+    a window is empty. `options` are the keys of `provider.options`. `queries` prints what the
+    source asks its system. `publishes`: the source publishes samples itself, so that there is
+    nothing to import. `has_history`: windows of the past can be fetched. `needs_cluster`: the
+    source itself is the API server.
     """
 
     name: str
     text: str
     open: Callable[[Settings, Clock, Api | None], AbstractAsyncContextManager[SourceSession]]
     hint: str
+    options: type[SourceOptions] = SourceOptions
+    queries: Callable[[ProviderSettings], Iterator[str]] = lambda settings: iter(())
     publishes: bool = False
     has_history: bool = True
     needs_cluster: bool = False
+
+    @property
+    def help(self) -> str:
+        """The text, and each option with its description."""
+        hints = get_type_hints(self.options, include_extras=True)
+        return "; ".join([self.text, *(f"{key}: {description(hints[key])}" for key in hints)])
+
+    def read_options(self, settings: ProviderSettings) -> Any:
+        """`provider.options` as an object of `options`. Raises `SettingsError`."""
+        try:
+            return msgspec.convert(settings.options, self.options)
+        except msgspec.ValidationError as error:
+            raise SettingsError(
+                f"provider.options: {error}",
+                key="provider.options",
+                hint="`springtide provider --help` lists the options of each sample source",
+            ) from error

@@ -144,7 +144,7 @@ class WindowPublisher:
         unknown = sorted(fetched.unknown_nodes - self._logged_names)
         if unknown and len(self._logged_names) < _MAX_NAMES_REMEMBERED:
             self._logged_names.update(unknown)
-            log.warning("unknown nodes: check provider.node_label",
+            log.warning("usage of unknown nodes: the source must name nodes as Kubernetes does",
                         names=unknown[:_MAX_NAMES_LOGGED], count=len(unknown))  # fmt: skip
 
 

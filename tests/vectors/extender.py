@@ -12,9 +12,12 @@ from pipeline.extender.preempt_messages import preemption_reply, read_preemption
 from pipeline.extender.scheduler_messages import read_question
 from tests.extender.scheduler import add_scores, is_interested, read_filter
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Group
+from tests.vectors.runner import group
+
+_STAND_IN = "tests.extender.scheduler"
 
 
+@group(f"{_STAND_IN}, scheduler_messages.read_question", stand_in=True)
 def extender_request(case: Case) -> object:
     """The request that the stand-in sends, as the extender reads it."""
     pod, nodes = plain(case["pod"]), plain(case["nodes"])
@@ -34,6 +37,7 @@ def extender_request(case: Case) -> object:
     }  # fmt: skip
 
 
+@group("preempt_messages.read_preemption, preemption_answer")
 def extender_preempt_meta(case: Case) -> object:
     """The scheduler sends UIDs, or whole Pods to an extender without a cache of nodes, and reads
     UIDs."""
@@ -53,6 +57,7 @@ def _preempted(case: Case, *, is_whole: bool) -> object:
     return msgspec.json.decode(preemption_reply(question, [*victims]))
 
 
+@group(_STAND_IN, stand_in=True)
 def extender_filter_reply(case: Case) -> object:
     return read_filter(
         case["http_status"], plain(case["reply"]), sent=case["sent_nodes"],
@@ -60,6 +65,7 @@ def extender_filter_reply(case: Case) -> object:
     )._asdict()  # fmt: skip
 
 
+@group(_STAND_IN, stand_in=True)
 def extender_prioritize_total(case: Case) -> object:
     replies = [
         (entry["weight"], entry.get("http_status", 200), plain(entry["reply"]))
@@ -68,20 +74,7 @@ def extender_prioritize_total(case: Case) -> object:
     return {"totals": add_scores(plain(case["plugin_totals"]), replies)}
 
 
+@group(_STAND_IN, stand_in=True)
 def extender_interest(case: Case) -> object:
     containers = plain([*(case["containers"] or ()), *(case.get("init_containers") or ())])
     return {"called": is_interested(case["managed_resources"], containers)}
-
-
-_STAND_IN = "tests.extender.scheduler"
-GROUPS: dict[str, Group | str] = {
-    "extender_preempt_meta": Group(
-        extender_preempt_meta, through="preempt_messages.read_preemption, preemption_answer"
-    ),
-    "extender_request": Group(
-        extender_request, through=f"{_STAND_IN}, scheduler_messages.read_question", stand_in=True
-    ),
-    "extender_filter_reply": Group(extender_filter_reply, through=_STAND_IN, stand_in=True),
-    "extender_prioritize_total": Group(extender_prioritize_total, through=_STAND_IN, stand_in=True),
-    "extender_interest": Group(extender_interest, through=_STAND_IN, stand_in=True),
-}

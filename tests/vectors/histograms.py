@@ -16,9 +16,12 @@ from pipeline.processors.model.entity_columns import Rows
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import Profile
 from tests.vectors.cases import Case
-from tests.vectors.runner import Difference, Group, NotBuiltError
+from tests.vectors.runner import Difference, NotBuiltError, group
 
 NO_DECAY = 3600.0
+
+
+_ROWS = "model.entity_columns.Rows"
 
 
 def _layout(options: Mapping[str, Any] | str) -> Layout:
@@ -86,6 +89,7 @@ class Row:
         return self.rows.buckets[0].dense(self.index)
 
 
+@group("exponential_layout, Layout.find")
 def histogram_buckets(case: Case) -> object:
     if case["kind"] == "linear":
         raise NotBuiltError("no model has buckets of equal size")
@@ -97,6 +101,17 @@ def histogram_buckets(case: Case) -> object:
     }
 
 
+def _empty_is_unknown(given: Case, expected: Case) -> Difference | None:
+    if given.get("samples") or given.get("merge_with") or not expected.get("values"):
+        return None
+    return Difference(
+        "an empty histogram is unknown, not 0",
+        "a new workload gets no recommendation of 0",
+        expected | {"values": [None for _ in expected["values"]]},
+    )
+
+
+@group(f"{_ROWS}, histogram.merge", differs=_empty_is_unknown)
 def histogram_percentile(case: Case) -> object:
     layout = _layout(case["options"])
     row = Row(layout)
@@ -130,6 +145,7 @@ def _emptiness(row: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool
     return empty
 
 
+@group(f"{_ROWS}, histogram.merge", differs=_empty_is_unknown)
 def decaying_histogram(case: Case) -> object:
     layout, half_life, start = (case[k] for k in ("options", "half_life_seconds", "start_unix"))
     row = _decayed(_layout(layout), half_life, start, case["samples"])
@@ -152,6 +168,7 @@ def _decayed(layout: Layout, half_life: float, start: float, samples: Any) -> Ro
     return row
 
 
+@group("histogram.load_checkpoint, save_checkpoint")
 def histogram_checkpoint(case: Case) -> object:
     layout = _layout(case["options"])
     if case["op"] == "load":
@@ -171,28 +188,3 @@ def histogram_checkpoint(case: Case) -> object:
     if row.reference_ms is not None:
         saved["reference_unix"] = row.reference_ms // 1000
     return saved
-
-
-def _empty_is_unknown(given: Case, expected: Case) -> Difference | None:
-    if given.get("samples") or given.get("merge_with") or not expected.get("values"):
-        return None
-    return Difference(
-        "an empty histogram is unknown, not 0",
-        "a new workload gets no recommendation of 0",
-        expected | {"values": [None for _ in expected["values"]]},
-    )
-
-
-_ROWS = "model.entity_columns.Rows"
-GROUPS: dict[str, Group | str] = {
-    "histogram_buckets": Group(histogram_buckets, through="exponential_layout, Layout.find"),
-    "histogram_percentile": Group(
-        histogram_percentile, through=f"{_ROWS}, histogram.merge", differs=_empty_is_unknown
-    ),
-    "decaying_histogram": Group(
-        decaying_histogram, through=f"{_ROWS}, histogram.merge", differs=_empty_is_unknown
-    ),
-    "histogram_checkpoint": Group(
-        histogram_checkpoint, through="histogram.load_checkpoint, save_checkpoint"
-    ),
-}

@@ -19,9 +19,12 @@ from node_exporter.window_aggregation import Window
 from pipeline.clock import ManualClock
 from tests.node_exporter.fake_node import FakeNode
 from tests.vectors.cases import Case
-from tests.vectors.runner import Difference, Group, NotBuiltError
+from tests.vectors.runner import Difference, NotBuiltError, group
 
 _NUMA = "no exporter measures NUMA nodes"
+
+
+_PARSE = "node_exporter.kernel.parse_files"
 
 
 def _throttling(counters: Throttling) -> Case:
@@ -83,21 +86,6 @@ FILES: dict[str, Callable[[bytes], Case] | str] = {
 """What is read of each file, or why it is not read yet."""
 
 
-def cgroup_file_parsing(case: Case) -> object:
-    read, text = FILES[case["file"]], case["text"]
-    if isinstance(read, str):
-        raise NotBuiltError(read)
-    return read(text.encode())
-
-
-_READ = frozenset(
-    {
-        "used_bytes", "used_with_page_cache_bytes", "nr_periods", "nr_throttled", "throttled_ns",
-        "usage_ns", "some", "full", "full_supported", "cpus", "busy_ticks",
-    }
-)  # fmt: skip
-
-
 def _only_what_is_used(given: Case, expected: Case) -> Difference | None:
     """The exporter reads from a file what it publishes, and no more."""
     if expected.get("error") or isinstance(FILES[given["file"]], str):
@@ -115,6 +103,23 @@ def _only_what_is_used(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group(_PARSE, differs=_only_what_is_used)
+def cgroup_file_parsing(case: Case) -> object:
+    read, text = FILES[case["file"]], case["text"]
+    if isinstance(read, str):
+        raise NotBuiltError(read)
+    return read(text.encode())
+
+
+_READ = frozenset(
+    {
+        "used_bytes", "used_with_page_cache_bytes", "nr_periods", "nr_throttled", "throttled_ns",
+        "usage_ns", "some", "full", "full_supported", "cpus", "busy_ticks",
+    }
+)  # fmt: skip
+
+
+@group("node_exporter.kernel.cgroup_paths")
 def cgroup_paths(case: Case) -> object:
     """Directories of pods and host applications, and the QoS class of a path."""
     driver = paths.Driver(case["driver"]) if case["driver"] else paths.Driver.CGROUPFS
@@ -165,6 +170,7 @@ def _throttled(grown: Throttling | None) -> float:
     return ratio
 
 
+@group(f"Sampler, window_aggregation.Window, kernel.formulas, {_PARSE}")
 def usage_formulas(case: Case) -> object:
     """Cores through the sampler on a fake node, throttling through a window, the rest as these
     calculate it."""
@@ -200,13 +206,3 @@ def usage_formulas(case: Case) -> object:
             text = "".join(f"  {name} {' '.join(map(str, ages))}\n" for name, ages in rows)
             return {"cold_bytes": parse_files.cold_bytes(text.encode())}
     raise LookupError(case["function"])
-
-
-_PARSE = "node_exporter.kernel.parse_files"
-GROUPS: dict[str, Group | str] = {
-    "cgroup_file_parsing": Group(cgroup_file_parsing, through=_PARSE, differs=_only_what_is_used),
-    "cgroup_paths": Group(cgroup_paths, through="node_exporter.kernel.cgroup_paths"),
-    "usage_formulas": Group(
-        usage_formulas, through=f"Sampler, window_aggregation.Window, kernel.formulas, {_PARSE}"
-    ),
-}

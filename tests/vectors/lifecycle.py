@@ -21,7 +21,7 @@ from pipeline.topics.codec import decode_pack
 from pipeline.topics.node_state import Counters
 from tests.vectors.cases import Case, plain
 from tests.vectors.prediction import MODEL_IDS, START_MS
-from tests.vectors.runner import Difference, Group
+from tests.vectors.runner import Difference, group
 
 BY_NODE = (
     "models of node, system and classes live as long as their node, not by the age of samples",
@@ -140,18 +140,6 @@ def _restore(case: Case) -> object:
     }
 
 
-def model_lifecycle(case: Case) -> object:
-    """Pods that expire, rounds of checkpoints, and a node that is restored from one."""
-    match case["op"]:
-        case "gc":
-            return _gc(case)
-        case "checkpoint":
-            return _checkpoint(case)
-        case "restore":
-            return _restore(case)
-    raise LookupError(case["op"])
-
-
 def _lives_with_its_node(given: Case, expected: Case) -> Difference | None:
     if given["op"] == "gc":
         pods = [uid for uid in expected["removed"] if uid not in WHOLE]
@@ -168,10 +156,14 @@ def _lives_with_its_node(given: Case, expected: Case) -> Difference | None:
     return None
 
 
-GROUPS: dict[str, Group | str] = {
-    "model_lifecycle": Group(
-        model_lifecycle,
-        through="Bank.apply, state_of, restore, forget; CheckpointRounds",
-        differs=_lives_with_its_node,
-    )
-}
+@group("Bank.apply, state_of, restore, forget; CheckpointRounds", differs=_lives_with_its_node)
+def model_lifecycle(case: Case) -> object:
+    """Pods that expire, rounds of checkpoints, and a node that is restored from one."""
+    match case["op"]:
+        case "gc":
+            return _gc(case)
+        case "checkpoint":
+            return _checkpoint(case)
+        case "restore":
+            return _restore(case)
+    raise LookupError(case["op"])

@@ -17,12 +17,15 @@ from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 from pipeline.topics.resource_amounts import RATES, Usage
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, Group, NotBuiltError
+from tests.vectors.runner import Difference, NotBuiltError, group
 
 NOW = 1_700_000_000.0
 _WINDOWS = ("15m", "10m", "5m")
 _CPU, _MEMORY = 1.0, 2.0**30
 _FIELDS = {"AVG": "mean", "STD": "stdev"}
+
+
+_HTTP = "GET /watcher of the extender"
 
 
 def _state(name: str, at: float, **more: Any) -> NodeStateRecord:
@@ -62,6 +65,25 @@ def _ask(
     return asyncio.run(ask())
 
 
+def _own_names(given: Case, expected: Case) -> Difference | None:
+    if given["op"] != "encode":
+        return None
+    document = json.loads(json.dumps(expected["document"]))
+    document["source"] = "springtide"
+    nodes = document["data"]["NodeMetricsMap"]
+    order = ("AVG", "Latest", "STD")
+    for node in nodes.values():
+        for metric in node["metrics"]:
+            metric["name"] = metric["type"].lower()
+        node["metrics"].sort(key=lambda m: (m["type"], order.index(m["operator"])))
+    return Difference(
+        "metrics are named by their type, and the source is springtide",
+        "none: Trimaran's plugins read neither name nor source",
+        {"document": document},
+    )
+
+
+@group(_HTTP, differs=_own_names)
 def load_watcher_json(case: Case) -> object:
     """The document of nodes whose usage is as the metrics say."""
     if case["op"] != "encode":
@@ -92,35 +114,6 @@ def _usages(metrics: list[Case], duration: str) -> Case:
     return {"usage": latest, "deviation": {duration: UsageDeviation(**spread)} if spread else {}}
 
 
-def _own_names(given: Case, expected: Case) -> Difference | None:
-    if given["op"] != "encode":
-        return None
-    document = json.loads(json.dumps(expected["document"]))
-    document["source"] = "springtide"
-    nodes = document["data"]["NodeMetricsMap"]
-    order = ("AVG", "Latest", "STD")
-    for node in nodes.values():
-        for metric in node["metrics"]:
-            metric["name"] = metric["type"].lower()
-        node["metrics"].sort(key=lambda m: (m["type"], order.index(m["operator"])))
-    return Difference(
-        "metrics are named by their type, and the source is springtide",
-        "none: Trimaran's plugins read neither name nor source",
-        {"document": document},
-    )
-
-
-def load_watcher_window_fallback(case: Case) -> object:
-    """The window that the document of a node with data of these windows has."""
-    mean = UsageDeviation(mean=_percent(10.0, 10.0), stdev=_percent(1.0, 1.0))
-    deviation = dict.fromkeys(case["windows_with_data"], mean)
-    states = [_state("n", NOW, usage=_percent(10.0, 10.0), deviation=deviation)]
-    status, body = _ask(states, "/watcher", {"window": case["requested"]})
-    if status != 200:
-        return {"served": None, "error": True}
-    return {"served": json.loads(body)["window"]["duration"], "error": False}
-
-
 def _any_step_down(given: Case, expected: Case) -> Difference | None:
     requested, filled = given["requested"], given["windows_with_data"]
     if not expected["error"] or requested not in _WINDOWS:
@@ -135,6 +128,19 @@ def _any_step_down(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group(_HTTP, differs=_any_step_down)
+def load_watcher_window_fallback(case: Case) -> object:
+    """The window that the document of a node with data of these windows has."""
+    mean = UsageDeviation(mean=_percent(10.0, 10.0), stdev=_percent(1.0, 1.0))
+    deviation = dict.fromkeys(case["windows_with_data"], mean)
+    states = [_state("n", NOW, usage=_percent(10.0, 10.0), deviation=deviation)]
+    status, body = _ask(states, "/watcher", {"window": case["requested"]})
+    if status != 200:
+        return {"served": None, "error": True}
+    return {"served": json.loads(body)["window"]["duration"], "error": False}
+
+
+@group(_HTTP)
 def load_watcher_http(case: Case) -> object:
     usage = _percent(25.0, 25.0)
     states = [_state(name, NOW, usage=usage) for name in case["nodes"]]
@@ -153,6 +159,21 @@ _KEYS = {
 _RATES = {name: f"{column}_avg" for name, column in RATES.items()}
 
 
+def _by_points(given: Case, expected: Case) -> Difference | None:
+    if given["metric"] not in _KEYS:
+        return None
+    metric = expected["metric"]
+    answer = {"promql": f"({given['metric']}\n)[900s:60s]", "metric": metric | {"name": "cpu"}}
+    why = "one subquery fetches the points, from which all statistics are exact"
+    effect = "Prometheus answers one query for each metric instead of one for each statistic"
+    if metric["type"] != "CPU":
+        answer["metric"] = None
+        why += "; a rate is not a share of a node, so it is a rate of node states and not served"
+        effect += "; Trimaran gets no bandwidth in percent, which upstream computes from bytes"
+    return Difference(why, effect, answer)
+
+
+@group(f"promql.queries, gather, {_HTTP}", differs=_by_points)
 def load_watcher_prometheus(case: Case) -> object:
     """What the provider asks Prometheus, and what is served of the answer for a node of 1 core."""
     key = _KEYS.get(case["metric"])
@@ -174,30 +195,3 @@ def load_watcher_prometheus(case: Case) -> object:
     metrics = json.loads(body)["data"]["NodeMetricsMap"]["n"]["metrics"]
     served = [metric for metric in metrics if metric["operator"] == operator]
     return {"promql": asked[key].text, "metric": served[0] if served else None}
-
-
-def _by_points(given: Case, expected: Case) -> Difference | None:
-    if given["metric"] not in _KEYS:
-        return None
-    metric = expected["metric"]
-    answer = {"promql": f"({given['metric']}\n)[900s:60s]", "metric": metric | {"name": "cpu"}}
-    why = "one subquery fetches the points, from which all statistics are exact"
-    effect = "Prometheus answers one query for each metric instead of one for each statistic"
-    if metric["type"] != "CPU":
-        answer["metric"] = None
-        why += "; a rate is not a share of a node, so it is a rate of node states and not served"
-        effect += "; Trimaran gets no bandwidth in percent, which upstream computes from bytes"
-    return Difference(why, effect, answer)
-
-
-_HTTP = "GET /watcher of the extender"
-GROUPS: dict[str, Group | str] = {
-    "load_watcher_json": Group(load_watcher_json, through=_HTTP, differs=_own_names),
-    "load_watcher_window_fallback": Group(
-        load_watcher_window_fallback, through=_HTTP, differs=_any_step_down
-    ),
-    "load_watcher_http": Group(load_watcher_http, through=_HTTP),
-    "load_watcher_prometheus": Group(
-        load_watcher_prometheus, through=f"promql.queries, gather, {_HTTP}", differs=_by_points
-    ),
-}

@@ -20,7 +20,7 @@ from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.scorers.load_aware import LOAD_AWARE, SCORER
 from pipeline.topics.node_state import AGGREGATED, AggregatedUsage
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, Group
+from tests.vectors.runner import Difference, group
 from tests.vectors.world import LONG_AGO, World, container, placement, pod, usage
 
 NODE = "n"
@@ -28,6 +28,10 @@ _REPORT_SECONDS = 60
 _ENDED = ("Succeeded", "Failed")
 
 
+_TABLE = "Table, CandidateNodes"
+
+
+@group("object_records.pod_record")
 def loadaware_priority_class(case: Case) -> object:
     labels = {
         "koordinator.sh/priority-class": case["label_priority_class"],
@@ -47,6 +51,7 @@ def _for_qos(kube_qos: str) -> Case:
     return container(requests, amounts if kube_qos == "Guaranteed" else {})
 
 
+@group("load_aware.SCORER.read")
 def loadaware_args_defaults(case: Case) -> object:
     args = msgspec.to_builtins(SCORER.read(plain(case)))
     always = (
@@ -57,6 +62,7 @@ def loadaware_args_defaults(case: Case) -> object:
     return {name: value for name, value in args.items() if value or name in always}
 
 
+@group("load_aware.SCORER, loadaware_args.problems")
 def loadaware_args_validation(case: Case) -> object:
     """Upstream checks arguments before defaults: so does `problems`, by which `read` refuses."""
     bad = sorted({key for key, _ in problems(SCORER.stated(plain(case)))})
@@ -85,6 +91,7 @@ def _manifest(case: Case, name: str = "asking", **more: Any) -> Case:
     )  # fmt: skip
 
 
+@group("Decisions.asked")
 def loadaware_estimator(case: Case) -> object:
     factors = plain(case["scaling_factors"])
     args = {"estimatedScalingFactors": factors}
@@ -104,6 +111,7 @@ def _add_node(world: World, case: Case) -> None:
     )
 
 
+@group(_TABLE)
 def loadaware_estimator_node(case: Case) -> object:
     world = World(_unchecked({}), 0.0)
     _add_node(world, case)
@@ -112,6 +120,7 @@ def loadaware_estimator_node(case: Case) -> object:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
+@group("Rules.counting, Counting.deadline")
 def loadaware_estimate_deadline(case: Case) -> object:
     args: Case = {"allowCustomizeEstimation": case["allow_customize"]}
     annotations: dict[str, str] = {}
@@ -204,6 +213,7 @@ def _in_our_spans(case: Case) -> Case:
     return case | {"duration_s": span, "metric": case["metric"] | {"aggregated": renamed}}
 
 
+@group(f"{_TABLE}, node_usage.compared")
 def loadaware_aggregate_selection(case: Case) -> object:
     """The usage that the filter compares; without one it compares the estimates of pods."""
     if case["metric"] is None:
@@ -225,47 +235,6 @@ def loadaware_aggregate_selection(case: Case) -> object:
     if [cpu, memory] == estimated:
         return {"usage": None}
     return {"usage": {"cpu": cpu, "memory": memory}}
-
-
-def loadaware_inflight(case: Case) -> object:
-    args: LoadAwareArgs = SCORER.stated(plain(case["config"]))
-    now = case["metric"]["updated_at_s"] if case["metric"] else None
-    world = _world(case, Placement((), (), {LOAD_AWARE: args}), 1000.0 if now is None else now)
-    moment = world.candidates()
-    columns = [args.resources.index(name) for name in ("cpu", "memory")]
-    prod = compared(moment, args, Limits({}, node_thresholds.PROD))
-    flights = {
-        "node_delta": moment.flight(), "prod_delta": moment.flight(prod=True),
-        "prod_usage": prod - moment.flight(prod=True),
-    }  # fmt: skip
-    answer = {
-        name: dict(zip(("cpu", "memory"), flight[0, columns].tolist(), strict=True))
-        for name, flight in flights.items()
-    }
-    estimated = {name: int(moment.counted(f"estimate:{name}")[0]) for name in ("cpu", "memory")}
-    return answer | {"node_estimated": estimated}
-
-
-def loadaware_filter(case: Case) -> object:
-    rules = placement(LOAD_AWARE, plain(case["config"]), filters=True)
-    world = _world(case, rules, case["now_s"])
-    reason = world.refusals(_manifest(case["pod"])).get(NODE)
-    if reason is None:
-        return {"pass": True, "reason": None, "resource": None}
-    text = reason.removeprefix(f"{NODE}: ")
-    if text.startswith("usage is not known"):
-        return {"pass": False, "reason": "expired", "resource": None}
-    resource, _, rest = text.partition(" ")
-    kind = "aggregated_usage" if rest.startswith("aggregated usage") else "usage"
-    return {"pass": False, "reason": kind, "resource": resource}
-
-
-def loadaware_score(case: Case) -> object:
-    world = _world(case, placement(LOAD_AWARE, plain(case["config"])), case["now_s"])
-    if case["metric"] is None:
-        # A node without a report is new, and idle, unless one of its pods is old.
-        world.runs(pod("old", [], node=NODE, scheduled_at=LONG_AGO))
-    return {"score": world.scores(_manifest(case["pod"]), LOAD_AWARE)[NODE]}
 
 
 def _class_of_the_record(given: Case, expected: Case) -> Difference | None:
@@ -292,26 +261,45 @@ def _class_of_the_record(given: Case, expected: Case) -> Difference | None:
     )
 
 
-_TABLE = "Table, CandidateNodes"
-GROUPS: dict[str, Group | str] = {
-    "loadaware_priority_class": Group(
-        loadaware_priority_class, through="object_records.pod_record"
-    ),
-    "loadaware_args_defaults": Group(loadaware_args_defaults, through="load_aware.SCORER.read"),
-    "loadaware_args_validation": Group(
-        loadaware_args_validation, through="load_aware.SCORER, loadaware_args.problems"
-    ),
-    "loadaware_estimator": Group(loadaware_estimator, through="Decisions.asked"),
-    "loadaware_estimator_node": Group(loadaware_estimator_node, through=_TABLE),
-    "loadaware_estimate_deadline": Group(
-        loadaware_estimate_deadline, through="Rules.counting, Counting.deadline"
-    ),
-    "loadaware_aggregate_selection": Group(
-        loadaware_aggregate_selection, through=f"{_TABLE}, node_usage.compared"
-    ),
-    "loadaware_inflight": Group(
-        loadaware_inflight, through=f"{_TABLE}, node_usage.compared", differs=_class_of_the_record
-    ),
-    "loadaware_filter": Group(loadaware_filter, through="POST /filter of the extender"),
-    "loadaware_score": Group(loadaware_score, through="Decisions.prioritize"),
-}
+@group(f"{_TABLE}, node_usage.compared", differs=_class_of_the_record)
+def loadaware_inflight(case: Case) -> object:
+    args: LoadAwareArgs = SCORER.stated(plain(case["config"]))
+    now = case["metric"]["updated_at_s"] if case["metric"] else None
+    world = _world(case, Placement((), (), {LOAD_AWARE: args}), 1000.0 if now is None else now)
+    moment = world.candidates()
+    columns = [args.resources.index(name) for name in ("cpu", "memory")]
+    prod = compared(moment, args, Limits({}, node_thresholds.PROD))
+    flights = {
+        "node_delta": moment.flight(), "prod_delta": moment.flight(prod=True),
+        "prod_usage": prod - moment.flight(prod=True),
+    }  # fmt: skip
+    answer = {
+        name: dict(zip(("cpu", "memory"), flight[0, columns].tolist(), strict=True))
+        for name, flight in flights.items()
+    }
+    estimated = {name: int(moment.counted(f"estimate:{name}")[0]) for name in ("cpu", "memory")}
+    return answer | {"node_estimated": estimated}
+
+
+@group("POST /filter of the extender")
+def loadaware_filter(case: Case) -> object:
+    rules = placement(LOAD_AWARE, plain(case["config"]), filters=True)
+    world = _world(case, rules, case["now_s"])
+    reason = world.refusals(_manifest(case["pod"])).get(NODE)
+    if reason is None:
+        return {"pass": True, "reason": None, "resource": None}
+    text = reason.removeprefix(f"{NODE}: ")
+    if text.startswith("usage is not known"):
+        return {"pass": False, "reason": "expired", "resource": None}
+    resource, _, rest = text.partition(" ")
+    kind = "aggregated_usage" if rest.startswith("aggregated usage") else "usage"
+    return {"pass": False, "reason": kind, "resource": resource}
+
+
+@group("Decisions.prioritize")
+def loadaware_score(case: Case) -> object:
+    world = _world(case, placement(LOAD_AWARE, plain(case["config"])), case["now_s"])
+    if case["metric"] is None:
+        # A node without a report is new, and idle, unless one of its pods is old.
+        world.runs(pod("old", [], node=NODE, scheduled_at=LONG_AGO))
+    return {"score": world.scores(_manifest(case["pod"]), LOAD_AWARE)[NODE]}

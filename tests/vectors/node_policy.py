@@ -20,20 +20,7 @@ from pipeline.processors.policy.springtide_config import DEFAULTS as OWN_DEFAULT
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import ERROR, Difference, Group, NotBuiltError
-
-
-def nodemetric_spec(case: Case) -> object:
-    """The spec that the actuator gives a NodeMetric, from a cache that holds the defaults."""
-    node = plain(case["node"])
-    plain(case["old_spec"])
-    configmap = plain(case["configmap"])
-    if node is None:
-        return ERROR
-    record = decode_json(NodeRecord, json.dumps({"version": 1, "node": "a", **node}).encode())
-    last = Policies(Policy(DEFAULTS), Policy(OWN_DEFAULTS))
-    policies, _ = load_policies(configmap, last)
-    return metric_spec(with_policy(record, policies)[0])
+from tests.vectors.runner import ERROR, Difference, NotBuiltError, group
 
 
 def _last_good_configuration(given: Case, expected: Case) -> Difference | None:
@@ -53,6 +40,21 @@ def _last_good_configuration(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group("load_policies, with_policy, metric_spec", differs=_last_good_configuration)
+def nodemetric_spec(case: Case) -> object:
+    """The spec that the actuator gives a NodeMetric, from a cache that holds the defaults."""
+    node = plain(case["node"])
+    plain(case["old_spec"])
+    configmap = plain(case["configmap"])
+    if node is None:
+        return ERROR
+    record = decode_json(NodeRecord, json.dumps({"version": 1, "node": "a", **node}).encode())
+    last = Policies(Policy(DEFAULTS), Policy(OWN_DEFAULTS))
+    policies, _ = load_policies(configmap, last)
+    return metric_spec(with_policy(record, policies)[0])
+
+
+@group("normalization.ratio_text")
 def cpu_normalization(case: Case) -> object:
     if "old" in case:
         raise NotBuiltError("nobody writes the annotation of CPU ratios")
@@ -63,6 +65,7 @@ def cpu_normalization(case: Case) -> object:
     return {"annotation": ratio_text(strategy, labels, read_cpu_info(annotations))}
 
 
+@group("amplification.ratios_text")
 def resource_amplification(case: Case) -> object:
     if "config" not in case:
         raise NotBuiltError("nobody admits Nodes and Pods with amplified amounts")
@@ -71,14 +74,3 @@ def resource_amplification(case: Case) -> object:
     config = AMPLIFICATION.convert(plain(case["config"]))
     written = ratios_text(ratios(config, normalization))
     return {"annotation": written and json.loads(written, parse_float=str)}
-
-
-GROUPS: dict[str, Group | str] = {
-    "nodemetric_spec": Group(
-        nodemetric_spec,
-        through="load_policies, with_policy, metric_spec",
-        differs=_last_good_configuration,
-    ),
-    "cpu_normalization": Group(cpu_normalization, through="normalization.ratio_text"),
-    "resource_amplification": Group(resource_amplification, through="amplification.ratios_text"),
-}

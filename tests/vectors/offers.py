@@ -30,7 +30,7 @@ from pipeline.topics.resource_amounts import Resources, whole_bytes
 from pipeline.topics.samples import SYSTEM_TIER
 from tests.processors.joined import END_MS, Row, header, joined, logged, view_of
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, Group, NotBuiltError
+from tests.vectors.runner import Difference, NotBuiltError, group
 from tests.vectors.world import World, container, placement, pod
 
 _NAMES = ("batch_cpu_milli", "batch_memory_bytes", "mid_cpu_milli", "mid_memory_bytes")
@@ -40,6 +40,10 @@ _LABEL = "koordinator.sh/priority-class"
 _QOS = "koordinator.sh/qosClass"
 _POLICY = "usageWithoutPageCache"
 _LISTED = ("Running", "Pending")
+
+
+_PATH = "sample_join.join, node_offers.offers and records, offer_decision.offers_now"
+_DECISION = "offer_decision.offers_now"
 
 
 def _resources(amounts: Case | None) -> Resources:
@@ -176,14 +180,28 @@ def _decided(case: Case, tier: str) -> object:
     return {"reset": True} if None in amounts.values() else amounts
 
 
+def _nothing_without_usage(given: Case, expected: Case) -> Difference | None:
+    metric = given.get("node_metric") or {}
+    if expected.get("reset") or all((metric.get("node_usage") or {}).get(k) for k in _KEYS):
+        return None
+    return Difference(
+        "a node whose usage is unknown is offered nothing",
+        "Mid and Batch are removed from a node until its usage is known again",
+        {"reset": True},
+    )
+
+
+@group(_PATH, differs=_nothing_without_usage)
 def batch_resource(case: Case) -> object:
     return _decided(case, "batch")
 
 
+@group(_PATH, differs=_nothing_without_usage)
 def mid_resource(case: Case) -> object:
     return _decided(case, "mid")
 
 
+@group(_DECISION)
 def degrade(case: Case) -> object:
     """Whether a node with a record of that age, or none, is offered nothing."""
     tier, metric = case["plugin"], plain(case["node_metric"])
@@ -194,6 +212,7 @@ def degrade(case: Case) -> object:
     return {"degrade": amounts[f"{tier}_cpu_milli"] is None}
 
 
+@group("node_offers.offers and records")
 def safety_margin(case: Case) -> object:
     capacity = case["capacity"]
     node = {"capacity": plain(capacity), "allocatable": plain(capacity)}
@@ -202,6 +221,7 @@ def safety_margin(case: Case) -> object:
     return dict(zip(_KEYS, (margin.cpu_millicores, margin.memory_bytes), strict=True))
 
 
+@group("node_facts, node_offers.offers and records")
 def node_reserved(case: Case) -> object:
     if "node" in case:
         record = _record({"strategy": {}, "node": case["node"]})
@@ -215,6 +235,7 @@ def node_reserved(case: Case) -> object:
     return {"reserved": {key: v for key, v in known.items() if v is not None} or None}
 
 
+@group("Decisions.refused")
 def trim_allocatable(case: Case) -> object:
     """What pods may request of a node with a reservation before the extender refuses them."""
     allocatable = plain(case["allocatable"])
@@ -256,6 +277,7 @@ def _of_amounts(amounts: Mapping[str, float], strategy: Overcommit) -> NodeResou
     )  # fmt: skip
 
 
+@group(f"{_DECISION}, status_patch")
 def node_extended_resources(case: Case) -> object:
     calculated, names = plain(case["calculated"]), case["resources"]
     case.get("reset")
@@ -287,6 +309,17 @@ def _taken(parties: list[Case]) -> str:
     return json.dumps({"allocations": allocations})
 
 
+def _no_write_without_a_change(given: Case, expected: Case) -> Difference | None:
+    if not expected["sync"] or given["old"] != given["new"]:
+        return None
+    return Difference(
+        "a status that already has the amounts is not written again, however old it is",
+        "the API server gets no write that changes nothing",
+        {"sync": False},
+    )
+
+
+@group(_DECISION, differs=_no_write_without_a_change)
 def sync_needed(case: Case) -> object:
     """Whether the actuator writes a status that has the old amounts; the names of a case stand for
     cpu and memory of one tier."""
@@ -309,38 +342,3 @@ def sync_needed(case: Case) -> object:
         unchanged_seconds=np.nan if age is None else age,
     )  # fmt: skip
     return {"sync": offer.is_due}
-
-
-def _no_write_without_a_change(given: Case, expected: Case) -> Difference | None:
-    if not expected["sync"] or given["old"] != given["new"]:
-        return None
-    return Difference(
-        "a status that already has the amounts is not written again, however old it is",
-        "the API server gets no write that changes nothing",
-        {"sync": False},
-    )
-
-
-def _nothing_without_usage(given: Case, expected: Case) -> Difference | None:
-    metric = given.get("node_metric") or {}
-    if expected.get("reset") or all((metric.get("node_usage") or {}).get(k) for k in _KEYS):
-        return None
-    return Difference(
-        "a node whose usage is unknown is offered nothing",
-        "Mid and Batch are removed from a node until its usage is known again",
-        {"reset": True},
-    )
-
-
-_PATH = "sample_join.join, node_offers.offers and records, offer_decision.offers_now"
-_DECISION = "offer_decision.offers_now"
-GROUPS: dict[str, Group | str] = {
-    "batch_resource": Group(batch_resource, through=_PATH, differs=_nothing_without_usage),
-    "mid_resource": Group(mid_resource, through=_PATH, differs=_nothing_without_usage),
-    "degrade": Group(degrade, through=_DECISION),
-    "safety_margin": Group(safety_margin, through="node_offers.offers and records"),
-    "node_reserved": Group(node_reserved, through="node_facts, node_offers.offers and records"),
-    "trim_allocatable": Group(trim_allocatable, through="Decisions.refused"),
-    "node_extended_resources": Group(node_extended_resources, through=f"{_DECISION}, status_patch"),
-    "sync_needed": Group(sync_needed, through=_DECISION, differs=_no_write_without_a_change),
-}

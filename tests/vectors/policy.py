@@ -12,7 +12,7 @@ from pipeline.processors.policy.config_sections import document
 from pipeline.processors.policy.effective_strategy import effective
 from pipeline.processors.policy.load_configmap import Policy, load
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Group
+from tests.vectors.runner import group
 
 KEY = COLOCATION.key
 
@@ -23,6 +23,7 @@ _CACHES = {
 }
 
 
+@group("load_configmap.load, effective")
 def node_strategy(case: Case) -> object:
     """The strategy of a node without the defaults: cluster, entries, annotation, labels."""
     config, node = plain(case["config"]), plain(case["node"])
@@ -36,11 +37,13 @@ def node_strategy(case: Case) -> object:
     return {"strategy": document(effective(policy, labels, annotations).strategy)}
 
 
+@group("colocation_config.problems_of")
 def strategy_valid(case: Case) -> object:
     strategy = plain(case["strategy"])
     return {"valid": strategy is not None and not [*problems_of(COLOCATION.convert(strategy))]}
 
 
+@group("load_configmap.load")
 def configmap_sync(case: Case) -> object:
     last = _CACHES[case["cache"]]
     configmap = plain(case["configmap"])
@@ -62,10 +65,3 @@ def _read(policy: Policy[Colocation]) -> Case:
     usual, cluster = document(DEFAULTS), document(policy.cluster)
     changed = {name: value for name, value in cluster.items() if usual.get(name) != value}
     return {"effective": changed, "node_configs": [document(entry.own) for entry in policy.entries]}
-
-
-GROUPS: dict[str, Group | str] = {
-    "node_strategy": Group(node_strategy, through="load_configmap.load, effective"),
-    "strategy_valid": Group(strategy_valid, through="colocation_config.problems_of"),
-    "configmap_sync": Group(configmap_sync, through="load_configmap.load"),
-}

@@ -14,10 +14,11 @@ from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.percentile import Percentile
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import ERROR, Difference, Group
+from tests.vectors.runner import ERROR, Difference, group
 from tests.vectors.usage import class_of
 
 START_MS = 1_700_000_000_000
+_PEAKS = "Bank.apply, Bank.peaks"
 
 
 class Reason(NamedTuple):
@@ -67,28 +68,6 @@ MODEL_IDS = {
 }
 
 
-def prediction_training(case: Case) -> object:
-    """One window through the bank; after one sample the mean is that sample."""
-    node = np.array([np.nan if v is None else v for v in case["node_usage"] or [None] * 2], float)
-    window = _window(START_MS, node, case["pods"] or ())
-    bank = Bank()
-    bank.apply([window])
-    (peaks,) = bank.peaks(["n"])
-    # Before the margin, N-sigma of a single sample is the sample.
-    samples = {}
-    nsigma = peaks.predictors["nsigma-v1"]
-    for uid, value, count in zip(
-        (*ENTITIES, *peaks.pod_uids),
-        np.concatenate([nsigma.raw, nsigma.pod_raw]),
-        np.concatenate([peaks.samples, peaks.pod_samples]),
-        strict=True,
-    ):
-        if count.any():
-            known = [float(v) if c else None for v, c in zip(value, count, strict=True)]
-            samples[MODEL_IDS.get(uid, uid)] = {"cpu_cores": known[0], "memory_bytes": known[1]}
-    return {"model_count": len(samples), "samples": samples}
-
-
 def _skipped_query(given: Case, expected: Case) -> Difference | None:
     """A failed query of the node trains no system; that of a pod neither system nor class."""
     node = given["node_usage"]
@@ -114,6 +93,41 @@ def _skipped_query(given: Case, expected: Case) -> Difference | None:
     return Difference(*FAILED_NODE, {"model_count": len(instead), "samples": instead})
 
 
+@group(_PEAKS, differs=_skipped_query)
+def prediction_training(case: Case) -> object:
+    """One window through the bank; after one sample the mean is that sample."""
+    node = np.array([np.nan if v is None else v for v in case["node_usage"] or [None] * 2], float)
+    window = _window(START_MS, node, case["pods"] or ())
+    bank = Bank()
+    bank.apply([window])
+    (peaks,) = bank.peaks(["n"])
+    # Before the margin, N-sigma of a single sample is the sample.
+    samples = {}
+    nsigma = peaks.predictors["nsigma-v1"]
+    for uid, value, count in zip(
+        (*ENTITIES, *peaks.pod_uids),
+        np.concatenate([nsigma.raw, nsigma.pod_raw]),
+        np.concatenate([peaks.samples, peaks.pod_samples]),
+        strict=True,
+    ):
+        if count.any():
+            known = [float(v) if c else None for v, c in zip(value, count, strict=True)]
+            samples[MODEL_IDS.get(uid, uid)] = {"cpu_cores": known[0], "memory_bytes": known[1]}
+    return {"model_count": len(samples), "samples": samples}
+
+
+def _idle_is_zero(given: Case, expected: Case) -> Difference | None:
+    idle = [
+        key
+        for key, samples in (("cpu_milli", "cpu_samples"), ("memory_bytes", "memory_samples"))
+        if not any(value for value, _ in given[samples])
+    ]
+    zeros = dict.fromkeys(idle, 0)
+    answer = {name: values | zeros for name, values in expected.items()}
+    return Difference(*IDLE, answer) if idle else None
+
+
+@group(_PEAKS, differs=_idle_is_zero, truncated=True)
 def model_prediction(case: Case) -> object:
     """Percentiles of a node that used the samples, one window each."""
     by_offset: dict[float, tuple[list[float], list[float]]] = {}
@@ -136,17 +150,6 @@ def model_prediction(case: Case) -> object:
         cpu, memory = peaks.predictors["percentile"].raw[ENTITIES.index("node")]
         answer[name] = {"cpu_milli": int(cpu * 1000), "memory_bytes": int(memory)}
     return answer
-
-
-def _idle_is_zero(given: Case, expected: Case) -> Difference | None:
-    idle = [
-        key
-        for key, samples in (("cpu_milli", "cpu_samples"), ("memory_bytes", "memory_samples"))
-        if not any(value for value, _ in given[samples])
-    ]
-    zeros = dict.fromkeys(idle, 0)
-    answer = {name: values | zeros for name, values in expected.items()}
-    return Difference(*IDLE, answer) if idle else None
 
 
 class Stated(Percentile):
@@ -218,6 +221,37 @@ def _published(amount: FloatArray, peak: FloatArray) -> Case:
     }
 
 
+def _by_the_pods(given: Case, expected: Case) -> Difference | None:
+    if expected.get("error"):
+        return None
+    ours: Case = {"reclaimable": {}, "peak": {}, "pods_with_error": expected["pods_with_error"]}
+    reasons: set[Reason] = set()
+    for key, quantile in _RESOURCES:
+        sums, why = _by_hand(given, key, quantile)
+        reasons |= why & {DELETING, FINISHED}
+        room = max(_allocatable(given, key) - sums["peaks"], 0)
+        ours["reclaimable"][key] = min(room, sums["unused"])
+        ours["peak"][key] = sums["peaks"] + sums["waiting"]
+    return None if ours == expected else _difference(reasons, ours)
+
+
+def _other_pod_models(given: Case) -> Case | None:
+    """Other models of pods that upstream ignores: a pod that is being deleted uses nothing, a cold
+    pod its request."""
+    predictions = dict(given["predictions"])
+    reasons = _by_hand(given, *_RESOURCES[0])[1] | _by_hand(given, *_RESOURCES[1])[1]
+    if reasons & {FINISHED, REFUSED}:
+        return None
+    for pod in given["pods"]:
+        cold = pod["age_seconds"] <= given["cold_start_seconds"]
+        if cold or pod.get("deleting"):
+            cpu, memory = _pair(pod["requests"] or {}) if cold else (0, 0)
+            usage = {"cpu_milli": cpu, "memory_bytes": memory}
+            predictions[pod["uid"]] = {"p95": usage, "p98": usage}
+    return given | {"predictions": predictions}
+
+
+@group(_PEAKS, differs=_by_the_pods, without=_other_pod_models, truncated=True)
 def pod_peak_predictor(case: Case) -> object:
     peaks, twice = _peaks_of(case)
     prod: ProdReclaimable = peaks.reclaimable
@@ -229,11 +263,51 @@ def pod_peak_predictor(case: Case) -> object:
     return answer if answer is ERROR else answer | {"pods_with_error": [*uids, *twice]}
 
 
+@group(_PEAKS, truncated=True)
 def priority_peak_predictor(case: Case) -> object:
     peaks, _ = _peaks_of(case, has_pod_models=False)
     return _published(peaks.reclaimable.classes_amount, peaks.reclaimable.classes_peak)
 
 
+def _by_both(given: Case, expected: Case) -> Difference | None:
+    if expected.get("error"):
+        return None
+    ours: Case = {"reclaimable": {}, "peak": {}}
+    reasons: set[Reason] = set()
+    factor = (100 + given["safety_margin_percent"]) / 100
+    for key, quantile in _RESOURCES:
+        sums, why = _by_hand(given, key, quantile)
+        reasons |= why
+        models = [
+            given["predictions"][f"__node-{name}__"][quantile][key]
+            for name in ("sys", "koord-prod", "")
+        ]
+        room = _allocatable(given, key)
+        peak = int(factor * sum(models)) + sums["surplus"]
+        ours["reclaimable"][key] = min(
+            max(room - sums["peaks"], 0), sums["unused"],
+            max(room - peak, 0), max(sums["requests"] - peak, 0),
+        )  # fmt: skip
+        by_pods = sums["peaks"] + sums["waiting"]
+        reasons |= {WITH_SYSTEM} if by_pods > peak - sums["surplus"] else set()
+        ours["peak"][key] = max(by_pods + int(factor * models[0]), peak)
+    return None if ours == expected else _difference(reasons, ours)
+
+
+def _other_models(given: Case) -> Case | None:
+    """The system's model moved into Prod's: upstream uses their sum alone."""
+    plain = _other_pod_models(given)
+    if plain is None:
+        return None
+    models = plain["predictions"]
+    system, prod = models["__node-sys__"], models["__node-koord-prod__"]
+    nothing = {q: dict.fromkeys(system[q], 0) for q in system}
+    both = {q: {key: system[q][key] + prod[q][key] for key in system[q]} for q in system}
+    moved = {"__node-sys__": nothing, "__node-koord-prod__": both}
+    return plain | {"predictions": models | moved}
+
+
+@group(_PEAKS, differs=_by_both, without=_other_models, truncated=True)
 def prod_reclaimable(case: Case) -> object:
     peaks, _ = _peaks_of(case)
     return _published(peaks.reclaimable.amount, peaks.reclaimable.peak)
@@ -281,95 +355,7 @@ def _allocatable(given: Case, key: str) -> int:
 _RESOURCES = (("cpu_milli", "p95"), ("memory_bytes", "p98"))
 
 
-def _by_the_pods(given: Case, expected: Case) -> Difference | None:
-    if expected.get("error"):
-        return None
-    ours: Case = {"reclaimable": {}, "peak": {}, "pods_with_error": expected["pods_with_error"]}
-    reasons: set[Reason] = set()
-    for key, quantile in _RESOURCES:
-        sums, why = _by_hand(given, key, quantile)
-        reasons |= why & {DELETING, FINISHED}
-        room = max(_allocatable(given, key) - sums["peaks"], 0)
-        ours["reclaimable"][key] = min(room, sums["unused"])
-        ours["peak"][key] = sums["peaks"] + sums["waiting"]
-    return None if ours == expected else _difference(reasons, ours)
-
-
-def _by_both(given: Case, expected: Case) -> Difference | None:
-    if expected.get("error"):
-        return None
-    ours: Case = {"reclaimable": {}, "peak": {}}
-    reasons: set[Reason] = set()
-    factor = (100 + given["safety_margin_percent"]) / 100
-    for key, quantile in _RESOURCES:
-        sums, why = _by_hand(given, key, quantile)
-        reasons |= why
-        models = [
-            given["predictions"][f"__node-{name}__"][quantile][key]
-            for name in ("sys", "koord-prod", "")
-        ]
-        room = _allocatable(given, key)
-        peak = int(factor * sum(models)) + sums["surplus"]
-        ours["reclaimable"][key] = min(
-            max(room - sums["peaks"], 0), sums["unused"],
-            max(room - peak, 0), max(sums["requests"] - peak, 0),
-        )  # fmt: skip
-        by_pods = sums["peaks"] + sums["waiting"]
-        reasons |= {WITH_SYSTEM} if by_pods > peak - sums["surplus"] else set()
-        ours["peak"][key] = max(by_pods + int(factor * models[0]), peak)
-    return None if ours == expected else _difference(reasons, ours)
-
-
-# -- inputs without the differences
-
-
-def _other_pod_models(given: Case) -> Case | None:
-    """Other models of pods that upstream ignores: a pod that is being deleted uses nothing, a cold
-    pod its request."""
-    predictions = dict(given["predictions"])
-    reasons = _by_hand(given, *_RESOURCES[0])[1] | _by_hand(given, *_RESOURCES[1])[1]
-    if reasons & {FINISHED, REFUSED}:
-        return None
-    for pod in given["pods"]:
-        cold = pod["age_seconds"] <= given["cold_start_seconds"]
-        if cold or pod.get("deleting"):
-            cpu, memory = _pair(pod["requests"] or {}) if cold else (0, 0)
-            usage = {"cpu_milli": cpu, "memory_bytes": memory}
-            predictions[pod["uid"]] = {"p95": usage, "p98": usage}
-    return given | {"predictions": predictions}
-
-
-def _other_models(given: Case) -> Case | None:
-    """The system's model moved into Prod's: upstream uses their sum alone."""
-    plain = _other_pod_models(given)
-    if plain is None:
-        return None
-    models = plain["predictions"]
-    system, prod = models["__node-sys__"], models["__node-koord-prod__"]
-    nothing = {q: dict.fromkeys(system[q], 0) for q in system}
-    both = {q: {key: system[q][key] + prod[q][key] for key in system[q]} for q in system}
-    moved = {"__node-sys__": nothing, "__node-koord-prod__": both}
-    return plain | {"predictions": models | moved}
-
-
 def _difference(reasons: set[Reason], answer: Case) -> Difference:
     assert reasons, "it differs without a reason"
     why, effect = ("; ".join(texts) for texts in zip(*sorted(reasons), strict=True))
     return Difference(why, effect, answer)
-
-
-_PEAKS = "Bank.apply, Bank.peaks"
-GROUPS: dict[str, Group | str] = {
-    "prediction_training": Group(prediction_training, through=_PEAKS, differs=_skipped_query),
-    "model_prediction": Group(
-        model_prediction, through=_PEAKS, differs=_idle_is_zero, truncated=True
-    ),
-    "pod_peak_predictor": Group(
-        pod_peak_predictor, through=_PEAKS, differs=_by_the_pods, without=_other_pod_models,
-        truncated=True,
-    ),
-    "priority_peak_predictor": Group(priority_peak_predictor, through=_PEAKS, truncated=True),
-    "prod_reclaimable": Group(
-        prod_reclaimable, through=_PEAKS, differs=_by_both, without=_other_models, truncated=True
-    ),
-}  # fmt: skip

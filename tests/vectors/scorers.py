@@ -29,12 +29,15 @@ from pipeline.processors.scorers.rounding import half_away
 from pipeline.topics.node_state import UsageDeviation
 from pipeline.topics.resource_amounts import Usage
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, Group
+from tests.vectors.runner import Difference, group
 from tests.vectors.world import World, container, placement, pod
 
 NODE = "n"
 NOW = 1_700_000_000.0
 _TYPES = {"cpu": "CPU", "memory": "Memory"}
+
+
+_SCORES = "Decisions.prioritize"
 
 
 def column(value: float | None) -> FloatArray:
@@ -100,6 +103,7 @@ def _report(world: World, capacity: Mapping[str, float], metrics: Any, at: float
     world.report(NODE, latest, at=at, deviation=spread)
 
 
+@group("Scorer.read")
 def trimaran_args_defaults(case: Case) -> object:
     return msgspec.to_builtins(SCORERS.get(case["plugin"]).read(plain(case["args"])))
 
@@ -127,20 +131,6 @@ def _packing_container(tree: Case) -> Case:
     return container({"cpu": tree.get("request_cpu_m")}, {"cpu": tree.get("limit_cpu_m")})
 
 
-def target_load_packing_group(case: Case) -> object:
-    ends = float(case["window_end_s"])
-    world = World(placement(_PACKING, _packing_args(case)), ends)
-    capacity = {"cpu": case["node_capacity_cpu_m"]}
-    world.node(NODE, capacity)
-    _report(world, capacity, case["metrics"], ends)
-    for index, recent in enumerate(case["recent_pods"] or ()):
-        seen = recent["seen_at_s"]
-        world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
-    manifest = _packing_pod(case["pod"])
-    predicted = target_load_packing.prediction(world.candidates(), world.asked(manifest))
-    return {"score": world.scores(manifest, _PACKING)[NODE], "predicted_percent": first(predicted)}
-
-
 def _the_busier_counts(given: Case, expected: Case) -> Difference | None:
     """The product predicts by the average and by the last window, and takes the busier."""
     metrics = [m for m in given["metrics"] or () if m["type"] == "CPU"]
@@ -159,6 +149,22 @@ def _the_busier_counts(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group(_SCORES, name="target_load_packing", differs=_the_busier_counts)
+def target_load_packing_group(case: Case) -> object:
+    ends = float(case["window_end_s"])
+    world = World(placement(_PACKING, _packing_args(case)), ends)
+    capacity = {"cpu": case["node_capacity_cpu_m"]}
+    world.node(NODE, capacity)
+    _report(world, capacity, case["metrics"], ends)
+    for index, recent in enumerate(case["recent_pods"] or ()):
+        seen = recent["seen_at_s"]
+        world.runs(_packing_pod(recent, f"recent-{index}", node=NODE, scheduled_at=seen))
+    manifest = _packing_pod(case["pod"])
+    predicted = target_load_packing.prediction(world.candidates(), world.asked(manifest))
+    return {"score": world.scores(manifest, _PACKING)[NODE], "predicted_percent": first(predicted)}
+
+
+@group("Decisions.asked")
 def target_load_packing_container(case: Case) -> object:
     args = {
         "defaultRequests": {"cpu": f"{case['default_cpu_m']}m"},
@@ -171,6 +177,7 @@ def target_load_packing_container(case: Case) -> object:
     return {"predicted_cpu_m": asked.counted["packing"]}
 
 
+@group("Table, CandidateNodes.unmeasured")
 def trimaran_recent_pod_window(case: Case) -> object:
     """Whether a pod is added to the average of the node's window."""
     ends = float(case["window_end_s"])
@@ -181,6 +188,7 @@ def trimaran_recent_pod_window(case: Case) -> object:
     return {"counted": bool(world.candidates().unmeasured()[0])}
 
 
+@group("Table, CandidateNodes.unmeasured")
 def trimaran_recent_pod_cleanup(case: Case) -> object:
     """Pods that are still added to averages, each on a node whose window ends now."""
     now = float(case["now_s"])
@@ -211,16 +219,6 @@ _BALANCING = "LoadVariationRiskBalancing"
 _NODE = {"cpu": 1000, "memory": 1 << 30}
 
 
-def trimaran_metric_selection(case: Case) -> object:
-    """Average and deviation of a node with 1000 millicores and 1 GiB, back in percent."""
-    world = _measured(_NODE, case["metrics"], _BALANCING, {})
-    resource = {kind: name for name, kind in _TYPES.items()}[case["type"]]
-    load = load_statistics.load(world.candidates(), resource, np.array([100.0]))
-    if first(load.average) is None:
-        return {"avg": 0.0, "std": 0.0, "valid": False}
-    return {"avg": first(load.average), "std": first(load.deviation), "valid": True}
-
-
 def _deviation_alone(given: Case, expected: Case) -> Difference | None:
     operators = {m["operator"] for m in given["metrics"] or () if m["type"] == given["type"]}
     if operators != {"STD"}:
@@ -232,6 +230,18 @@ def _deviation_alone(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group("load_statistics.load", differs=_deviation_alone)
+def trimaran_metric_selection(case: Case) -> object:
+    """Average and deviation of a node with 1000 millicores and 1 GiB, back in percent."""
+    world = _measured(_NODE, case["metrics"], _BALANCING, {})
+    resource = {kind: name for name, kind in _TYPES.items()}[case["type"]]
+    load = load_statistics.load(world.candidates(), resource, np.array([100.0]))
+    if first(load.average) is None:
+        return {"avg": 0.0, "std": 0.0, "valid": False}
+    return {"avg": first(load.average), "std": first(load.deviation), "valid": True}
+
+
+@group("load_statistics.load")
 def trimaran_resource_stats(case: Case) -> object:
     resource = case["resource"]
     scale = load_statistics.unit(resource)
@@ -250,12 +260,14 @@ def trimaran_resource_stats(case: Case) -> object:
     }  # fmt: skip
 
 
+@group("load_statistics.shares")
 def trimaran_mu_sigma(case: Case) -> object:
     used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
     shares = load_statistics.shares(column(case["capacity"]), used, case["request"])
     return {"mu": of_node(shares.mean), "sigma": of_node(shares.deviation)}
 
 
+@group("object_records.pod_record")
 def trimaran_effective_resources(case: Case) -> object:
     record = pod_record(_manifest(case["pod"]))
     return {
@@ -267,6 +279,7 @@ def trimaran_effective_resources(case: Case) -> object:
 # -- LoadVariationRiskBalancing, LowRiskOverCommitment
 
 
+@group("load_variation_risk_balancing.risk_score", name="load_variation_risk_balancing")
 def load_variation_risk_balancing_group(case: Case) -> object:
     used = load_statistics.Load(column(case["used_avg"]), column(case["used_std"]))
     exact = load_variation_risk_balancing.risk_score(
@@ -276,6 +289,7 @@ def load_variation_risk_balancing_group(case: Case) -> object:
     return {"score": of_node(half_away(exact)), "exact": of_node(exact)}
 
 
+@group(_SCORES)
 def load_variation_risk_balancing_node(case: Case) -> object:
     args = {"safeVarianceMargin": case["margin"], "safeVarianceSensitivity": case["sensitivity"]}
     world = _measured(plain(case["allocatable"]), case["metrics"], _BALANCING, args)
@@ -290,6 +304,7 @@ def _with_pods(world: World, pods: Sequence[Case]) -> None:
         world.runs(_manifest(entry, f"pod-{index}", node=NODE, scheduled_at=NOW - 9000))
 
 
+@group("low_risk_over_commitment.sums_of")
 def trimaran_node_requests_limits(case: Case) -> object:
     world = World(placement(_LOW_RISK, {}), NOW)
     world.node(NODE, plain(case["allocatable"]))
@@ -304,6 +319,7 @@ def trimaran_node_requests_limits(case: Case) -> object:
     return answer
 
 
+@group("low_risk_over_commitment.total_risk")
 def low_risk_overcommitment(case: Case) -> object:
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
     asked = low_risk_over_commitment.RequestSums(*(column(case[name]) for name in names))
@@ -321,6 +337,7 @@ def low_risk_overcommitment(case: Case) -> object:
     }
 
 
+@group(_SCORES)
 def low_risk_overcommitment_score(case: Case) -> object:
     args = {
         "smoothingWindowSize": case["smoothing_window"],
@@ -331,6 +348,7 @@ def low_risk_overcommitment_score(case: Case) -> object:
     return {"score": world.scores(_manifest(case["pod"]), _LOW_RISK)[NODE]}
 
 
+@group("beta.fit, beta.below")
 def beta_distribution(case: Case) -> object:
     mean, deviation = column(case["mu"]), column(case["sigma"])
     fit = beta.fit(mean, deviation)
@@ -342,16 +360,6 @@ def beta_distribution(case: Case) -> object:
 
 
 # -- Peaks
-
-
-def peaks_group(case: Case) -> object:
-    model = case["power_model"]
-    args = {} if model is None else {"nodePowerModel": {NODE: plain(model)}}
-    capacity = {"cpu": case["node_capacity_cpu_m"]}
-    world = _measured(capacity, case["metrics"], "Peaks", args)
-    asked = world.asked(_with_requests({"cpu": case["pod_request_cpu_m"]}))
-    rise = peaks.rise_of(world.candidates(), asked, world.rules.placement.args["Peaks"])
-    return {"power_jump": first(rise), "raw_score": first(peaks.costs(rise))}
 
 
 def _by_the_average(given: Case, expected: Case) -> Difference | None:
@@ -372,6 +380,18 @@ def _by_the_average(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group("peaks.rise_of", name="peaks", differs=_by_the_average)
+def peaks_group(case: Case) -> object:
+    model = case["power_model"]
+    args = {} if model is None else {"nodePowerModel": {NODE: plain(model)}}
+    capacity = {"cpu": case["node_capacity_cpu_m"]}
+    world = _measured(capacity, case["metrics"], "Peaks", args)
+    asked = world.asked(_with_requests({"cpu": case["pod_request_cpu_m"]}))
+    rise = peaks.rise_of(world.candidates(), asked, world.rules.placement.args["Peaks"])
+    return {"power_jump": first(rise), "raw_score": first(peaks.costs(rise))}
+
+
+@group(_SCORES)
 def peaks_normalize(case: Case) -> object:
     """Nodes whose power rises by the costs with a pod, from no usage to all of it."""
     costs = plain(case["costs"])
@@ -409,14 +429,6 @@ def _limits_world(case: Case) -> tuple[World, Case]:
     return world, pod("asking", containers, initContainers=init, overhead=overhead)
 
 
-def limit_aware_score(case: Case) -> object:
-    world, manifest = _limits_world(case)
-    args = world.rules.placement.args[_LIMITS]
-    return {
-        "raw_score": first(resource_limits.room_of(world.candidates(), world.asked(manifest), args))
-    }
-
-
 def _unlimited_takes_all(given: Case, expected: Case) -> Difference | None:
     """Upstream lets only a pod without any limit count the whole allocatable, and only with
     `best_effort_default`; the product decides for each resource."""
@@ -436,6 +448,16 @@ def _unlimited_takes_all(given: Case, expected: Case) -> Difference | None:
     )
 
 
+@group("resource_limits.room_of", differs=_unlimited_takes_all)
+def limit_aware_score(case: Case) -> object:
+    world, manifest = _limits_world(case)
+    args = world.rules.placement.args[_LIMITS]
+    return {
+        "raw_score": first(resource_limits.room_of(world.candidates(), world.asked(manifest), args))
+    }
+
+
+@group(_SCORES)
 def limit_aware_normalize(case: Case) -> object:
     """Nodes whose limits leave so much room."""
     raw = plain(case["raw"])
@@ -454,6 +476,7 @@ def limit_aware_normalize(case: Case) -> object:
 _FIT_PLUS = "NodeResourcesFitPlus"
 
 
+@group(_SCORES)
 def noderesourcesfitplus(case: Case) -> object:
     resources = plain(case["resources"])
     world = World(placement(_FIT_PLUS, {"resources": resources}), NOW)
@@ -466,25 +489,6 @@ def noderesourcesfitplus(case: Case) -> object:
 def _exactly(amounts: Mapping[str, int], resources: Mapping[str, Any]) -> Mapping[str, int]:
     """Amounts with an explicit 0 where a container without a request would count a default."""
     return {**dict.fromkeys(resources, 0), **amounts}
-
-
-def noderesourcesfitplus_pod_request(case: Case) -> object:
-    resource = case["resource"]
-
-    def requesting(amount: int | None, **more: Any) -> Case:
-        return container({resource: amount}, {}) | more
-
-    containers = [requesting(amount) for amount in case["containers"] or ()]
-    init = [
-        requesting(
-            entry["request"], **({"restartPolicy": "Always"} if entry.get("sidecar") else {})
-        )
-        for entry in case["init_containers"] or ()
-    ]
-    args = {"resources": {resource: {"type": "LeastAllocated"}}}
-    world = World(placement(_FIT_PLUS, args), NOW)
-    asked = world.asked(pod("asking", containers, initContainers=init))
-    return {"request": asked.counted[f"fitted:{resource}"]}
 
 
 def _beside_sidecars(given: Case, expected: Case) -> Difference | None:
@@ -515,9 +519,30 @@ def _without_sidecars(given: Case) -> Case:
     return given | {"init_containers": init}
 
 
+@group("Decisions.asked", differs=_beside_sidecars, without=_without_sidecars)
+def noderesourcesfitplus_pod_request(case: Case) -> object:
+    resource = case["resource"]
+
+    def requesting(amount: int | None, **more: Any) -> Case:
+        return container({resource: amount}, {}) | more
+
+    containers = [requesting(amount) for amount in case["containers"] or ()]
+    init = [
+        requesting(
+            entry["request"], **({"restartPolicy": "Always"} if entry.get("sidecar") else {})
+        )
+        for entry in case["init_containers"] or ()
+    ]
+    args = {"resources": {resource: {"type": "LeastAllocated"}}}
+    world = World(placement(_FIT_PLUS, args), NOW)
+    asked = world.asked(pod("asking", containers, initContainers=init))
+    return {"request": asked.counted[f"fitted:{resource}"]}
+
+
 _SCARCE = "ScarceResourceAvoidance"
 
 
+@group(_SCORES)
 def scarce_resource_avoidance(case: Case) -> object:
     world = World(placement(_SCARCE, {"resources": case["scarce_resources"]}), NOW)
     world.node(NODE, plain(case["node_allocatable"]))
@@ -527,6 +552,7 @@ def scarce_resource_avoidance(case: Case) -> object:
 _HINT = "SchedulingHint"
 
 
+@group(_SCORES)
 def scheduling_hint_preferred(case: Case) -> object:
     """The nodes that score, best first, of those that the scheduler asks about."""
     world = World(placement(_HINT, {"maxHintNodes": case["max_hint_nodes"]}), NOW)
@@ -544,6 +570,7 @@ def scheduling_hint_preferred(case: Case) -> object:
 _SIZE = "NodeResourcesAllocatable"
 
 
+@group(_SCORES, name="node_resources_allocatable")
 def node_resources_allocatable_group(case: Case) -> object:
     weights, nodes = plain(case["weights"]), plain(case["nodes"])
     resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
@@ -562,6 +589,7 @@ def node_resources_allocatable_group(case: Case) -> object:
 _METADATA = "NodeMetadata"
 
 
+@group(_SCORES, name="node_metadata")
 def node_metadata_group(case: Case) -> object:
     args = {
         "metadataKey": case["key"], "metadataSource": case["source"],
@@ -579,58 +607,3 @@ def node_metadata_group(case: Case) -> object:
         "raw": {name: None if values[name] != values[name] else values[name] for name in nodes},
         "scores": {name: scores[name] for name in nodes},
     }
-
-
-_SCORES = "Decisions.prioritize"
-GROUPS: dict[str, Group | str] = {
-    "trimaran_args_defaults": Group(trimaran_args_defaults, through="Scorer.read"),
-    "target_load_packing": Group(
-        target_load_packing_group, through=_SCORES, differs=_the_busier_counts
-    ),
-    "target_load_packing_container": Group(
-        target_load_packing_container, through="Decisions.asked"
-    ),
-    "trimaran_recent_pod_window": Group(
-        trimaran_recent_pod_window, through="Table, CandidateNodes.unmeasured"
-    ),
-    "trimaran_recent_pod_cleanup": Group(
-        trimaran_recent_pod_cleanup, through="Table, CandidateNodes.unmeasured"
-    ),
-    "trimaran_metric_selection": Group(
-        trimaran_metric_selection, through="load_statistics.load", differs=_deviation_alone
-    ),
-    "trimaran_resource_stats": Group(trimaran_resource_stats, through="load_statistics.load"),
-    "trimaran_mu_sigma": Group(trimaran_mu_sigma, through="load_statistics.shares"),
-    "trimaran_effective_resources": Group(
-        trimaran_effective_resources, through="object_records.pod_record"
-    ),
-    "trimaran_node_requests_limits": Group(
-        trimaran_node_requests_limits, through="low_risk_over_commitment.sums_of"
-    ),
-    "load_variation_risk_balancing": Group(
-        load_variation_risk_balancing_group, through="load_variation_risk_balancing.risk_score"
-    ),
-    "load_variation_risk_balancing_node": Group(
-        load_variation_risk_balancing_node, through=_SCORES
-    ),
-    "low_risk_overcommitment": Group(
-        low_risk_overcommitment, through="low_risk_over_commitment.total_risk"
-    ),
-    "low_risk_overcommitment_score": Group(low_risk_overcommitment_score, through=_SCORES),
-    "beta_distribution": Group(beta_distribution, through="beta.fit, beta.below"),
-    "peaks": Group(peaks_group, through="peaks.rise_of", differs=_by_the_average),
-    "peaks_normalize": Group(peaks_normalize, through=_SCORES),
-    "limit_aware_score": Group(
-        limit_aware_score, through="resource_limits.room_of", differs=_unlimited_takes_all
-    ),
-    "limit_aware_normalize": Group(limit_aware_normalize, through=_SCORES),
-    "noderesourcesfitplus": Group(noderesourcesfitplus, through=_SCORES),
-    "noderesourcesfitplus_pod_request": Group(
-        noderesourcesfitplus_pod_request, through="Decisions.asked", differs=_beside_sidecars,
-        without=_without_sidecars,
-    ),
-    "scarce_resource_avoidance": Group(scarce_resource_avoidance, through=_SCORES),
-    "scheduling_hint_preferred": Group(scheduling_hint_preferred, through=_SCORES),
-    "node_resources_allocatable": Group(node_resources_allocatable_group, through=_SCORES),
-    "node_metadata": Group(node_metadata_group, through=_SCORES),
-}  # fmt: skip

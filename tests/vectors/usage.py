@@ -25,7 +25,7 @@ from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.samples import LIST_COLUMNS
 from tests.processors.joined import END_MS, Row, header, joined, logged
 from tests.vectors.cases import Case
-from tests.vectors.runner import ERROR, Group, NotBuiltError
+from tests.vectors.runner import ERROR, NotBuiltError, group
 from tests.vectors.world import pod
 
 POLICY = "usageWithoutPageCache"
@@ -33,6 +33,10 @@ NOW = 1000.0
 """Time on the exporter's monotonic clock."""
 
 
+_EXPORTER = "exporter's window_aggregation.Window"
+
+
+@group(f"rank_percentiles.percentile_rows, {_EXPORTER}")
 def metric_aggregate(case: Case) -> object:
     """Percentiles as node states have them, one row among others; the rest from the exporter."""
     samples = case["samples"]
@@ -68,6 +72,7 @@ def _exported(cores: Sequence[float], length: int) -> Row:
     return node
 
 
+@group("join, Bank, result_records.encode_node_states")
 def usage_report(case: Case) -> object:
     """Usage of a sample, through the join and a bank, as the node state reports it."""
     if "gpu" in case:
@@ -115,6 +120,7 @@ def _array(usage: Usage) -> FloatArray:
     return np.array([usage.cpu_cores, usage.memory_bytes], float)
 
 
+@group("exporter's system_remainder.system_usage, join, WindowBatch")
 def system_usage(case: Case) -> object:
     """The remainder that the exporter calculates; if it has one, the join must find the same in a
     window without a row of the system."""
@@ -148,6 +154,7 @@ def _latest(data: Case | None) -> Latest | None:
     return Latest(NOW - data["age"], Reading(entity, cpu_ns, 1.0, data["memory"], None, None))
 
 
+@group("policy.collect_interval")
 def collect_interval(case: Case) -> object:
     interval = effective_intervals(case["reportIntervalSeconds"], case["aggregateDurationSeconds"])
     return {
@@ -170,6 +177,7 @@ def class_of(case: Case) -> str:
     return pod_class(labels_of(case), case.get("priority"), case.get("kube_qos")).priority_class
 
 
+@group("object_records.pod_record", name="pod_class")
 def pod_classes(case: Case) -> object:
     """Class and QoS of a pod as the watcher publishes them."""
     labels, priority, kube_qos = labels_of(case), case.get("priority"), case.get("kube_qos")
@@ -183,17 +191,3 @@ def pod_classes(case: Case) -> object:
         "priority_class": class_label(record.pod_class),
         "qos": record.qos,
     }
-
-
-_EXPORTER = "exporter's window_aggregation.Window"
-GROUPS: dict[str, Group | str] = {
-    "metric_aggregate": Group(
-        metric_aggregate, through=f"rank_percentiles.percentile_rows, {_EXPORTER}"
-    ),
-    "usage_report": Group(usage_report, through="join, Bank, result_records.encode_node_states"),
-    "collect_interval": Group(collect_interval, through="policy.collect_interval"),
-    "system_usage": Group(
-        system_usage, through="exporter's system_remainder.system_usage, join, WindowBatch"
-    ),
-    "pod_class": Group(pod_classes, through="object_records.pod_record"),
-}

@@ -1,47 +1,5 @@
 """All errors that Springtide raises deliberately.
 
-    SpringtideError
-    ├── SettingsError (ValueError)        a setting is invalid: key, value, source, allowed values
-    │   └── PredictorError                a predictor is unknown or refuses its options
-    ├── UsageError                        the command line is invalid
-    ├── MissingExtraError (ImportError)   an optional dependency is not installed
-    ├── RecordError (ValueError)          a record is refused; `reason` goes to the dead letters
-    │   ├── UndecodableRecordError        the topic's codec cannot decode the bytes
-    │   ├── UnsupportedVersionError       this release does not support the major version
-    │   ├── InvalidRecordError            a field violates the topic's contract
-    │   ├── KeyMismatchError              payload and key name different nodes
-    │   ├── FutureWindowError             the window ends too far ahead of the broker's clock
-    │   └── OversizedRecordError          the record exceeds the size limit of its topic
-    ├── KafkaError
-    │   ├── BrokerUnavailableError        no broker answers
-    │   ├── TopicDriftError               a topic is missing or differs from the registry
-    │   └── LocalKafkaError               the local broker
-    │       ├── JarFetchError             the jars cannot be downloaded
-    │       ├── JarChecksumError          a jar is not the tested one
-    │       ├── JavaNotFoundError         no Java of a sufficient version
-    │       └── BrokerStartError          the broker did not become ready
-    ├── KubernetesError                   the API server
-    │   ├── ApiUnavailableError           no answer, or an answer that asks to retry
-    │   └── ApiRefusedError               the API server refuses the request
-    │       ├── NotFoundError             the object does not exist
-    │       ├── ConflictError             the object was changed or created concurrently
-    │       ├── GoneError                 the requested version is no longer available
-    │       └── ForbiddenError            the request is not authenticated or not authorized
-    ├── SampleSourceError                 a source of usage does not answer as expected
-    ├── ControlPlaneError                 the local Kubernetes control plane
-    │   └── ControlPlaneBuildError        its programs cannot be built
-    ├── KernelError                       reading cgroups or /proc
-    │   ├── KernelFileError (ValueError)  a file exists but cannot be read or parsed
-    │   └── CgroupGoneError               the cgroup was removed during the read
-    ├── InvalidPolicyError (ValueError)   a part of the users' policy is invalid
-    ├── StateError                        model state
-    │   └── CheckpointError (ValueError)  a checkpoint cannot be read or does not fit
-    │       └── CheckpointLayoutError     models of another layout wrote it
-    ├── BadRequestError (ValueError)      an HTTP request is invalid
-    ├── NotReadyError                     data is stale, missing or still being loaded
-    ├── OverloadedError                   requests exceed the memory limit
-    └── DemoError                         a part of the demo did not start, or ended early
-
 `message` says what happened, with the value and its place; `hint` says what to do. `exit_code` is
 the exit code of the command: 1 failure, 2 invalid usage or settings, 3 condition found, 4 stale or
 missing data.
@@ -127,41 +85,22 @@ class UsageError(SpringtideError):
 
 
 class MissingExtraError(SpringtideError, ImportError):
-    """An optional dependency is not installed; `extra` names the extra that installs it."""
+    """An optional dependency is not installed."""
 
     exit_code = 2
 
     def __init__(self, what: str, extra: str, *, module: str | None = None) -> None:
         missing = f": no module named {module!r}" if module else ""
         super().__init__(f"{what} is not installed{missing}", hint=install_hint(extra))
-        self.extra = extra
 
 
 class RecordError(SpringtideError, ValueError):
     """A record is refused; processing continues with the next one.
 
-    `reason` is the slug in the dead-letter header and in the metric's label. The consumer sets
-    `topic`, `partition` and `offset` by `at()`, because a codec does not know them.
+    `reason` is the slug in the dead-letter header and in the metric's label.
     """
 
     reason: ClassVar[str] = "refused"
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.topic: str | None = None
-        self.partition: int | None = None
-        self.offset: int | None = None
-
-    def at(self, topic: str, partition: int, offset: int) -> Self:
-        """Add the position of the record to this error, and return it."""
-        self.topic, self.partition, self.offset = topic, partition, offset
-        return self
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.topic is None:
-            return text
-        return f"{self.topic}[{self.partition}]@{self.offset}: {text}"
 
 
 class UndecodableRecordError(RecordError):

@@ -145,7 +145,7 @@ class JoinCursor:
             try:
                 window = self._join_sample(record)
             except RecordError as error:
-                refused.append((record, error.at(self._samples, record.partition, record.offset)))
+                refused.append((record, error))
             else:
                 if window is not None:
                     windows.append(window)

@@ -215,7 +215,7 @@ class ModelCursor(PartitionModels):
                         f"window of {window.header.node!r} has the key {record.key!r:.100}"
                     )
             except RecordError as error:
-                refused.append((record, error.at(self._windows, record.partition, record.offset)))
+                refused.append((record, error))
             else:
                 windows.append(PartitionWindow(self, record.offset, window))
         return windows, refused

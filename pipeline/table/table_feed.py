@@ -317,7 +317,7 @@ class Feed:
         try:
             newer = self._use(table, self._topics[record.topic], record.key, record.value)
         except RecordError as error:
-            await self._refuse(record, error.at(record.topic, record.partition, record.offset))
+            await self._refuse(record, error)
             return
         self.state.applied += newer
         self.state.older += not newer
@@ -325,7 +325,8 @@ class Feed:
 
     async def _refuse(self, record: ConsumerRecord, error: RecordError) -> None:
         self.state.bad[error.reason] += 1
-        _log.warning("record refused", reason=error.reason, error=str(error))
+        _log.warning("record refused", topic=record.topic, partition=record.partition,
+                     offset=record.offset, reason=error.reason, error=error.message)  # fmt: skip
         if self._on_bad:
             await self._on_bad(
                 dead_letter(

@@ -8,7 +8,6 @@ cores. Modules declare their metrics at import, in the process-wide `REGISTRY`:
 
 import platform
 from collections.abc import Sequence
-from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -73,21 +72,7 @@ def page() -> bytes:
     return generate_latest(REGISTRY)
 
 
-class MetricsServer:
-    """A running metrics page on `port`."""
-
-    def __init__(self, server: WSGIServer, thread: Thread) -> None:
-        self.port: int = server.server_port
-        self._server = server
-        self._thread = thread
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | None:
+def serve_metrics(role: str, host: str, port: int | None) -> WSGIServer | None:
     """Serve the metrics page in a thread; `port` 0 is any free port, None is no page.
 
     Raises `SettingsError` if it cannot listen on the address.
@@ -96,9 +81,8 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
     if port is None:
         return None
     try:
-        server, thread = start_http_server(port, host, registry=REGISTRY)
+        server, _ = start_http_server(port, host, registry=REGISTRY)
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
-    page = MetricsServer(server, thread)
-    log.info("metrics page", host=host, port=page.port)
-    return page
+    log.info("metrics page", host=host, port=server.server_port)
+    return server

@@ -221,7 +221,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         window_seconds=exporter.window_seconds,
         kafka=settings.kafka.bootstrap_servers,
         socket=str(exporter.socket_path) if live else None,
-        metrics_port=page.port if page else None,
+        metrics_port=page.server_port if page else None,
     )
     publishing = asyncio.create_task(publisher.run())
     collecting = asyncio.create_task(_collect_forever(maker, clock, buffer, live))
@@ -247,7 +247,8 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
                 await live.stop()
             sampler.close()
             if page is not None:
-                page.close()
+                page.shutdown()
+                page.server_close()
 
 
 async def start_live_server(exporter: ExporterSettings, node: str) -> LiveServer | None:

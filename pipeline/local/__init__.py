@@ -1,1 +1,1 @@
-"""Run Kafka, a Kubernetes control plane, Prometheus and the demo on this machine."""
+"""Run Kafka, a Kubernetes control plane and the demo on this machine."""

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
-from pipeline.local.local_prometheus import LocalPrometheus, local_prometheus
 from pipeline.settings import ProviderSettings, Settings
 from tests.broker import own_topics
 from tests.processes import eventually
+from tests.provider.local_prometheus import LocalPrometheus, local_prometheus
 from tests.provider.machines import Container, machines
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"

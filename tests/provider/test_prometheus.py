@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from pipeline.clock import SystemClock
 from pipeline.errors import SampleSourceError
-from pipeline.local.local_prometheus import LocalPrometheus
 from pipeline.processors.imported_usage.fetched_usage import (
     FetchedUsage,
     PodName,
@@ -18,6 +17,7 @@ from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.provider.prometheus_source import open_prometheus
 from tests.provider import machines
 from tests.provider.conftest import HASH, UID, WINDOW_SECONDS
+from tests.provider.local_prometheus import LocalPrometheus
 from tests.provider.machines import MIB
 
 # Prometheus may have to be built first.

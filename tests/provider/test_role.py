@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.local.local_prometheus import LocalPrometheus
 from pipeline.local.port_probe import free_port
 from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.imported_usage.fetched_usage import TimeWindow
@@ -37,6 +36,7 @@ from tests.cluster.roles import worker
 from tests.processes import springtide, until
 from tests.provider import machines
 from tests.provider.conftest import HASH, OTHER_UID, UID, WINDOW_SECONDS
+from tests.provider.local_prometheus import LocalPrometheus
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -88,7 +88,11 @@ def ensure_prometheus(
     if not program.exists():
         go = find_go()
         with _locked_build_folder(folder, report, "Prometheus") as scratch:
-            _build_prometheus(go, sources, folder, scratch, report)
+            what = "building Prometheus {version} with Go {go}; takes three minutes on two cores"
+            module = "github.com/prometheus/prometheus"
+            # Without service discovery, and so without the clients of two dozen clouds.
+            flags = ("-tags", "remove_all_sd")
+            _build_program(go, module, what, sources, scratch, report, *flags)
     return program
 
 
@@ -109,8 +113,9 @@ def _cache_folder(sources: Path, files: Sequence[str] = _FILES, name: str = "con
 def _build(sources: Path, folder: Path, report: Report) -> None:
     go = find_go()
     with _locked_build_folder(folder, report, "the control plane") as scratch:
-        _build_kubernetes(go, sources, folder, scratch, report)
-        _build_kwok(go, sources, folder, scratch, report)
+        _build_kubernetes(go, sources, scratch, report)
+        what = "building KWOK {version}, which simulates kubelets; takes another minute"
+        _build_program(go, "sigs.k8s.io/kwok", what, sources / "kwok", scratch, report)
 
 
 @contextmanager
@@ -133,21 +138,8 @@ def _locked_build_folder(folder: Path, report: Report, what: str) -> Iterator[Pa
         ) from error
 
 
-def _build_prometheus(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
-    # The previous holder of the lock may have built it.
-    if (folder / "prometheus").exists():
-        return
-    version = _required_version(sources / "go.mod", "github.com/prometheus/prometheus")
-    report(f"building Prometheus {version} with Go {go.version}; takes three minutes on two cores")
-    package = "github.com/prometheus/prometheus/cmd/prometheus"
-    binary = scratch / "prometheus"
-    # Without service discovery, and so without the clients of two dozen clouds.
-    flags = ["-tags", "remove_all_sd", "-ldflags", _STRIP_FLAGS]
-    _run(go, [*flags, "-o", str(binary), package], sources, report)
-    binary.replace(folder / "prometheus")
-
-
-def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
+def _build_kubernetes(go: Go, sources: Path, scratch: Path, report: Report) -> None:
+    folder = scratch.parent
     # The previous holder of the lock may have built it.
     if all((folder / name).exists() for name in _KUBERNETES):
         return
@@ -167,15 +159,20 @@ def _build_kubernetes(go: Go, sources: Path, folder: Path, scratch: Path, report
         link.replace(folder / name)
 
 
-def _build_kwok(go: Go, sources: Path, folder: Path, scratch: Path, report: Report) -> None:
-    if (folder / "kwok").exists():
+def _build_program(
+    go: Go, module: str, what: str, sources: Path, scratch: Path, report: Report, *flags: str
+) -> None:
+    """Build the program of `module` that has its name."""
+    name = module.rpartition("/")[2]
+    folder = scratch.parent
+    if (folder / name).exists():
         return
-    version = _required_version(sources / "kwok" / "go.mod", "sigs.k8s.io/kwok")
-    report(f"building KWOK {version}, which simulates kubelets; takes another minute")
-    package = "sigs.k8s.io/kwok/cmd/kwok"
-    binary = scratch / "kwok"
-    _run(go, ["-ldflags", _STRIP_FLAGS, "-o", str(binary), package], sources / "kwok", report)
-    binary.replace(folder / "kwok")
+    version = _required_version(sources / "go.mod", module)
+    report(what.format(version=version, go=go.version))
+    binary = scratch / name
+    package = f"{module}/cmd/{name}"
+    _run(go, [*flags, "-ldflags", _STRIP_FLAGS, "-o", str(binary), package], sources, report)
+    binary.replace(folder / name)
 
 
 def _required_version(file: Path, module: str) -> str:

@@ -40,7 +40,7 @@ _POLL_SECONDS: Final = 0.05
 
 
 class Component:
-    """A component of the control plane: a process which can be stopped, killed and restarted."""
+    """A component of the control plane: a process which can be killed and restarted."""
 
     def __init__(self, name: str, folder: Path, remove: Path | None = None) -> None:
         self.name = name
@@ -53,11 +53,6 @@ class Component:
         """Start it if it is not running."""
         if not self._child.is_running():
             self._child.start(self.argv, cwd=self._folder)
-
-    def stop(self) -> None:
-        """Send SIGTERM and wait; send SIGKILL after 20 s."""
-        if self._child.is_running():
-            self._child.signal(signal.SIGTERM, process_guard.GRACE_SECONDS)
 
     def kill(self) -> None:
         """Send SIGKILL, to simulate a crash."""

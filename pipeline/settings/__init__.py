@@ -19,19 +19,17 @@ from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSet
 from pipeline.settings.load import flag_name, load_settings, variable_name
 from pipeline.settings.model_settings import (
     BucketSettings,
-    ClassSettings,
     HalfLifeSettings,
     HistogramSettings,
     ModelSettings,
 )
 from pipeline.settings.provider_settings import ProviderSettings
-from pipeline.settings.schema import LogSettings, Settings
+from pipeline.settings.schema import Settings
 from pipeline.settings.worker_settings import WorkerSettings, state_directory
 
 __all__ = [
     "ActuatorSettings",
     "BucketSettings",
-    "ClassSettings",
     "EvictorSettings",
     "ExporterSettings",
     "ExtenderSettings",
@@ -41,7 +39,6 @@ __all__ = [
     "HostApplicationCgroup",
     "KafkaSettings",
     "KubernetesSettings",
-    "LogSettings",
     "ModelSettings",
     "ProviderSettings",
     "Secret",

@@ -65,13 +65,6 @@ def test_no_broker_is_reported_without_one(cli: Cli) -> None:
     assert (code, out) == (0, "no local Kafka broker is running\n")
 
 
-@pytest.mark.parametrize("name", ["start", "stop", "status", "fetch"])
-def test_help(cli: Cli, name: str) -> None:
-    code, out, _ = cli(name, "--help")
-    assert code == 0
-    assert len(out.splitlines()) > 6
-
-
 @pytest.mark.broker
 def test_detached_broker_is_listed_used_and_stopped(cli: Cli, home: Path) -> None:
     port = str(free_port())

@@ -15,53 +15,19 @@ import pytest
 from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.process_guard import die_with_parent
+from tests.cluster.objects import apply, deployment, items, node
 from tests.processes import eventually
 
 # The first may have to wait until the programs are built.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BATCH = "kubernetes.io/batch-cpu"
-
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     with local_control_plane() as plane:
-        plane.kubectl("apply", "-f", "-", stdin=manifests(node(f"n{i}") for i in range(3)))
+        apply(plane, *(node(f"n{i}") for i in range(3)))
         assert eventually(lambda: all(map(is_ready, items(plane, "nodes"))))
         yield plane
-
-
-def node(name: str) -> dict[str, Any]:
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-    return {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
-        "status": {"capacity": amounts, "allocatable": amounts},
-    }  # fmt: skip
-
-
-def pod_of(resources: dict[str, str]) -> dict[str, Any]:
-    asked = {"requests": resources, "limits": resources}
-    return {"containers": [{"name": "main", "image": "none", "resources": asked}]}
-
-
-def workload(kind: str, name: str, spec: dict[str, Any], group: str = "apps/v1") -> dict[str, Any]:
-    return {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def deployment(name: str, replicas: int, resources: dict[str, str]) -> dict[str, Any]:
-    labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": pod_of(resources)}
-    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-    return workload("Deployment", name, spec)
-
-
-def manifests(objects: Any) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-
-
-def items(plane: ControlPlane, *what: str) -> list[dict[str, Any]]:
-    answer: list[dict[str, Any]] = json.loads(plane.kubectl("get", *what, "-o", "json"))["items"]
-    return answer
 
 
 def is_ready(manifest: dict[str, Any]) -> bool:
@@ -81,7 +47,7 @@ def test_plane_runs_the_pinned_kubernetes(plane: ControlPlane) -> None:
 
 
 def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("web", 4, {"cpu": "1"})]))
+    apply(plane, deployment("web", 4, cpu="1"))
     assert eventually(lambda: phases(plane, "web") == ["Running"] * 4)
     first = items(plane, "pods", "-l", "app=web")[0]["metadata"]["name"]
     eviction = {
@@ -97,25 +63,6 @@ def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:
         return first not in names and phases(plane, "web") == ["Running"] * 4
 
     assert eventually(came_back)
-
-
-def test_job_succeeds(plane: ControlPlane) -> None:
-    template = {"spec": {**pod_of({"cpu": "100m"}), "restartPolicy": "Never"}}
-    job = workload("Job", "once", {"template": template}, "batch/v1")
-    plane.kubectl("apply", "-f", "-", stdin=manifests([job]))
-    assert eventually(lambda: items(plane, "jobs")[0]["status"].get("succeeded") == 1)
-
-
-def test_scheduler_respects_an_extended_resource(plane: ControlPlane) -> None:
-    patch = json.dumps({"status": {"capacity": {BATCH: "2000"}, "allocatable": {BATCH: "2000"}}})
-    plane.kubectl("patch", "node", "n0", "--subresource=status", "--type=merge", "-p", patch)
-    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("batch", 3, {BATCH: "1000"})]))
-    assert eventually(lambda: phases(plane, "batch") == ["Pending", "Running", "Running"])
-    bound = {pod["spec"].get("nodeName") for pod in items(plane, "pods", "-l", "app=batch")}
-    assert bound == {"n0", None}
-    # KWOK leaves what others have written.
-    (answer,) = (n for n in items(plane, "nodes") if n["metadata"]["name"] == "n0")
-    assert answer["status"]["allocatable"][BATCH] == "2k"
 
 
 def test_rbac_limits_users(plane: ControlPlane) -> None:
@@ -169,18 +116,18 @@ def test_restarted_api_server_has_its_objects(plane: ControlPlane) -> None:
     plane.api.start()
     plane.wait_ready(time.monotonic() + 60)
     assert {n["metadata"]["uid"] for n in items(plane, "nodes")} == before
-    plane.kubectl("apply", "-f", "-", stdin=manifests([deployment("later", 2, {"cpu": "1"})]))
+    apply(plane, deployment("later", 2, cpu="1"))
     assert eventually(lambda: phases(plane, "later") == ["Running"] * 2, 60)
 
 
 def test_scheduler_configuration_is_applied() -> None:
     profiles = [{"schedulerName": "other"}]
     with local_control_plane(scheduler={"profiles": profiles}) as plane:
-        plane.kubectl("apply", "-f", "-", stdin=manifests([node("n")]))
+        apply(plane, node("n"))
         for name in ("default-scheduler", "other"):
-            manifest = deployment(name, 1, {"cpu": "1"})
+            manifest = deployment(name, 1, cpu="1")
             manifest["spec"]["template"]["spec"]["schedulerName"] = name
-            plane.kubectl("apply", "-f", "-", stdin=manifests([manifest]))
+            apply(plane, manifest)
         assert eventually(lambda: phases(plane, "other") == ["Running"])
         assert phases(plane, "default-scheduler") == ["Pending"]
         folder = plane.folder

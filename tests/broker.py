@@ -6,10 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import open_follower, topic_partitions
+from pipeline.kafka.partition import partition_of
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import Topic
@@ -61,6 +63,15 @@ async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
     async with open_follower(client_options(kafka), partitions) as follower:
         await follower.begin()
         return [record async for records in follower.read_to_end() for record in records]
+
+
+async def send(kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None]) -> None:
+    """Produce values of nodes to the partitions of their nodes, with the node as key."""
+    name = topic.full_name(kafka.topic_prefix)
+    async with AIOKafkaProducer(**client_options(kafka)) as producer:
+        for node, value in records:
+            place = partition_of(node, kafka.partitions)
+            await producer.send_and_wait(name, value, node.encode(), partition=place)
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:

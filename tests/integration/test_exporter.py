@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
-from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
@@ -25,10 +23,10 @@ from pipeline.processors.policy.policy_in_force import Policies, load_policies, 
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODES
+from pipeline.topics.registry import NODES, SAMPLES
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, SampleHeader
-from tests.broker import flags_of, own_topics
+from tests.broker import flags_of, messages, own_topics, send
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 from tests.processes import environment, eventually, springtide, until
 
@@ -89,26 +87,15 @@ class Exporter:
         return self.process.wait(40)
 
     async def sent(self) -> list[Sample]:
-        """Return all records of the node's partition by offset."""
-        # Not seek_to_beginning(): a reset to the end in progress would undo it.
-        options = client_options(self.kafka) | {"auto_offset_reset": "earliest"}
-        async with AIOKafkaConsumer(**options, enable_auto_commit=False) as consumer:
-            topic = f"{self.kafka.topic_prefix}.samples"
-            own = TopicPartition(topic, partition_of(NODE, self.kafka.partitions))
-            partitions = [TopicPartition(topic, p) for p in range(self.kafka.partitions)]
-            consumer.assign(partitions)
-            ends = await consumer.end_offsets(partitions)
-            assert all(end == 0 for partition, end in ends.items() if partition != own)
-            found: list[Sample] = []
-            while len(found) < ends[own]:
-                records = (await consumer.getmany(own, timeout_ms=10_000)).get(own, [])
-                assert records, f"{len(found)} records below the end {ends[own]}"
-                assert all(record.key == NODE.encode() for record in records)
-                for record in records:
-                    sample = read_samples(record.value)
-                    rows = [{name: row.get(name) for name in COLUMNS} for row in sample.rows]
-                    found.append(Sample(sample.header, rows))
-            return found
+        """Return all samples by offset."""
+        found: list[Sample] = []
+        place = partition_of(NODE, self.kafka.partitions)
+        for record in await messages(self.kafka, SAMPLES):
+            assert (record.key, record.partition) == (NODE.encode(), place)
+            sample = read_samples(record.value)
+            rows = [{name: row.get(name) for name in COLUMNS} for row in sample.rows]
+            found.append(Sample(sample.header, rows))
+        return found
 
     async def complete(self, seconds: float, at_least: int) -> list[Sample]:
         """Wait for `count` windows, and return all."""
@@ -191,7 +178,7 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
 
     async def publish(name: str, labels: dict[str, str], policies: Policies) -> None:
         record, _ = with_policy(NodeRecord(node=name, labels=labels), policies)
-        await send(kafka, name, encode_json(record))
+        await send(kafka, NODES, (name, encode_json(record)))
 
     async def lengths() -> list[int]:
         headers = [sample.header for sample in await exporter.sent()]
@@ -214,7 +201,7 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         assert exporter.page()["springtide_exporter_window_seconds"] == 4.0
         await publish(NODE, own, Policies())
         await comes(1000)
-        await send(kafka, NODE, b"not a record")
+        await send(kafka, NODES, (NODE, b"not a record"))
         await until(lambda: exporter.events("cannot decode the record of this node"))
         assert exporter.stop() == 0
     assert (await lengths())[:4] == [1000] * 4
@@ -227,13 +214,6 @@ SLOW_POOL = """{
      "metricReportIntervalSeconds": 4}
   ]
 }"""
-
-
-async def send(kafka: KafkaSettings, node: str, value: bytes) -> None:
-    """Produce a record to the topic `nodes`."""
-    topic, place = NODES.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
-    async with AIOKafkaProducer(**client_options(kafka)) as producer:
-        await producer.send_and_wait(topic, value, key=node.encode(), partition=place)
 
 
 async def test_a_restart_within_a_window_publishes_no_end_twice(

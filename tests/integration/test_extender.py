@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
 from pipeline.clock import SystemClock
@@ -23,7 +23,7 @@ from pipeline.extender.service import serve
 from pipeline.kafka.producer import Producer
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.process_guard import die_with_parent
-from pipeline.settings import ExtenderSettings
+from pipeline.settings import ExtenderSettings, KafkaSettings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.times import format_time
@@ -33,7 +33,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, RESOURCES, Topic
 from pipeline.topics.resource_amounts import Resources
-from tests.broker import admin_client
+from tests.broker import admin_client, messages
 from tests.processes import eventually, springtide, until
 from tests.table.records import node_state
 
@@ -195,13 +195,9 @@ async def test_an_invalid_record_becomes_a_dead_letter(cluster: Cluster) -> None
         assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
     await producer.stop()
     assert letters.lost == 0
-    partition = TopicPartition(cluster.name(DEAD_LETTERS), 0)
-    got: list[Any] = []
-    async with AIOKafkaConsumer(**cluster.client, group_id=None) as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, 0)
-        while len(got) < len(bad):
-            got += (await consumer.getmany(timeout_ms=1000)).get(partition, [])
+    servers = cluster.broker.bootstrap_servers
+    kafka = KafkaSettings(bootstrap_servers=servers, topic_prefix=cluster.prefix, partitions=1)
+    got = await messages(kafka, DEAD_LETTERS)
     found = {dict(one.headers)["reason"].decode(): (one.key.decode(), one.value) for one in got}
     assert found == bad
 

@@ -4,18 +4,15 @@ import json
 import time
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
-from pipeline.kafka.client import client_options
-from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
-from pipeline.topics.registry import NODE_STATE, WINDOWS, Topic
+from pipeline.topics.registry import NODE_STATE, WINDOWS
 from pipeline.topics.windows import departure, encode_window
-from tests.broker import own_topics
+from tests.broker import own_topics, send
 from tests.integration.test_model_commands import typed
 from tests.processors.usage_windows import LENGTH_MS, usage_window
 from tests.table.records import node_state
@@ -24,14 +21,6 @@ from tests.table.records import node_state
 @pytest.fixture
 def kafka(broker: LocalKafka) -> KafkaSettings:
     return own_topics(broker, 1)
-
-
-async def send(kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None]) -> None:
-    async with AIOKafkaProducer(**client_options(kafka)) as producer:
-        for node, value in records:
-            place = partition_of(node, kafka.partitions)
-            name = topic.full_name(kafka.topic_prefix)
-            await producer.send_and_wait(name, value, node.encode(), partition=place)
 
 
 async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -> None:
@@ -93,22 +82,3 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     long_ago = ("--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T23:00:00Z")
     shown = await typed(kafka, "series", "node-1", *long_ago)
     assert (shown.exit_code, "the node reports windows" in shown.stderr) == (4, True)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--last", "soon"], "is not a duration"),
-        (["--last", "0s"], "is not a duration"),
-        (["--last", "5m", "--from", "2023-11-14T22:00:00Z"], "--last excludes --from and --to"),
-        (["--to", "2023-11-14T22:00:00Z"], "--to requires --from"),
-        (["--from", "yesterday"], "not an RFC 3339 time"),
-        (["--from", "2023-11-14T23:00:00Z", "--to", "2023-11-14T22:00:00Z"], "ends before"),
-        (["--pod", "a/b", "--pod-uid", "c"], "exclude each other"),
-    ],
-)
-async def test_contradicting_flags_are_a_usage_error(
-    kafka: KafkaSettings, flags: list[str], message: str
-) -> None:
-    shown = await typed(kafka, "series", "node-1", *flags)
-    assert (shown.exit_code, message in shown.stderr) == (2, True), shown.output

@@ -1,6 +1,5 @@
 """The partition of a node is that of Kafka's default partitioner, computed here by definition."""
 
-import random
 import struct
 
 import pytest
@@ -46,30 +45,6 @@ def test_reference_returns_the_published_values(data: bytes, signed: int) -> Non
 def test_partition_is_positive_murmur2_modulo_partitions(node: str, partitions: int) -> None:
     expected = (reference_murmur2(node.encode()) & 0x7FFFFFFF) % partitions
     assert partition_of(node, partitions) == expected
-
-
-@pytest.mark.parametrize(
-    ("node", "partitions", "partition"),
-    [("node-1", 16, 10), ("", 16, 9), ("abc", 16, 11), ("foobar", 16, 14), ("abc", 1, 0)],
-)
-def test_known_partitions(node: str, partitions: int, partition: int) -> None:
-    assert partition_of(node, partitions) == partition
-
-
-def test_nodes_spread_evenly() -> None:
-    names = [f"ip-10-{a}-{b}.example" for a in range(32) for b in range(32)]
-    counts = [0] * 16
-    for name in names:
-        counts[partition_of(name, 16)] += 1
-    assert min(counts) > 40
-    assert max(counts) < 90
-
-
-def test_partition_does_not_depend_on_the_order_of_calls() -> None:
-    names = [f"node-{i}" for i in range(100)]
-    first = {name: partition_of(name, 16) for name in names}
-    random.Random(1).shuffle(names)
-    assert {name: partition_of(name, 16) for name in names} == first
 
 
 @pytest.mark.parametrize("partitions", [0, -1])

@@ -1,7 +1,6 @@
 """The adapters call what the commands of the product lead to."""
 
 import ast
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -66,14 +65,9 @@ def product() -> dict[str, set[str]]:
 
 
 def reached() -> set[str]:
-    """Everything that the commands, the entry points and the scorers lead to."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    points = [
-        point for group in project.get("entry-points", {}).values() for point in group.values()
-    ]
+    """Everything that the commands and the built-in plugins lead to."""
     waiting = [name for name in product() if name.startswith("pipeline.cli.")]
-    waiting += [point.replace(":", ".") for point in points]
-    waiting += [name for name in product() if name.endswith((".SCORER", ".PREDICTOR"))]
+    waiting += [n for n in product() if n.endswith((".SCORER", ".PREDICTOR", ".SOURCE"))]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -157,7 +157,7 @@ class ClusterActuator:
             events = follow(self._api, watch.path, only_metadata=watch.only_metadata)
             async for event in events:
                 for follower in self.watches[watch]:
-                    _deliver(follower, event)
+                    deliver(follower, event)
                 if isinstance(event, Complete):
                     is_read.set()
         except (NotFoundError, ForbiddenError) as error:
@@ -210,20 +210,28 @@ class ClusterActuator:
         self._action_counts = Counter()
 
 
-def _deliver(follower: Follower, event: Event) -> None:
-    """Hand an event to a follower."""
+def deliver(follower: Follower, event: Event) -> None:
+    """Hand an event to a follower; count and drop invalid objects."""
     match event:
         case Began():
             follower.list_started()
         case Page(objects):
             for encoded in objects:
-                follower.observed(encoded)
+                _hand_over(follower, encoded)
         case Complete():
             follower.list_completed()
         case Changed(encoded, is_deleted):
-            if is_deleted:
-                follower.deleted(msgspec.json.decode(encoded, type=_Deleted).metadata.name)
-            else:
-                follower.observed(encoded)
+            _hand_over(follower, encoded, is_deleted=is_deleted)
         case Alive():
             pass
+
+
+def _hand_over(follower: Follower, encoded: msgspec.Raw, *, is_deleted: bool = False) -> None:
+    try:
+        if is_deleted:
+            follower.deleted(msgspec.json.decode(encoded, type=_Deleted).metadata.name)
+        else:
+            follower.observed(encoded)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        BAD.labels("objects").inc()
+        log.warning("invalid object", follower=type(follower).__name__, why=str(error))

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from actuators.cluster.write_queue import Write, WriteQueue, decode_answer
+from actuators.cluster.write_queue import Write, WriteQueue
 from pipeline.errors import ApiRefusedError, ConflictError, KubernetesError, NotFoundError
-from pipeline.kube.api_client import JSON_PATCH, Api
+from pipeline.kube.api_client import JSON_PATCH, Api, decode_answer
 from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -227,7 +227,7 @@ class CustomResources:
             is_merged = self.kind.merges
             if is_merged and name in self._refused:
                 answer = await self._api.request("GET", path, attempts=1)
-                document = decode_answer(_objects, answer)
+                document = decode_answer(_objects, answer, f"GET {path}")
                 is_merged = document.spec is not None
                 version = document.metadata.resource_version
                 operations = [_patch("test", "/metadata/resourceVersion", version), *owners]
@@ -243,7 +243,7 @@ class CustomResources:
         return change
 
     def _on_written(self, name: str, desired: DesiredSpec, answer: bytes) -> None:
-        document = decode_answer(_objects, answer)
+        document = decode_answer(_objects, answer, f"write of {self.kind.kind} {name}")
         metadata = document.metadata
         self._written[name] = _Written(desired.spec, metadata.uid, metadata.generation)
         self._refused.discard(name)

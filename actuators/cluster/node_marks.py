@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from actuators.cluster.feature import NODES_WATCH, Context, Feature, Follower, Watch
-from actuators.cluster.write_queue import Write, decode_answer
+from actuators.cluster.write_queue import Write
 from pipeline.errors import KubernetesError, NotFoundError
-from pipeline.kube.api_client import MERGE
+from pipeline.kube.api_client import MERGE, decode_answer
 
 
 class _Metadata(msgspec.Struct):
@@ -57,9 +57,7 @@ class NodeMarks(Feature):
         self._listed = set()
 
     def observed(self, encoded: bytes | msgspec.Raw) -> None:
-        self._observe(_nodes.decode(encoded).metadata)
-
-    def _observe(self, node: _Metadata) -> None:
+        node = _nodes.decode(encoded).metadata
         self._listed.add(node.name)
         fields = (self.annotations, node.annotations or {}), (self.labels, node.labels or {})
         actual = {key: marks[key] for keys, marks in fields for key in keys if key in marks}
@@ -97,9 +95,10 @@ class NodeMarks(Feature):
 
     def _write(self, name: str) -> Write:
         async def execute() -> None:
-            # The Node may have changed while the write waited.
+            # The Node may have changed while the write waited, and may have been changed or
+            # recreated before the answer arrives: only the watch shows its present marks.
             if difference := self._difference(name):
-                self._observe(decode_answer(_nodes, await self._patch(name, difference)).metadata)
+                decode_answer(_nodes, await self._patch(name, difference), f"PATCH Node {name}")
 
         def on_failure(error: KubernetesError) -> None:
             if isinstance(error, NotFoundError):

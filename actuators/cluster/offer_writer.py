@@ -9,14 +9,15 @@ the next one. Results from before the creation of a Node do not apply to it.
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
 from actuators.cluster.feature import NODES_WATCH, Context, Feature, Follower, Topics, Watch
-from actuators.cluster.write_queue import Write, decode_answer
+from actuators.cluster.write_queue import Write
 from pipeline.errors import ApiUnavailableError, KubernetesError
-from pipeline.kube.api_client import MERGE
+from pipeline.kube.api_client import MERGE, decode_answer
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -84,7 +85,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str | None = None
+    creation_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     annotations: dict[str, str] | None = None
 
 
@@ -151,6 +152,8 @@ class OfferWriter(Feature):
         name = document.metadata.name
         self._listed.add(name)
         before, now = self._nodes.get(name), _observed_node(document)
+        if before is not None and now.created < before.created:
+            return  # the answer of a Node that was deleted and recreated meanwhile
         if before is not None and before.uid == now.uid:
             seconds_since_write = self._clock.monotonic() - before.since
             if now.version < before.version and seconds_since_write < _LIST_SECONDS:
@@ -290,10 +293,12 @@ class OfferWriter(Feature):
         path = f"/api/v1/nodes/{name}"
         if name in self._outcome_unknown:
             # The last write may have been executed: decide again by what the Node has now.
-            document = decode_answer(_nodes, await self._api.request("GET", path, attempts=1))
+            answer = await self._api.request("GET", path, attempts=1)
+            document = decode_answer(_nodes, answer, f"GET {path}")
             self._outcome_unknown.discard(name)
-            self._changed[name] = None
-            self._observe(document)
+            if name in self._nodes:
+                self._changed[name] = None
+                self._observe(document)
             return
         if name not in self._nodes:
             return
@@ -307,17 +312,16 @@ class OfferWriter(Feature):
         answer = await self._api.request(
             "PATCH", f"{path}/status", body=change.patch, content_type=MERGE, attempts=1
         )
-        document = decode_answer(_nodes, answer)
+        document = decode_answer(_nodes, answer, f"PATCH {path}")
         if change.undoes:
             withdrawn = offer._replace(amounts=_NOTHING)
             self._record(name, written, withdrawn, "done", action="undo")
         else:
             self._record(name, current, offer, _OUTCOMES[self._mode])
             self._report_withdrawal(name, current, offer)
-        self._observe(document)
-        node = self._nodes.get(name)
-        if node is not None:
-            self._nodes[name] = node._replace(since=self._clock.monotonic())
+        if name in self._nodes:
+            self._observe(document)
+            self._nodes[name] = self._nodes[name]._replace(since=self._clock.monotonic())
 
     # -- reports
 
@@ -388,7 +392,7 @@ def _observed_node(document: _Node) -> ObservedNode:
         tuple(amounts_on(document.status.allocatable or {})),
         uid=metadata.uid,
         version=int(metadata.resource_version) if metadata.resource_version.isdecimal() else 0,
-        created=parse_time(created) if created else -math.inf,
+        created=created.timestamp() if created else -math.inf,
     )
 
 

@@ -7,9 +7,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
-
-import msgspec
+from typing import Final, NamedTuple
 
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -32,21 +30,6 @@ _FORBIDDEN_SECONDS: Final = 60.0
 _BACKOFF_SECONDS: Final = (0.5, 60.0)
 _LEASE_POLL_SECONDS: Final = 0.2
 _WITHDRAWALS_IN_A_ROW: Final = 9
-
-
-T = TypeVar("T")
-
-
-def decode_answer(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
-    """Decode the object in an answer of the API server.
-
-    Raises ApiUnavailableError if it is not one: a proxy answered, and it is unknown whether the
-    server got the request.
-    """
-    try:
-        return decoder.decode(answer)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"the answer is not an object: {error}") from error
 
 
 class Write(NamedTuple):

@@ -14,8 +14,13 @@ import msgspec
 
 from actuators.cluster.write_queue import RateLimit
 from pipeline.clock import Clock
-from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError
-from pipeline.kube.api_client import Api
+from pipeline.errors import (
+    ApiUnavailableError,
+    KubernetesError,
+    NotFoundError,
+    SpringtideError,
+)
+from pipeline.kube.api_client import Api, decode_answer
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
@@ -48,6 +53,11 @@ class _Budgets(msgspec.Struct):
     items: tuple[DisruptionBudget, ...] = ()
 
 
+_pods: Final = msgspec.json.Decoder(_Pod)
+_lists: Final = msgspec.json.Decoder(_List)
+_budgets: Final = msgspec.json.Decoder(_Budgets)
+
+
 class PlanResult(NamedTuple):
     """The outcome of a plan, and whether a pod of it left the node or is about to."""
 
@@ -75,7 +85,7 @@ class PlanExecutor:
         """Execute a plan, and report the outcome of each pod."""
         try:
             pods = await self._victims(plan)
-        except KubernetesError as error:
+        except SpringtideError as error:
             self._report(self._action(plan, None, "failed", error.message))
             return PlanResult("failed")
         if isinstance(pods, str):
@@ -113,14 +123,14 @@ class PlanExecutor:
             answer = await self._api.request("GET", path)
         except NotFoundError:
             return None, False
-        policy = msgspec.json.decode(answer, type=_Pod).spec.preemption_policy
+        policy = decode_answer(_pods, answer, f"GET {path}").spec.preemption_policy
         return read_manifest(answer), policy != "Never"
 
     async def _pods_on(self, node: str) -> dict[str, PodRecord]:
         """The pods of a node by UID."""
         params = {"fieldSelector": f"spec.nodeName={node}"}
         answer = await self._api.request("GET", "/api/v1/pods", params=params)
-        pods = map(read_manifest, msgspec.json.decode(answer, type=_List).items)
+        pods = map(read_manifest, decode_answer(_lists, answer, f"GET pods of {node}").items)
         return {pod.uid: pod for pod in pods}
 
     async def _refusal(self, pods: list[PodRecord]) -> str | None:
@@ -129,7 +139,7 @@ class PlanExecutor:
             for namespace in sorted({pod.namespace for pod in pods}):
                 path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
                 answer = await self._api.request("GET", path)
-                budgets = msgspec.json.decode(answer, type=_Budgets)
+                budgets = decode_answer(_budgets, answer, f"GET {path}")
                 if (reason := exceeded_budget(budgets.items, pods)) is not None:
                     return reason
             for pod in pods:
@@ -174,7 +184,7 @@ class PlanExecutor:
             return f"evictions are stopped by {self._stop_path}"
         try:
             pending, may_preempt = await self._pending(plan)
-        except KubernetesError as error:
+        except SpringtideError as error:
             return f"cannot read the pending pod: {error.message}"
         return objection(plan, pending, {}, may_push_out=may_preempt)
 

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -45,6 +45,10 @@ _REFUSED: Final[Mapping[int, type[ApiRefusedError]]] = {
     410: GoneError,
 }
 
+AnswerT = TypeVar("AnswerT")
+
+_objects: Final = msgspec.json.Decoder(dict[str, Any])
+
 REQUESTS = counter("kubernetes_requests", "Requests to the API server.", ["method", "status"])
 
 
@@ -73,21 +77,25 @@ class Api:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """Get the object or list at `path`. Raises the errors of `request`."""
-        return _decoded(path, await self.request("GET", path, params=params))
+        return await self._object("GET", path, params=params)
 
     async def create(self, path: str, body: Any) -> Any:
         """Create an object. Raises `ConflictError` if its name is taken."""
-        return _decoded(path, await self.request("POST", path, body=body))
+        return await self._object("POST", path, body=body)
 
     async def replace(self, path: str, body: Any) -> Any:
         """Replace an object of the same resourceVersion. Raises `ConflictError` if it has
         changed."""
-        return _decoded(path, await self.request("PUT", path, body=body))
+        return await self._object("PUT", path, body=body)
 
     async def patch(self, path: str, body: Any) -> Any:
         """Merge `body` into an object; null removes a key. Raises `ConflictError` if `body` has a
         metadata.resourceVersion that is not the object's."""
-        return _decoded(path, await self.request("PATCH", path, body=body, content_type=MERGE))
+        return await self._object("PATCH", path, body=body, content_type=MERGE)
+
+    async def _object(self, method: str, path: str, **request: Any) -> Any:
+        answer = await self.request(method, path, **request)
+        return decode_answer(_objects, answer, f"{method} {path}")
 
     async def delete(self, path: str) -> None:
         """Delete an object; a missing object is no error."""
@@ -206,7 +214,7 @@ def _error(
 ) -> KubernetesError:
     try:
         message = msgspec.json.decode(body, type=_Status).message
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         message = body[:200].decode(errors="replace")
     text = f"{method} {path}: {response.status} {message}".strip()
     if response.status in _RETRIABLE:
@@ -241,10 +249,15 @@ async def open_api(
         yield Api(session, access, clock, timeout_seconds, rng or random.Random())
 
 
-def _decoded(path: str, answer: bytes) -> Any:
-    """The object in an answer. Raises `ApiUnavailableError` for any other text: it comes from a
-    proxy, and whether the server got the request is unknown."""
+def decode_answer(
+    decoder: msgspec.json.Decoder[AnswerT], answer: bytes | msgspec.Raw, request: str
+) -> AnswerT:
+    """Decode the answer to `request`.
+
+    Raises `ApiUnavailableError` if it is invalid: a proxy answered, and whether the server got the
+    request is unknown.
+    """
     try:
-        return msgspec.json.decode(answer, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"{path}: the answer is not a JSON object: {error}") from error
+        return decoder.decode(answer)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ApiUnavailableError(f"{request}: invalid answer: {error}") from error

@@ -15,7 +15,7 @@ import msgspec
 
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, GoneError, KubernetesError
 from pipeline.kube import limits
-from pipeline.kube.api_client import JSON, METADATA, METADATA_OF_ONE, Api
+from pipeline.kube.api_client import JSON, METADATA, METADATA_OF_ONE, Api, decode_answer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.tasks import cancel_tasks
@@ -155,7 +155,7 @@ async def _list(
     ahead = request_page("")
     try:
         while True:
-            listed = _decoded(await ahead, path)
+            listed = decode_answer(_lists, await ahead, f"GET {path}")
             items, version = listed.items, listed.metadata.resource_version
             more = listed.metadata.more
             # The server makes the next page while this one is processed.
@@ -171,13 +171,6 @@ async def _list(
         await cancel_tasks(ahead)
     yield Complete()
     yield version
-
-
-def _decoded(body: bytes, path: str) -> _List:
-    try:
-        return _lists.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"GET {path}: the answer is not a list: {error}") from error
 
 
 async def _watch(
@@ -217,11 +210,8 @@ async def _watch(
 
 
 def _event(path: str, line: bytes) -> tuple[Event, str]:
-    try:
-        watched = _watch_events.decode(line)
-        head = _versions.decode(watched.object)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ApiUnavailableError(f"GET {path}: invalid event: {error}") from error
+    watched = decode_answer(_watch_events, line, f"watch of {path}")
+    head = decode_answer(_versions, watched.object, f"watch of {path}")
     EVENTS.labels(path, watched.type).inc()
     if watched.type == "ERROR":
         # Mostly 410. Any other error would come again from the same version.

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.cluster_actuator import BAD, ClusterActuator
+from actuators.cluster.cluster_actuator import BAD, ClusterActuator, deliver
 from actuators.cluster.feature import NODES_WATCH
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
 from pipeline.sources.scheduler_config import placement_of
@@ -231,6 +232,34 @@ async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
     assert bad(NODE_STATE) == before + 1
     await world.work()
     assert world.api.requests == []
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"", b"null", b"[]", b"\xff", b"{}", b'{"metadata":null}', b'{"metadata":{"name":7}}',
+        b'{"metadata":{"name":"\xff"}}', b'{"metadata":{"name":"n","resourceVersion":7}}',
+        b'{"metadata":{"name":"n"},"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"metadata":{"name":"n","creationTimestamp":"soon","uid":7}}',
+    ],
+)  # fmt: skip
+async def test_an_invalid_object_of_the_api_server_is_counted(encoded: bytes) -> None:
+    world, before = World(), value_of(BAD.labels("objects"))
+    invalid, valid = map(msgspec.Raw, (encoded, msgspec.json.encode(world.api.objects[NAME])))
+    events: tuple[Event, ...] = (
+        Began(),
+        Page([invalid, valid]),
+        Complete(),
+        Changed(invalid, False),
+    )
+    followers = [each for watched in world.actuator.watches.values() for each in watched]
+    for follower in followers:
+        for event in events:
+            deliver(follower, event)
+    assert value_of(BAD.labels("objects")) == before + 2 * len(followers)
+    world.take_good()
+    await world.work()
+    assert any(r.path == f"/api/v1/nodes/{NAME}/status" for r in world.api.requests)
 
 
 def test_valid_records_cause_every_kind_of_write() -> None:

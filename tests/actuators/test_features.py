@@ -99,6 +99,24 @@ async def test_a_refused_mark_is_written_again_and_a_deleted_node_is_not() -> No
     assert await world.writes(5.0) == 0
 
 
+async def test_a_node_recreated_during_a_write_gets_its_marks() -> None:
+    world = World()
+    world.feature.learn(NODES, "n", "noon")
+    execute = world.api.request
+
+    async def recreate_before_answer(method: str, path: str, **more: Any) -> bytes:
+        answer = await execute(method, path, **more)
+        world.api.request = execute  # type: ignore[method-assign]
+        world.feature.deleted("n")
+        del world.api.objects["n"]
+        world.observe(uid="recreated")
+        return answer
+
+    world.api.request = recreate_before_answer  # type: ignore[method-assign]
+    assert await world.writes() == 2
+    assert world.marks() == ({"springtide/since": "noon"}, {"springtide/hot": "yes"})
+
+
 def test_an_undeclared_mark_is_an_error() -> None:
     with pytest.raises(ValueError, match="_HotMarks does not declare springtide/cold"):
         World().feature.want("n", {"springtide/cold": "yes"})

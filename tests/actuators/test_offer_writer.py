@@ -122,6 +122,28 @@ async def test_results_from_before_the_creation_of_a_node_do_not_apply() -> None
     assert world.cpu == "700"
 
 
+@pytest.mark.parametrize("is_recreated", [True, False])
+async def test_an_answer_about_a_node_deleted_meanwhile_is_ignored(is_recreated: bool) -> None:
+    world = World()
+    execute = world.api.request
+
+    async def delete_before_answer(method: str, path: str, **more: Any) -> bytes:
+        answer = await execute(method, path, **more)
+        world.api.request = execute  # type: ignore[method-assign]
+        world.offers.deleted("n")
+        del world.api.objects["n"]
+        if is_recreated:
+            created = format_time(world.clock.now() - 1.0)
+            world.observe(metadata={"uid": "recreated", "creationTimestamp": created}, status={})
+        return answer
+
+    world.api.request = delete_before_answer  # type: ignore[method-assign]
+    await world.settle(2.0)
+    world.learn(2000)
+    assert await world.methods() == ["PATCH"] * is_recreated
+    assert world.context.node_uids == ({"n": "recreated"} if is_recreated else {})
+
+
 async def test_a_withdrawal_is_reported_also_if_the_watch_beats_the_answer() -> None:
     world = World()
     await world.settle(2.0)

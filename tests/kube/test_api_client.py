@@ -62,7 +62,7 @@ async def test_an_answer_without_an_object_is_an_error(
 ) -> None:
     """A proxy may give such an answer."""
     async with fake(tmp_path, Answer([body])) as server:
-        with pytest.raises(ApiUnavailableError, match="the answer is not a JSON object") as raised:
+        with pytest.raises(ApiUnavailableError, match="invalid answer") as raised:
             await getattr(server.api, method)(PATH, {})
     assert raised.value.was_done is None
 

@@ -20,6 +20,8 @@ from pipeline.extender.candidate_nodes import (
 )
 from pipeline.extender.filters import Refusal
 from pipeline.extender.preempt_messages import Victims
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.processors.placement import threshold_hours
@@ -37,6 +39,13 @@ from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import MID
 
 BEST_FIT: Final = "BestFit"
+PLUGIN_FAILURES: Final = counter(
+    "extender_plugin_failures",
+    "Scores that a plugin failed to compute. Requests replaced them.",
+    ["plugin"],
+)
+
+_log = get_logger(__name__)
 
 CycleReuse = Literal["reused", "rows", "anew"]
 """What prioritize used of filter's work: all of it, only the rows of the nodes (the table has
@@ -96,7 +105,7 @@ class PrioritizeResult(NamedTuple):
 
     @property
     def is_by_requests(self) -> bool:
-        """Whether a plugin was replaced by best fit, because usage of no node is known."""
+        """Whether best fit replaced a plugin, because usage of no node is known or it failed."""
         return BEST_FIT in self.plugins
 
     @property
@@ -138,7 +147,9 @@ class Decisions:
         self._table = table
         self.rules = rules
         self._counting = rules.counting
+        self._scorers = {name: SCORERS.get(name) for name, _ in rules.placement.scores}
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
+        self._logged: dict[str, float] = {}  # plugin -> time of its last logged failure
 
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> FilterResult:
         """Decide which of `names` (each once) may not take the pod. It counts on no node after."""
@@ -190,12 +201,13 @@ class Decisions:
         by_plugin: dict[str, IntArray] = {}
         scores: list[IntArray] = []
         for plugin, _ in placement.scores:
-            name = plugin if self._knows(plugin, nodes) else BEST_FIT
-            if name == BEST_FIT:
-                by_plugin.setdefault(BEST_FIT, self._best_fit(nodes, demand))
-            else:
-                by_plugin[name] = self._plugin_scores(name, nodes, demand)
-            scores.append(by_plugin[name])
+            name, of_plugin = plugin, self._plugin_scores(plugin, nodes, demand)
+            if of_plugin is None:
+                name, of_plugin = BEST_FIT, by_plugin.get(BEST_FIT)
+            if of_plugin is None:
+                of_plugin = self._best_fit(nodes, demand)
+            by_plugin[name] = of_plugin
+            scores.append(of_plugin)
         weights = [weight for _, weight in placement.scores]
         percent = combined(scores, weights) if scores else np.zeros(len(nodes), np.int64)
         percent = nodes.in_requested_order(percent)
@@ -268,20 +280,25 @@ class Decisions:
         unknown[list(refused)] = False
         return unknown
 
-    def _knows(self, plugin: str, nodes: CandidateNodes) -> bool:
-        """Whether usage of any node is young enough for the plugin, if it goes by usage."""
-        seconds = SCORERS.get(plugin).expiration_seconds(self.rules.placement.args[plugin])
-        return seconds is None or bool(nodes.is_fresh(seconds).any())
-
-    def _plugin_scores(self, plugin: str, nodes: CandidateNodes, demand: PodDemand) -> IntArray:
-        """The scores of a plugin; a note on its exceptions says what to do."""
+    def _plugin_scores(
+        self, plugin: str, nodes: CandidateNodes, demand: PodDemand
+    ) -> IntArray | None:
+        """The scores of a plugin; None if it goes by usage and that of all nodes is too old, or if
+        it fails. Failures are counted, and logged once a minute."""
+        scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
         try:
-            scores = SCORERS.get(plugin).score(nodes, demand, self.rules.placement.args[plugin])
+            seconds = scorer.expiration_seconds(args)
+            if seconds is not None and not nodes.is_fresh(seconds).any():
+                return None
+            scores = scorer.score(nodes, demand, args)
             if np.shape(scores) != (len(nodes),):
                 raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
-        except Exception as error:
-            error.add_note(f"scoring plugin {plugin} failed: disable it, or update its package")
-            raise
+        except Exception:  # foreign code may raise anything
+            PLUGIN_FAILURES.labels(plugin).inc()
+            if not 0 <= nodes.now - self._logged.get(plugin, -np.inf) < limits.FAILURE_LOG_SECONDS:
+                self._logged[plugin] = nodes.now
+                _log.exception("scoring plugin failed: disable or update it", plugin=plugin)
+            return None
         return scores
 
     def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> IntArray:

@@ -50,6 +50,8 @@ REMEMBERED_POD_BYTES: Final = 256 * 1024
 """Replies to larger pods are not remembered: 32 of these may fill 8 MiB."""
 LOG_PERIOD_SECONDS: Final = 1.0
 """At most one line of the log a verb for answers; they may come hundreds of times a second."""
+FAILURE_LOG_SECONDS: Final = 60.0
+"""At most one traceback a plugin, for the same reason."""
 
 # -- long polls for a node's view
 

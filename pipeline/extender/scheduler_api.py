@@ -79,7 +79,8 @@ VERDICTS = counter(
 )
 FALLBACKS = counter(
     "extender_fallbacks",
-    "Answers of prioritize by requests, because usage of no node was known.",
+    "Answers of prioritize in which requests replaced a plugin, because usage of no node was known "
+    "or the plugin failed.",
 )
 CYCLES = counter(
     "extender_cycles",
@@ -329,7 +330,7 @@ class Extender:
                 counts: dict[str, Any] = {"best": int(result.steps[result.best])}
                 if result.is_by_requests:
                     FALLBACKS.inc()
-                    counts["usage"] = "known of no node: by requests"
+                    counts["fallback"] = "by requests"
                 self._log_answer("prioritize", question, counts, best)
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)

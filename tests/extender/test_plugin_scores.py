@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
+from pipeline.extender.decisions import BEST_FIT, PLUGIN_FAILURES, Decisions, Rules
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers import peaks
 from pipeline.table import Table
@@ -15,6 +15,7 @@ from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 from pipeline.topics.pods import Container, PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
+from tests.metric_values import value_of
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
 
@@ -35,11 +36,12 @@ def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStat
 
 
 class World:
-    def __init__(self, plugin: str, **args: Any) -> None:
+    def __init__(self, plugin: str, *others: str, **args: Any) -> None:
         self.plugin = plugin
+        enabled = [{"name": name} for name in (plugin, *others)]
         placement = read_config(
             {
-                "plugins": {"score": {"enabled": [{"name": plugin}]}},
+                "plugins": {"score": {"enabled": enabled}},
                 "pluginConfig": [{"name": plugin, "args": args}],
             }
         )
@@ -64,14 +66,22 @@ class World:
 
 
 @pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: None, lambda *_: np.ones(7)])
-def test_a_failing_plugin_is_named(score: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World("Peaks").node("a", used("a", 1.0))
-    failing = dataclasses.replace(peaks.SCORER, score=score)
-    monkeypatch.setattr(peaks, "SCORER", failing)
-    with pytest.raises((ValueError, ZeroDivisionError)) as raised:
-        world.scores()
-    note = "scoring plugin Peaks failed: disable it, or update its package"
-    assert raised.value.__notes__ == [note]
+def test_requests_replace_a_failing_plugin_and_others_are_used(
+    score: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peaks, "SCORER", dataclasses.replace(peaks.SCORER, score=score))
+    world = World("Peaks", "LoadAwareScheduling")
+    for name, cpu in (("busy", 2.0), ("idle", 1.0)):
+        world.node(name, used(name, cpu))
+    decisions, failures = Decisions(world.table, world.rules), PLUGIN_FAILURES.labels("Peaks")
+    before = value_of(failures)
+    for seconds in (0.0, 59.0, 61.0):
+        result = decisions.prioritize(pod(), ["busy", "idle"], NOW + seconds)
+        assert result.plugins.keys() == {BEST_FIT, "LoadAwareScheduling"}
+        assert result.best == 1
+    assert value_of(failures) == before + 3
+    logged = [(record.message, record.exc_info is None) for record in caplog.records]
+    assert logged == [("scoring plugin failed: disable or update it", False)] * 2
 
 
 def test_target_load_packing() -> None:

@@ -12,11 +12,8 @@ from actuators.cluster.feature import Context, Follower, Topics, Watch
 from actuators.cluster.node_marks import NodeMarks
 from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
-from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.loadaware.pod_amounts import timestamp_seconds
-from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
-from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.times import parse_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
@@ -46,7 +43,6 @@ class CooledNodes(NodeMarks):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._placement = context.placement
         self._has_started = False
         self._states: dict[str, NodeStateRecord] = {}
         self._hot_for: dict[str, Set[str]] = {}
@@ -92,7 +88,8 @@ class CooledNodes(NodeMarks):
         if not supersedes(record, self._states.get(name)):
             return
         self._states[name] = record
-        before, now = self._hot_for.get(name, frozenset()), self._find_hot(name, record)
+        before = self._hot_for.get(name, frozenset())
+        now = self._placement.hot_for(record, self._own_thresholds.get(name), self._clock.now())
         self._hot_for[name] = now
         if now - before:
             self._due.pop(name, None)
@@ -118,15 +115,6 @@ class CooledNodes(NodeMarks):
         if seconds > PLAN_SECONDS:
             del self._planned_at[name]
         return 0 < seconds <= PLAN_SECONDS
-
-    def _find_hot(self, name: str, record: NodeStateRecord) -> Set[str]:
-        """The kinds of pods that the extender refuses on a node because of its usage."""
-        if LOAD_AWARE not in self._placement.filters:
-            return frozenset()
-        args = self._placement.load_aware
-        if TIME_SHARED in self._placement.filters:
-            args = in_force(self._placement.args[TIME_SHARED], args, self._clock.now())
-        return hot_for(record, args, self._own_thresholds.get(name))
 
     def _waking(self, name: str, as_of: str) -> Write:
         async def execute() -> None:

@@ -89,6 +89,7 @@ class Feature:
         self._api = context.api
         self._queue = context.queue
         self._clock = context.clock
+        self._placement = context.placement
 
     @property
     def watches(self) -> Mapping[Watch, Follower]:

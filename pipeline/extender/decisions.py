@@ -24,12 +24,10 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
-from pipeline.processors.placement import threshold_hours
 from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, separate_best
 from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
-from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
 from pipeline.processors.scorers.scorer import Packing
@@ -265,10 +263,7 @@ class Decisions:
         placement = self.rules.placement
         if HINT in placement.filters:
             yield from filters.hinted(nodes, demand)
-        if LOAD_AWARE in placement.filters:
-            args = placement.load_aware
-            if TIME_SHARED in placement.filters:
-                args = threshold_hours.in_force(placement.args[TIME_SHARED], args, nodes.now)
+        if (args := placement.load_aware_filter(nodes.now)) is not None:
             in_flight = self.rules.in_flight == "all"
             yield from filters.load_aware(nodes, demand, args, in_flight=in_flight)
         yield from filters.reserved(nodes, demand)

@@ -4,12 +4,13 @@ Plugins that run here are read with their arguments; every key is known or refus
 that run in the scheduler are ignored.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
@@ -25,13 +26,17 @@ from pipeline.processors.placement.kube_config import (
     refuse_misspelt,
     running_at,
 )
-from pipeline.processors.placement.threshold_hours import TIME_SHARED, with_resources_of_all_hours
+from pipeline.processors.placement.threshold_hours import (
+    TIME_SHARED,
+    in_force,
+    with_resources_of_all_hours,
+)
 from pipeline.processors.placement.threshold_hours import read_args as read_time_shared
 from pipeline.processors.scorers import load_aware
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
-from pipeline.topics.node_state import YOUNG_SECONDS
+from pipeline.topics.node_state import YOUNG_SECONDS, NodeStateRecord
 
 _IN_TREE: Final = frozenset(
     {
@@ -71,6 +76,20 @@ class Placement(NamedTuple):
         """The arguments of LoadAware; its estimates are used even if it is not enabled."""
         args: LoadAwareArgs = self.args[LOAD_AWARE]
         return args
+
+    def load_aware_filter(self, now: float) -> LoadAwareArgs | None:
+        """LoadAware's arguments with the thresholds in force at `now`, Unix time; None if it does
+        not filter."""
+        if LOAD_AWARE not in self.filters:
+            return None
+        if TIME_SHARED in self.filters:
+            return in_force(self.args[TIME_SHARED], self.load_aware, now)
+        return self.load_aware
+
+    def hot_for(self, state: NodeStateRecord, annotation: str | None, now: float) -> Set[str]:
+        """For which pods the extender refuses a node for its usage: see `hot_nodes.hot_for`."""
+        args = self.load_aware_filter(now)
+        return frozenset() if args is None else hot_for(state, args, annotation)
 
 
 def usual(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:

@@ -29,6 +29,7 @@ from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
 from pipeline.processors.scorers.registry import SCORERS
+from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
 from pipeline.processors.scorers.scorer import Packing
 from pipeline.table import Table
@@ -288,6 +289,9 @@ class Decisions:
             scores = scorer.score(nodes, demand, args)
             if np.shape(scores) != (len(nodes),):
                 raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
+            # Scores out of range would garble the reply, or weigh more than all other plugins.
+            if not _are_scores(scores):
+                raise ValueError(f"the scores are not whole numbers from 0 to {MAX_SCORE}")
         except Exception:  # foreign code may raise anything
             PLUGIN_FAILURES.labels(plugin).inc()
             if not 0 <= nodes.now - self._logged.get(plugin, -np.inf) < limits.FAILURE_LOG_SECONDS:
@@ -337,6 +341,12 @@ class Decisions:
         if version != self._table.version:
             return cycle.demand, nodes.read_again(now), "rows"
         return cycle.demand, nodes, "reused"
+
+
+def _are_scores(scores: IntArray) -> bool:
+    """Whether an array has whole numbers from 0 to 100 only."""
+    is_whole = isinstance(scores, np.ndarray) and scores.dtype.kind == "i"
+    return is_whole and bool(((scores >= 0) & (scores <= MAX_SCORE)).all())
 
 
 def _others(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:

@@ -65,7 +65,18 @@ class World:
         return dict(zip(asked, result.plugins[self.plugin].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("score", [lambda *_: 1 / 0, lambda *_: None, lambda *_: np.ones(7)])
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda *_: 1 / 0,
+        lambda *_: None,
+        lambda *_: np.ones(7, np.int64),
+        lambda *_: [50, 50],
+        lambda *_: np.array([50.0, np.nan]),
+        lambda *_: np.array([50, -1]),
+        lambda *_: np.array([50, 101]),
+    ],
+)
 def test_requests_replace_a_failing_plugin_and_others_are_used(
     score: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,7 +2,8 @@
 
 - Withdrawals take nine of ten writes; within a feature the longest waiting goes first.
 - A write that is queued again keeps its place.
-- A refused write backs off and delays no other. A feature without permission pauses for a minute.
+- A failed write backs off and delays no other. A feature without permission pauses for a minute.
+- All writes pause while the server is unavailable for several in a row, or asks for it.
 """
 
 import asyncio
@@ -119,16 +120,20 @@ class WriteQueue:
             try:
                 await write.execute()
             except ApiUnavailableError as error:
-                unavailable = min(unavailable + 1, 10)
+                self._back_off(feature, key, *_UNAVAILABLE_SECONDS)
                 self._fail(feature, write, error, "unavailable")
-                pause = _UNAVAILABLE_SECONDS[0] * 2.0 ** (unavailable - 1)
+                # The object may be why, as with a webhook that fails for it: pause only if the next
+                # write fails too, and let that be another kind than a withdrawal.
+                self._withdrawals_done = _WITHDRAWALS_IN_A_ROW
+                pause = _UNAVAILABLE_SECONDS[0] * 2.0 ** (unavailable - 1) if unavailable else 0.0
                 pause = max(pause, error.retry_after_seconds or 0.0)
                 await self._clock.sleep(min(pause, _UNAVAILABLE_SECONDS[1]))
+                unavailable = min(unavailable + 1, 10)
             except ForbiddenError as error:
                 self._forbidden_until[feature] = self._clock.monotonic() + _FORBIDDEN_SECONDS
                 self._fail(feature, write, error, "forbidden")
             except KubernetesError as error:
-                self._back_off(feature, key)
+                self._back_off(feature, key, *_BACKOFF_SECONDS)
                 is_overtaken = isinstance(error, (ConflictError, NotFoundError))
                 self._fail(feature, write, error, "overtaken" if is_overtaken else "refused")
             else:
@@ -181,10 +186,9 @@ class WriteQueue:
         backoff = self._backoffs.get((feature, key))
         return backoff is not None and backoff.until > now
 
-    def _back_off(self, feature: str, key: str) -> None:
+    def _back_off(self, feature: str, key: str, first: float, longest: float) -> None:
         now = self._clock.monotonic()
         before = self._backoffs.get((feature, key))
-        first, longest = _BACKOFF_SECONDS
         seconds = first if before is None else min(2 * before.seconds, longest)
         # A write that was not retried for so long is not wanted any more.
         self._backoffs = {k: b for k, b in self._backoffs.items() if b.until + longest > now}

@@ -138,7 +138,7 @@ async def test_an_answer_about_a_node_deleted_meanwhile_is_ignored(is_recreated:
         return answer
 
     world.api.request = delete_before_answer  # type: ignore[method-assign]
-    await world.settle(2.0)
+    assert await world.methods() == ["PATCH"] * (1 + is_recreated)
     world.learn(2000)
     assert await world.methods() == ["PATCH"] * is_recreated
     assert world.context.node_uids == ({"n": "recreated"} if is_recreated else {})

@@ -225,6 +225,20 @@ async def test_requests_become_rare_while_the_server_is_unavailable() -> None:
     assert world.texts[-2:] == ["a", "b"]
 
 
+@pytest.mark.parametrize("withdraws", [True, False])
+async def test_writes_that_the_server_always_fails_delay_no_other(withdraws: bool) -> None:
+    world = World()
+    for key in ("bad", "worse"):
+        world.answers[key] = ApiUnavailableError("500 failed calling webhook")
+        world.put("offer", key, retries=True, withdraws=withdraws)
+    async with writing(world):
+        for number in range(50):
+            world.put("NodeSLO", f"good-{number}")
+            await world.clock.advance(0.5)
+    assert sum(text.startswith("good") for text in world.texts) >= 49
+    assert 8 < len(world.failed) < 20
+
+
 async def test_nothing_is_written_without_the_lease() -> None:
     world = World()
     world.leads = False

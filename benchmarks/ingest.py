@@ -288,7 +288,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
         "model: write node states",
         lambda of: encode_node_states(
             of[0],
-            [of[1].headline(i) for i in range(len(of[0]))],
+            of[1].summaries,
             of[2],
             [Counters()] * len(of[0]),
             [position] * len(of[0]),

@@ -169,7 +169,7 @@ def checkpoint_cost(bank: Bank, usage: Usage) -> Checkpoints:
 
 def fill_rings(bank: Bank, usage: Usage) -> None:
     """A day of five-minute slots for all rows at once: 288 windows of everything take longer."""
-    store = bank.learner.rows.store
+    store = bank.learner.models.store
     newest = store["recent_slot"]
     rows = np.flatnonzero(newest >= 0)
     some = [np.resize(usage.window(2 + number), (len(rows), 2)) for number in range(8)]

@@ -14,6 +14,7 @@ from pipeline.settings import (
     Settings,
 )
 from pipeline.settings.base import Section
+from pipeline.topics.nodes import Strategy
 
 _PRESETS = {"koordinator": KOORDINATOR, "vpa": VPA}
 _S = TypeVar("_S", bound=Section)
@@ -34,13 +35,9 @@ def model_config(settings: Settings) -> ModelConfig:
             for name, own in model.classes.items()
             if own.histogram or own.half_life_seconds
         },
-        cold_start_seconds=model.cold_start_seconds,
-        cold_start_samples=model.cold_start_samples,
-        safety_margin_percent=model.safety_margin_percent,
         training_statistic=model.training_statistic,
         memory_collect_policy=model.memory_collect_policy,
         expiration_seconds=model.expiration_seconds,
-        nsigma_multiplier=model.nsigma_multiplier,
         minimum_coverage=model.minimum_coverage,
         horizon_seconds=model.horizon_seconds,
         class_horizon_seconds={
@@ -50,11 +47,8 @@ def model_config(settings: Settings) -> ModelConfig:
         },
         predictors=model.predictors,
         options=model.predictor_options,
-        predictor=model.predictor,
         drift=model.drift,
-        resource_diff_threshold_percent=model.resource_diff_threshold_percent,
-        report_interval_seconds=model.report_interval_seconds,
-        force_update_seconds=model.force_update_seconds,
+        strategy=Strategy(**{name: getattr(model, name) for name in Strategy.__struct_fields__}),
     )
 
 

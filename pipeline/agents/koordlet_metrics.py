@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from pipeline.metrics import REGISTRY
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.model.peaks import AllPeaks
-from pipeline.processors.model.reclaimable import TO_KUBERNETES
+from pipeline.processors.model.node_peaks import PeakBatch
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 
 METRICS: Final = {
     "koordlet_node_predicted_resource_reclaimable": (
@@ -47,9 +47,9 @@ def predictor_labels(predictors: Sequence[str]) -> tuple[str, ...]:
     return (*predictors, *(VIEWS if _VIEWS_OF in predictors else ()))
 
 
-def prod_amounts(peaks: AllPeaks) -> Mapping[str, FloatArray]:
+def prod_amounts(peaks: PeakBatch) -> Mapping[str, FloatArray]:
     """Return (metric, predictor, 2) per node, a row for each of `predictor_labels`."""
-    reclaimable = {name: answer.reclaimable for name, answer in peaks.answers.items()}
+    reclaimable = {name: columns.reclaimable for name, columns in peaks.by_predictor.items()}
     amounts = [answer.amount for answer in reclaimable.values()]
     peaks_of_prod = [answer.peak for answer in reclaimable.values()]
     if views := reclaimable.get(_VIEWS_OF):

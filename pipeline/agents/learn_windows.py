@@ -17,7 +17,7 @@ from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.model import bank
 from pipeline.processors.model.model_config import Outcome, rounds
-from pipeline.processors.model.peaks import AllPeaks, Headline
+from pipeline.processors.model.node_peaks import PeakBatch, PeakSummary
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
@@ -39,7 +39,7 @@ class DuePrediction(NamedTuple):
     """A prediction that is due: the peaks of a node after this window, `peaks[position]`."""
 
     source: PartitionWindow
-    peaks: AllPeaks
+    peaks: PeakBatch
     position: int
 
 
@@ -49,7 +49,7 @@ class PendingReport(NamedTuple):
 
     source: PartitionWindow
     counters: Counters
-    headline: Headline
+    summary: PeakSummary
     prediction: bytes | None
 
 
@@ -60,7 +60,7 @@ class Applied(NamedTuple):
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
-    peaks: AllPeaks
+    peaks: PeakBatch
     position: int
     due: DuePrediction | None = None
     prediction: bytes | None = None
@@ -74,11 +74,11 @@ class Applied(NamedTuple):
 
     def pending(self) -> PendingReport:
         """The report without references to other nodes: `peaks` would keep theirs in memory."""
-        headline, prediction = self.peaks.headline(self.position), self.prediction
+        summary, prediction = self.peaks.summaries[self.position], self.prediction
         if self.due is not None:
             source, peaks, position = self.due
             prediction = encode_prediction(source.window, peaks[position], _log_position(source))
-        return PendingReport(self.source, self.counters, headline, prediction)
+        return PendingReport(self.source, self.counters, summary, prediction)
 
 
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
@@ -165,7 +165,7 @@ def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -
         batch = WindowBatch([source.window for source in sources], policy)
     states = encode_node_states(
         batch,
-        [last.headline for last in pending],
+        [last.summary for last in pending],
         bank.recent_usage([(source.models.bank, source.node) for source in sources]),
         [last.counters for last in pending],
         [_log_position(source) for source in sources],
@@ -186,11 +186,11 @@ def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[byt
     positions = [i for i, window in enumerate(batch.windows) if window.node.overcommit is not None]
     if positions:
         batch, pending = batch.select(positions), [pending[i] for i in positions]
-        headlines = [last.headline for last in pending]
+        summaries = [last.summary for last in pending]
         made = records(
             batch,
-            offers(batch, *_prods(headlines)),
-            [headline.decides for headline in headlines],
+            offers(batch, *_prods(summaries)),
+            [summary.decides for summary in summaries],
             [_log_position(last.source) for last in pending],
         )
         for i, record in zip(positions, made, strict=True):
@@ -198,13 +198,13 @@ def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[byt
     return encoded
 
 
-def _prods(headlines: Sequence[Headline]) -> tuple[Prod, list[Prod]]:
+def _prods(summaries: Sequence[PeakSummary]) -> tuple[Prod, list[Prod]]:
     """Prod by the deciding predictor of each node, and by each predictor that does not decide for
     all nodes."""
-    amounts = np.array([headline.prod_amounts for headline in headlines])
-    peaks = np.array([headline.prod_peaks for headline in headlines])
-    decides = [headline.deciding for headline in headlines]
-    nodes = np.arange(len(headlines))
+    amounts = np.array([summary.prod_amounts for summary in summaries])
+    peaks = np.array([summary.prod_peaks for summary in summaries])
+    decides = [summary.deciding for summary in summaries]
+    nodes = np.arange(len(summaries))
     decided = Prod(amounts[nodes, decides], peaks[nodes, decides])
     others = [i for i in range(amounts.shape[1]) if set(decides) != {i}]
     return decided, [Prod(amounts[:, i], peaks[:, i]) for i in others]

@@ -19,7 +19,7 @@ from pipeline.errors import CheckpointError, NotReadyError, UsageError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.recommendation import Advice, PodOwner, Recommendation, WorkloadSums
 from pipeline.settings import Settings

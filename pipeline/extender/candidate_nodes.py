@@ -21,7 +21,7 @@ from pipeline.extender import limits
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting, by_name
 from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
-from pipeline.table.pod_columns import EvictablePods
+from pipeline.table.pod_arrays import EvictablePods
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
 

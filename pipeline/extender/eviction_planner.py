@@ -31,7 +31,7 @@ from pipeline.processors.placement.victim_selection import (
     in_order,
     shares,
 )
-from pipeline.table.pod_columns import EvictablePods
+from pipeline.table.pod_arrays import EvictablePods
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.node_state import AGGREGATED as SPANS

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.exchange.import_models import Histogram, converted
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.histogram import (
     Layout,
     decay_factor,
@@ -119,15 +119,16 @@ class WorkloadSums:
 
         Raises CheckpointError, and adds nothing, for a state that does not fit the configuration.
         """
-        models = self._learner.restored(self._learner.checked(node, state))
+        restored = self._learner.restored(self._learner.checked(node, state))
         try:
-            known = [(owners[uid], row) for uid, row in models.pods.items() if uid in owners]
-            self.unrecorded_pods += len(models.pods) - len(known)
+            known = [
+                (owners[uid], row) for uid, row in restored.row_by_uid.items() if uid in owners
+            ]
+            self.unrecorded_pods += len(restored.row_by_uid) - len(known)
             if known:
-                numbers, rows = np.array(known, np.int64).T
-                self._add(models, numbers, rows)
+                self._add(restored, *np.array(known, np.int64).T)
         finally:
-            self._learner.release([models])
+            self._learner.release([restored])
 
     def recommendations(self) -> list[Recommendation]:
         """The recommendation for each owner, by namespace, kind and name."""
@@ -144,26 +145,26 @@ class WorkloadSums:
             key=lambda found: (found.owner.namespace, found.owner.kind, found.owner.name),
         )
 
-    def _add(self, models: NodeModels, owners: IntArray, index: IntArray) -> None:
-        """Add the rows `index` (n,) of a node, which belong to pods of `owners` (n,)."""
-        rows = self._learner.rows
-        profiles, samples = rows.profile[index], rows.samples[index]
+    def _add(self, node: NodeModels, owners: IntArray, rows: IntArray) -> None:
+        """Add the `rows` (n,) of a node, which belong to pods of `owners` (n,)."""
+        models = self._learner.models
+        profiles, samples = models.profile[rows], models.samples[rows]
         for r, sums in enumerate(self._sums):
             for profile, total in enumerate(sums):
                 own = np.flatnonzero((profiles == profile) & (samples[:, r] > 0))
-                reference_ms = models.reference_ms[profile][r]
+                reference_ms = node.reference_ms[profile][r]
                 if len(own) and reference_ms is not None:
-                    total.add(owners[own], rows.buckets[r].dense(index[own]), reference_ms)
-        peaks = rows.quantile(index, np.broadcast_to(POD_PEAK, (len(index), 2)))
+                    total.add(owners[own], models.histograms[r].dense(rows[own]), reference_ms)
+        peaks = models.quantile(rows, np.broadcast_to(POD_PEAK, (len(rows), 2)))
         self._parts.append(
             _Pods(
                 owner=owners,
                 samples=samples,
-                observed_ms=samples * models.window_ms,
-                first_ms=rows.first_ms[index],
-                last_ms=rows.last_ms[index],
-                end_ms=np.full(len(index), models.end_ms),
-                peaks=np.where(rows.idle(index), 0.0, peaks),
+                observed_ms=samples * node.window_ms,
+                first_ms=models.first_ms[rows],
+                last_ms=models.last_ms[rows],
+                end_ms=np.full(len(rows), node.end_ms),
+                peaks=np.where(models.idle(rows), 0.0, peaks),
             )
         )
 

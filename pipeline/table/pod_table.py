@@ -20,7 +20,7 @@ from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_s
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table import limits
-from pipeline.table.pod_columns import (
+from pipeline.table.pod_arrays import (
     NEVER_EVICTED,
     EvictablePods,
     PodArrays,

@@ -29,7 +29,7 @@ from pipeline.table.node_columns import (
     whole,
 )
 from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray
-from pipeline.table.pod_columns import PodArrays, ReportedUsage
+from pipeline.table.pod_arrays import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord

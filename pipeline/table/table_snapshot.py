@@ -20,7 +20,7 @@ from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table import limits
 from pipeline.table.node_columns import NodeRecords, OfferedResources, TableNode
-from pipeline.table.pod_columns import POD_ARRAYS, PodArrays
+from pipeline.table.pod_arrays import POD_ARRAYS, PodArrays
 from pipeline.table.state_table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord

@@ -1,7 +1,8 @@
 """The policy of Mid and Batch for a node, as records of nodes and windows carry it.
 
-Fields have the names and defaults of Koordinator's `colocation-config`, except the last four, which
-are Springtide's. Defaults are not written.
+Fields have the names and defaults of Koordinator's `colocation-config`; `mid_formula`,
+`mid_reclaim_percent`, `promise_once` and `buffer_percent` are Springtide's. Defaults are not
+written.
 """
 
 from typing import Annotated, Final

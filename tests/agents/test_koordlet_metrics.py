@@ -13,11 +13,12 @@ from pipeline.agents.ownership import Ownership
 from pipeline.metrics import page
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
+from pipeline.topics.nodes import Strategy
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
 from tests.agents.owners import MODEL_RULES
 from tests.agents.test_model_agent import cursor_over
-from tests.processors.windows import GIB, Pod, window
+from tests.processors.windows import GIB, Pod, warm_bank, window
 
 Series = dict[tuple[str, str, str, str], float]
 
@@ -53,7 +54,7 @@ def shown(model: ModelCursor) -> Series:
 
 
 def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
-    bank = Bank(ModelConfig(cold_start_seconds=0.0, cold_start_samples=0))
+    bank = warm_bank()
     pods = [Pod("a", (1.0, GIB), requests=(4000.0, 8 * GIB)), Pod("b", (1.0, GIB), "batch")]
     nodes = ["node-a", "node-b"]
     bank.apply([window(0, pods, node=node) for node in nodes])
@@ -89,7 +90,7 @@ def test_each_predictor_and_view_has_a_series_per_node_and_resource() -> None:
 
 
 def test_without_the_percentile_predictor_there_are_no_views() -> None:
-    bank = Bank(ModelConfig(predictors=("nsigma-v1",), predictor="nsigma-v1"))
+    bank = Bank(ModelConfig(predictors=("nsigma-v1",), strategy=Strategy(predictor="nsigma-v1")))
     bank.apply([window(0)])
     assert koordlet_metrics.predictor_labels(bank.predictors) == ("nsigma-v1",)
     assert koordlet_metrics.prod_amounts(bank.peaks(["node-a"]))["node-a"].shape == (2, 1, 2)

@@ -67,15 +67,15 @@ async def computed(settings: Settings) -> dict[str, bytes]:
         name = window.header.node
         peaks = bank.peaks([name])
         bank.due(peaks)
-        headline = peaks.headline(0)
-        deciding = list(headline.peaks).index(headline.decides)
+        summary = peaks.summaries[0]
+        deciding = list(summary.peaks).index(summary.decides)
         prods = [
             Prod(np.array([amounts]), np.array([peak]))
-            for amounts, peak in zip(headline.prod_amounts, headline.prod_peaks, strict=True)
+            for amounts, peak in zip(summary.prod_amounts, summary.prod_peaks, strict=True)
         ]
         node_offers = offers(batch, prods[deciding], prods)
         position = {"generation": GENERATION, "offset": message.offset, "epoch": 0}
-        (record,) = records(batch, node_offers, [headline.decides], [position])
+        (record,) = records(batch, node_offers, [summary.decides], [position])
         values[name] = encode_json(record)
     return values
 

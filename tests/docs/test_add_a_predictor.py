@@ -12,6 +12,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
+from pipeline.topics.nodes import Strategy
 from tests.docs.guides import GUIDES, blocks, install, run
 from tests.processors.windows import GIB, Pod, window
 
@@ -96,7 +97,8 @@ def documented_shapes(kind: str) -> dict[str, str]:
 
 def test_the_documented_shapes_are_those_of_the_code() -> None:
     recorder = ViewRecorder()
-    config = ModelConfig(predictors=("view-recorder",), predictor="view-recorder")
+    name = ViewRecorder.name
+    config = ModelConfig(predictors=(name,), strategy=Strategy(predictor=name))
     bank = Bank(config, {"view-recorder": recorder})
     for node, uids in (("node-a", "abc"), ("node-b", "de")):
         bank.apply([window(0, [Pod(uid, (1.0, GIB)) for uid in uids], node=node)])
@@ -108,13 +110,13 @@ def test_the_documented_shapes_are_those_of_the_code() -> None:
 
     shapes = documented_shapes("View")
     assert [*shapes] == [field.name for field in dataclasses.fields(View)]
-    del shapes["rows"]
-    for values in dataclasses.asdict(recorder.seen.settings).values():
-        assert values.shape == shape(shapes["settings"])
-    del shapes["settings"]
+    del shapes["models"]
+    for values in (recorder.seen.margin, *recorder.seen.strategies.values()):
+        assert values.shape == shape(shapes["strategies"])
+    del shapes["strategies"]
     for name, text in shapes.items():
         assert getattr(recorder.seen, name).shape == shape(text), name
-    answer: Any = peaks.answers["view-recorder"]
+    answer: Any = peaks.by_predictor["view-recorder"]
     shapes = documented_shapes("Peaks")
     assert [*shapes] == [field.name for field in dataclasses.fields(Peaks)]
     assert shape(shapes["entities"]) == shape(shapes["terms"]) == shape(shapes["bare"])

@@ -197,7 +197,7 @@ def test_state_is_restored_bit_by_bit_and_deleted_pods_are_dropped() -> None:
 
 def test_a_pod_gives_nothing_before_its_cold_start_is_over() -> None:
     """On both sides of the limit, and the same by the strategy of a window."""
-    bank = Bank(ModelConfig(cold_start_seconds=2 * LENGTH_MS / 1000, cold_start_samples=0))
+    bank = warm_bank(cold_start_seconds=2 * LENGTH_MS / 1000)
     amounts = []
     for i in range(1, 5):
         pod = Pod("a", (0.5, GIB / 8), requests=(4000.0, GIB), age=(i - 1) * LENGTH_MS / 1000)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import histogram
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, VPA_CPU_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.topics.nodes import Strategy
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 
@@ -28,14 +29,16 @@ CORES = st.floats(min_value=0, max_value=2000)
 SAMPLES = st.lists(st.tuples(CORES, st.integers(0, 20)), max_size=30)
 
 
-def _row(samples: list[tuple[float, int]]) -> tuple[Rows, np.ndarray]:
+def _row(samples: list[tuple[float, int]]) -> tuple[EntityModels, np.ndarray]:
     """A row among others that learned these values, each with 2**weight."""
-    rows = Rows([Profile()], {})
-    at = rows.allocate(np.zeros(3, np.int8))[1:2]
+    models = EntityModels([Profile()], {})
+    at = models.allocate(np.zeros(3, np.int8))[1:2]
     for time, (value, exponent) in enumerate(samples):
         weight = 2.0**exponent
-        rows.train(at, np.array([[value, value * GIB]]), np.array([[weight] * 2]), np.array([time]))
-    return rows, at
+        models.train(
+            at, np.array([[value, value * GIB]]), np.array([[weight] * 2]), np.array([time])
+        )
+    return models, at
 
 
 @given(SAMPLES, SAMPLES)
@@ -46,14 +49,15 @@ def test_merging_is_adding_one_after_the_other(
     """The weights are such that no sum rounds, so the bits agree."""
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         merged, other, both = (
-            rows.buckets[r].dense(at) for rows, at in map(_row, (first, second, first + second))
+            models.histograms[r].dense(at)
+            for models, at in map(_row, (first, second, first + second))
         )
         histogram.merge(merged, other)
         assert merged.tobytes() == both.tobytes()
         fractions = (0.0, 0.5, 0.95, 1.0)
         result = histogram.quantiles(merged, layout, fractions)
-        rows, at = _row(first + second)
-        asked = rows.quantile(np.repeat(at, 4), np.repeat(fractions, 2).reshape(-1, 2))
+        models, at = _row(first + second)
+        asked = models.quantile(np.repeat(at, 4), np.repeat(fractions, 2).reshape(-1, 2))
         assert result[:, 0].tobytes() == asked[:, r].tobytes()
 
 
@@ -63,10 +67,10 @@ def test_percentiles_rise_with_their_fraction(
     samples: list[tuple[float, int]], fractions: list[float]
 ) -> None:
     """Lie between the lowest sample and the end of the highest one's bucket."""
-    rows, at = _row(samples)
+    models, at = _row(samples)
     asked = np.repeat(sorted(fractions), 2).reshape(-1, 2)
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
-        result = rows.quantile(np.repeat(at, len(asked)), asked)[:, r]
+        result = models.quantile(np.repeat(at, len(asked)), asked)[:, r]
         assert (np.diff(result) >= 0).all()
         values = [min(value * (GIB if r else 1.0), layout.starts[-1]) for value, _ in samples]
         assert min(values) <= result[0]
@@ -99,8 +103,8 @@ def test_learned_values_agree_with_fifty_digits(
         bank.apply([window(end, [Pod("a", (cpu, memory))], usage=(cpu, memory))])
         fed.append((end, (cpu, memory)))
     (peaks,) = bank.peaks(["node-a"])
-    rows, node = bank.learner.rows, bank.node_models["node-a"]
-    at = np.array([node.fixed[0], *node.rows])
+    models, node = bank.learner.models, bank.node_models["node-a"]
+    at = np.array([node.entity_rows[0], *node.pod_rows])
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         half_life_ms = bank.config.profile.half_life_ms[r]
         with localcontext(prec=50):
@@ -118,11 +122,11 @@ def test_learned_values_agree_with_fifty_digits(
             sum(w * (Fraction(v) - mean) ** 2 for w, v in zip(weights, values, strict=True)) / total
         )
         for row in at:
-            dense = rows.buckets[r].dense(np.array([row]))[0, : layout.num_buckets]
+            dense = models.histograms[r].dense(np.array([row]))[0, : layout.num_buckets]
             np.testing.assert_allclose(dense / math.fsum(dense), exact, rtol=1e-13, atol=1e-18)
             most = max(values)
-            assert rows.mean[row, r] == pytest.approx(float(mean), rel=1e-12, abs=1e-12 * most)
-            stdev = math.sqrt(rows.squares[row, r] / rows.weight[row, r])
+            assert models.mean[row, r] == pytest.approx(float(mean), rel=1e-12, abs=1e-12 * most)
+            stdev = math.sqrt(models.squares[row, r] / models.weight[row, r])
             assert stdev == pytest.approx(math.sqrt(variance), rel=1e-6, abs=1e-6 * most)
         running = np.cumsum(exact)
         reached = {
@@ -140,7 +144,9 @@ FRACTIONS = (0.95, 0.98)
 SHORT = Profile(half_life_seconds=(120.0, 240.0))
 LONG = Profile(half_life_seconds=(960.0, 480.0), layouts=(VPA_CPU_LAYOUT, MEMORY_LAYOUT))
 USUAL = ModelConfig(
-    profile=SHORT, cold_start_seconds=300.0, cold_start_samples=3, expiration_seconds=1200.0
+    profile=SHORT,
+    strategy=Strategy(cold_start_seconds=300.0, cold_start_samples=3),
+    expiration_seconds=1200.0,
 )
 OWN = dataclasses.replace(USUAL, class_profiles={"prod": LONG, "batch": LONG})
 LIKE_OWN = dataclasses.replace(USUAL, profile=LONG)

@@ -21,6 +21,7 @@ from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.node_state import Counters
+from pipeline.topics.nodes import Strategy
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window, decode_window, encode_window
@@ -42,8 +43,7 @@ from tests.topics.hostile import bit_flips
 # Half-lives of 60 s and 90 s: references move within a stream, by 100 of them at once.
 CONFIG = ModelConfig(
     profile=Profile(half_life_seconds=(60.0, 90.0)),
-    cold_start_seconds=90.0,
-    cold_start_samples=2,
+    strategy=Strategy(cold_start_seconds=90.0, cold_start_samples=2),
     expiration_seconds=120.0,
 )
 POLICY = "usageWithPageCache"
@@ -95,7 +95,7 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
             positions = [{"generation": 0, "offset": offset, "epoch": 0} for offset, _ in applied]
             states = encode_node_states(
                 WindowBatch([window for _, window in applied], POLICY),
-                [peaks.headline(i) for i in range(len(applied))],
+                peaks.summaries,
                 bank.recent_usage(nodes),
                 [Counters()] * len(applied),
                 positions,

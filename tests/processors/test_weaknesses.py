@@ -12,7 +12,7 @@ import pytest
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.model.node_peaks import NodePeaks, ProdReclaimable
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import (
     NODE_ROW,

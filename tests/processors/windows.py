@@ -10,17 +10,24 @@ from hypothesis import strategies as st
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.topics.nodes import Strategy
 
 START_MS = 1_700_000_040_000
 LENGTH_MS = 120_000
 GIB = float(1 << 30)
 
 
+def config_with(**settings: Any) -> ModelConfig:
+    """A configuration with these fields of its own and of its strategy."""
+    fields = {name: settings.pop(name) for name in {*settings} & {*Strategy.__struct_fields__}}
+    return ModelConfig(**settings, strategy=Strategy(**fields))
+
+
 def warm_bank(**settings: Any) -> Bank:
     """A bank that trusts a pod at once, unless `settings` say otherwise."""
     warm = {"cold_start_seconds": 0.0, "cold_start_samples": 0}
-    return Bank(ModelConfig(**(warm | settings)))
+    return Bank(config_with(**(warm | settings)))
 
 
 def peaks_of(bank: Bank, node: str = "node-a") -> NodePeaks:

@@ -4,12 +4,10 @@ import re
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 import pytest
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.predictor import settings_of
+from pipeline.processors.model.predictor import strategy_columns
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
@@ -50,10 +48,9 @@ def test_every_valid_strategy_gives_valid_predictor_settings(bound: str) -> None
     found = decode_json(NodeRecord, record(said.decode())).strategy
     assert found is not None
     assert decode_window(with_strategy(said.decode())).node.strategy == found.over(Strategy())
-    node = NodeModels("m", 1, np.zeros(0, np.int64), 0, [], strategy=found.over(Strategy()))
-    settings = settings_of([node])
-    assert 1.0 <= settings.margin[0] <= 11.0
-    assert 0 <= settings.cold_start_samples[0] <= 1_000_000
+    columns = strategy_columns([found.over(Strategy())])
+    assert 0.0 <= columns["safety_margin_percent"][0] <= 1000.0
+    assert 0 <= columns["cold_start_samples"][0] <= 1_000_000
 
 
 @pytest.mark.parametrize("name", NUMBERS)

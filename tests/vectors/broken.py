@@ -26,16 +26,17 @@ _K: Final = "node_exporter.kernel"
 _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
 _OFFERS: Final = f"{_P}.overcommit.offer_decision:written"
 _RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
-_TRAIN: Final = f"{_P}.model.entity_columns:Rows.train"
+_TRAIN: Final = f"{_P}.model.entity_models:EntityModels.train"
 _WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
 
 BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram_buckets": (f"{_P}.model.histogram:Layout.find",),
     "histogram_percentile": (
-        f"{_P}.model.entity_columns:Rows.quantile", f"{_P}.model.histogram:merge",
+        f"{_P}.model.entity_models:EntityModels.quantile", f"{_P}.model.histogram:merge",
     ),
     "decaying_histogram": (
-        f"{_P}.model.entity_columns:Rows.quantile", f"{_P}.model.entity_columns:Rows.shift",
+        f"{_P}.model.entity_models:EntityModels.quantile",
+        f"{_P}.model.entity_models:EntityModels.shift",
     ),
     "histogram_checkpoint": (
         f"{_P}.model.histogram:load_checkpoint", f"{_P}.model.histogram:save_checkpoint",
@@ -123,7 +124,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
 SKIPPED: Final = frozenset(
     {
         f"{_P}.model.bank:Bank.restore", f"{_P}.model.bank:Bank.forget", _TRAIN,
-        f"{_P}.model.entity_columns:Rows.shift", f"{_P}.model.histogram:merge",
+        f"{_P}.model.entity_models:EntityModels.shift", f"{_P}.model.histogram:merge",
     }
 )  # fmt: skip
 """Functions that change what they are given: the mutation leaves it alone."""

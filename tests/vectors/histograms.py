@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import histogram
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
 from pipeline.processors.model.model_config import Profile
 from tests.vectors.cases import Case
@@ -21,7 +21,7 @@ from tests.vectors.runner import Difference, NotBuiltError, group
 NO_DECAY = 3600.0
 
 
-_ROWS = "model.entity_columns.Rows"
+_MODELS = "model.entity_models.EntityModels"
 
 
 def _layout(options: Mapping[str, Any] | str) -> Layout:
@@ -55,8 +55,10 @@ class Row:
     def __init__(self, layout: Layout, half_life_seconds: float = NO_DECAY) -> None:
         half_lives = (half_life_seconds, half_life_seconds)
         self.half_life_ms = round(half_life_seconds * 1000)
-        self.rows = Rows([Profile(half_life_seconds=half_lives, layouts=(layout, layout))], {})
-        self.index = self.rows.allocate(np.zeros(3, np.int8))[1:2]
+        self.models = EntityModels(
+            [Profile(half_life_seconds=half_lives, layouts=(layout, layout))], {}
+        )
+        self.rows = self.models.allocate(np.zeros(3, np.int8))[1:2]
         self.reference_ms: int | None = None
 
     def add(self, value: float, weight: float, unix_seconds: float | None = None) -> None:
@@ -66,8 +68,8 @@ class Row:
             new = histogram.shifted_reference_ms(self.reference_ms, time_ms, self.half_life_ms)
             self.move_to(new)
             factor = histogram.decay_factor(time_ms, new, self.half_life_ms)
-        self.rows.train(
-            self.index, np.array([[value, np.nan]]), np.array([[weight * factor, 0.0]]),
+        self.models.train(
+            self.rows, np.array([[value, np.nan]]), np.array([[weight * factor, 0.0]]),
             np.array([time_ms]),
         )  # fmt: skip
 
@@ -76,17 +78,17 @@ class Row:
         old = self.reference_ms
         if old is not None and reference_ms != old:
             factor = histogram.shift_factor(old, reference_ms, self.half_life_ms)
-            self.rows.shift(self.index, 0, factor)
+            self.models.shift(self.rows, 0, factor)
         self.reference_ms = reference_ms
 
     def values(self, queries: Sequence[float]) -> list[float | None]:
-        rows = np.repeat(self.index, len(queries))
-        return _known(self.rows.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
+        rows = np.repeat(self.rows, len(queries))
+        return _known(self.models.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
 
     @property
     def weights(self) -> FloatArray:
         """All buckets, (1, buckets)."""
-        return self.rows.buckets[0].dense(self.index)
+        return self.models.histograms[0].dense(self.rows)
 
 
 @group("exponential_layout, Layout.find")
@@ -111,7 +113,7 @@ def _empty_is_unknown(given: Case, expected: Case) -> Difference | None:
     )
 
 
-@group(f"{_ROWS}, histogram.merge", differs=_empty_is_unknown)
+@group(f"{_MODELS}, histogram.merge", differs=_empty_is_unknown)
 def histogram_percentile(case: Case) -> object:
     layout = _layout(case["options"])
     row = Row(layout)
@@ -145,7 +147,7 @@ def _emptiness(row: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool
     return empty
 
 
-@group(f"{_ROWS}, histogram.merge", differs=_empty_is_unknown)
+@group(f"{_MODELS}, histogram.merge", differs=_empty_is_unknown)
 def decaying_histogram(case: Case) -> object:
     layout, half_life, start = (case[k] for k in ("options", "half_life_seconds", "start_unix"))
     row = _decayed(_layout(layout), half_life, start, case["samples"])

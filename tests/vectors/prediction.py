@@ -10,9 +10,10 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, class_label
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
-from pipeline.processors.model.peaks import NodePeaks, ProdReclaimable
+from pipeline.processors.model.node_peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.percentile import Percentile
+from pipeline.topics.nodes import Strategy
 from tests.vectors.cases import Case, plain
 from tests.vectors.runner import ERROR, Difference, group
 from tests.vectors.usage import class_of
@@ -177,9 +178,11 @@ def _peaks_of(case: Case, *, has_pod_models: bool = True) -> tuple[NodePeaks, li
             stated[model] = np.nextafter(pair[0], np.inf), pair[1]
     bank = Bank(
         ModelConfig(
-            cold_start_seconds=case.get("cold_start_seconds", 0.0),
-            cold_start_samples=0,
-            safety_margin_percent=case["safety_margin_percent"],
+            strategy=Strategy(
+                cold_start_seconds=case.get("cold_start_seconds", 0.0),
+                cold_start_samples=0,
+                safety_margin_percent=case["safety_margin_percent"],
+            )
         ),
         {"percentile": Stated(stated, sorted({*listed}))},
     )

@@ -14,7 +14,7 @@ from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
-from pipeline.processors.model.reclaimable import kubernetes_units
+from pipeline.processors.model.resource_pairs import kubernetes_units
 from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.policy.collect_interval import collect_interval as effective_intervals
@@ -104,7 +104,7 @@ def _reported(case: Case) -> NodeStateRecord:
     batch = WindowBatch([window], POLICY)
     bank.apply(batch.training("p90"))
     (state,) = encode_node_states(
-        batch, [bank.peaks(["node-1"]).headline(0)], bank.recent_usage(["node-1"]), [Counters()],
+        batch, [bank.peaks(["node-1"]).summaries[0]], bank.recent_usage(["node-1"]), [Counters()],
         [{"generation": 0, "offset": 0, "epoch": 0}],
     )  # fmt: skip
     return decode_json(NodeStateRecord, state)

@@ -16,7 +16,7 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.exchange.import_models import KOORDINATOR_IDS
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.histogram import save_checkpoint
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, ModelConfig, Profile
 from pipeline.processors.model.state_codec import ModelState, dense_weights, unpack

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.histogram import (
     MAX_HALF_LIVES,
     Layout,

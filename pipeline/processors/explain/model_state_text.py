@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.model import moments
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.model.state_codec import ModelState, unpack
 from pipeline.times import format_time
 

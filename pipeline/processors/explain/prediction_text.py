@@ -82,8 +82,7 @@ def _head(
     percent = record.safety_margin_percent
     yield step("margin", f"(100 + {percent!r}) / 100", margin_of(record), "")
     yield given("N, standard deviations", record.nsigma_multiplier, "")
-    criteria = cold_start.criteria(record.cold_start_seconds, record.cold_start_samples)
-    yield f"cold, {criteria}: {', '.join(record.cold_pods) or 'none'}"
+    yield f"cold, {cold_start.criteria(record)}: {', '.join(record.cold_pods) or 'none'}"
 
 
 def _entity(

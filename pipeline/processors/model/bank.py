@@ -21,7 +21,7 @@ from pipeline.processors.arrays import BoolArray
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow, Outcome, Status, rounds
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.peaks import AllPeaks
+from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.predictor import Predictor
 from pipeline.processors.model.training_batch import TrainingBatch, WindowHead, training_batch
 from pipeline.processors.model.usage_points import RecentUsage
@@ -72,7 +72,7 @@ class Bank:
     @property
     def num_rows(self) -> int:
         """Entities with a model, in all banks of these columns."""
-        return len(self.learner.rows)
+        return len(self.learner.models)
 
     @property
     def nbytes(self) -> int:
@@ -136,7 +136,7 @@ class Bank:
         longest absent ones beyond `MAX_PODS`."""
         oldest = node.end_ms - self._expiration_ms
         seen = self.learner.last_listed_ms(node)
-        surplus = len(node.pods) - MAX_PODS
+        surplus = len(node.row_by_uid) - MAX_PODS
         longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
         outdated = {uid for uid in seen if seen[uid] < oldest}
         expired = tuple(sorted(outdated.union(longest)))
@@ -162,12 +162,12 @@ class Bank:
 
     # -- peaks
 
-    def peaks(self, nodes: Iterable[str]) -> AllPeaks:
+    def peaks(self, nodes: Iterable[str]) -> PeakBatch:
         """Peaks of these nodes. Raises KeyError for a node without models, ValueError for none."""
         names = list(nodes)
         return self.learner.peaks(names, [self.node_models[name] for name in names])
 
-    def due(self, peaks: AllPeaks) -> BoolArray:
+    def due(self, peaks: PeakBatch) -> BoolArray:
         """Whether each of these peaks is to be published; those count as published from now on.
 
         `peaks` are those of distinct nodes after their last windows. Called once after each applied
@@ -223,19 +223,19 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
         if admitted:
             learner.learn(batch.select([*admitted]), [*admitted.values()])
         for position, node in admitted.items():
-            if node.absent and (expired := banks[position]._expire(node)):
+            if node.absent_uids and (expired := banks[position]._expire(node)):
                 outcomes[position] = dataclasses.replace(outcomes[position], expired=expired)
     return [outcomes[position] for position in range(len(banks))]
 
 
-def peaks(places: Sequence[Place]) -> AllPeaks:
+def peaks(places: Sequence[Place]) -> PeakBatch:
     """`Bank.peaks` over several banks that share their columns."""
     return _learner_of([bank for bank, _ in places]).peaks(
         [name for _, name in places], _models(places)
     )
 
 
-def due(places: Sequence[Place], peaks: AllPeaks) -> BoolArray:
+def due(places: Sequence[Place], peaks: PeakBatch) -> BoolArray:
     """`Bank.due` over several banks, with the peaks of these places."""
     return _learner_of([bank for bank, _ in places]).due(peaks, _models(places))
 

@@ -1,47 +1,51 @@
 """The cold-start rule: a pod without enough history counts its request instead of its own peak.
 
-`cold` decides which pods have too little history, `counts_request` which pods count their request.
-All sums of peaks over pods use both: the view of pods (`reclaimable`), predictors that add up pods
-(`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The callers decide
-which pods are part of a sum. The limits are those
-of a node's strategy: `cold_start_seconds` and `cold_start_samples`.
+`is_cold` decides which pods have too little history, `counts_request` which pods count their
+request. All sums of peaks over pods use both: the view of pods (`reclaimable`), predictors that add
+up pods (`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The callers
+decide which pods are part of a sum. The limits are fields of the node's `Strategy`: a new limit is
+a field there, a key of the policy (docs/how-to/add-a-policy-key.md), and a line here.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.model.entity_columns import NEVER, Rows
-from pipeline.processors.model.pairs import pairs
-from pipeline.processors.model.predictor import PeakSettings
+from pipeline.processors.model.entity_models import NEVER, EntityModels
+from pipeline.processors.model.resource_pairs import per_resource
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.predictions import PredictionRecord
 
 FlagT = TypeVar("FlagT", bool, BoolArray)
 
 
-def cold(
-    rows: Rows,
-    pods: IntArray,
+def is_cold(
+    models: EntityModels,
+    rows: IntArray,
     ages: FloatArray,
     end_ms: IntArray,
     node_of: IntArray,
-    settings: PeakSettings,
+    strategies: Mapping[str, npt.NDArray[Any]],
 ) -> BoolArray:
-    """Whether each pod is cold, (n,): not older than the cold start, or with too few samples of a
-    resource.
+    """Whether each of n pods is cold, (n,): not older than the cold start, or with too few samples
+    of a resource.
 
-    `pods` are rows, `ages` seconds, `end_ms` the ends of the windows, all (n,). A pod of unknown
-    age is as old as its first sample. A resource without samples counts only if the other has none
-    either: it has no model to trust.
+    `rows` (n,) are the pods' rows of `models`, `ages` (n,) seconds, NaN unknown, `node_of` (n,)
+    the index of each pod's node, `end_ms` and the columns of `strategies` (k,) are per node. A pod
+    of unknown age is as old as its first sample. A resource without samples counts only if the
+    other has none either: it has no model to trust.
     """
-    first_ms = rows.first_ms.take(pods)
-    seen_seconds = np.where(first_ms == NEVER, 0.0, (end_ms - first_ms) / 1000.0)
-    ages = np.where(np.isnan(ages), seen_seconds, ages)
-    young = ages <= settings.cold_start_seconds[node_of]
-    samples = rows.samples.take(pods, axis=0)
-    few = samples < pairs(settings.cold_start_samples[node_of])
+    first_ms = models.first_ms.take(rows)
+    modelled_ms = np.where(first_ms == NEVER, 0, end_ms[node_of] - first_ms)
+    ages = np.where(np.isnan(ages), modelled_ms / 1000.0, ages)
+    young = ages <= strategies["cold_start_seconds"][node_of]
+    samples = models.samples.take(rows, axis=0)
+    few = samples < per_resource(strategies["cold_start_samples"][node_of])
     begun = samples > 0
     cpu, memory = (few & (begun | ~begun[:, ::-1])).T
     return np.asarray(young | cpu | memory)
@@ -53,8 +57,9 @@ def counts_request(has_request: FlagT, is_cold: FlagT, lacks_peak: FlagT) -> Fla
     return has_request & (is_cold | lacks_peak)
 
 
-def criteria(seconds: float, samples: int) -> str:
+def criteria(limits: Strategy | PredictionRecord) -> str:
     """When a pod is cold, in words."""
+    seconds, samples = limits.cold_start_seconds, limits.cold_start_samples
     return f"at most {seconds!r} s old or with fewer than {samples} samples"
 
 

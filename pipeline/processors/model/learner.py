@@ -23,7 +23,7 @@ from pipeline.processors.model import (
     usage_points,
 )
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.entity_columns import NEVER, Rows
+from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.histogram import shift_factor, shifted_reference_ms
 from pipeline.processors.model.model_config import (
     ENTITIES,
@@ -33,9 +33,9 @@ from pipeline.processors.model.model_config import (
     ModelConfig,
 )
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.pairs import pairs, stacked
-from pipeline.processors.model.peaks import AllPeaks, peaks_of
+from pipeline.processors.model.node_peaks import PeakBatch, predict_peaks
 from pipeline.processors.model.predictor import Predictor, may_decide
+from pipeline.processors.model.resource_pairs import per_resource, stack_rows
 from pipeline.processors.model.training_batch import (
     UNKNOWN_CLASS,
     ListedPods,
@@ -54,7 +54,7 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
 
 
 class Learner:
-    """Models of the entities of all nodes in `rows`, and the `predictors` that read them, by name.
+    """The models of the entities of all nodes, and the `predictors` that read them, by name.
 
     `NodeModels` have the row numbers of a node; the caller owns these rows until `release`.
     `fingerprint` is a hash of all that shapes what is learned. Raises `PredictorError` if the
@@ -63,25 +63,25 @@ class Learner:
     """
 
     def __init__(self, config: ModelConfig, predictors: Mapping[str, Predictor] | None) -> None:
-        self.config = config
+        self.config, deciding = config, config.strategy.predictor
         self.predictors: Mapping[str, Predictor] = (
             build(config.predictors, config.options) if predictors is None else dict(predictors)
         )
-        if config.predictor not in self.predictors:
+        if deciding not in self.predictors:
             raise PredictorError(
-                f"model.predictor: {config.predictor!r:.100} is to decide but does not run",
+                f"model.predictor: {deciding!r:.100} is to decide but does not run",
                 key="model.predictor",
                 hint=f"choose one of {', '.join(self.predictors)}, or add it to model.predictors",
             )
         # Predictors passed in are only tried out.
-        if predictors is None and not may_decide(self.predictors[config.predictor]):
+        if predictors is None and not may_decide(self.predictors[deciding]):
             raise PredictorError(
-                f"model.predictor: {config.predictor!r:.100} is not allowed, allowed is one that "
+                f"model.predictor: {deciding!r:.100} is not allowed, allowed is one that "
                 "has a peak of the system and of Prod, without which nothing could be handed out",
                 key="model.predictor",
                 hint="let it run beside another one, or as a member of `max`",
             )
-        self.rows = Rows(config.profiles, day_slots.COLUMNS | _columns(self.predictors))
+        self.models = EntityModels(config.profiles, day_slots.COLUMNS | _columns(self.predictors))
         self._slots = Columns(NODE_COLUMNS)
         self._free_slots: list[int] = []
         profiles = [config.profile_of(entity) for entity in ENTITIES]
@@ -92,13 +92,13 @@ class Learner:
         self._drift_ms = half_lives * drift.HALF_LIVES
         self._horizons = np.array([config.horizon_of(entity) for entity in ENTITIES])
         self._answering = config.answering(self.predictors)
-        columns = self.rows.store.fingerprint + self._slots.fingerprint
+        columns = self.models.store.fingerprint + self._slots.fingerprint
         self.fingerprint = config.fingerprint(columns)
 
     @property
     def nbytes(self) -> int:
         """Memory of the columns, spare rows included."""
-        return self.rows.nbytes + self._slots.nbytes
+        return self.models.nbytes + self._slots.nbytes
 
     # -- rows and slots
 
@@ -107,7 +107,7 @@ class Learner:
         return NodeModels(
             machine_id=machine_id,
             epoch=epoch,
-            fixed=self.rows.allocate(self._profiles),
+            entity_rows=self.models.allocate(self._profiles),
             slot=self._new_slot(),
             reference_ms=[[None, None] for _ in self._half_life_ms],
         )
@@ -122,21 +122,21 @@ class Learner:
 
     def reset(self, node: NodeModels) -> None:
         """Clear the models of the node itself, its system and its classes, but not its pods."""
-        self.rows.clear(node.fixed)
+        self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
 
     def last_listed_ms(self, node: NodeModels) -> dict[str, int]:
         """The end of the last window that listed each absent pod, by UID."""
-        return {uid: int(self.rows.seen_ms[node.pods[uid]]) for uid in node.absent}
+        return {uid: int(self.models.seen_ms[node.row_by_uid[uid]]) for uid in node.absent_uids}
 
     def release_pods(self, node: NodeModels, uids: Sequence[str]) -> None:
         """Drop the models of some of the absent pods."""
-        self.rows.release(np.array([node.pods.pop(uid) for uid in uids], dtype=np.int64))
-        node.absent = tuple(uid for uid in node.absent if uid in node.pods)
+        self.models.release(np.array([node.row_by_uid.pop(uid) for uid in uids], dtype=np.int64))
+        node.absent_uids = tuple(uid for uid in node.absent_uids if uid in node.row_by_uid)
 
     def release(self, nodes: Sequence[NodeModels]) -> None:
         """Drop all models of these nodes, at least one."""
-        self.rows.release(np.concatenate([node.all_rows() for node in nodes]))
+        self.models.release(np.concatenate([node.all_rows() for node in nodes]))
         slots = [node.slot for node in nodes]
         self._slots.clear(np.array(slots))
         self._free_slots.extend(slots)
@@ -160,13 +160,13 @@ class Learner:
 
     def _list_pods(self, node: NodeModels, pods: ListedPods) -> None:
         if pods.uids is not node.listed.uids and pods.uids != node.listed.uids:
-            new = [uid for uid in pods.uids if uid not in node.pods]
+            new = [uid for uid in pods.uids if uid not in node.row_by_uid]
             # Their profile is that of their class, which `_take_profiles` sets.
-            rows = self.rows.allocate(np.zeros(len(new), np.int8))
-            node.pods.update(zip(new, rows.tolist(), strict=True))
-            node.rows = np.array([node.pods[uid] for uid in pods.uids], dtype=np.int64)
+            rows = self.models.allocate(np.zeros(len(new), np.int8))
+            node.row_by_uid.update(zip(new, rows.tolist(), strict=True))
+            node.pod_rows = np.array([node.row_by_uid[uid] for uid in pods.uids], dtype=np.int64)
             listed = set(pods.uids)
-            node.absent = tuple(uid for uid in node.pods if uid not in listed)
+            node.absent_uids = tuple(uid for uid in node.row_by_uid if uid not in listed)
         node.listed = pods
 
     def _move_references(self, node: NodeModels, end_ms: int) -> None:
@@ -178,8 +178,8 @@ class Learner:
                 new = shifted_reference_ms(old, end_ms, half_life_ms)
                 if old is not None and new != old:
                     rows = node.all_rows()
-                    rows = rows[self.rows.profile[rows] == profile]
-                    self.rows.shift(rows, r, shift_factor(old, new, half_life_ms))
+                    rows = rows[self.models.profile[rows] == profile]
+                    self.models.shift(rows, r, shift_factor(old, new, half_life_ms))
                 references[r] = new
 
     def learn(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
@@ -187,9 +187,9 @@ class Learner:
         the models with those that cover enough. `prepare` has seen each window and its node."""
         training_samples.observe_points(self._slots, batch, nodes)
         training_samples.remember_pods(batch, nodes)
-        rows = np.concatenate([node.rows for node in nodes])
+        rows = np.concatenate([node.pod_rows for node in nodes])
         self._take_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
-        self.rows.seen_ms[rows] = batch.end_ms.take(batch.window_of)
+        self.models.seen_ms[rows] = batch.end_ms.take(batch.window_of)
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
             self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
@@ -201,34 +201,34 @@ class Learner:
         if len(self._half_life_ms) == 1:
             return
         wanted = self._profiles[FIRST_CLASS + classes]
-        other = np.flatnonzero(self.rows.profile.take(rows) != wanted)
+        other = np.flatnonzero(self.models.profile.take(rows) != wanted)
         unknown = classes[other] == UNKNOWN_CLASS
-        other = other[~unknown | (self.rows.last_ms[rows[other]] == NEVER)]
+        other = other[~unknown | (self.models.last_ms[rows[other]] == NEVER)]
         if len(other):
-            self.rows.clear(rows[other])
-            self.rows.profile[rows[other]] = wanted[other]
+            self.models.clear(rows[other])
+            self.models.profile[rows[other]] = wanted[other]
 
     def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
-        fixed = stacked([node.fixed for node in nodes])
+        fixed = stack_rows([node.entity_rows for node in nodes])
         usage = valid(batch.pods, PLAUSIBLE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         short = batch.pod_coverage < self.config.minimum_coverage
         values = training_samples.entity_values(
             batch,
-            self.rows.last_ms[fixed[:, UNKNOWN]] != NEVER,
+            self.models.last_ms[fixed[:, UNKNOWN]] != NEVER,
             np.concatenate([node.listed.classes for node in nodes]),
-            usage * pairs(training_samples.shares(batch)),
+            usage * per_resource(training_samples.shares(batch)),
             short | np.concatenate([node.listed.ended for node in nodes]),
         )
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
-            training_samples.detect_drift(self.rows, self._slots, nodes, values, shorten)
-        usage = np.where(pairs(short), np.nan, usage)
+            training_samples.detect_drift(self.models, self._slots, nodes, values, shorten)
+        usage = np.where(per_resource(short), np.nan, usage)
         factors = training_samples.factors(nodes, self._half_life_ms)
-        rows = np.concatenate([fixed.ravel(), *(node.rows for node in nodes)])
+        rows = np.concatenate([fixed.ravel(), *(node.pod_rows for node in nodes)])
         node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), batch.window_of])
-        place = node_of * factors.shape[1] + self.rows.profile.take(rows)
+        place = node_of * factors.shape[1] + self.models.profile.take(rows)
         self._train(
             rows,
             np.concatenate([values.reshape(-1, 2), usage]),
@@ -241,12 +241,12 @@ class Learner:
     ) -> None:
         """Add one sample to each row: histogram, moments, day slots, then the predictors.
         Raises `PredictorError`, which names the predictor, if one fails."""
-        self.rows.train(rows, values, factors, end_ms)
-        store = self.rows.store
+        self.models.train(rows, values, factors, end_ms)
+        store = self.models.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self.predictors.values():
             try:
-                predictor.observe(self.rows, rows, values, end_ms)
+                predictor.observe(self.models, rows, values, end_ms)
             except AssertionError:  # of the shared suite
                 raise
             except Exception as error:  # foreign code may raise anything
@@ -255,7 +255,7 @@ class Learner:
 
     # -- answers
 
-    def peaks(self, names: Sequence[str], nodes: Sequence[NodeModels]) -> AllPeaks:
+    def peaks(self, names: Sequence[str], nodes: Sequence[NodeModels]) -> PeakBatch:
         """Peaks of `nodes`, called `names`, as of the end of their last windows.
 
         Raises ValueError without nodes.
@@ -263,30 +263,35 @@ class Learner:
         slots = np.array([node.slot for node in nodes], np.int64)
         ends = np.array([node.end_ms for node in nodes], np.int64)
         changes = drift.changes(self._slots, slots, ends, self._drift_ms)
-        return peaks_of(
-            names, nodes, self.rows, self.predictors, self._horizons, self.config.predictor,
+        return predict_peaks(
+            names,
+            nodes,
+            self.models,
+            self.predictors,
+            self._horizons,
+            self.config.strategy.predictor,
             changes,
-        )  # fmt: skip
+        )
 
-    def due(self, peaks: AllPeaks, nodes: Sequence[NodeModels]) -> BoolArray:
+    def due(self, peaks: PeakBatch, nodes: Sequence[NodeModels]) -> BoolArray:
         """Whether each of `peaks`, those of `nodes`, is to be published, (k,); those count as
         published from now on."""
-        strategies = [node.strategy for node in nodes]
+        strategies = peaks.view.strategies
         return publish_policy.due(
             self._slots,
             np.array([node.slot for node in nodes], np.int64),
             publish_policy.watched(peaks),
             np.array(
                 [
-                    publish_policy.terms_of(strategy, decides, self._answering)
-                    for strategy, decides in zip(strategies, peaks.decides, strict=True)
+                    publish_policy.terms_of(node.strategy, decides, self._answering)
+                    for node, decides in zip(nodes, peaks.decides, strict=True)
                 ],
                 np.int64,
             ),
-            peaks.end_ms,
-            threshold_percent=np.array([s.resource_diff_threshold_percent for s in strategies]),
-            report_interval_ms=_ms([s.report_interval_seconds for s in strategies]),
-            force_update_ms=_ms([s.force_update_seconds for s in strategies]),
+            peaks.view.end_ms,
+            threshold_percent=strategies["resource_diff_threshold_percent"],
+            report_interval_ms=_milliseconds(strategies["report_interval_seconds"]),
+            force_update_ms=_milliseconds(strategies["force_update_seconds"]),
         )
 
     def recent_usage(self, nodes: Sequence[NodeModels]) -> usage_points.RecentUsage:
@@ -298,20 +303,20 @@ class Learner:
 
     def state_of(self, name: str, node: NodeModels) -> bytes:
         """The exact state of the models of `node`, called `name`."""
-        return state_codec.capture(name, node, self.rows, self._slots, self.fingerprint)
+        return state_codec.capture(name, node, self.models, self._slots, self.fingerprint)
 
     def checked(self, name: str, data: bytes) -> state_codec.Checked:
         """The state in `data`, fit for `restored`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
-        return state_codec.read(name, data, self.rows, self._slots, self.fingerprint)
+        return state_codec.read(name, data, self.models, self._slots, self.fingerprint)
 
     def restored(self, state: state_codec.Checked) -> NodeModels:
         """A node with the models of a state."""
-        return state_codec.install(state, self.rows, self._slots, self._new_slot())
+        return state_codec.install(state, self.models, self._slots, self._new_slot())
 
 
-def _ms(seconds: Sequence[float]) -> IntArray:
-    return np.rint(1000.0 * np.array(seconds)).astype(np.int64)
+def _milliseconds(seconds: FloatArray) -> IntArray:
+    return np.rint(1000.0 * seconds).astype(np.int64)
 
 
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:

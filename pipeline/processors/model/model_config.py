@@ -84,29 +84,22 @@ class ModelConfig:
     `class_profiles`. Profiles, training statistic, memory policy, coverage, expiration, `drift` and
     the columns of predictors shape what is learned; the rest only what is done with it.
     `memory_collect_policy` names the memory statistic of the windows. `predictors` run, with
-    `options` by name. Margin, cold start, multiplier, deciding predictor, threshold and report
-    intervals apply to windows without a strategy. A peak covers the next `horizon_seconds`.
+    `options` by name. `strategy` applies to windows without one. A peak covers the next
+    `horizon_seconds`.
     """
 
     profile: Profile = KOORDINATOR
     class_profiles: Mapping[str, Profile] = field(default_factory=dict)
-    cold_start_seconds: float = 86_400.0
-    cold_start_samples: int = 10
-    safety_margin_percent: float = 10.0
     training_statistic: str = "p90"
     memory_collect_policy: str = "usageWithoutPageCache"
     expiration_seconds: float = 1800.0
-    nsigma_multiplier: float = 3.0
     minimum_coverage: float = 0.5
     horizon_seconds: float = 86_400.0
     class_horizon_seconds: Mapping[str, float] = field(default_factory=dict)
     predictors: tuple[str, ...] = ("percentile", "nsigma-v1")
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    predictor: str = "percentile"
     drift: Literal["off", "flag", "shorten"] = "flag"
-    resource_diff_threshold_percent: float = 5.0
-    report_interval_seconds: float = 60.0
-    force_update_seconds: float = 600.0
+    strategy: Strategy = field(default_factory=Strategy)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -122,20 +115,6 @@ class ModelConfig:
     def horizon_of(self, entity: str) -> float:
         """The horizon of an entity of `ENTITIES` in seconds."""
         return self.class_horizon_seconds.get(entity, self.horizon_seconds)
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy of a node whose windows have none."""
-        return Strategy(
-            safety_margin_percent=self.safety_margin_percent,
-            cold_start_seconds=self.cold_start_seconds,
-            cold_start_samples=self.cold_start_samples,
-            nsigma_multiplier=self.nsigma_multiplier,
-            predictor=self.predictor,
-            resource_diff_threshold_percent=self.resource_diff_threshold_percent,
-            report_interval_seconds=self.report_interval_seconds,
-            force_update_seconds=self.force_update_seconds,
-        )
 
     def answering(self, predictors: Iterable[str]) -> str:
         """All settings besides a node's strategy that shape the peaks of these predictors, as text.

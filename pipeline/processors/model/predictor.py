@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import PredictorError
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.node_models import NodeModels
+from pipeline.topics.nodes import Strategy
 
 _T = TypeVar("_T", bound=np.generic)
 _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
@@ -27,32 +28,19 @@ _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
 
 
 @dataclass(frozen=True, slots=True)
-class PeakSettings:
-    """Settings of the strategies of k nodes, columns (k,).
-
-    A peak is multiplied by `margin` (1.1 for 10 percent). `nsigma_multiplier` is a number of
-    deviations above the mean. The other two are for `cold_start`.
-    """
-
-    margin: FloatArray
-    nsigma_multiplier: FloatArray
-    cold_start_seconds: FloatArray
-    cold_start_samples: IntArray
-
-
-@dataclass(frozen=True, slots=True)
 class View:
     """k nodes, their E entities (`ENTITIES`: node, system, classes) and the n pods that their last
     windows listed.
 
-    `entities` (k, E) and `pods` (n,) are row numbers of `rows`; `node_of` (n,) is the index of each
-    pod's node, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
+    `entities` (k, E) and `pods` (n,) are row numbers of `models`; `node_of` (n,) is the index of
+    each pod's node, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
     bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
     (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
-    is how far ahead a peak applies; `end_ms` (k,) the end of each node's last window.
+    is how far ahead a peak applies; `end_ms` (k,) the end of each node's last window. `strategies`
+    has an array (k,) for each field of `Strategy`, the nodes' prediction policies.
     """
 
-    rows: Rows
+    models: EntityModels
     entities: IntArray
     pods: IntArray
     node_of: IntArray
@@ -63,7 +51,12 @@ class View:
     cold: BoolArray
     end_ms: IntArray
     horizon_seconds: FloatArray
-    settings: PeakSettings
+    strategies: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def margin(self) -> FloatArray:
+        """The safety margin of each node as a factor, (k,): 1.1 for 10 percent."""
+        return np.asarray((100.0 + self.strategies["safety_margin_percent"]) / 100.0)
 
     @property
     def all_rows(self) -> IntArray:
@@ -112,10 +105,10 @@ class Predictor(Protocol):
     columns: Mapping[str, Column]
 
     def observe(
-        self, rows: Rows, at: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
-        """Learn one sample `values` (m, 2) for each of the distinct rows `at` (m,), whose windows
-        end at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
+        """Learn one sample `values` (m, 2) for each of the distinct `rows` (m,), whose windows end
+        at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
         ...
 
     def peak(self, view: View) -> Peaks:
@@ -155,16 +148,10 @@ def protocol_violation(predictor: object) -> str | None:
     return None
 
 
-def settings_of(nodes: Sequence[NodeModels]) -> PeakSettings:
-    """The settings of each node, in that order."""
-    strategies = [node.strategy for node in nodes]
-    percent = np.array([strategy.safety_margin_percent for strategy in strategies], np.float64)
-    return PeakSettings(
-        margin=(100.0 + percent) / 100.0,
-        nsigma_multiplier=np.array([s.nsigma_multiplier for s in strategies], np.float64),
-        cold_start_seconds=np.array([s.cold_start_seconds for s in strategies], np.float64),
-        cold_start_samples=np.array([s.cold_start_samples for s in strategies], np.int64),
-    )
+def strategy_columns(strategies: Sequence[Strategy]) -> dict[str, npt.NDArray[Any]]:
+    """Each field of k strategies as an array (k,), by name."""
+    columns = zip(*map(msgspec.structs.astuple, strategies), strict=True)
+    return dict(zip(Strategy.__struct_fields__, map(np.array, columns), strict=True))
 
 
 def checked_peaks(predictor: Predictor, view: View) -> Peaks:

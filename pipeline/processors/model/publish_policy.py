@@ -25,9 +25,9 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE
-from pipeline.processors.model.peaks import AllPeaks, Answer
+from pipeline.processors.model.node_peaks import PeakBatch, PeakColumns
 from pipeline.topics.nodes import Strategy
 
 VALUES: Final = ("node_peak", "prod_class_peak", "prod_peak", "prod_reclaimable")
@@ -51,15 +51,15 @@ better than published, `let_go_ms` that of the window at which its easing was pu
 gets worse again. `hold_ms` is how long a value that swings must stay better."""
 
 
-def watched(peaks: AllPeaks) -> FloatArray:
+def watched(peaks: PeakBatch) -> FloatArray:
     """The watched values of k nodes by their deciding predictors, (k, 4, 2), NaN unknown."""
     return peaks.decided(_watched)
 
 
-def _watched(answer: Answer) -> FloatArray:
-    prod = answer.reclaimable
-    own = (answer.peaks[:, NODE], answer.peaks[:, _PROD], prod.peak, prod.amount)
-    return np.concatenate(own, axis=1).reshape(-1, len(own), 2)
+def _watched(columns: PeakColumns) -> FloatArray:
+    prod = columns.reclaimable
+    values = (columns.peaks[:, NODE], columns.peaks[:, _PROD], prod.peak, prod.amount)
+    return np.concatenate(values, axis=1).reshape(-1, len(values), 2)
 
 
 @lru_cache(maxsize=4096)

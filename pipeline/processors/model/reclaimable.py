@@ -10,32 +10,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.cold_start import counts_request
-from pipeline.processors.model.pairs import pairs
-
-TO_KUBERNETES: Final = np.array([1000.0, 1.0])
-"""Cores and bytes to millicores and bytes."""
+from pipeline.processors.model.resource_pairs import group_sums, per_resource
 
 _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknown"))
 
 
 @dataclass(frozen=True)
-class Pods:
+class NodePods:
     """n pods of k nodes as of their last windows; `node_of` (n,) is the node of each, 0..k-1.
 
-    `requests` are (n, 2). A pod that is not `active` is being deleted, or has `ended`. The cached
-    masks (n, 2) depend on no predictor.
+    `allocatable` is (k, 2), `requests` (n, 2). A pod that is not `active` is being deleted, or has
+    `ended`. The cached masks (n, 2) and sums do not depend on a predictor.
     """
 
+    allocatable: FloatArray
     node_of: IntArray
-    classes: npt.NDArray[np.int8]
+    classes: ByteArray
     requests: FloatArray
     cold: BoolArray
     active: BoolArray
@@ -47,7 +43,7 @@ class Pods:
         deleted still runs."""
         classes = self.classes
         prod = (classes == _PROD) | (classes == _NONE) | (classes == _UNKNOWN)
-        return pairs(prod & ~self.ended)
+        return per_resource(prod & ~self.ended)
 
     @cached_property
     def has_request(self) -> BoolArray:
@@ -55,19 +51,24 @@ class Pods:
         return self.counted & ~np.isnan(self.requests)
 
     @cached_property
-    def cold_pairs(self) -> BoolArray:
+    def is_cold(self) -> BoolArray:
         """`cold` for each resource."""
-        return pairs(self.cold)
+        return per_resource(self.cold)
 
     @cached_property
     def reclaimable(self) -> BoolArray:
         """Pods whose unused request can be reclaimed if they do not count it."""
-        return np.asarray(self.has_request & pairs(self.active & (self.classes != _UNKNOWN)))
+        return np.asarray(self.has_request & per_resource(self.active & (self.classes != _UNKNOWN)))
 
-    def request_sums(self, nodes: int) -> FloatArray:
-        """The requests of Prod on each of `nodes` nodes, (nodes, 2). A pod of unknown class or
-        request, or one that is being deleted, adds 0."""
-        return sum_by(self.node_of, np.where(self.reclaimable, self.requests, 0.0), nodes)
+    @cached_property
+    def request_sums(self) -> FloatArray:
+        """The requests of Prod on each node, (k, 2). A pod of unknown class or request, or one that
+        is being deleted, adds 0."""
+        return self.sums(np.where(self.reclaimable, self.requests, 0.0))
+
+    def sums(self, amounts: FloatArray, rows: IntArray | slice = slice(None)) -> FloatArray:
+        """Sums by node, (k, 2), of `amounts`, which are those of all pods, or of these `rows`."""
+        return group_sums(self.node_of[rows], amounts, len(self.allocatable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,15 @@ class Reclaimable:
     unpredicted: FloatArray
 
 
-def kubernetes_units(usage: FloatArray) -> FloatArray:
-    """Usage (.., 2) in cores and bytes as whole millicores and bytes, cut toward zero."""
-    units = np.array(usage)
-    units[..., 0] *= TO_KUBERNETES[0]
-    return np.trunc(units, out=units)
-
-
 def with_margin(quantiles: FloatArray, margin: FloatArray) -> FloatArray:
     """Whole millicores and bytes (n, 2) times the margins (n,), cut toward zero."""
-    return np.asarray(np.trunc(pairs(margin) * quantiles))
+    return np.asarray(np.trunc(per_resource(margin) * quantiles))
 
 
 def pod_view(
-    pods: Pods, quantiles: FloatArray, allocatable: FloatArray, margin: FloatArray
+    pods: NodePods, quantiles: FloatArray, margin: FloatArray
 ) -> tuple[Reclaimable, FloatArray]:
-    """From the pods' own models, `quantiles` (n, 2); `allocatable` (k, 2), `margin` (k,).
+    """The view of the pods' own models, from their `quantiles` (n, 2) and the `margin` (k,).
 
     Nothing can be reclaimed of a request that counts in the peak (`cold_start`), nor of that of a
     pod that is being deleted or is of unknown class. Formula: colocation by Koordinator, pod level.
@@ -106,35 +100,33 @@ def pod_view(
     """
     peaks = with_margin(quantiles, margin.take(pods.node_of))
     lacks_peak = np.isnan(peaks)
-    unpredicted = counts_request(pods.has_request, pods.cold_pairs, lacks_peak)
+    unpredicted = counts_request(pods.has_request, pods.is_cold, lacks_peak)
     predicted = pods.counted & ~(unpredicted | lacks_peak)
-    reclaims = pods.reclaimable & predicted
-    k = len(allocatable)
     spare = np.maximum(pods.requests - np.where(lacks_peak, 0.0, peaks), 0.0)
-    predicted_peaks = sum_by(pods.node_of, np.where(predicted, peaks, 0.0), k)
+    predicted_peaks = pods.sums(np.where(predicted, peaks, 0.0))
+    unused = pods.sums(np.where(pods.reclaimable & predicted, spare, 0.0))
     # Few pods count their requests; to add zeros for the others costs most and changes nothing.
-    rows = _any_resource(unpredicted)
-    uses_request, node_of_request = unpredicted.take(rows, axis=0), pods.node_of.take(rows)
-    counted_requests = pods.requests.take(rows, axis=0)
-    requests = sum_by(node_of_request, np.where(uses_request, counted_requests, 0.0), k)
-    unused = sum_by(pods.node_of, np.where(reclaims, spare, 0.0), k)
-    view = Reclaimable(
-        amount=np.minimum(np.maximum(allocatable - predicted_peaks, 0.0), unused),
-        peak=predicted_peaks + requests,
-        unpredicted=requests,
-    )
+    rows = _rows_with_any(unpredicted)
+    uses_request = unpredicted.take(rows, axis=0)
+    requests = np.where(uses_request, pods.requests.take(rows, axis=0), 0.0)
     surplus = np.where(uses_request, spare.take(rows, axis=0), 0.0)
-    return view, sum_by(node_of_request, surplus, k)
+    counted_requests = pods.sums(requests, rows)
+    view = Reclaimable(
+        amount=np.minimum(np.maximum(pods.allocatable - predicted_peaks, 0.0), unused),
+        peak=predicted_peaks + counted_requests,
+        unpredicted=counted_requests,
+    )
+    return view, pods.sums(surplus, rows)
 
 
-def left_out(pods: Pods, quantiles: FloatArray, nodes: int) -> FloatArray:
-    """The number of pods, (nodes, 2), that `pod_view` lacks: neither peak nor request is known."""
+def left_out(pods: NodePods, quantiles: FloatArray) -> FloatArray:
+    """The number of pods, (k, 2), that `pod_view` lacks: neither peak nor request is known."""
     unknown = pods.counted & ~pods.has_request & np.isnan(quantiles)
-    rows = _any_resource(unknown)
-    return sum_by(pods.node_of.take(rows), unknown.take(rows, axis=0).astype(np.float64), nodes)
+    rows = _rows_with_any(unknown)
+    return pods.sums(unknown.take(rows, axis=0).astype(np.float64), rows)
 
 
-def _any_resource(flags: BoolArray) -> IntArray:
+def _rows_with_any(flags: BoolArray) -> IntArray:
     """The rows of `flags` (n, 2) that are true for cpu or memory."""
     return np.asarray((flags[:, 0] | flags[:, 1]).nonzero()[0])
 
@@ -184,13 +176,3 @@ def combine(pods: Reclaimable, classes: Reclaimable, system: FloatArray) -> Recl
         peak=np.maximum(pods.peak + system, classes.peak),
         unpredicted=pods.unpredicted,
     )
-
-
-def sum_by(node_of: IntArray, values: FloatArray, nodes: int) -> FloatArray:
-    """Sums of `values` (n, 2) per node, added in their order."""
-    if len(values) == 0:
-        return np.zeros((nodes, 2))
-    sums = np.empty((nodes, 2))
-    for r in range(2):
-        sums[:, r] = np.bincount(node_of, weights=values[:, r], minlength=nodes)
-    return sums

@@ -2,24 +2,30 @@
 
 The same window and peaks give the same bytes, from any writer at any time; only `epoch` names the
 writer. Models hold cores and bytes, Kubernetes amounts in records are millicores. Numbers are
-encoded by column (`json_pieces`), because most of a record are numbers between constant texts.
+encoded by column (`json_templates`), because most of a record are numbers between constant texts.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.entity_columns import NEVER
-from pipeline.processors.model.json_pieces import VALUE, Template, number_texts, raw, string_texts
+from pipeline.processors.model.entity_models import NEVER
+from pipeline.processors.model.json_templates import (
+    VALUE,
+    Template,
+    number_texts,
+    raw,
+    string_texts,
+)
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM
-from pipeline.processors.model.peaks import Headline, NodePeaks, ProdReclaimable
-from pipeline.processors.model.reclaimable import TO_KUBERNETES
+from pipeline.processors.model.node_peaks import NodePeaks, PeakSummary, ProdReclaimable
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.usage_points import STATISTICS, RecentUsage, fractions
 from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.times import format_time
@@ -33,6 +39,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
+from pipeline.topics.nodes import Strategy
 from pipeline.topics.predictions import (
     CountColumns,
     Counts,
@@ -76,14 +83,14 @@ _DEVIATION_ORDER: Final = [[*DEVIATION].index(span) for span in sorted(DEVIATION
 
 def encode_node_states(
     batch: WindowBatch,
-    headlines: Sequence[Headline],
+    summaries: Sequence[PeakSummary],
     recent: RecentUsage,
     counters: Sequence[Counters],
     positions: Sequence[Position],
 ) -> list[bytes]:
     """The row of the state table of each node after its window in `batch`, as JSON.
 
-    `headlines`, `recent`, `counters` and the `positions` in the log are of the same nodes.
+    `summaries`, `recent`, `counters` and the `positions` in the log are of the same nodes.
     """
     average = batch.average
     allocatable = amounts([window.node.allocatable for window in batch.windows])
@@ -99,7 +106,7 @@ def encode_node_states(
     ).tolist()
     coverage, rates = batch.coverage.tolist(), average.rates.tolist()
     class_usage, class_pods = average.classes.tolist(), average.class_pods.tolist()
-    young = _young_pods(batch, headlines)
+    young = _young_pods(batch, summaries)
     spans = _spans(recent, allocatable / TO_KUBERNETES)
     return [
         encode_json(
@@ -130,24 +137,24 @@ def encode_node_states(
                 young_pods=raw(young[i]),
                 aggregated=raw(spans[i][0]),
                 deviation=raw(spans[i][1]),
-                predictor=headline.decides,
-                peaks={name: _usage(*peak) for name, peak in headline.peaks.items()},
-                prod_reclaimable=_kubernetes(*headline.amount),
-                prod_peak=_kubernetes(*headline.peak),
+                predictor=summary.decides,
+                peaks={name: _usage(*peak) for name, peak in summary.peaks.items()},
+                prod_reclaimable=_kubernetes(*summary.amount),
+                prod_peak=_kubernetes(*summary.peak),
                 counters=counters[i],
             )
         )
-        for i, (window, headline) in enumerate(zip(batch.windows, headlines, strict=True))
+        for i, (window, summary) in enumerate(zip(batch.windows, summaries, strict=True))
     ]
 
 
-def _young_pods(batch: WindowBatch, headlines: Sequence[Headline]) -> list[bytes]:
+def _young_pods(batch: WindowBatch, summaries: Sequence[PeakSummary]) -> list[bytes]:
     """`young_pods` of each node."""
     pods: list[int] = []
     uids: list[str] = []
     counts: list[int] = []
-    for facts, own, headline in zip(batch.facts, batch.pod_slices, headlines, strict=True):
-        young = headline.young
+    for facts, own, summary in zip(batch.facts, batch.pod_slices, summaries, strict=True):
+        young = summary.young
         if young is facts.pods.uids or young == facts.pods.uids:
             pods += range(own.start, own.stop)
         elif young:
@@ -197,18 +204,16 @@ def _spans(recent: RecentUsage, allocatable: FloatArray) -> list[tuple[bytes, by
 def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> bytes:
     """All peaks of a node after `window`, which is at this position of the log, as JSON."""
     strategy = window.node.strategy
+    fields: dict[str, Any] = {name: getattr(strategy, name) for name in _STRATEGY_FIELDS}
+    # The node's strategy may name a predictor that cannot decide.
+    fields |= {"predictor": peaks.decides, **position}
     entities: list[bytes] = _entities(peaks)
     has_samples = [any(samples) for samples in peaks.samples.tolist()]
     return encode_json(
         PredictionRecord(
             node=peaks.node,
             as_of=_time(peaks.end_ms),
-            **position,
-            safety_margin_percent=strategy.safety_margin_percent,
-            cold_start_seconds=strategy.cold_start_seconds,
-            cold_start_samples=strategy.cold_start_samples,
-            nsigma_multiplier=strategy.nsigma_multiplier,
-            predictor=peaks.decides,
+            **fields,
             simulated=window.header.simulated,
             allocatable=_kubernetes(*amounts([window.node.allocatable])[0].tolist()),
             node_peaks=raw(entities[NODE]),
@@ -226,6 +231,9 @@ def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> b
             cold_pods=tuple(compress(peaks.pod_uids, peaks.pod_cold.tolist())),
         )
     )
+
+
+_STRATEGY_FIELDS: Final = {*Strategy.__struct_fields__} & {*PredictionRecord.__struct_fields__}
 
 
 @lru_cache(maxsize=64)

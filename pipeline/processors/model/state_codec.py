@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.training_batch import ListedPods
@@ -143,12 +143,16 @@ def dense_weights(state: ModelState, resource: int, profiles: Sequence[Profile])
     return weights
 
 
-def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint: str) -> bytes:
+def capture(
+    name: str, node: NodeModels, models: EntityModels, slots: Columns, fingerprint: str
+) -> bytes:
     """The state of a node as bytes."""
-    uids = tuple(sorted(node.pods))
-    numbers = np.concatenate([node.fixed, np.array([node.pods[uid] for uid in uids], np.int64)])
+    uids = tuple(sorted(node.row_by_uid))
+    rows = np.concatenate(
+        [node.entity_rows, np.array([node.row_by_uid[uid] for uid in uids], np.int64)]
+    )
     position = {uid: i for i, uid in enumerate(uids)}
-    of_cpu, of_memory = (rows.sparse(numbers, r) for r in range(len(RESOURCES)))
+    of_cpu, of_memory = (models.sparse(rows, r) for r in range(len(RESOURCES)))
     return encode(
         ModelState(
             fingerprint=fingerprint,
@@ -167,18 +171,18 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
             listed=pack(np.array([position[uid] for uid in node.listed.uids], np.int64), "<u4"),
             classes=pack(node.listed.classes, "<i1"),
             requests=pack(node.listed.requests, "<f8"),
-            ages=pack(node.ages, "<f8"),
+            ages=pack(node.pod_ages, "<f8"),
             active=pack(node.listed.active, "<u1"),
             ended=pack(node.listed.ended, "<u1"),
-            weight=pack(rows.weight[numbers], "<f8"),
-            mean=pack(rows.mean[numbers], "<f8"),
-            squares=pack(rows.squares[numbers], "<f8"),
-            samples=pack(rows.samples[numbers], "<i8"),
-            first_ms=pack(rows.first_ms[numbers], "<i8"),
-            last_ms=pack(rows.last_ms[numbers], "<i8"),
-            seen_ms=pack(rows.seen_ms[numbers], "<i8"),
-            profile=pack(rows.profile[numbers], "<i1"),
-            columns=rows.store.pack(numbers),
+            weight=pack(models.weight[rows], "<f8"),
+            mean=pack(models.mean[rows], "<f8"),
+            squares=pack(models.squares[rows], "<f8"),
+            samples=pack(models.samples[rows], "<i8"),
+            first_ms=pack(models.first_ms[rows], "<i8"),
+            last_ms=pack(models.last_ms[rows], "<i8"),
+            seen_ms=pack(models.seen_ms[rows], "<i8"),
+            profile=pack(models.profile[rows], "<i1"),
+            columns=models.store.pack(rows),
             node_columns=slots.pack(np.array([node.slot])),
             bucket_counts=(pack(of_cpu[0], "<u2"), pack(of_memory[0], "<u2")),
             buckets=(pack(of_cpu[1], "<u2"), pack(of_memory[1], "<u2")),
@@ -189,8 +193,8 @@ def capture(name: str, node: NodeModels, rows: Rows, slots: Columns, fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A state that fits the learner, and its arrays: `columns` of `Rows`, `facts` and `ages` of the
-    pods of the last window, `listed` their positions in `state.uids`."""
+    """A state that fits the learner, and its arrays: `columns` of `EntityModels`, `facts` and
+    `ages` of the pods of the last window, `listed` their positions in `state.uids`."""
 
     state: ModelState
     profiles: npt.NDArray[np.int8]
@@ -202,7 +206,7 @@ class Checked:
     allocatable: FloatArray
 
 
-def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -> Checked:
+def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerprint: str) -> Checked:
     """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
     state = decode(data)
     if state.node != name:
@@ -216,7 +220,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
         )
     profiles = unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
     histograms = [_sparse(state, r) for r in range(len(RESOURCES))]
-    _check_profiles(state, profiles, histograms, rows)
+    _check_profiles(state, profiles, histograms, models)
     listed = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
     if len(listed) and listed.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
@@ -230,7 +234,7 @@ def read(name: str, data: bytes, rows: Rows, slots: Columns, fingerprint: str) -
         ages=unpack(state.ages, "<f8", len(listed)),
         allocatable=unpack(state.allocatable, "<f8", 2),
     )
-    rows.store.check(state.columns, len(ENTITIES) + len(state.uids))
+    models.store.check(state.columns, len(ENTITIES) + len(state.uids))
     slots.check(state.node_columns, 1)
     return checked
 
@@ -239,15 +243,15 @@ def _check_profiles(
     state: ModelState,
     profiles: npt.NDArray[np.int8],
     histograms: list[tuple[IntArray, IntArray, FloatArray]],
-    rows: Rows,
+    models: EntityModels,
 ) -> None:
-    num_profiles = len(rows.buckets[0].layouts)
+    num_profiles = len(models.histograms[0].layouts)
     if (
         len(state.reference_ms) != num_profiles
         or not ((profiles >= 0) & (profiles < num_profiles)).all()
     ):
         raise CheckpointError(f"state of node {state.node!r:.100} has an unknown profile")
-    for cells, (counts, buckets, _) in zip(rows.buckets, histograms, strict=True):
+    for cells, (counts, buckets, _) in zip(models.histograms, histograms, strict=True):
         most = np.array([layout.num_buckets for layout in cells.layouts])[profiles]
         if (buckets >= np.repeat(most, counts)).any():
             raise CheckpointError(
@@ -255,23 +259,23 @@ def _check_profiles(
             )
 
 
-def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeModels:
+def install(checked: Checked, models: EntityModels, slots: Columns, slot: int) -> NodeModels:
     """Write a state that `read` has checked into new rows and `slot`; returns its node."""
     state, listed, facts = checked.state, checked.listed, checked.facts
-    numbers = rows.allocate(checked.profiles)
-    rows.store.unpack(numbers, state.columns)
+    rows = models.allocate(checked.profiles)
+    models.store.unpack(rows, state.columns)
     slots.unpack(np.array([slot]), state.node_columns)
     for name, column in checked.columns.items():
-        getattr(rows, name)[numbers] = column
+        getattr(models, name)[rows] = column
     for r, histogram in enumerate(checked.histograms):
-        rows.load_sparse(numbers, r, *histogram)
+        models.load_sparse(rows, r, *histogram)
     uids = tuple(state.uids[i] for i in listed.tolist())
     shown = set(uids)
-    pods = numbers[len(ENTITIES) :]
+    pods = rows[len(ENTITIES) :]
     return NodeModels(
         machine_id=state.machine_id,
         epoch=state.epoch,
-        fixed=numbers[: len(ENTITIES)],
+        entity_rows=rows[: len(ENTITIES)],
         slot=slot,
         end_ms=state.end_ms,
         window_ms=state.window_ms,
@@ -281,16 +285,16 @@ def install(checked: Checked, rows: Rows, slots: Columns, slot: int) -> NodeMode
         gaps=state.gaps,
         reference_ms=[list(pair) for pair in state.reference_ms],
         allocatable=checked.allocatable,
-        pods=dict(zip(state.uids, pods.tolist(), strict=True)),
+        row_by_uid=dict(zip(state.uids, pods.tolist(), strict=True)),
         listed=ListedPods(uids, **facts),
-        rows=pods[listed],
-        absent=tuple(uid for uid in state.uids if uid not in shown),
-        ages=checked.ages,
+        pod_rows=pods[listed],
+        absent_uids=tuple(uid for uid in state.uids if uid not in shown),
+        pod_ages=checked.ages,
     )
 
 
 def _columns(state: ModelState) -> dict[str, npt.NDArray[Any]]:
-    """The columns of `Rows` that are stored unchanged."""
+    """The columns of `EntityModels` that are stored unchanged."""
     count = len(ENTITIES) + len(state.uids)
     return {
         "weight": unpack(state.weight, "<f8", count, 2),

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model.model_config import NodeWindow
-from pipeline.processors.model.pairs import stacked
+from pipeline.processors.model.resource_pairs import stack_rows
 from pipeline.topics.nodes import Strategy
 
 UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
@@ -126,9 +126,9 @@ def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
     both = list(zip(windows, orders, strict=True))
     return TrainingBatch(
         heads=[_head(window, order) for window, order in both],
-        allocatable=stacked([window.allocatable for window in windows]),
-        node_usage=stacked([window.node_usage for window in windows]),
-        host_apps=stacked([window.host_apps for window in windows]),
+        allocatable=stack_rows([window.allocatable for window in windows]),
+        node_usage=stack_rows([window.node_usage for window in windows]),
+        host_apps=stack_rows([window.host_apps for window in windows]),
         system=None,
         window_of=np.arange(len(windows)).repeat([len(order) for order in orders]),
         pods=np.concatenate([window.pods[order] for window, order in both]),

@@ -13,9 +13,9 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model import drift, reclaimable, usage_points
+from pipeline.processors.model import drift, usage_points
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import decay_factor
 from pipeline.processors.model.model_config import (
     ENTITIES,
@@ -27,7 +27,7 @@ from pipeline.processors.model.model_config import (
     UNKNOWN,
 )
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.pairs import stacked
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES, group_sums, stack_rows
 from pipeline.processors.model.system_usage import remainder
 from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatch, valid
 
@@ -38,7 +38,7 @@ def remember_pods(batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
     ages = np.where(np.isnan(batch.pod_ages), np.nan, batch.pod_ages)
     ends = accumulate((len(head.pods.uids) for head in batch.heads), initial=0)
     for i, (node, (start, end)) in enumerate(zip(nodes, pairwise(ends), strict=True)):
-        node.ages, node.allocatable = ages[start:end], allocatable[i]
+        node.pod_ages, node.allocatable = ages[start:end], allocatable[i]
 
 
 def shares(batch: TrainingBatch) -> FloatArray:
@@ -67,7 +67,7 @@ def entity_values(
     count, num_classes = len(batch.heads), len(CLASSES)
     groups = batch.window_of * num_classes + classes
     missing = np.isnan(usage)
-    by_class = reclaimable.sum_by(groups, np.where(missing, 0.0, usage), count * num_classes)
+    by_class = group_sums(groups, np.where(missing, 0.0, usage), count * num_classes)
     if (missing := missing & ~slight[:, None]).any():
         for r, of_resource in enumerate(missing.T):
             by_class[groups[of_resource], r] = np.nan
@@ -86,7 +86,7 @@ def entity_values(
 def _remainder(batch: TrainingBatch, usage: FloatArray) -> FloatArray:
     return remainder(
         valid(batch.node_usage, PLAUSIBLE),
-        reclaimable.sum_by(batch.window_of, usage, len(batch.heads)),
+        group_sums(batch.window_of, usage, len(batch.heads)),
         valid(batch.host_apps, PLAUSIBLE),
     )
 
@@ -123,7 +123,11 @@ def observe_points(slots: Columns, batch: TrainingBatch, nodes: Sequence[NodeMod
 
 
 def detect_drift(
-    rows: Rows, slots: Columns, nodes: Sequence[NodeModels], values: FloatArray, shorten: bool
+    models: EntityModels,
+    slots: Columns,
+    nodes: Sequence[NodeModels],
+    values: FloatArray,
+    shorten: bool,
 ) -> None:
     """Look for changes of level before `values` (nodes, entities, 2) are learned.
 
@@ -133,10 +137,10 @@ def detect_drift(
         slots,
         np.array([node.slot for node in nodes], np.int64),
         values,
-        stacked([node.allocatable for node in nodes]) / reclaimable.TO_KUBERNETES,
+        stack_rows([node.allocatable for node in nodes]) / TO_KUBERNETES,
         np.array([node.end_ms for node in nodes], np.int64),
     )
     if shorten:
-        fixed = stacked([node.fixed for node in nodes])
+        fixed = stack_rows([node.entity_rows for node in nodes])
         for r in range(len(RESOURCES)):
-            rows.shift(fixed[changed[:, :, r]], r, drift.SHORTENED)
+            models.shift(fixed[changed[:, :, r]], r, drift.SHORTENED)

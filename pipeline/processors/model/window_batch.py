@@ -17,8 +17,12 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.model_config import PLAUSIBLE
-from pipeline.processors.model.pairs import paired, pairs
-from pipeline.processors.model.reclaimable import TO_KUBERNETES, sum_by
+from pipeline.processors.model.resource_pairs import (
+    TO_KUBERNETES,
+    column_pair,
+    group_sums,
+    per_resource,
+)
 from pipeline.processors.model.system_usage import remainder
 from pipeline.processors.model.training_batch import (
     ListedPods,
@@ -242,7 +246,7 @@ class WindowBatch:
 
     @cached_property
     def _whole_rows(self) -> FloatArray:
-        return np.asarray(self._average_rows * pairs(self._shares))
+        return np.asarray(self._average_rows * per_resource(self._shares))
 
     def _placed(self, rows: list[IntArray]) -> IntArray:
         """Row numbers within each window as row numbers within all."""
@@ -254,7 +258,7 @@ class WindowBatch:
         if (asked := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
             stated = self._stated(asked, statistic)
             memory = np.where(np.isnan(stated), memory, stated)
-        return paired(self._stated("cpu_cores", statistic), memory)
+        return column_pair(self._stated("cpu_cores", statistic), memory)
 
     def _stated(self, usage: str, statistic: str) -> FloatArray:
         values = self.number(f"{usage}_{statistic}")
@@ -267,7 +271,7 @@ class WindowBatch:
 
     def _sums(self, usage: FloatArray, rows: IntArray) -> FloatArray:
         """The sum (n, 2) of these rows in each window, from the first to the last."""
-        return sum_by(self._window_of_row.take(rows), usage.take(rows, axis=0), len(self))
+        return group_sums(self._window_of_row.take(rows), usage.take(rows, axis=0), len(self))
 
     def _by_class(self, pods: FloatArray) -> tuple[FloatArray, IntArray]:
         """`classes` and `class_pods` of `AverageUsage`."""
@@ -278,10 +282,10 @@ class WindowBatch:
         counts = np.bincount(groups, minlength=size)
         known = ~np.isnan(pods)
         if known.all():
-            sums, some = sum_by(groups, pods, size), counts[:, None] > 0
+            sums, some = group_sums(groups, pods, size), counts[:, None] > 0
         else:
-            sums = sum_by(groups, np.where(known, pods, 0.0), size)
-            some = sum_by(groups, known.astype(np.float64), size) > 0.0
+            sums = group_sums(groups, np.where(known, pods, 0.0), size)
+            some = group_sums(groups, known.astype(np.float64), size) > 0.0
         return np.where(some, sums, np.nan).reshape(*shape, 2), counts.reshape(shape)
 
     def _system(self, usage: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.pairs import pairs
+from pipeline.processors.model.resource_pairs import per_resource
 from pipeline.processors.overcommit.resource_columns import (
     NO_LIMIT,
     NodeAmounts,
@@ -52,11 +52,11 @@ def batch(
     """
     pods = pods.select(~pods.is_low & (pods.is_listed | pods.has_usage))
     listed = pods.is_listed
-    usage = np.where(pairs(pods.has_usage), pods.usage, pods.request)
+    usage = np.where(per_resource(pods.has_usage), pods.usage, pods.request)
     used = usage.copy()
     exclusive = pods.is_lse & listed
     used[exclusive, 0] = pods.request[exclusive, 0]
-    larger = np.maximum(usage, np.where(pairs(listed), pods.request, 0))
+    larger = np.maximum(usage, np.where(per_resource(listed), pods.request, 0))
     by_request, by_larger = _policies(policies)
 
     def sums(amounts: IntArray, counted: BoolArray | None = None) -> IntArray:

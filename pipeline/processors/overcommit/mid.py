@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.model.pairs import pairs
+from pipeline.processors.model.resource_pairs import per_resource
 from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
@@ -58,7 +58,7 @@ class _Inputs(NamedTuple):
     def above_peak(self, requests: IntArray) -> IntArray:
         """Requests above the peak of Prod; 0 if the peak is unknown."""
         above = np.maximum(requests - self.nodes.prod_peak, 0)
-        return np.where(pairs(self.nodes.has_peak), above, 0)
+        return np.where(per_resource(self.nodes.has_peak), above, 0)
 
     def tier(
         self, amount: IntArray, reclaimable: IntArray, unallocated: IntArray, limit: IntArray
@@ -97,7 +97,7 @@ def mid(
 ) -> Tier:
     """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
     unknown formula."""
-    unused = np.where(pairs(nodes.has_usage), np.maximum(nodes.capacity - nodes.usage, 0), 0)
+    unused = np.where(per_resource(nodes.has_usage), np.maximum(nodes.capacity - nodes.usage, 0), 0)
     tier = FORMULAS[formula].compute(_Inputs(nodes, policies, unused, allocated))
     fixed = percent_of(nodes.capacity, policies.pair("mid_static_{}_reserved_percent"))
     most = percent_of(nodes.capacity, policies.pair("mid_{}_threshold_percent"))

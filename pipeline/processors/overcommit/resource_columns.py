@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.pairs import paired
+from pipeline.processors.model.resource_pairs import column_pair
 from pipeline.topics.overcommit_policy import Overcommit
 
 NO_LIMIT: Final = -1
@@ -101,7 +101,7 @@ class Policies:
         values = self._pairs.get(field)
         if values is None:
             cpu, memory = (self._rows[field.format(resource)] for resource in ("cpu", "memory"))
-            values = self._pairs[field] = paired(cpu, memory)
+            values = self._pairs[field] = column_pair(cpu, memory)
         return values
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.node_reservation import kubelet_reserved
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.reclaimable import TO_KUBERNETES
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts
 from pipeline.topics.resource_amounts import Resources

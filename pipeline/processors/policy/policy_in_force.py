@@ -225,12 +225,10 @@ def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy |
         interval = None
     cold = predict.cold_start_period_seconds
     threshold = predict.resource_diff_threshold_percent
+    fields = msgspec.structs.asdict(own)
     settings = NodeStrategy(
-        safety_margin_percent=own.safety_margin_percent,
+        **{name: value for name, value in fields.items() if name in NodeStrategy.__struct_fields__},
         cold_start_seconds=None if cold is None else float(cold),
-        cold_start_samples=own.cold_start_samples,
-        nsigma_multiplier=own.nsigma_multiplier,
-        predictor=own.predictor,
         resource_diff_threshold_percent=None if threshold is None else float(threshold),
         report_interval_seconds=None if interval is None else float(interval),
     )

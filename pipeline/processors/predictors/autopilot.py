@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import day_slots
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import quantile_buckets
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.declaration import Declaration, Term
@@ -53,11 +53,11 @@ class Autopilot(Stateless):
 
     def peak(self, view: View) -> Peaks:
         """Return the load-weighted quantile of cpu and the highest memory of the window."""
-        rows, index = view.rows, view.all_rows
+        models, rows = view.models, view.all_rows
         slots = math.ceil(self._window_seconds / _SLOT_SECONDS)
-        recent = rows.store["recent"], rows.store["recent_slot"]
-        memory = day_slots.highest(*recent, index, _MEMORY, slots)
-        cpu = load_weighted_quantile(rows, index, self._fraction)
+        recent = models.store["recent"], models.store["recent_slot"]
+        memory = day_slots.highest(*recent, rows, _MEMORY, slots)
+        cpu = load_weighted_quantile(models, rows, self._fraction)
         entities, pods = view.split(np.stack([cpu, memory], axis=1))
         terms = {
             "fraction": np.broadcast_to([self._fraction, np.nan], entities.shape),
@@ -66,20 +66,20 @@ class Autopilot(Stateless):
         return Peaks(entities, pods, terms)
 
 
-def load_weighted_quantile(rows: Rows, index: IntArray, fraction: float) -> FloatArray:
+def load_weighted_quantile(models: EntityModels, rows: IntArray, fraction: float) -> FloatArray:
     """Return cores (n,) below which this share of the load of each row's histogram lies.
 
     The load of a bucket is its weight times its end; the answer is the end of a bucket. 0 for a row
     whose samples were all 0, NaN for one without samples.
     """
-    histograms = rows.buckets[_CPU]
-    quantiles = np.full(len(index), np.nan)
+    histograms = models.histograms[_CPU]
+    quantiles = np.full(len(rows), np.nan)
     for profile, layout in enumerate(histograms.layouts):
-        own = np.flatnonzero(rows.profile[index] == profile)
-        weights = histograms.dense(index[own])[:, : layout.num_buckets]
+        own = np.flatnonzero(models.profile[rows] == profile)
+        weights = histograms.dense(rows[own])[:, : layout.num_buckets]
         buckets = quantile_buckets(weights * layout.ends, (fraction,))[0]
         quantiles[own] = np.where(buckets < 0, np.nan, layout.ends[buckets])
-    return np.where(rows.idle(index)[:, _CPU], 0.0, quantiles)
+    return np.where(models.idle(rows)[:, _CPU], 0.0, quantiles)
 
 
 PREDICTOR: Final = Autopilot

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import NEVER, Rows
+from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.model_config import FIRST_CLASS
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
@@ -60,16 +60,16 @@ class HourlyNSigma:
         self._history_ms = 1000 * given["history_seconds"]
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         """Learn one sample for the hour in which each window ends."""
         # A window that ends with the hour still belongs to it.
         hour = (end_ms - 1) // _HOUR_MS
-        hours, newest = rows.store[self._hours], rows.store[self._newest]
-        missed = rows.store[self._missed]
-        self._fade(hours, missed, index, newest[index], hour)
-        newest[index] = hour
-        cell = (index, hour % _HOURS)
+        hours, newest = models.store[self._hours], models.store[self._newest]
+        missed = models.store[self._missed]
+        self._fade(hours, missed, rows, newest[rows], hour)
+        newest[rows] = hour
+        cell = (rows, hour % _HOURS)
         weight, mean, variance = np.moveaxis(hours[cell].astype(np.float64), 1, 0)
         known = ~np.isnan(values)
         total = weight + 1.0
@@ -86,7 +86,7 @@ class HourlyNSigma:
         self,
         hours: npt.NDArray[Any],
         missed: npt.NDArray[Any],
-        index: IntArray,
+        rows: IntArray,
         old: IntArray,
         new: IntArray,
     ) -> None:
@@ -96,20 +96,20 @@ class HourlyNSigma:
         of_day = np.arange(_HOURS)
         begun = (new[later, None] - of_day) // _HOURS - (old[later, None] - of_day) // _HOURS
         too_often = len(self._fading) - 1
-        times = np.minimum(missed[index[later]] + begun[:, :, None], too_often)
-        missed[index[later]] = times
+        times = np.minimum(missed[rows[later]] + begun[:, :, None], too_often)
+        missed[rows[later]] = times
         fading = self._fading[np.minimum(begun, too_often)][:, :, None]
-        hours[index[later], :, _WEIGHT] *= np.where(times < too_often, fading, 0.0)
+        hours[rows[later], :, _WEIGHT] *= np.where(times < too_often, fading, 0.0)
 
     def peak(self, view: View) -> Peaks:
         """Return the highest mean + N * stdev of the hours that each row's horizon touches."""
-        rows, index = view.rows, view.all_rows
-        hours = rows.store[self._hours][index].astype(np.float64)
+        models, rows = view.models, view.all_rows
+        hours = models.store[self._hours][rows].astype(np.float64)
         known = hours[:, :, _WEIGHT] > 0.0
         stdev = np.sqrt(hours[:, :, _VARIANCE])
         mean = hours[:, :, _MEAN]
         touched = _touched(view)
-        sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
+        sigmas = view.of_all_rows(view.strategies["nsigma_multiplier"])
         peaks = mean + sigmas[:, None, None] * stdev
         candidates = np.where(touched[:, :, None] & known, peaks, -np.inf)
         hour = candidates.argmax(axis=1)
@@ -123,7 +123,7 @@ class HourlyNSigma:
         return Peaks(entities, pods, {"hour": hour_term, "mean": mean_term, "stdev": stdev_term})
 
     def _old_enough(self, view: View) -> BoolArray:
-        first = view.rows.first_ms[view.all_rows]
+        first = view.models.first_ms[view.all_rows]
         history_ms = view.of_all_rows(view.end_ms) - first
         return np.asarray((first != NEVER) & (history_ms >= self._history_ms))
 

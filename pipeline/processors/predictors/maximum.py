@@ -7,10 +7,9 @@ from functools import reduce
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.predictor import Peaks, Predictor, View, is_never_known
 from pipeline.processors.predictors.declaration import Declaration
@@ -77,11 +76,11 @@ class Maximum:
         }
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         """Let every member learn."""
         for key, member in self._members.items():
-            member.observe(self._rows_of(key, rows), index, values, end_ms)
+            member.observe(self._models_of(key, models), rows, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
         """Return the highest peaks, with each member's peak and terms as terms."""
@@ -98,14 +97,14 @@ class Maximum:
         )
 
     def _ask(self, key: str, member: Predictor, view: View) -> Peaks:
-        return member.peak(dataclasses.replace(view, rows=self._rows_of(key, view.rows)))
+        return member.peak(dataclasses.replace(view, models=self._models_of(key, view.models)))
 
-    def _rows_of(self, key: str, rows: Rows) -> Rows:
+    def _models_of(self, key: str, models: EntityModels) -> EntityModels:
         """The rows with the member's columns under the names that the member declared."""
         if not self._names[key]:
-            return rows
-        renamed = copy.copy(rows)
-        renamed.store = rows.store.renamed(self._names[key])
+            return models
+        renamed = copy.copy(models)
+        renamed.store = models.store.renamed(self._names[key])
         return renamed
 
 

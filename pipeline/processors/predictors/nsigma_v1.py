@@ -5,8 +5,8 @@ from typing import Final, Literal
 import numpy as np
 
 from pipeline.processors.model import moments
-from pipeline.processors.model.pairs import pairs
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.model.resource_pairs import per_resource
 from pipeline.processors.predictors.declaration import MOMENTS, Declaration, Formula, Term
 from pipeline.processors.predictors.stateless import Stateless
 
@@ -24,11 +24,11 @@ class NSigmaV1(Stateless):
 
     def peak(self, view: View) -> Peaks:
         """Return mean plus N deviations of each row."""
-        rows, index = view.rows, view.all_rows
-        sigmas = view.of_all_rows(view.settings.nsigma_multiplier)
-        stdev = moments.stdev(rows.weight.take(index, axis=0), rows.squares.take(index, axis=0))
-        mean = np.where(np.isnan(stdev), np.nan, rows.mean.take(index, axis=0))
-        entities, pods = view.split(mean + pairs(sigmas) * stdev)
+        models, rows = view.models, view.all_rows
+        sigmas = view.of_all_rows(view.strategies["nsigma_multiplier"])
+        stdev = moments.stdev(models.weight.take(rows, axis=0), models.squares.take(rows, axis=0))
+        mean = np.where(np.isnan(stdev), np.nan, models.mean.take(rows, axis=0))
+        entities, pods = view.split(mean + per_resource(sigmas) * stdev)
         return Peaks(entities, pods, {"mean": view.split(mean)[0], "stdev": view.split(stdev)[0]})
 
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.bucket_weights import BUCKET_TERMS
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, RESOURCES
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.model.sparse_histograms import BUCKET_TERMS
 from pipeline.processors.predictors.declaration import Declaration, Formula, Term
 from pipeline.processors.predictors.options import Option, check_fraction, check_mapping, fraction
 from pipeline.processors.predictors.stateless import Stateless
@@ -75,22 +75,24 @@ class Percentile(Stateless):
         entities = np.arange(view.entities.size) % len(ENTITIES)
         which = np.concatenate([entities, FIRST_CLASS + view.classes])
         fractions = self._fractions.take(which, axis=0)
-        rows, index = view.rows, view.all_rows
-        buckets, idle = rows.quantile_buckets(index, fractions), rows.idle(index)
-        peaks, pods = view.split(np.where(idle, 0.0, rows.ends(index, buckets)))
+        models, rows = view.models, view.all_rows
+        buckets, idle = models.quantile_buckets(rows, fractions), models.idle(rows)
+        peaks, pods = view.split(np.where(idle, 0.0, models.ends(rows, buckets)))
         deciding = np.where(view.split(idle)[0], -1, view.split(buckets)[0])
         terms = {
             "fraction": np.broadcast_to(self._fractions, peaks.shape),
-            **_bucket_terms(rows, view.entities, deciding),
+            **_bucket_terms(models, view.entities, deciding),
         }
         return Peaks(peaks, pods, terms)
 
 
-def _bucket_terms(rows: Rows, index: IntArray, buckets: IntArray) -> Mapping[str, FloatArray]:
-    """The terms of `buckets` (k, E, 2) of the rows `index` (k, E); NaN for bucket -1."""
-    profiles = rows.profile.take(index)
+def _bucket_terms(
+    models: EntityModels, rows: IntArray, buckets: IntArray
+) -> Mapping[str, FloatArray]:
+    """The terms of `buckets` (k, E, 2) of the `rows` (k, E); NaN for bucket -1."""
+    profiles = models.profile.take(rows)
     terms = np.empty((len(BUCKET_TERMS), *buckets.shape))
-    for r, histograms in enumerate(rows.buckets):
+    for r, histograms in enumerate(models.histograms):
         terms[..., r] = np.moveaxis(histograms.described(buckets[..., r], profiles), -1, 0)
     return dict(zip(BUCKET_TERMS, terms, strict=True))
 

@@ -17,7 +17,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.cold_start import counts_request
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE
 from pipeline.processors.model.predictor import View
-from pipeline.processors.model.reclaimable import sum_by
+from pipeline.processors.model.resource_pairs import group_sums
 from pipeline.processors.predictors.declaration import Formula, Term
 
 POD_SUM_TERMS: Final = (
@@ -82,9 +82,9 @@ def by_entity(view: View, values: FloatArray) -> FloatArray:
     for a class, NaN for the system. They are added in UID order."""
     nodes, classes = len(view.end_ms), len(CLASSES)
     sums = np.full((nodes, len(ENTITIES), 2), np.nan)
-    sums[:, NODE] = sum_by(view.node_of, values, nodes)
+    sums[:, NODE] = group_sums(view.node_of, values, nodes)
     group = view.node_of * classes + view.classes
-    sums[:, FIRST_CLASS:] = sum_by(group, values, nodes * classes).reshape(nodes, classes, 2)
+    sums[:, FIRST_CLASS:] = group_sums(group, values, nodes * classes).reshape(nodes, classes, 2)
     return sums
 
 

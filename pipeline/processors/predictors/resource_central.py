@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import day_slots
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import SYSTEM
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.declaration import Declaration, Term
@@ -55,8 +55,8 @@ class ResourceCentral(Stateless):
 
     def peak(self, view: View) -> Peaks:
         """Return the sums over pods, and the percentile of the system."""
-        system = self._percentiles(view.rows, view.entities[:, SYSTEM])
-        pods = self._percentiles(view.rows, view.pods)
+        system = self._percentiles(view.models, view.entities[:, SYSTEM])
+        pods = self._percentiles(view.models, view.pods)
         sums = pod_sums(view, pods)
         whole, term = with_system(sums.total, system)
         whole[:, SYSTEM] = system
@@ -64,11 +64,11 @@ class ResourceCentral(Stateless):
         terms = {**sums.terms, "system": term, "fraction": fractions}
         return Peaks(whole, pods, terms, bare=np.full_like(whole, np.nan))
 
-    def _percentiles(self, rows: Rows, index: IntArray) -> FloatArray:
+    def _percentiles(self, models: EntityModels, rows: IntArray) -> FloatArray:
         """The percentiles (n, 2) of the slots of these rows; NaN for a row without values."""
-        recent = rows.store["recent"], rows.store["recent_slot"]
+        recent = models.store["recent"], models.store["recent_slot"]
         columns = [
-            day_slots.percentile(*recent, index, r, self._slots, ranks)
+            day_slots.percentile(*recent, rows, r, self._slots, ranks)
             for r, ranks in enumerate(self._ranks)
         ]
         return np.stack(columns, axis=1)

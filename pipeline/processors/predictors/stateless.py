@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 
 
 class Stateless:
@@ -16,6 +13,6 @@ class Stateless:
     columns: Mapping[str, Column] = {}
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         """Do nothing."""

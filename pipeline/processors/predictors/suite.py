@@ -19,9 +19,9 @@ from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
-from pipeline.processors.model.peaks import PredictorPeaks
+from pipeline.processors.model.node_peaks import PredictorPeaks
 from pipeline.processors.model.predictor import (
     Peaks,
     Predictor,
@@ -36,6 +36,7 @@ from pipeline.processors.predictors.suite_windows import (
     reversed_pods,
     steady_window,
 )
+from pipeline.topics.nodes import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +208,10 @@ class _Checked:
         self.columns = predictor.columns
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         with _blamed("observe"):
-            self._predictor.observe(rows, index, values, end_ms)
+            self._predictor.observe(models, rows, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
         with _blamed("peak"):
@@ -251,24 +252,26 @@ class _Witness(Stateless):
         self.seen: list[bytes] = []
 
     def observe(
-        self, rows: Rows, index: IntArray, values: FloatArray, end_ms: npt.NDArray[np.int64]
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
-        self._note(index, values, end_ms)
+        self._note(rows, values, end_ms)
 
     def peak(self, view: View) -> Peaks:
-        rows, index = view.rows, view.all_rows
-        settings = view.settings
-        self._note(*(getattr(settings, field.name) for field in dataclasses.fields(settings)))
-        given = {field.name for field in dataclasses.fields(view)} - {"rows", "settings"}
+        models, rows = view.models, view.all_rows
+        # The deciding predictor differs between the two banks.
+        self._note(*(view.strategies[name] for name in sorted({*view.strategies} - {"predictor"})))
+        given = {field.name for field in dataclasses.fields(view)} - {"models", "strategies"}
         self._note(*(getattr(view, name) for name in sorted(given)))
-        self._note(rows.weight[index], rows.mean[index], rows.squares[index], rows.samples[index])
         self._note(
-            rows.first_ms[index], rows.last_ms[index], rows.seen_ms[index], rows.profile[index]
+            models.weight[rows], models.mean[rows], models.squares[rows], models.samples[rows]
         )
-        self._note(*(rows.sparse(index, r)[part] for r in range(2) for part in range(3)))
-        self._note(*(rows.store[name][index] for name in day_slots.COLUMNS))
-        self._note(rows.store["witness"][index])
-        return Peaks(*view.split(np.full((len(index), 2), np.nan)))
+        self._note(
+            models.first_ms[rows], models.last_ms[rows], models.seen_ms[rows], models.profile[rows]
+        )
+        self._note(*(models.sparse(rows, r)[part] for r in range(2) for part in range(3)))
+        self._note(*(models.store[name][rows] for name in day_slots.COLUMNS))
+        self._note(models.store["witness"][rows])
+        return Peaks(*view.split(np.full((len(rows), 2), np.nan)))
 
     def _note(self, *arrays: npt.NDArray[Any]) -> None:
         self.seen.extend(array.tobytes() for array in arrays)
@@ -276,7 +279,8 @@ class _Witness(Stateless):
 
 def _bank_of(*predictors: Predictor) -> Bank:
     names = tuple(predictor.name for predictor in predictors)
-    config = ModelConfig(predictors=names, predictor=names[0], expiration_seconds=7200.0)
+    strategy = Strategy(predictor=names[0])
+    config = ModelConfig(predictors=names, strategy=strategy, expiration_seconds=7200.0)
     try:
         return Bank(config, dict(zip(names, predictors, strict=True)))
     except Exception as error:  # columns can be wrong in any way

@@ -51,9 +51,9 @@ class Vpa(Stateless):
 
         The floor is for pods alone: a class without pods costs nothing.
         """
-        rows, index = view.rows, view.all_rows
-        quantiles = rows.quantile(index, np.broadcast_to(self._fractions, (len(index), 2)))
-        entities, pods = view.split(np.where(rows.idle(index), 0.0, quantiles))
+        models, rows = view.models, view.all_rows
+        quantiles = models.quantile(rows, np.broadcast_to(self._fractions, (len(rows), 2)))
+        entities, pods = view.split(np.where(models.idle(rows), 0.0, quantiles))
         terms = {
             "quantile": entities,
             "fraction": np.broadcast_to(self._fractions, entities.shape),

@@ -31,7 +31,7 @@ from pipeline.processors.model.histogram import (
     save_checkpoint,
 )
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, VPA, ModelConfig, Profile
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.times import format_time
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
 

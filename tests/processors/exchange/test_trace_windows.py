@@ -157,7 +157,9 @@ def test_a_seasonal_model_that_was_fit_offline_beats_nsigma_at_night() -> None:
     ]
     night = 9 * 288 + 3 * 12
     config = ModelConfig(
-        predictors=("nsigma-v1", "hourly-nsigma"), predictor="nsigma-v1", horizon_seconds=3000.0
+        predictors=("nsigma-v1", "hourly-nsigma"),
+        strategy=Strategy(predictor="nsigma-v1"),
+        horizon_seconds=3000.0,
     )
     bank = learned(read_trace(table_of(rows[: night + 1]), NODE, Strategy()), config)
     (peaks,) = bank.peaks([NODE])

@@ -25,7 +25,7 @@ NAN = np.nan
 
 def _samples(bank: Bank) -> dict[str, list[float | None]]:
     """The last single sample of each entity, from the mean (the bank got one window)."""
-    peaks, margin = peaks_of(bank), 1.0 + bank.config.safety_margin_percent / 100.0
+    peaks, margin = peaks_of(bank), 1.0 + bank.config.strategy.safety_margin_percent / 100.0
     found = {}
     for i, entity in enumerate(ENTITIES):
         values = peaks.predictors["nsigma-v1"].peaks[i] / margin
@@ -473,7 +473,7 @@ def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
 
 
 def test_a_cold_pod_without_known_request_counts_its_model() -> None:
-    bank = Bank(ModelConfig(cold_start_seconds=100.0))
+    bank = warm_bank(cold_start_seconds=100.0)
     bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
     result = peaks_of(bank).reclaimable
     assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
@@ -525,8 +525,8 @@ def test_fingerprint_depends_on_all_that_shapes_the_state() -> None:
     usual = Bank(base).fingerprint
     for same in (
         base,
-        dataclasses.replace(base, safety_margin_percent=20.0, cold_start_seconds=1.0),
-        dataclasses.replace(base, nsigma_multiplier=5.0, predictors=("percentile",)),
+        dataclasses.replace(base, strategy=Strategy(cold_start_seconds=1.0, nsigma_multiplier=5.0)),
+        dataclasses.replace(base, predictors=("percentile",)),
     ):
         assert Bank(same).fingerprint == usual
     short = Profile(half_life_seconds=(43_200.0, 43_200.0))

@@ -13,15 +13,15 @@ from pipeline.kafka.partition import partition_of
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, YEAR_ONE_MS
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.topics.nodes import Strategy
 from tests.processors.reference import SlowHistogram, mean_and_variance
 from tests.processors.windows import GIB, Pod, streams, window
 
 # Half-lives of one and two windows: all weights are powers of two, and shifts come soon.
 CONFIG = ModelConfig(
     profile=Profile(half_life_seconds=(120.0, 240.0)),
-    cold_start_seconds=300.0,
-    cold_start_samples=3,
+    strategy=Strategy(cold_start_seconds=300.0, cold_start_samples=3),
     expiration_seconds=1200.0,
 )
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
@@ -240,7 +240,7 @@ def test_times_and_half_lives_by_one_factor_change_no_bit(
     slow = dataclasses.replace(
         CONFIG,
         profile=Profile(half_life_seconds=(120.0 * factor, 240.0 * factor)),
-        cold_start_seconds=CONFIG.cold_start_seconds * factor,
+        strategy=Strategy(cold_start_seconds=300.0 * factor, cold_start_samples=3),
         expiration_seconds=CONFIG.expiration_seconds * factor,
     )
     one, two = Bank(CONFIG), Bank(slow)

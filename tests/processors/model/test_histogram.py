@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import histogram
-from pipeline.processors.model.bucket_weights import Buckets
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, Layout
+from pipeline.processors.model.sparse_histograms import Histograms
 from tests.processors.reference import SlowHistogram
 
 HALF_LIFE_MS = 43_200_000
@@ -27,9 +27,9 @@ weights_above_epsilon = st.integers(1, 1000).map(lambda n: n / 64)
 ROW, PROFILE = np.zeros(1, np.int64), np.zeros(1, np.int8)
 
 
-def _filled(layout: Layout, samples: Iterable[tuple[float, float]]) -> Buckets:
+def _filled(layout: Layout, samples: Iterable[tuple[float, float]]) -> Histograms:
     """A single row that has learned these values and weights."""
-    buckets = Buckets([layout])
+    buckets = Histograms([layout])
     buckets.grow(1)
     for value, weight in samples:
         buckets.add(ROW, np.array([value]), np.array([weight]), PROFILE)

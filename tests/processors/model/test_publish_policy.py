@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline.processors.model import publish_policy
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_columns import NEVER
+from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, streams, window
@@ -286,7 +286,7 @@ def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
 # -- with a bank
 
 
-CONFIG = ModelConfig(cold_start_seconds=0.0, cold_start_samples=0)
+CONFIG = ModelConfig(strategy=Strategy(cold_start_seconds=0.0, cold_start_samples=0))
 
 
 def told_by(bank: Bank, windows: list[NodeWindow]) -> list[tuple[str, int]]:
@@ -346,17 +346,17 @@ def test_each_node_is_decided_by_its_own_predictor() -> None:
     )
     peaks = bank.peaks(deciding)
     for i, node in enumerate(peaks):
-        headline = peaks.headline(i)
-        assert headline.decides == node.decides == deciding[node.node]
-        assert headline.amount == node.reclaimable.amount.tolist()
-        assert headline.peak == node.reclaimable.peak.tolist()
-        assert headline.peaks == {
+        summary = peaks.summaries[i]
+        assert summary.decides == node.decides == deciding[node.node]
+        assert summary.amount == node.reclaimable.amount.tolist()
+        assert summary.peak == node.reclaimable.peak.tolist()
+        assert summary.peaks == {
             name: answer.peaks[0].tolist() for name, answer in node.predictors.items()
         }
         (alone,) = publish_policy.watched(bank.peaks([node.node]))
         assert publish_policy.watched(peaks)[i].tolist() == alone.tolist()
         assert alone[3].tolist() == node.reclaimable.amount.tolist()
-    first, second = peaks.headline(0), peaks.headline(1)
+    first, second = peaks.summaries[0], peaks.summaries[1]
     assert first.amount != second.amount
 
 
@@ -429,7 +429,7 @@ def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
         ({"predictors": CONFIG.predictors[::-1]}, 0),
         ({"options": {"percentile": {"cpu": 0.9}}}, 1),
         ({"class_horizon_seconds": {"batch": 3600.0}}, 1),
-        ({"report_interval_seconds": 61.0}, 1),
+        ({"strategy": msgspec.structs.replace(CONFIG.strategy, report_interval_seconds=61.0)}, 1),
         ({"minimum_coverage": 0.5}, 0),
     ],
 )

@@ -67,7 +67,7 @@ def encoded(
     bank.apply(batch.training("p90"))
     node, position = window.header.node, POSITION | changes
     peaks, recent = bank.peaks([node]), bank.recent_usage([node])
-    (state,) = encode_node_states(batch, [peaks.headline(0)], recent, [COUNTERS], [position])
+    (state,) = encode_node_states(batch, [peaks.summaries[0]], recent, [COUNTERS], [position])
     return encode_prediction(window, peaks[0], position), state
 
 

@@ -10,6 +10,7 @@ from pipeline.errors import CheckpointError
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
+from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, window
 
 
@@ -106,6 +107,6 @@ def test_any_flipped_byte_is_noticed(at: int, by: int) -> None:
 
 
 def test_other_settings_of_peaks_can_take_the_state_over() -> None:
-    bank = Bank(ModelConfig(safety_margin_percent=20.0))
+    bank = Bank(ModelConfig(strategy=Strategy(safety_margin_percent=20.0)))
     bank.restore("node-a", STATE)
     assert bank.state_of("node-a") == STATE

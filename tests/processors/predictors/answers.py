@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.model_config import ENTITIES, NodeWindow
+from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.predictors.registry import build
+from tests.processors.windows import config_with
 
 LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
@@ -26,7 +27,7 @@ def learned(
     not by the settings."""
     options = options or {}
     made = build(names, options)
-    stated = ModelConfig(predictors=names, predictor=names[0], options=options, **config)
+    stated = config_with(predictors=names, predictor=names[0], options=options, **config)
     bank = Bank(stated, made)
     bank.apply(windows)
     return bank

@@ -11,9 +11,10 @@ from pipeline.errors import PredictorError
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
-from pipeline.processors.model.peaks import NodePeaks
+from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.stateless import Stateless
+from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, window
 
 SHAPE = (1, len(ENTITIES), 2)
@@ -49,7 +50,9 @@ class Unlearned(Odd):
 
 
 def answer(predictor: Odd) -> NodePeaks:
-    bank = Bank(ModelConfig(predictors=("odd",), predictor="odd"), {"odd": predictor})
+    bank = Bank(
+        ModelConfig(predictors=("odd",), strategy=Strategy(predictor="odd")), {"odd": predictor}
+    )
     bank.apply([window(1, [Pod("a", (1.0, GIB))])])
     return bank.peaks(["node-a"])[0]
 

@@ -190,10 +190,12 @@ def test_a_predictor_without_peaks_of_the_system_cannot_decide(
 ) -> None:
     install(monkeypatch, "deaf", f"{__name__}:Deaf")
     options = {"max": {"members": ["deaf", "borg-default"]}} if name == "max" else {}
-    config = ModelConfig(predictors=("percentile", name), predictor=name, options=options)
+    config = ModelConfig(
+        predictors=("percentile", name), strategy=Strategy(predictor=name), options=options
+    )
     with pytest.raises(PredictorError, match=f"model.predictor: '{name}' is not allowed"):
         Bank(config)
-    bank = Bank(dataclasses.replace(config, predictor="percentile"))
+    bank = Bank(dataclasses.replace(config, strategy=Strategy()))
     now = window(1)
     now.strategy = Strategy(predictor=name)
     bank.apply([now])
@@ -205,7 +207,7 @@ def test_a_maximum_with_a_member_that_knows_the_system_may_decide(
 ) -> None:
     install(monkeypatch, "deaf", f"{__name__}:Deaf")
     options = {"max": {"members": ["deaf", "vpa"]}}
-    Bank(ModelConfig(predictors=("max",), predictor="max", options=options))
+    Bank(ModelConfig(predictors=("max",), strategy=Strategy(predictor="max"), options=options))
 
 
 def test_built_in_predictors_belong_to_springtide() -> None:
@@ -214,7 +216,7 @@ def test_built_in_predictors_belong_to_springtide() -> None:
 
 def test_a_predictor_that_does_not_run_cannot_decide() -> None:
     with pytest.raises(PredictorError, match="'vpa' is to decide but does not run"):
-        Bank(ModelConfig(predictors=("percentile",), predictor="vpa"))
+        Bank(ModelConfig(predictors=("percentile",), strategy=Strategy(predictor="vpa")))
 
 
 @pytest.mark.parametrize("name", PREDICTORS.points)

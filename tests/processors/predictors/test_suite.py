@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.entity_columns import Rows
+from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import PREDICTORS
@@ -28,14 +28,16 @@ class Correct(NSigmaV1):
     prod: Literal["pair", "classes"] = "pair"
     columns: Mapping[str, Column] = {"broken": Column((2,))}
 
-    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
+    def learn(self, models: EntityModels, rows: IntArray, values: FloatArray) -> None:
         """Learn nothing."""
 
     def answer(self, peaks: Peaks, view: View) -> Any:
         return peaks
 
-    def observe(self, rows: Rows, index: IntArray, values: FloatArray, end_ms: IntArray) -> None:
-        self.learn(rows, index, values)
+    def observe(
+        self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
+    ) -> None:
+        self.learn(models, rows, values)
 
     def peak(self, view: View) -> Peaks:
         peaks: Peaks = self.answer(super().peak(view), view)
@@ -50,16 +52,18 @@ def answering(label: str, change: Callable[[Peaks], Any], **more: Any) -> type[C
     return broken(label, answer=lambda self, peaks, view: change(peaks), **more)
 
 
-def learning(label: str, learn: Callable[[Rows, IntArray, FloatArray], Any]) -> type[Correct]:
+def learning(
+    label: str, learn: Callable[[EntityModels, IntArray, FloatArray], Any]
+) -> type[Correct]:
     return broken(label, learn=lambda self, *learned: learn(*learned))
 
 
 def writing(label: str, column: str, value: float) -> type[Correct]:
     """It adds a value to a column, if there is such a column."""
 
-    def learn(rows: Rows, index: IntArray, values: FloatArray) -> None:
-        if column in rows.store:
-            rows.store[column][index] += value
+    def learn(models: EntityModels, rows: IntArray, values: FloatArray) -> None:
+        if column in models.store:
+            models.store[column][rows] += value
 
     return learning(label, learn)
 
@@ -76,7 +80,7 @@ def _busiest(peaks: Peaks) -> Peaks:
 ZERO_FOR_UNKNOWN = answering("zero for unknown", lambda p: Peaks(p.entities, np.nan_to_num(p.pods)))
 COUNTING_ALL_ROWS = learning(
     "counting all rows",
-    lambda rows, index, values: np.add.at(rows.store["broken"], index, len(index)),
+    lambda models, rows, values: np.add.at(models.store["broken"], rows, len(rows)),
 )
 
 
@@ -84,7 +88,7 @@ class WithMemoryOutsideColumns(Correct):
     def __init__(self) -> None:
         self._highest, self._seen = 0.0, list[Any]()
 
-    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
+    def learn(self, models: EntityModels, rows: IntArray, values: FloatArray) -> None:
         self._highest += 1.0
 
     def answer(self, peaks: Peaks, view: View) -> Peaks:
@@ -92,7 +96,7 @@ class WithMemoryOutsideColumns(Correct):
 
 
 class NotingInputs(WithMemoryOutsideColumns):
-    def learn(self, rows: Rows, index: IntArray, values: FloatArray) -> None:
+    def learn(self, models: EntityModels, rows: IntArray, values: FloatArray) -> None:
         self._seen.append(values.copy())
 
 
@@ -124,8 +128,8 @@ BREAKERS: dict[str, tuple[type[Correct], ...]] = {
     "state is in the columns": (WithMemoryOutsideColumns,),
     "order of pods does not matter": (CountingCalls,),
     "others are left alone": (
-        learning("writing samples", lambda rows, index, values: values.fill(np.nan)),
-        learning("writing moments", lambda rows, index, values: rows.mean.fill(1.0)),
+        learning("writing samples", lambda models, rows, values: values.fill(np.nan)),
+        learning("writing moments", lambda models, rows, values: models.mean.fill(1.0)),
         broken("writing the view", answer=lambda self, p, view: view.requests.fill(0.0) or p),
         writing("writing recent usage", "recent_slot", 1),
         writing("writing another's column", "witness", -7.0),
@@ -178,9 +182,9 @@ class WithoutPeak:
     [
         (answering("raising", lambda p: _raise(ZeroDivisionError("of all"))),
          r"peak raises ZeroDivisionError\('of all'\)"),
-        (learning("wrong shape", lambda rows, index, values: np.copyto(values, np.ones((7, 7)))),
+        (learning("wrong shape", lambda models, rows, values: np.copyto(values, np.ones((7, 7)))),
          "observe raises ValueError"),
-        (learning("undeclared column", lambda rows, index, values: rows.store["undeclared"]),
+        (learning("undeclared column", lambda models, rows, values: models.store["undeclared"]),
          r"observe raises KeyError\('undeclared'\) \(a column that it does not"),
         (answering("no answer", lambda p: None), "peak answers NoneType, not Peaks"),
         (answering("lists", lambda p: Peaks(p.entities.tolist(), p.pods)),

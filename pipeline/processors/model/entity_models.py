@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import moments
-from pipeline.processors.model.bucket_weights import Buckets
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.model_config import Profile
+from pipeline.processors.model.sparse_histograms import Histograms
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -26,7 +26,7 @@ NEVER: Final = -1
 _FIRST_CAPACITY: Final = 1024
 
 
-class Rows:
+class EntityModels:
     """Models of all entities.
 
     `buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
@@ -36,7 +36,9 @@ class Rows:
     """
 
     def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
-        self.buckets = [Buckets([profile.layouts[r] for profile in profiles]) for r in range(2)]
+        self.histograms = [
+            Histograms([profile.layouts[r] for profile in profiles]) for r in range(2)
+        ]
         self.store = Columns(columns)
         self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
         self.weight: FloatArray = np.zeros((0, 2))
@@ -58,7 +60,7 @@ class Rows:
         """Memory of all columns, spare rows included."""
         moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
         times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
-        buckets = sum(buckets.nbytes for buckets in self.buckets)
+        buckets = sum(histograms.nbytes for histograms in self.histograms)
         others = self.samples.nbytes + self.profile.nbytes + self.store.nbytes
         return moments_bytes + times + buckets + others
 
@@ -80,8 +82,8 @@ class Rows:
 
     def clear(self, rows: IntArray) -> None:
         """Reset these rows to the state of new rows."""
-        for buckets in self.buckets:
-            buckets.clear(rows)
+        for histograms in self.histograms:
+            histograms.clear(rows)
         for moment in (self.weight, self.mean, self.squares):
             moment[rows] = 0.0
         self.samples[rows] = 0
@@ -98,10 +100,10 @@ class Rows:
         """
         profiles = self.profile.take(rows)
         learned = ~np.isnan(values)
-        for r, buckets in enumerate(self.buckets):
-            known = learned[:, r] & (factors[:, r] >= buckets.epsilon.take(profiles))
+        for r, histograms in enumerate(self.histograms):
+            known = learned[:, r] & (factors[:, r] >= histograms.epsilon.take(profiles))
             at = slice(None) if known.all() else np.flatnonzero(known)
-            buckets.add(rows[at], values[at, r], factors[at, r], profiles[at])
+            histograms.add(rows[at], values[at, r], factors[at, r], profiles[at])
         weight, mean, squares = moments.add(
             self.weight.take(rows, axis=0),
             self.mean.take(rows, axis=0),
@@ -123,7 +125,7 @@ class Rows:
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
         """Scale the weights of a resource in these rows because its decay reference moved. A row
         without any weight left loses its samples, too."""
-        filled = self.buckets[resource].scale(rows, factor, self.profile[rows])
+        filled = self.histograms[resource].scale(rows, factor, self.profile[rows])
         at = (rows, resource)
         self.weight[at] = np.where(filled, self.weight[at] * factor, 0.0)
         self.mean[at] = np.where(filled, self.mean[at], 0.0)
@@ -138,14 +140,14 @@ class Rows:
     def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
         """The bucket of a quantile per row and resource, (n, 2); -1 where a row has no sample."""
         answer = np.empty((len(rows), 2), np.int64)
-        for r, buckets in enumerate(self.buckets):
-            answer[:, r] = buckets.quantile_buckets(rows, fractions[:, r])
+        for r, histograms in enumerate(self.histograms):
+            answer[:, r] = histograms.quantile_buckets(rows, fractions[:, r])
         return answer
 
     def ends(self, rows: IntArray, buckets: IntArray) -> FloatArray:
         """The quantiles in these `buckets` (n, 2) of the rows, (n, 2)."""
         answer, profiles = np.empty((len(rows), 2)), self.profile.take(rows)
-        for r, histograms in enumerate(self.buckets):
+        for r, histograms in enumerate(self.histograms):
             answer[:, r] = histograms.ends(buckets[:, r], profiles)
         return answer
 
@@ -158,7 +160,7 @@ class Rows:
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: their number per row, then the buckets and weights of
         all rows."""
-        weights = self.buckets[resource].dense(rows)
+        weights = self.histograms[resource].dense(rows)
         filled = np.flatnonzero(weights > 0.0)
         at, buckets = np.divmod(filled, weights.shape[1])
         return np.bincount(at, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
@@ -167,12 +169,12 @@ class Rows:
         self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
     ) -> None:
         """Fill empty rows with what `sparse` gave."""
-        self.buckets[resource].load(rows, counts, buckets, kept)
+        self.histograms[resource].load(rows, counts, buckets, kept)
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
-        for buckets in self.buckets:
-            buckets.grow(capacity)
+        for histograms in self.histograms:
+            histograms.grow(capacity)
         self.store.grow(capacity)
         self.profile = _resized(self.profile, capacity)
         self.weight = _resized(self.weight, capacity)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model import histogram
-from pipeline.processors.model.bucket_weights import Buckets
 from pipeline.processors.model.histogram import CPU_LAYOUT
+from pipeline.processors.model.sparse_histograms import Histograms
 
 ROWS = 12
 ONE = np.zeros(1000, np.int8)
@@ -28,7 +28,7 @@ def _steps(draw: st.DrawFn) -> list[tuple[str, int, np.ndarray]]:
 def test_sparse_buckets_equal_a_dense_array(
     steps: list[tuple[str, int, np.ndarray]], spread: float
 ) -> None:
-    slabs = Buckets([CPU_LAYOUT])
+    slabs = Histograms([CPU_LAYOUT])
     slabs.grow(ROWS)
     dense = np.zeros((ROWS, CPU_LAYOUT.num_buckets))
     for what, seed, rows in steps:
@@ -57,7 +57,7 @@ def test_sparse_buckets_equal_a_dense_array(
 
 
 def test_narrow_rows_stay_small_and_wide_ones_move() -> None:
-    slabs = Buckets([CPU_LAYOUT])
+    slabs = Histograms([CPU_LAYOUT])
     slabs.grow(1000)
     rows = np.arange(1000)
     slabs.add(rows, np.full(1000, 1.0), np.ones(1000), ONE)
@@ -68,7 +68,7 @@ def test_narrow_rows_stay_small_and_wide_ones_move() -> None:
 
 
 def test_the_bytes_are_those_of_all_arrays() -> None:
-    slabs = Buckets([CPU_LAYOUT])
+    slabs = Histograms([CPU_LAYOUT])
     slabs.grow(100)
     slabs.add(np.arange(100), np.linspace(0, 900, 100), np.ones(100), ONE[:100])
     slabs.add(np.arange(100), np.full(100, 3.0), np.ones(100), ONE[:100])
@@ -79,7 +79,7 @@ def test_the_bytes_are_those_of_all_arrays() -> None:
 
 
 def test_slots_are_used_again() -> None:
-    slabs = Buckets([CPU_LAYOUT])
+    slabs = Histograms([CPU_LAYOUT])
     slabs.grow(500)
     rows = np.arange(500)
     for _ in range(10):

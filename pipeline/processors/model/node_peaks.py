@@ -1,7 +1,7 @@
-"""Peaks of nodes by predictor, for every entity, and what Prod leaves unused.
+"""Predicted peaks of nodes, by predictor, for every entity, and what Prod leaves unused.
 
-They are computed for many nodes at once, from the rows of their models and the pods of their last
-windows. When a pod counts its request is decided in `cold_start`.
+`predict_peaks` computes them for many nodes at once, from the models of the nodes and the pods of
+their last windows. `cold_start` decides when a pod counts its request instead of its peak.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import reclaimable
-from pipeline.processors.model.cold_start import cold
-from pipeline.processors.model.entity_columns import NEVER, Rows
+from pipeline.processors.model.cold_start import is_cold
+from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM, UNKNOWN
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.pairs import stacked
 from pipeline.processors.model.predictor import (
     Peaks,
     Predictor,
     View,
     checked_peaks,
     may_decide,
-    settings_of,
+    strategy_columns,
 )
-from pipeline.processors.model.reclaimable import TO_KUBERNETES, kubernetes_units
+from pipeline.processors.model.resource_pairs import (
+    TO_KUBERNETES,
+    kubernetes_units,
+    stack_rows,
+)
 from pipeline.topics.node_state import YOUNG_SECONDS
 
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
@@ -123,13 +126,14 @@ class NodePeaks:
         return self.decided.reclaimable
 
 
-class Headline(NamedTuple):
+class PeakSummary(NamedTuple):
     """The peaks that a node's state and resources use, each (cpu, memory), NaN unknown.
 
-    `peaks` are those of the node by predictor, in cores. `amount` and `peak` are what Prod leaves
-    unused and its peak by the predictor that `decides`, in millicores; `prod_amounts` and
-    `prod_peaks` the same by all predictors in their order, without the system. `young` are the UIDs
-    of pods of the last window that were first measured less than `YOUNG_SECONDS` ago.
+    `peaks` are the node's by predictor, in cores and bytes. `amount` and `peak` are what Prod
+    leaves unused and its peak by the predictor that `decides`, in millicores and bytes;
+    `prod_amounts` and `prod_peaks` are the same by each predictor, in the order of `peaks`, without
+    the system. `young` are the UIDs of pods of the last window that were first measured less than
+    `YOUNG_SECONDS` ago, or never.
     """
 
     decides: str
@@ -147,9 +151,9 @@ class Headline(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PeakColumns:
     """The fields of `PredictorPeaks` for k nodes and their n pods: `raw` and `peaks` are
-    (k, entities, 2), the arrays of `reclaimable` (k, 2)."""
+    (k, entities, 2), `pod_raw` (n, 2), the arrays of `reclaimable` (k, 2)."""
 
     raw: FloatArray
     peaks: FloatArray
@@ -169,10 +173,11 @@ class Answer:
         )
 
 
-class AllPeaks(Sequence[NodePeaks]):
-    """Peaks of k nodes in the order requested, computed for all as columns.
+class PeakBatch(Sequence[NodePeaks]):
+    """Peaks of k nodes in the order requested, as columns `by_predictor`.
 
-    `NodePeaks` of a node are cut out when they are read: most of their cost is small objects.
+    `decides` are the names of the nodes' deciding predictors. `NodePeaks` of a node are created
+    when they are read: most of their cost is small objects.
     """
 
     def __init__(
@@ -180,71 +185,58 @@ class AllPeaks(Sequence[NodePeaks]):
         names: Sequence[str],
         nodes: Sequence[NodeModels],
         view: View,
-        answers: Mapping[str, Answer],
+        by_predictor: Mapping[str, PeakColumns],
         default: str,
         changes: tuple[IntArray, IntArray],
     ) -> None:
         self.names = tuple(names)
-        self.answers = answers
-        allowed = {name for name, answer in answers.items() if answer.may_decide}
+        self.view = view
+        self.by_predictor = by_predictor
+        allowed = {name for name, columns in by_predictor.items() if columns.may_decide}
         preferred = (node.strategy.predictor for node in nodes)
         self.decides = [name if name in allowed else default for name in preferred]
         self._cached: list[NodePeaks | None] = [None] * len(self.names)
-        self._view = view
         self._drift_ms, self._drifts = changes
         self._listed = [node.listed for node in nodes]
         self._allocatable = [node.allocatable for node in nodes]
         self._starts = np.cumsum([0, *(len(pods.uids) for pods in self._listed)]).tolist()
-        self._samples = view.split(view.rows.samples.take(view.all_rows, axis=0))
-        self._first_ms = view.rows.first_ms.take(view.entities)
-        self._last_ms = view.rows.last_ms.take(view.entities)
+        # Copies: the models may learn more before the peaks are read.
+        self._samples = view.split(view.models.samples.take(view.all_rows, axis=0))
+        self._first_ms = view.models.first_ms.take(view.entities)
+        self._last_ms = view.models.last_ms.take(view.entities)
 
-    @property
-    def end_ms(self) -> IntArray:
-        """The end of each node's last window, (k,)."""
-        return self._view.end_ms
-
-    def decided(self, column: Callable[[Answer], FloatArray]) -> FloatArray:
-        """A column of the answers, (k, ..), for each node by its deciding predictor."""
+    def decided(self, column: Callable[[PeakColumns], FloatArray]) -> FloatArray:
+        """A column, (k, ..), with the values of each node's deciding predictor."""
         first, *others = dict.fromkeys(self.decides)
-        values = column(self.answers[first])
+        values = column(self.by_predictor[first])
         for name in others:
             decides = np.array([predictor == name for predictor in self.decides])
             decides = decides.reshape(-1, *[1] * (values.ndim - 1))
-            values = np.where(decides, column(self.answers[name]), values)
+            values = np.where(decides, column(self.by_predictor[name]), values)
         return values
 
-    def headline(self, i: int) -> Headline:
-        """The headline of the i-th node."""
-        return self._headlines[i]
-
     @cached_property
-    def _headlines(self) -> list[Headline]:
-        peaks = [answer.peaks[:, NODE].tolist() for answer in self.answers.values()]
-        prods = [answer.reclaimable for answer in self.answers.values()]
-        amounts = np.stack([prod.amount for prod in prods], axis=1).tolist()
-        without_system = np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist()
-        return [
-            Headline(decides, dict(zip(self.answers, node_peaks, strict=True)), *others)
-            for decides, *node_peaks, others in zip(
-                self.decides,
-                *peaks,
-                zip(
-                    self.decided(lambda answer: answer.reclaimable.amount).tolist(),
-                    self.decided(lambda answer: answer.reclaimable.peak).tolist(),
-                    amounts,
-                    without_system,
-                    self._young(),
-                    strict=True,
-                ),
-                strict=True,
-            )
-        ]
+    def summaries(self) -> list[PeakSummary]:
+        """A summary of each node."""
+        columns = self.by_predictor.values()
+        peaks = np.stack([column.peaks[:, NODE] for column in columns], axis=1).tolist()
+        prods = [column.reclaimable for column in columns]
+        rows = zip(
+            self.decides,
+            (dict(zip(self.by_predictor, node_peaks, strict=True)) for node_peaks in peaks),
+            self.decided(lambda columns: columns.reclaimable.amount).tolist(),
+            self.decided(lambda columns: columns.reclaimable.peak).tolist(),
+            np.stack([prod.amount for prod in prods], axis=1).tolist(),
+            np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist(),
+            self._young(),
+            strict=True,
+        )
+        return [PeakSummary(*row) for row in rows]
 
     def _young(self) -> list[Sequence[str]]:
         """The UIDs of each node's pods that were first measured recently, or never."""
-        view = self._view
-        first = view.rows.first_ms.take(view.pods)
+        view = self.view
+        first = view.models.first_ms.take(view.pods)
         recent = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
         is_young = ((first == NEVER) | (first > recent)).tolist()
         young: list[Sequence[str]] = []
@@ -275,9 +267,11 @@ class AllPeaks(Sequence[NodePeaks]):
         listed = self._listed[i]
         return NodePeaks(
             node=self.names[i],
-            end_ms=int(self._view.end_ms[i]),
+            end_ms=int(self.view.end_ms[i]),
             decides=self.decides[i],
-            predictors={name: answer.select(i, pods) for name, answer in self.answers.items()},
+            predictors={
+                name: columns.select(i, pods) for name, columns in self.by_predictor.items()
+            },
             samples=self._samples[0][i],
             first_ms=self._first_ms[i],
             last_ms=self._last_ms[i],
@@ -287,45 +281,30 @@ class AllPeaks(Sequence[NodePeaks]):
             pod_classes=listed.classes,
             pod_requests=listed.requests,
             pod_samples=self._samples[1][pods],
-            pod_cold=self._view.cold[pods],
+            pod_cold=self.view.cold[pods],
             pod_active=listed.active,
             pod_ended=listed.ended,
             allocatable=self._allocatable[i],
         )
 
 
-def peaks_of(
+def predict_peaks(
     names: Sequence[str],
     nodes: Sequence[NodeModels],
-    rows: Rows,
+    models: EntityModels,
     predictors: Mapping[str, Predictor],
     horizon_seconds: FloatArray,
     default: str,
     changes: tuple[IntArray, IntArray],
-) -> AllPeaks:
+) -> PeakBatch:
     """Peaks of `nodes`, at least one, whose names are `names`, in that order.
 
     The predictor `default` decides where a strategy names one that does not run or may not decide.
     `changes` are `drift_ms` and `drifts` of all nodes, (k, entities, 2).
     """
-    view = view_of(nodes, rows, horizon_seconds)
-    inputs = _prod_inputs(nodes, view)
-    answers = {name: _answer(view, inputs, predictor) for name, predictor in predictors.items()}
-    return AllPeaks(names, nodes, view, answers, default, changes)
-
-
-@dataclass(frozen=True, slots=True)
-class _ProdInputs:
-    """Inputs of the views of Prod that depend on no predictor; `requests` and `allocatable` are
-    (nodes, 2) millicores and bytes."""
-
-    pods: reclaimable.Pods
-    requests: FloatArray
-    allocatable: FloatArray
-
-
-def _prod_inputs(nodes: Sequence[NodeModels], view: View) -> _ProdInputs:
-    pods = reclaimable.Pods(
+    view = make_view(nodes, models, horizon_seconds)
+    pods = reclaimable.NodePods(
+        allocatable=stack_rows([node.allocatable for node in nodes]),
         node_of=view.node_of,
         classes=view.classes,
         requests=np.concatenate([node.listed.requests for node in nodes]),
@@ -333,53 +312,59 @@ def _prod_inputs(nodes: Sequence[NodeModels], view: View) -> _ProdInputs:
         active=view.active,
         ended=view.ended,
     )
-    allocatable = stacked([node.allocatable for node in nodes])
-    return _ProdInputs(pods, pods.request_sums(len(nodes)), allocatable)
+    by_predictor = {
+        name: _peak_columns(view, pods, predictor) for name, predictor in predictors.items()
+    }
+    return PeakBatch(names, nodes, view, by_predictor, default, changes)
 
 
-def _answer(view: View, inputs: _ProdInputs, predictor: Predictor) -> Answer:
-    peaks = checked_peaks(predictor, view)
-    return Answer(
-        raw=peaks.entities,
-        peaks=peaks.entities * view.settings.margin[:, None, None],
-        pod_raw=peaks.pods,
-        terms=peaks.terms,
-        reclaimable=_reclaimable(view, inputs, peaks, predictor.prod == "pair"),
-        may_decide=may_decide(predictor),
-    )
-
-
-def view_of(nodes: Sequence[NodeModels], rows: Rows, horizon_seconds: FloatArray) -> View:
+def make_view(
+    nodes: Sequence[NodeModels], models: EntityModels, horizon_seconds: FloatArray
+) -> View:
     """The input of predictors for these nodes."""
-    settings = settings_of(nodes)
-    node_of = np.arange(len(nodes)).repeat([len(node.rows) for node in nodes])
-    pods = np.concatenate([node.rows for node in nodes])
+    node_of = np.arange(len(nodes)).repeat([len(node.pod_rows) for node in nodes])
+    pods = np.concatenate([node.pod_rows for node in nodes])
     end_ms = np.array([node.end_ms for node in nodes], np.int64)
-    ages = np.concatenate([node.ages for node in nodes])
+    ages = np.concatenate([node.pod_ages for node in nodes])
     requests = np.concatenate([node.listed.requests for node in nodes])
     requests[:, 0] /= TO_KUBERNETES[0]
+    strategies = strategy_columns([node.strategy for node in nodes])
     return View(
-        rows=rows,
-        entities=stacked([node.fixed for node in nodes]),
+        models=models,
+        entities=stack_rows([node.entity_rows for node in nodes]),
         pods=pods,
         node_of=node_of,
         classes=np.concatenate([node.listed.classes for node in nodes]),
         requests=requests,
         active=np.concatenate([node.listed.active for node in nodes]),
         ended=np.concatenate([node.listed.ended for node in nodes]),
-        cold=cold(rows, pods, ages, end_ms[node_of], node_of, settings),
+        cold=is_cold(models, pods, ages, end_ms, node_of, strategies),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
-        settings=settings,
+        strategies=strategies,
     )
 
 
-def _reclaimable(view: View, inputs: _ProdInputs, peaks: Peaks, pair: bool) -> ProdReclaimable:
-    """What Prod leaves unused of all nodes, arrays (nodes, 2)."""
-    requests, allocatable, margin = inputs.requests, inputs.allocatable, view.settings.margin
+def _peak_columns(view: View, pods: reclaimable.NodePods, predictor: Predictor) -> PeakColumns:
+    peaks, pair = checked_peaks(predictor, view), predictor.prod == "pair"
+    return PeakColumns(
+        raw=peaks.entities,
+        peaks=peaks.entities * view.margin[:, None, None],
+        pod_raw=peaks.pods,
+        terms=peaks.terms,
+        reclaimable=_prod_reclaimable(view, pods, peaks, pair),
+        may_decide=may_decide(predictor),
+    )
+
+
+def _prod_reclaimable(
+    view: View, node_pods: reclaimable.NodePods, peaks: Peaks, pair: bool
+) -> ProdReclaimable:
+    """What Prod leaves unused of all nodes, arrays (k, 2)."""
+    margin, requests = view.margin, node_pods.request_sums
     pod_peaks, entities = kubernetes_units(peaks.pods), kubernetes_units(peaks.entities)
-    pods, surplus = reclaimable.pod_view(inputs.pods, pod_peaks, allocatable, margin)
-    begun = view.rows.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
+    pods, surplus = reclaimable.pod_view(node_pods, pod_peaks, margin)
+    begun = view.models.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
     used = _used_by_prod(entities, begun)
     held = np.zeros_like(surplus)
     if peaks.bare is not None:
@@ -392,7 +377,7 @@ def _reclaimable(view: View, inputs: _ProdInputs, peaks: Peaks, pair: bool) -> P
         peaks=used,
         surplus=surplus,
         requests=requests,
-        allocatable=allocatable,
+        allocatable=node_pods.allocatable,
         margin=margin,
     )
     system = reclaimable.with_margin(entities[:, SYSTEM], margin)
@@ -410,7 +395,7 @@ def _reclaimable(view: View, inputs: _ProdInputs, peaks: Peaks, pair: bool) -> P
         surplus=surplus,
         held=held,
         system=system,
-        left_out=reclaimable.left_out(inputs.pods, pod_peaks, len(allocatable)),
+        left_out=reclaimable.left_out(node_pods, pod_peaks),
     )
 
 

@@ -78,7 +78,7 @@ class Cells:
         self.units[units[:, None] + np.arange(width // _UNIT)] = 0.0
 
 
-class Buckets:
+class Histograms:
     """Histograms by row number, without cells until the first sample.
 
     Each row has one of `layouts`, its profile, which comes by number with each sample.

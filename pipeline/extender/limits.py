@@ -34,6 +34,9 @@ BODY_TIMEOUT_SECONDS: Final = 30.0
 A scheduler has hung up long before."""
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
 """Time for a client to read its answer, then it is disconnected: it holds the same."""
+MAX_POD_BYTES: Final = 4 * 1024 * 1024
+"""Larger pods get 400. etcd stores objects of up to 1.5 MiB; a pod of a million list items would
+take a second and hundreds of megabytes."""
 MAX_NODES: Final = 50_000
 """Nodes of one request, several times those of the largest clusters; 400 for more."""
 NEW_NODE_SECONDS: Final = 300.0

@@ -11,10 +11,10 @@ import msgspec
 from pipeline.extender.scheduler_messages import (
     JsonPod,
     Pod,
-    manifest,
     read_args,
     read_parts,
     read_pod,
+    refuse_too_many,
 )
 from pipeline.topics.pods import PodRecord
 
@@ -32,10 +32,20 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
+class VictimMetadata(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class WholePod(msgspec.Struct, frozen=True):
+    """A victim as a Pod, of which only the UID is read."""
+
+    metadata: VictimMetadata
+
+
 class WholeVictims(msgspec.Struct, frozen=True, rename="pascal"):
     """Victims on one node as whole Pods."""
 
-    pods: tuple[JsonPod, ...] | None = None
+    pods: tuple[WholePod, ...] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
@@ -81,8 +91,9 @@ def read_preemption(body: bytes) -> Preemption:
         for node, meta in (args.node_name_to_meta_victims or {}).items()
     }
     for node, whole in (args.node_name_to_victims or {}).items():
-        uids = (manifest(victim, _KEYS).uid for victim in whole.pods or ())
+        uids = (victim.metadata.uid for victim in whole.pods or ())
         victims.setdefault(node, Victims(tuple(uids), whole.num_pdb_violations))
+    refuse_too_many(len(victims))
     return Preemption(pod, record, victims)
 
 

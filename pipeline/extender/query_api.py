@@ -19,7 +19,13 @@ from pipeline.extender.explain_documents import Explanation, explanation
 from pipeline.extender.http_replies import error_reply, json_reply, struct_reply
 from pipeline.extender.request_bodies import RequestBodies
 from pipeline.extender.routes import BODY_ERRORS, NODE, Route
-from pipeline.extender.scheduler_messages import JsonPod, Pod, decode_part, refuse_too_many
+from pipeline.extender.scheduler_messages import (
+    JsonPod,
+    Pod,
+    decode_part,
+    refuse_large_pod,
+    refuse_too_many,
+)
 from pipeline.extender.stage_timing import StageTimer
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
@@ -74,8 +80,10 @@ class ExplainSubject(NamedTuple):
 def read_subject(body: bytes) -> ExplainSubject:
     """The subject of an `ExplainRequest`. Raises `BadRequestError`."""
     request = decode_part(_request, body, "body", EXPLAIN_KEYS)
-    refuse_too_many(request.node_names or ())
+    refuse_too_many(len(request.node_names or ()))
     names = None if request.node_names is None else tuple(dict.fromkeys(request.node_names))
+    refuse_large_pod(request.pod)
+    refuse_large_pod(request.pod_record)
     has_pod, has_record = (bytes(part) != b"null" for part in (request.pod, request.pod_record))
     if has_pod == has_record:
         wrong = "both pod and podRecord" if has_pod else "neither pod nor podRecord"

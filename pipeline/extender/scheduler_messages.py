@@ -6,7 +6,7 @@ parsed deeper than their name.
 Source: https://pkg.go.dev/k8s.io/kube-scheduler/extender/v1
 """
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -129,8 +129,12 @@ class _Node(msgspec.Struct, frozen=True):
     metadata: _NodeMetadata
 
 
+class _NodeList(msgspec.Struct, frozen=True):
+    items: tuple[_Node, ...] | None = None
+
+
 _FILTER_KEYS = "an object with Pod and either NodeNames or Nodes"
-_node = msgspec.json.Decoder(_Node)
+_nodes = msgspec.json.Decoder(_NodeList | None)
 _pod = msgspec.json.Decoder(Pod)
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
@@ -165,6 +169,10 @@ def read_question(
     reply = (replies or {}).get(pod_json)
     if reply is not None and nodes_json == b"null" and names_json == reply.names:
         return reply.next
+    # Both before millions of values are in memory.
+    refuse_too_many(int(np.count_nonzero(np.frombuffer(names_json, np.uint8) == ord(","))))
+    listed = decode_part(_nodes, nodes_json, "Nodes", _FILTER_KEYS)
+    refuse_too_many(len((listed and listed.items) or ()))
     node_names = None if table is None else table.read_names(names_json)
     if node_names is not None:
         parts["nodenames"] = msgspec.Raw(b"[]")
@@ -178,14 +186,12 @@ def read_question(
     pod, record = read_pod(args.pod, _FILTER_KEYS)
     if names is not None:
         each_once = tuple(dict.fromkeys(names)) if node_names is None else node_names
-        refuse_too_many(names or each_once)
+        refuse_too_many(len(names or each_once))
         return Question(pod, record, each_once, pod_json=pod_json)
-    items = (nodes and nodes.items) or ()
-    refuse_too_many(items)
     by_name: dict[str, msgspec.Raw] = {}
-    for index, item in enumerate(items):
-        node = decode_part(_node, item, f"Nodes.items[{index}]", _FILTER_KEYS)
-        by_name.setdefault(node.metadata.name, item)
+    if listed and listed.items and nodes and nodes.items:
+        for node, item in zip(listed.items, nodes.items, strict=True):
+            by_name.setdefault(node.metadata.name, item)
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
 
 
@@ -258,20 +264,22 @@ def _fields_of(
 
 def read_pod(pod: msgspec.Raw, keys: str) -> tuple[Pod, PodRecord]:
     """The pod of a request, and its record. Raises `BadRequestError`."""
-    return decode_part(_pod, pod, "Pod", keys), manifest(pod, keys)
-
-
-def manifest(pod: bytes | msgspec.Raw, keys: str) -> PodRecord:
-    """The record of a Pod. Raises `BadRequestError`."""
+    refuse_large_pod(pod)
     try:
-        return read_manifest(pod)
+        return decode_part(_pod, pod, "Pod", keys), read_manifest(pod)
     except InvalidRecordError as error:
         raise BadRequestError(f"Pod: {error.message}", hint=f"send {keys}") from error
 
 
-def refuse_too_many(nodes: Sized) -> None:
+def refuse_large_pod(pod: msgspec.Raw) -> None:
+    """Raise `BadRequestError` for a pod over `limits.MAX_POD_BYTES`."""
+    if memoryview(pod).nbytes > limits.MAX_POD_BYTES:
+        raise BadRequestError(f"Pod has more than {limits.MAX_POD_BYTES} bytes")
+
+
+def refuse_too_many(nodes: int) -> None:
     """Raise `BadRequestError` for more nodes than `limits.MAX_NODES`."""
-    if len(nodes) > limits.MAX_NODES:
+    if nodes > limits.MAX_NODES:
         raise BadRequestError(
             f"more than {limits.MAX_NODES} nodes", hint="ask about no more than that at a time"
         )

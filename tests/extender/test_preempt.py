@@ -101,7 +101,8 @@ async def test_in_observe_preempt_changes_nothing(start: Start) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"{}", b"[]", b'{"Pod": {}, "NodeNameToMetaVictims": {"a": {"Pods": [{}]}}}',
-     b'{"Pod": {}, "NodeNameToVictims": {"a": {"Pods": [5]}}}', b'{"Pod": 5}'],
+     b'{"Pod": {}, "NodeNameToVictims": {"a": {"Pods": [5]}}}',
+     b'{"Pod": {}, "NodeNameToVictims": {"a": {"Pods": [{"metadata": {}}]}}}', b'{"Pod": 5}'],
 )  # fmt: skip
 async def test_an_invalid_request_is_answered_with_its_problem(start: Start, body: bytes) -> None:
     response = await (await start()).post("/preempt", data=body)

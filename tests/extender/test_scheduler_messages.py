@@ -1,6 +1,7 @@
 """Requests and replies of the extender protocol, as plain readers of JSON see them."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pipeline.errors import BadRequestError
 from pipeline.extender.filters import Refusal
 from pipeline.extender.scheduler_messages import filter_reply, prioritize_reply, read_question
+from pipeline.table import Table
 
 NODES = st.lists(st.sampled_from(["a", "b", "c]", 'd"', "e\\", "ä", "f}", "]}", "", "\x7f"]))
 SPACES = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
@@ -74,6 +76,30 @@ def test_rubbish_after_a_request_is_refused(rubbish: str) -> None:
         read_question((body + rubbish).encode())
     with pytest.raises(BadRequestError, match="JSON"):
         read_question((body[:-1] + rubbish).encode() if rubbish != "}" else body[:-1].encode())
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        b'"Pod":{},"NodeNames":[' + b'"",' * MILLION + b'""]',
+        b'"Pod":{},"Nodes":{"items":[' + b"1," * MILLION + b"1]}",
+        b'"Pod":{},"Nodes":{"items":[' + b"{}," * MILLION + b"{}]}",
+        b'"NodeNames":[],"Pod":{"metadata":{"ownerReferences":[' + b"{}," * 2 * MILLION + b"{}]}}",
+    ],
+    ids=["names", "numbers", "objects", "owners"],
+)
+def test_millions_of_values_are_refused_before_they_fill_the_memory(parts: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequestError):
+            read_question(b"{" + parts + b"}", Table())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(parts)
 
 
 @pytest.mark.parametrize("text", ["a\x01", "\x1f", "a\n"])

@@ -17,16 +17,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pipeline.processors.predictors.registry import PREDICTORS
+
 DIRECTORY = Path(__file__).parent.parent / "data" / "fingerprint"
 LOG = DIRECTORY / "log.jsonl.gz"
 
 Event = dict[str, Any]
 _POINTS = ("points_offset_seconds", "points_cpu_cores", "points_memory_bytes")
 _START = 1_760_400_000  # a whole number of every window length
-_PREDICTORS = (
-    "percentile", "nsigma-v1", "max", "vpa", "autopilot", "hourly-nsigma", "borg-default",
-    "nsigma-v2", "resource-central", "pods-nsigma",
-)  # fmt: skip
 # Pods, window length in seconds, number of windows.
 _NODES = (
     (10, 600, 150), (8, 60, 130), (12, 30, 90), (6, 300, 120), (9, 600, 120), (11, 120, 125),
@@ -241,10 +239,10 @@ def _rounded(name: str, value: Any) -> Any:
 
 def _node_record(record: Any, index: int, phase: int) -> Event:
     """What is known of a node in one phase; allocatable, strategy and overcommit change."""
-    turn = index + phase
+    turn, predictors = index + phase, [*PREDICTORS.points]
     cpu, memory = record.allocatable.cpu_millicores, record.allocatable.memory_bytes
     strategy: dict[str, Any] = {
-        "predictor": _PREDICTORS[(3 * index + phase) % len(_PREDICTORS)],
+        "predictor": predictors[(3 * index + phase) % len(predictors)],
         "safety_margin_percent": (0.0, 10.0, 25.0)[turn % 3],
         "cold_start_seconds": (600.0, 3600.0, 86_400.0)[turn % 3],
         "nsigma_multiplier": (3.0, 2.0, 5.0, 0.5)[turn % 4],

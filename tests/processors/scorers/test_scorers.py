@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
+from pipeline.errors import InvalidPolicyError
 from pipeline.processors.scorers import beta, node_metadata, peaks, target_load_packing
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import between_extremes, half_away
@@ -42,6 +43,10 @@ CASES = [(name, args) for name in SCORERS.points for args in ARGS.get(name, [{}]
     ("name", "args"), CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(CASES)]
 )
 def test_every_scorer_obeys_the_laws(name: str, args: dict[str, Any]) -> None:
+    try:
+        SCORERS.get(name).read(args)
+    except InvalidPolicyError as error:
+        pytest.fail(f"add valid arguments of {name} to ARGS in this file: {error}")
     check_scorer(SCORERS.get(name), args, seed=3)
 
 

@@ -238,9 +238,10 @@ async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
     "encoded",
     [
         b"", b"null", b"[]", b"\xff", b"{}", b'{"metadata":null}', b'{"metadata":{"name":7}}',
-        b'{"metadata":{"name":"\xff"}}', b'{"metadata":{"name":"n","resourceVersion":7}}',
+        b'{"metadata":{"name":"\xff"}}',
+        b'{"metadata":{"name":"n","resourceVersion":7,"labels":7}}',
         b'{"metadata":{"name":"n"},"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
-        b'{"metadata":{"name":"n","creationTimestamp":"soon","uid":7}}',
+        b'{"metadata":{"name":"n","creationTimestamp":"soon","uid":7,"labels":7}}',
     ],
 )  # fmt: skip
 async def test_an_invalid_object_of_the_api_server_is_counted(encoded: bytes) -> None:

@@ -155,7 +155,9 @@ def checkpoint_cost(bank: Bank, usage: Usage) -> Checkpoints:
     """Of all nodes, with a day of values in every ring."""
     fill_rings(bank, usage)
     states: dict[str, bytes] = {}
-    write = cpu_seconds(lambda: states.update((node, bank.state_of(node)) for node in bank.nodes))
+    write = cpu_seconds(
+        lambda: states.update((node, bank.encode_state(node)) for node in bank.nodes)
+    )
     fresh = Bank()
 
     def restore() -> None:

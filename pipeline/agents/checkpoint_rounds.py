@@ -104,7 +104,7 @@ class CheckpointRounds:
                 round=self._number,
                 generation=GENERATION,
                 covers=model.next_offset,
-                state=model.bank.state_of(node),
+                state=model.bank.encode_state(node),
                 counters=model.counters[node],
                 prediction=report.prediction if report else None,
                 node_state=report.node_state if report else None,

@@ -16,7 +16,7 @@ from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.model import bank
-from pipeline.processors.model.model_config import Outcome, rounds
+from pipeline.processors.model.model_config import Outcome, split_into_rounds
 from pipeline.processors.model.node_peaks import PeakBatch, PeakSummary
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch
@@ -91,7 +91,7 @@ def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
         else:
             runs[-1].append(source)
     for run in runs:
-        groups = rounds(source.node for source in run)
+        groups = split_into_rounds(source.node for source in run)
         segments += [[run[position] for position in group] for group in groups]
     return segments
 

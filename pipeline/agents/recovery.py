@@ -110,7 +110,7 @@ class Recovery:
         `kept` is the shard of the previous assignment, whose models are reused. Returns the shard,
         and the keys of older checkpoints to delete after the first complete round.
         """
-        bank = self.bank.beside() if kept is None else kept.model.bank
+        bank = self.bank.sibling() if kept is None else kept.model.bank
         try:
             return await self._load(reader, partition, kept, bank)
         except BaseException:
@@ -127,7 +127,7 @@ class Recovery:
         )
         if kept is not None and checkpoints.has_import_since(kept.ownership.epoch):
             bank.clear()
-            bank, kept = self.bank.beside(), None
+            bank, kept = self.bank.sibling(), None
         model = (
             await self._replay(reader, ownership, checkpoints, bank)
             if kept is None

@@ -76,7 +76,7 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
             else "no window has valid usage of the node: check cpu_cores_avg and "
             "memory_bytes_avg of its rows",
         )
-    data = bank.state_of(node)
+    data = bank.encode_state(node)
     state = state_codec.decode(data)
     if output is not None:
         write_atomically(output, data)

@@ -118,7 +118,7 @@ def content(model: ModelCursor) -> dict[str, Any]:
     """Return state and results of each node, without epochs."""
     return {
         node: (
-            model.bank.state_of(node),
+            model.bank.encode_state(node),
             model.counters[node],
             canonical(report.prediction)
             if (report := model.reports[node]) and report.prediction

@@ -23,7 +23,7 @@ def config(tmp_path: Path, model: str) -> ModelConfig:
 def profile(tmp_path: Path, name: str, model: str) -> Profile:
     """Return the profile of the class `name`."""
     converted = config(tmp_path, model)
-    return converted.profiles[converted.profile_of(name)]
+    return converted.profiles[converted.profile_index(name)]
 
 
 def test_settings_have_the_classes_of_the_log() -> None:

@@ -64,7 +64,7 @@ async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
 
 def samples(owner: Owner, node: str) -> int:
     """Return the weights of the CPU histogram of the node."""
-    state = state_codec.decode(owner.model.bank.state_of(node))
+    state = state_codec.decode(owner.model.bank.encode_state(node))
     return int(state_codec.unpack(state.samples, "<i8", 8 + len(state.uids), 2)[0, 0])
 
 
@@ -175,18 +175,18 @@ async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.
 async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> None:
     """The log continues between the export and its import."""
     broker, log, first = await with_a_round()
-    exported = {node: first.model.bank.state_of(node) for node in NODES}
+    exported = {node: first.model.bank.encode_state(node) for node in NODES}
     await first.apply()
     await first.round()
-    newer = {node: first.model.bank.state_of(node) for node in NODES}
+    newer = {node: first.model.bank.encode_state(node) for node in NODES}
     first.die()
     assert exported["a"] != newer["a"]
     replaced = await put_back(broker, "a", exported["a"])
     assert replaced is not None
     assert state_codec.encode(replaced) == newer["a"]
     second = await Owner(broker, "y").load()
-    assert second.model.bank.state_of("a") == exported["a"]
-    assert {node: second.model.bank.state_of(node) for node in "bc"} == {
+    assert second.model.bank.encode_state("a") == exported["a"]
+    assert {node: second.model.bank.encode_state(node) for node in "bc"} == {
         node: newer[node] for node in "bc"
     }
     peaks = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
@@ -200,7 +200,7 @@ async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> No
 
 async def test_an_export_replaces_a_damaged_checkpoint() -> None:
     broker, _, first = await with_a_round()
-    exported = first.model.bank.state_of("a")
+    exported = first.model.bank.encode_state("a")
     first.die()
     key = node_key("a", first.epoch)
     intact = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])

@@ -8,7 +8,7 @@ numpy's logarithm may differ in the last bit between CPUs. A relative change of 
 Between batchings of one run results must be equal to the last bit.
 
 The model state is hashed field by field. Two hashes of texts are left out because names are in
-them: the bank's fingerprint, and the column that marks changed settings (`told_terms`).
+them: the bank's fingerprint, and the column that marks changed settings (`published_terms`).
 
 To accept new results on purpose: `python -m tests.agents.test_results_fingerprint`.
 """
@@ -89,8 +89,9 @@ _COLUMNS = {
 }  # fmt: skip
 _NODE_COLUMNS = {
     "points": Column((2, 1800)), "points_second": Column((), "<i8"),
-    "told": Column((4, 2)), "told_ms": Column((), "<i8"), "eased_ms": Column((4, 2), "<i8"),
-    "let_go_ms": Column((4, 2), "<i8"), "hold_ms": Column((4, 2), "<i8"),
+    "published": Column((4, 2)), "published_ms": Column((), "<i8"),
+    "eased_ms": Column((4, 2), "<i8"),
+    "relaxed_ms": Column((4, 2), "<i8"), "hold_ms": Column((4, 2), "<i8"),
     "drift_buckets": Column((8, 2, 55)), "drift_total": Column((8, 2)),
     "drift_squares": Column((8, 2)), "drift_values": Column((8, 2), "<i4"),
     "drift_scale": Column((2,)), "drift_ms": Column((8, 2), "<i8"),
@@ -187,7 +188,7 @@ def results(log: list[LogRecord], settings: dict[str, Any], batch_size: int) -> 
     )  # fmt: skip
     output: Any = _Output()
     bank = Bank(config)
-    banks = [bank, *(bank.beside() for _ in range(PARTITIONS - 1))]
+    banks = [bank, *(bank.sibling() for _ in range(PARTITIONS - 1))]
     cursors = [
         ModelCursor(Ownership(partition, epoch=3), 0, own, output, rules)
         for partition, own in enumerate(banks)
@@ -204,7 +205,7 @@ def results(log: list[LogRecord], settings: dict[str, Any], batch_size: int) -> 
             )
 
     asyncio.run(run())
-    states = {node: own.state_of(node) for own in banks for node in own.nodes}
+    states = {node: own.encode_state(node) for own in banks for node in own.nodes}
     return Results(output.published, states)
 
 
@@ -263,7 +264,7 @@ def fingerprint(found: Results) -> tuple[dict[str, Any], dict[str, Any]]:
         if node in found.states:
             values = state_values(found.states[node])
             fields = {name: _digest(value)[:16] for name, value in values.items()}
-            digests[node]["models"] = {"fields": fields, "sha256": _digest(values)}
+            digests[node]["models"] = {"fields": fields}
     return digests, records
 
 

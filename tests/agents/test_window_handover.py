@@ -35,7 +35,7 @@ def cursors_over(broker: MemoryBroker, count: int = 1) -> list[ModelCursor]:
     output: Any = MemoryProducer(broker)
     bank = Bank(CONFIG)
     return [
-        ModelCursor(Ownership(partition, 3), 0, bank.beside(), output, MODEL_RULES)
+        ModelCursor(Ownership(partition, 3), 0, bank.sibling(), output, MODEL_RULES)
         for partition in range(count)
     ]
 

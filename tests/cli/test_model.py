@@ -82,7 +82,7 @@ def test_inspect_escapes_control_characters_of_pod_uids(
     bank = Bank()
     bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
     checkpoint = NodeCheckpoint(
-        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.state_of("node-a")
+        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.encode_state("node-a")
     )
 
     async def newest(*_: object) -> Found:
@@ -101,7 +101,7 @@ def checkpoint(monkeypatch: pytest.MonkeyPatch) -> NodeCheckpoint:
     bank = Bank()
     bank.apply([window(end, [Pod("web", (1.0, GIB))]) for end in range(3)])
     record = NodeCheckpoint(
-        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.state_of("node-a")
+        node="node-a", epoch=1, round=1, generation=1, covers=1, state=bank.encode_state("node-a")
     )
 
     async def newest(*_: object) -> Found:

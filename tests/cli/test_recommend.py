@@ -35,7 +35,7 @@ def recommending(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any =
             for uid, owner in zip(["p", "q", "r"], owners, strict=True)
             if selected is None or selected(owner)
         }
-        workloads.add("node-a", bank.state_of("node-a"), numbers)
+        workloads.add("node-a", bank.encode_state("node-a"), numbers)
         return failed or {}
 
     monkeypatch.setattr(recommend, "read_models", read)

@@ -85,7 +85,7 @@ class ViewRecorder(Stateless):
 
     def peak(self, view: View) -> Peaks:
         self.seen = view
-        return Peaks(*view.split(np.zeros((len(view.all_rows), 2))), bare=None)
+        return Peaks(*view.split(np.zeros((len(view.all_rows), 2))), without_requests=None)
 
 
 def documented_shapes(kind: str) -> dict[str, str]:
@@ -119,6 +119,6 @@ def test_the_documented_shapes_are_those_of_the_code() -> None:
     answer: Any = peaks.by_predictor["view-recorder"]
     shapes = documented_shapes("Peaks")
     assert [*shapes] == [field.name for field in dataclasses.fields(Peaks)]
-    assert shape(shapes["entities"]) == shape(shapes["terms"]) == shape(shapes["bare"])
+    assert shape(shapes["entities"]) == shape(shapes["terms"]) == shape(shapes["without_requests"])
     assert answer.raw.shape == shape(shapes["entities"])
     assert answer.pod_raw.shape == shape(shapes["pods"])

@@ -180,7 +180,7 @@ async def test_an_export_is_imported_bit_for_bit(kafka: KafkaSettings, tmp_path:
     assert shown.exit_code == 0, shown.output
     assert "replaces: 8 entities" in shown.output
     async with owner(kafka) as (shard, _):
-        assert shard.model.bank.state_of(NODE) == file.read_bytes()
+        assert shard.model.bank.encode_state(NODE) == file.read_bytes()
     shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
     assert (shown.exit_code, "already exists" in shown.output) == (2, True)
 
@@ -198,7 +198,7 @@ async def test_models_fitted_offline_are_imported(kafka: KafkaSettings, tmp_path
     assert shown.exit_code == 0, shown.output
     assert "another machine" not in shown.output
     async with owner(kafka) as (shard, _):
-        state = state_codec.decode(shard.model.bank.state_of(NODE))
+        state = state_codec.decode(shard.model.bank.encode_state(NODE))
         assert (state.machine_id, state.applied) == ("m", 100)
     found, peak = await samples(kafka)
     assert (found, peak >= 6.5) == (100, True)

@@ -138,10 +138,10 @@ def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_la
     for i in range(last + 1, remaining + 1):
         (outcome,) = bank.apply([window(i)])
         assert outcome.expired == ()
-    assert decode(bank.state_of("node-a")).uids == ("a",)
+    assert decode(bank.encode_state("node-a")).uids == ("a",)
     (outcome,) = bank.apply([window(remaining + 1)])
     assert outcome.expired == ("a",)
-    assert decode(bank.state_of("node-a")).uids == ()
+    assert decode(bank.encode_state("node-a")).uids == ()
     assert bank.num_rows == len(ENTITIES)
     bank.forget("node-a")
     assert bank.num_rows == 0
@@ -184,12 +184,12 @@ def test_state_is_restored_bit_by_bit_and_deleted_pods_are_dropped() -> None:
     first = [window(i, pods) for i in range(1, 5)]
     rest = [window(i, [A_POD]) for i in range(5, 25)]
     before.apply(first)
-    after.restore("node-a", before.state_of("node-a"))
+    after.restore("node-a", before.encode_state("node-a"))
     undisturbed = whole.apply([*first, *rest])[len(first) :]
     assert after.apply(rest) == undisturbed
     removed = [outcome.end_ms for outcome in undisturbed if outcome.expired == ("b",)]
     assert removed == [START_MS + 4 * LENGTH_MS + 1_800_000 + LENGTH_MS]
-    assert after.state_of("node-a") == whole.state_of("node-a")
+    assert after.encode_state("node-a") == whole.encode_state("node-a")
 
 
 # -- Cold start
@@ -233,4 +233,4 @@ def test_the_peak_of_prod_is_that_of_a_horizon(half_life_hours: int, remembers: 
 
 
 def _end(cores: float) -> float:
-    return float(CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)])
+    return float(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)])

@@ -74,7 +74,7 @@ def test_percentiles_rise_with_their_fraction(
         assert (np.diff(result) >= 0).all()
         values = [min(value * (GIB if r else 1.0), layout.starts[-1]) for value, _ in samples]
         assert min(values) <= result[0]
-        assert result[-1] <= layout.ends[layout.find(max(values))]
+        assert result[-1] <= layout.ends[layout.digitize(max(values))]
 
 
 STEPS = st.lists(
@@ -196,9 +196,11 @@ def test_profiles_survive_a_checkpoint(windows: list[NodeWindow], data: st.DataO
     first, second = Bank(OWN), Bank(OWN)
     first.apply(windows[:cut])
     for node in reversed(first.nodes):
-        second.restore(node, first.state_of(node))
+        second.restore(node, first.encode_state(node))
     assert second.apply(windows[cut:]) == first.apply(windows[cut:])
-    assert [second.state_of(n) for n in second.nodes] == [first.state_of(n) for n in first.nodes]
+    assert [second.encode_state(n) for n in second.nodes] == [
+        first.encode_state(n) for n in first.nodes
+    ]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ Series = Mapping[tuple[str, str], Sequence[tuple[int, float, float]]]
 def states(windows: Sequence[NodeWindow], config: ModelConfig = FAST) -> dict[str, bytes]:
     bank = Bank(config)
     bank.apply(windows)
-    return {node: bank.state_of(node) for node in bank.nodes}
+    return {node: bank.encode_state(node) for node in bank.nodes}
 
 
 def recommended(
@@ -169,7 +169,7 @@ def test_the_recommendation_for_one_pod_equals_its_predictors(
     bank = Bank(FAST)
     bank.apply(windows_of({("node-a", "p"): samples}))
     (peaks,) = bank.peaks(["node-a"])
-    web = recommended({"node-a": bank.state_of("node-a")}, {"p": WEB})[WEB]
+    web = recommended({"node-a": bank.encode_state("node-a")}, {"p": WEB})[WEB]
     for r, advice in enumerate((web.cpu, web.memory)):
         assert advice.target == peaks.predictors["vpa"].pod_raw[0, r]
         own = peaks.predictors["percentile"].pod_raw[0, r]

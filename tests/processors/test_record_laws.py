@@ -75,7 +75,7 @@ def read_back(bank: Bank) -> Bank:
     """A new bank in which rows lie elsewhere, with the models of this one."""
     again = Bank(CONFIG)
     for node in reversed(bank.nodes):
-        again.restore(node, bank.state_of(node))
+        again.restore(node, bank.encode_state(node))
     return again
 
 
@@ -106,7 +106,7 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Out
                 prediction = encode_prediction(window, peak, position)
                 records.setdefault(peak.node, []).extend((prediction, state))
         bank = save(bank)
-    return Outcome(records, {node: bank.state_of(node) for node in bank.nodes})
+    return Outcome(records, {node: bank.encode_state(node) for node in bank.nodes})
 
 
 def _cut(log: list[Logged], size: int) -> tuple[list[Logged], list[Logged]]:

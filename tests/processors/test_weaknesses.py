@@ -40,7 +40,9 @@ def _milli(cores: float) -> float:
 
 
 def _cut(cores: float) -> float:
-    return 0.0 if cores == 0.0 else float(np.trunc(CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)] * 1000))
+    return (
+        0.0 if cores == 0.0 else float(np.trunc(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)] * 1000))
+    )
 
 
 def test_percentiles_are_fixed() -> None:
@@ -52,8 +54,8 @@ def test_percentiles_are_fixed() -> None:
         for i, used in enumerate(usage):
             bank.apply([window(i, [Pod("a", used), Pod("b", used, "batch")])])
         result[name] = peaks_of(bank).predictors["percentile"]
-    cpu = {cores: CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)] for cores in (0.5, 2.0)}
-    memory = {size: MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(size)] for size in (GIB, 2 * GIB)}
+    cpu = {cores: CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)] for cores in (0.5, 2.0)}
+    memory = {size: MEMORY_LAYOUT.ends[MEMORY_LAYOUT.digitize(size)] for size in (GIB, 2 * GIB)}
     high, low = [cpu[2.0], memory[2 * GIB]], [cpu[0.5], memory[GIB]]
     batch = ENTITIES.index("batch")
     assert result["usual"].pod_raw.tolist() == [high, high]

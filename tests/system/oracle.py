@@ -79,7 +79,7 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
                 canonical_result(last.prediction),
                 canonical_result(last.node_state),
                 _canonical_state(
-                    node, cursor.bank.state_of(node), cursor.counters[node],
+                    node, cursor.bank.encode_state(node), cursor.counters[node],
                     last.prediction, last.node_state,
                 ),
             )  # fmt: skip

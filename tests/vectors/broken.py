@@ -30,7 +30,7 @@ _TRAIN: Final = f"{_P}.model.entity_models:EntityModels.train"
 _WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
 
 BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
-    "histogram_buckets": (f"{_P}.model.histogram:Layout.find",),
+    "histogram_buckets": (f"{_P}.model.histogram:Layout.digitize",),
     "histogram_percentile": (
         f"{_P}.model.entity_models:EntityModels.quantile", f"{_P}.model.histogram:merge",
     ),

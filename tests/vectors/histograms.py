@@ -91,14 +91,14 @@ class Row:
         return self.models.histograms[0].dense(self.rows)
 
 
-@group("exponential_layout, Layout.find")
+@group("exponential_layout, Layout.digitize")
 def histogram_buckets(case: Case) -> object:
     if case["kind"] == "linear":
         raise NotBuiltError("no model has buckets of equal size")
     layout = _exponential(case)
     return {
         "num_buckets": layout.num_buckets,
-        "find": layout.find(case["find_values"]).tolist(),
+        "find": layout.digitize(case["find_values"]).tolist(),
         "bucket_start": [float(layout.starts[i]) for i in case["start_of_buckets"]],
     }
 

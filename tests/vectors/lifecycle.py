@@ -119,7 +119,7 @@ def _restore(case: Case) -> object:
     pods, listed = [uid for uid in stored if uid not in WHOLE], case["pod_uids"]
     before, after = Bank(), Bank()
     before.apply([_window(0, pods)])
-    state = before.state_of("n")
+    state = before.encode_state("n")
     try:
         after.restore("n", state[:-1] if is_corrupt else state)
     except CheckpointError:
@@ -156,7 +156,7 @@ def _lives_with_its_node(given: Case, expected: Case) -> Difference | None:
     return None
 
 
-@group("Bank.apply, state_of, restore, forget; CheckpointRounds", differs=_lives_with_its_node)
+@group("Bank.apply, encode_state, restore, forget; CheckpointRounds", differs=_lives_with_its_node)
 def model_lifecycle(case: Case) -> object:
     """Pods that expire, rounds of checkpoints, and a node that is restored from one."""
     match case["op"]:

@@ -147,7 +147,7 @@ def converted(histogram: Histogram, layout: Layout) -> FloatArray:
             hint="set model.histogram to a larger maximum, or to the preset of the other system",
         )
     weights = np.zeros(layout.num_buckets)
-    np.add.at(weights, layout.find(ends), histogram.weights[filled])
+    np.add.at(weights, layout.digitize(ends), histogram.weights[filled])
     return weights
 
 

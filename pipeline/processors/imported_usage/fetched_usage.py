@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.model_config import MAX_USAGE
 
-MAX_CPU_CORES, MAX_BYTES = float(PLAUSIBLE[0]), float(PLAUSIBLE[1])
+MAX_CPU_CORES, MAX_BYTES = float(MAX_USAGE[0]), float(MAX_USAGE[1])
 _PERCENTILES: Final = (("p90", 90), ("p95", 95))
 
 SampleColumns = dict[str, Any]

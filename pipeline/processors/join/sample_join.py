@@ -17,14 +17,14 @@ from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.join.node_facts import node_facts, sample_node_facts, with_unmeasured
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, PodColumns, encode_pod_columns
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import POD_COLUMNS, NodeFacts, Window, WindowRows
 
-_MAX_CPU_CORES, _MAX_BYTES = PLAUSIBLE.tolist()
+_MAX_CPU_CORES, _MAX_BYTES = MAX_USAGE.tolist()
 _MAX_SECONDS: Final = 86_400.0 * 1e4
 
 

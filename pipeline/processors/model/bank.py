@@ -2,7 +2,7 @@
 
 A bank is a function of the windows applied. Each window of a node counts once, in the order of
 event time. The bits of a node's models and peaks depend on its own windows alone, not on other
-nodes or on how windows were batched, and survive `restore(state_of(..))`.
+nodes or on how windows were batched, and survive `restore(encode_state(..))`.
 
 A batch is applied in rounds in which no node occurs twice. In a round all work per pod is an array
 operation over all nodes (`learner.py`); only the bookkeeping per window, in this module, is a
@@ -19,7 +19,13 @@ from typing import Final
 
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.model.learner import Learner
-from pipeline.processors.model.model_config import ModelConfig, NodeWindow, Outcome, Status, rounds
+from pipeline.processors.model.model_config import (
+    ModelConfig,
+    NodeWindow,
+    Outcome,
+    Status,
+    split_into_rounds,
+)
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.predictor import Predictor
@@ -47,7 +53,7 @@ class Bank:
         self._expiration_ms = round(self.config.expiration_seconds * 1000)
         self.fingerprint = self.learner.fingerprint
 
-    def beside(self) -> Bank:
+    def sibling(self) -> Bank:
         """An empty bank that shares the columns of this one. `clear` a bank before dropping it, or
         its rows stay in use."""
         other = copy.copy(self)
@@ -185,9 +191,9 @@ class Bank:
 
     # -- state
 
-    def state_of(self, node: str) -> bytes:
+    def encode_state(self, node: str) -> bytes:
         """The exact state of a node's models. Raises KeyError for a node without models."""
-        return self.learner.state_of(node, self.node_models[node])
+        return self.learner.encode_state(node, self.node_models[node])
 
     def restore(self, node: str, data: bytes) -> None:
         """Replace the models of a node by the state in `data`.
@@ -211,7 +217,7 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
     """
     learner = _learner_of(banks)
     outcomes: dict[int, Outcome] = {}
-    for positions in rounds(head.node for head in batch.heads):
+    for positions in split_into_rounds(head.node for head in batch.heads):
         admitted: dict[int, NodeModels] = {}
         for position in positions:
             bank, head = banks[position], batch.heads[position]

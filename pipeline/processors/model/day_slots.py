@@ -90,7 +90,7 @@ def read(
     return values
 
 
-def highest(
+def maximum(
     recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> FloatArray:
     """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""

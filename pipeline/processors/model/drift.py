@@ -18,13 +18,13 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.model_config import ENTITIES, PLAUSIBLE, RESOURCES
+from pipeline.processors.model.model_config import ENTITIES, MAX_USAGE, RESOURCES
 
 DELTA: Final = 0.002
 """Probability of a false alarm at one check."""
 CLOCK: Final = 32
 """Number of values between two checks."""
-SHORTEST: Final = 5
+MIN_SIDE_VALUES: Final = 5
 """Fewest values on either side of a cut."""
 
 BUCKETS: Final = 5
@@ -32,9 +32,9 @@ BUCKETS: Final = 5
 LEVELS: Final = 11
 """Sizes, powers of two: 8,188 to 10,235 values in all. Beyond that the oldest 2,048 are dropped."""
 
-HALF_LIVES: Final = 4
+PUBLISHED_HALF_LIVES: Final = 4
 """A change is published for so long; after that, earlier samples weigh a sixteenth anyway."""
-SHORTENED: Final = 2.0**-HALF_LIVES
+SHORTEN_FACTOR: Final = 2.0**-PUBLISHED_HALF_LIVES
 """Factor of the past where a change shortens it: as if that time had passed."""
 
 _SERIES: Final = (len(ENTITIES), len(RESOURCES))
@@ -138,7 +138,7 @@ def _shares(
     or implausible, it is the larger of the old scale and the one of the highest usage. When a scale
     changes, stored values change by a power of two, which rounds nothing.
     """
-    known = (allocatable > 0.0) & (allocatable <= PLAUSIBLE)
+    known = (allocatable > 0.0) & (allocatable <= MAX_USAGE)
     highest = np.fmax.reduce(usage, axis=1, initial=0.0)
     mantissa, exponent = np.frexp(np.where(known, allocatable, highest))
     old = columns["drift_scale"].take(slots, axis=0)
@@ -208,9 +208,9 @@ def _has_cut(
     filled = _filled(counts[:, None], _BUCKET_LEVEL)
     older = np.cumsum(np.where(filled > _BUCKET_PLACE, _BUCKET_SIZE, 0.0), axis=1)
     newer = width[:, None] - older
-    allowed = (older >= SHORTEST) & (newer >= SHORTEST)
-    older, newer = np.maximum(older, SHORTEST), np.maximum(newer, SHORTEST)
-    share = 1.0 / (older - SHORTEST + 1.0) + 1.0 / (newer - SHORTEST + 1.0)
+    allowed = (older >= MIN_SIDE_VALUES) & (newer >= MIN_SIDE_VALUES)
+    older, newer = np.maximum(older, MIN_SIDE_VALUES), np.maximum(newer, MIN_SIDE_VALUES)
+    share = 1.0 / (older - MIN_SIDE_VALUES + 1.0) + 1.0 / (newer - MIN_SIDE_VALUES + 1.0)
     confidence = _CONFIDENCE[width // CLOCK][:, None]
     least = np.where(allowed, 2.0 / 3.0 * confidence * share, np.inf)
 

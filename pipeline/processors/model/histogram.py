@@ -64,7 +64,7 @@ class Layout:
     def num_buckets(self) -> int:
         return len(self.starts)
 
-    def find(self, values: npt.ArrayLike) -> IntArray:
+    def digitize(self, values: npt.ArrayLike) -> IntArray:
         """The bucket of each value (any shape, int64), clamped to the first and last one."""
         # The bits below must have no sign, not even that of -0.0.
         values = np.abs(np.maximum(np.asarray(values, dtype=np.float64), 0.0))
@@ -154,7 +154,7 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     running weight reaches fraction * total: for fractions below 0 the lowest filled bucket, above
     1 the highest.
     """
-    running = running_sums(weights)
+    running = cumulative_weights(weights)
     total = running[-1]
     reached = np.empty((len(fractions), len(weights)), dtype=np.int64)
     for i, fraction in enumerate(fractions):
@@ -164,7 +164,7 @@ def quantile_buckets(weights: FloatArray, fractions: Sequence[float | FloatArray
     return reached
 
 
-def running_sums(weights: FloatArray) -> FloatArray:
+def cumulative_weights(weights: FloatArray) -> FloatArray:
     """Sums from the first bucket up to each, (buckets, rows). Both branches add from left to right
     within a row, so they give the same bits; the second is faster for many rows."""
     if len(weights) < _MANY_ROWS:

@@ -28,7 +28,7 @@ from pipeline.processors.model.histogram import shift_factor, shifted_reference_
 from pipeline.processors.model.model_config import (
     ENTITIES,
     FIRST_CLASS,
-    PLAUSIBLE,
+    MAX_USAGE,
     UNKNOWN,
     ModelConfig,
 )
@@ -84,14 +84,14 @@ class Learner:
         self.models = EntityModels(config.profiles, day_slots.COLUMNS | _columns(self.predictors))
         self._slots = Columns(NODE_COLUMNS)
         self._free_slots: list[int] = []
-        profiles = [config.profile_of(entity) for entity in ENTITIES]
+        profiles = [config.profile_index(entity) for entity in ENTITIES]
         self._profiles: ByteArray = np.array(profiles, np.int8)
         self._half_life_ms = [profile.half_life_ms for profile in config.profiles]
         # A change is published for so long, by entity and resource.
         half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
-        self._drift_ms = half_lives * drift.HALF_LIVES
-        self._horizons = np.array([config.horizon_of(entity) for entity in ENTITIES])
-        self._answering = config.answering(self.predictors)
+        self._drift_ms = half_lives * drift.PUBLISHED_HALF_LIVES
+        self._horizons = np.array([config.entity_horizon_seconds(entity) for entity in ENTITIES])
+        self._prediction_settings = config.prediction_settings(self.predictors)
         columns = self.models.store.fingerprint + self._slots.fingerprint
         self.fingerprint = config.fingerprint(columns)
 
@@ -211,21 +211,21 @@ class Learner:
     def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
         fixed = stack_rows([node.entity_rows for node in nodes])
-        usage = valid(batch.pods, PLAUSIBLE)
+        usage = valid(batch.pods, MAX_USAGE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         short = batch.pod_coverage < self.config.minimum_coverage
         values = training_samples.entity_values(
             batch,
             self.models.last_ms[fixed[:, UNKNOWN]] != NEVER,
             np.concatenate([node.listed.classes for node in nodes]),
-            usage * per_resource(training_samples.shares(batch)),
+            usage * per_resource(training_samples.observed_shares(batch)),
             short | np.concatenate([node.listed.ended for node in nodes]),
         )
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
             training_samples.detect_drift(self.models, self._slots, nodes, values, shorten)
         usage = np.where(per_resource(short), np.nan, usage)
-        factors = training_samples.factors(nodes, self._half_life_ms)
+        factors = training_samples.sample_weights(nodes, self._half_life_ms)
         rows = np.concatenate([fixed.ravel(), *(node.pod_rows for node in nodes)])
         node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), batch.window_of])
         place = node_of * factors.shape[1] + self.models.profile.take(rows)
@@ -280,10 +280,10 @@ class Learner:
         return publish_policy.due(
             self._slots,
             np.array([node.slot for node in nodes], np.int64),
-            publish_policy.watched(peaks),
+            publish_policy.watched_values(peaks),
             np.array(
                 [
-                    publish_policy.terms_of(node.strategy, decides, self._answering)
+                    publish_policy.terms_hash(node.strategy, decides, self._prediction_settings)
                     for node, decides in zip(nodes, peaks.decides, strict=True)
                 ],
                 np.int64,
@@ -301,7 +301,7 @@ class Learner:
 
     # -- state
 
-    def state_of(self, name: str, node: NodeModels) -> bytes:
+    def encode_state(self, name: str, node: NodeModels) -> bytes:
         """The exact state of the models of `node`, called `name`."""
         return state_codec.capture(name, node, self.models, self._slots, self.fingerprint)
 

@@ -35,11 +35,11 @@ SYSTEM: Final = ENTITIES.index("system")
 FIRST_CLASS: Final = ENTITIES.index(CLASSES[0])
 UNKNOWN: Final = ENTITIES.index("unknown")
 
-PLAUSIBLE: Final = np.array([1e6, 2.0**60])
+MAX_USAGE: Final = np.array([1e6, 2.0**60])
 """Largest plausible usage (cores, bytes); larger values are invalid."""
 
 
-LIGHTEST_SAMPLE: Final = 2.0**-0.5
+MIN_SAMPLE_WEIGHT: Final = 2.0**-0.5
 """The lightest weight of a sample: the reference is at most half a half-life ahead of it."""
 
 
@@ -56,8 +56,8 @@ class Profile:
 
     def __post_init__(self) -> None:
         largest = max(layout.epsilon for layout in self.layouts)
-        if largest >= LIGHTEST_SAMPLE:
-            raise ValueError(f"epsilon is {largest:g}; a sample may weigh {LIGHTEST_SAMPLE:.3f}")
+        if largest >= MIN_SAMPLE_WEIGHT:
+            raise ValueError(f"epsilon is {largest:g}; a sample may weigh {MIN_SAMPLE_WEIGHT:.3f}")
 
     @property
     def half_life_ms(self) -> tuple[int, int]:
@@ -108,18 +108,18 @@ class ModelConfig:
         own = (self.class_profiles[name] for name in sorted(self.class_profiles))
         return tuple(dict.fromkeys((self.profile, *own)))
 
-    def profile_of(self, entity: str) -> int:
+    def profile_index(self, entity: str) -> int:
         """The number in `profiles` of an entity of `ENTITIES`; a pod has that of its class."""
         return self.profiles.index(self.class_profiles.get(entity, self.profile))
 
-    def horizon_of(self, entity: str) -> float:
+    def entity_horizon_seconds(self, entity: str) -> float:
         """The horizon of an entity of `ENTITIES` in seconds."""
         return self.class_horizon_seconds.get(entity, self.horizon_seconds)
 
-    def answering(self, predictors: Iterable[str]) -> str:
+    def prediction_settings(self, predictors: Iterable[str]) -> str:
         """All settings besides a node's strategy that shape the peaks of these predictors, as text.
         After a change, peaks are published again."""
-        horizons = [self.horizon_of(entity) for entity in ENTITIES]
+        horizons = [self.entity_horizon_seconds(entity) for entity in ENTITIES]
         parts = (sorted(predictors), self.options, horizons)
         return msgspec.json.encode(parts, enc_hook=repr, order="sorted").decode()
 
@@ -189,7 +189,7 @@ class Outcome:
     expired: tuple[str, ...] = ()
 
 
-def rounds(nodes: Iterable[str]) -> list[list[int]]:
+def split_into_rounds(nodes: Iterable[str]) -> list[list[int]]:
     """Positions in `nodes`, grouped so that no node occurs twice in a group and the windows of a
     node stay in order from group to group."""
     groups: list[list[int]] = []

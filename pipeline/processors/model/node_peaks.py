@@ -367,10 +367,10 @@ def _prod_reclaimable(
     begun = view.models.last_ms.take(view.entities[:, UNKNOWN]) != NEVER
     used = _used_by_prod(entities, begun)
     held = np.zeros_like(surplus)
-    if peaks.bare is not None:
-        bare = _used_by_prod(kubernetes_units(peaks.bare), begun)
+    if peaks.without_requests is not None:
+        usage_only = _used_by_prod(kubernetes_units(peaks.without_requests), begun)
         held = reclaimable.surplus_in_peaks(
-            surplus=surplus, peaks=used, peaks_without_requests=bare, margin=margin
+            surplus=surplus, peaks=used, peaks_without_requests=usage_only, margin=margin
         )
     surplus = surplus - held
     classes = reclaimable.class_view(

@@ -63,7 +63,7 @@ class View:
         """Every row: entities node by node, then pods, (k * E + n,)."""
         return np.concatenate([self.entities.ravel(), self.pods])
 
-    def of_all_rows(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    def repeat_per_row(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """The value of its node, of `values` (k,), for each of `all_rows`."""
         return np.concatenate([np.repeat(values, self.entities.shape[1]), values[self.node_of]])
 
@@ -79,15 +79,15 @@ class Peaks:
 
     `entities` are (k, E, 2), `pods` (n, 2), NaN unknown. `terms` are the numbers that the peaks of
     entities were computed from, each (k, E, 2), by published name. If peaks of entities include
-    requests of cold pods, `bare` (k, E, 2) are the peaks without these, NaN where nothing is left;
-    else None. The requests of cold pods beyond their own peaks are added to Prod's peak, less what
-    the peaks of entities include.
+    requests of cold pods, `without_requests` (k, E, 2) are the peaks without these, NaN where
+    nothing is left; else None. The requests of cold pods beyond their own peaks are added to Prod's
+    peak, less what the peaks of entities include.
     """
 
     entities: FloatArray
     pods: FloatArray
     terms: Mapping[str, FloatArray] = field(default_factory=dict)
-    bare: FloatArray | None = None
+    without_requests: FloatArray | None = None
 
 
 class Predictor(Protocol):
@@ -97,7 +97,7 @@ class Predictor(Protocol):
     the bank clears, saves and restores them. `prod` selects how the peak of Prod is computed: from
     the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
     is higher. An optional attribute `never` names the entities without a peak by design (see
-    `is_never_known`).
+    `entities_without_peak`).
     """
 
     name: str
@@ -117,7 +117,7 @@ class Predictor(Protocol):
         ...
 
 
-def is_never_known(predictor: Predictor) -> Collection[str]:
+def entities_without_peak(predictor: Predictor) -> Collection[str]:
     """The entities without a peak by design."""
     names: Collection[str] = getattr(predictor, "never", ())
     return names
@@ -125,7 +125,7 @@ def is_never_known(predictor: Predictor) -> Collection[str]:
 
 def may_decide(predictor: Predictor) -> bool:
     """Whether its peaks suffice to offer anything of Prod."""
-    return _PROD_NEEDS.isdisjoint(is_never_known(predictor))
+    return _PROD_NEEDS.isdisjoint(entities_without_peak(predictor))
 
 
 def protocol_violation(predictor: object) -> str | None:

@@ -38,20 +38,21 @@ _WORSE: Final = np.array([1.0, 1.0, 1.0, -1.0])[:, None]
 _PROD: Final = FIRST_CLASS + CLASS_CODES["prod"]
 
 COLUMNS: Final = {
-    "told": Column((len(VALUES), 2), "<f8", np.nan),
-    "told_ms": Column((), "<i8", NEVER),
-    "told_terms": Column((), "<i8"),
+    "published": Column((len(VALUES), 2), "<f8", np.nan),
+    "published_ms": Column((), "<i8", NEVER),
+    "published_terms": Column((), "<i8"),
     "eased_ms": Column((len(VALUES), 2), "<i8", NEVER),
-    "let_go_ms": Column((len(VALUES), 2), "<i8", NEVER),
+    "relaxed_ms": Column((len(VALUES), 2), "<i8", NEVER),
     "hold_ms": Column((len(VALUES), 2), "<i8"),
 }
-"""`told` are the values last published, `told_ms` the end of their window, `told_terms` a hash of
-the terms that they rest on. `eased_ms` is the end of the first window since which a value has been
-better than published, `let_go_ms` that of the window at which its easing was published, until it
-gets worse again. `hold_ms` is how long a value that swings must stay better."""
+"""`published` are the values last published, `published_ms` the end of their window,
+`published_terms` a hash of the terms that they rest on. `eased_ms` is the end of the first window
+since which a value has been better than published, `relaxed_ms` that of the window at which its
+easing was published, until it gets worse again. `hold_ms` is how long a value that swings must stay
+better."""
 
 
-def watched(peaks: PeakBatch) -> FloatArray:
+def watched_values(peaks: PeakBatch) -> FloatArray:
     """The watched values of k nodes by their deciding predictors, (k, 4, 2), NaN unknown."""
     return peaks.decided(_watched)
 
@@ -63,10 +64,10 @@ def _watched(columns: PeakColumns) -> FloatArray:
 
 
 @lru_cache(maxsize=4096)
-def terms_of(strategy: Strategy, predictor: str, answering: str) -> int:
+def terms_hash(strategy: Strategy, predictor: str, prediction_settings: str) -> int:
     """A hash of the strategy, the deciding predictor, and all settings that shape the peaks
-    (`ModelConfig.answering`)."""
-    text = msgspec.json.encode((strategy, predictor, answering))
+    (`ModelConfig.prediction_settings`)."""
+    text = msgspec.json.encode((strategy, predictor, prediction_settings))
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True)
 
 
@@ -84,9 +85,9 @@ def due(
     """Whether the peaks of each of k nodes are to be published, (k,); those count as published.
 
     `rows` (k,) are distinct rows of `columns`, which are changed in place; `values` (k, 4, 2) come
-    from `watched`; all others (k,) are per node.
+    from `watched_values`; all others (k,) are per node.
     """
-    published, ends = columns["told"].take(rows, axis=0), end_ms[:, None, None]
+    published, ends = columns["published"].take(rows, axis=0), end_ms[:, None, None]
     change = values - published
     # Amounts are whole numbers, so a change of exactly the threshold is not above it.
     moved = np.abs(change) * 100.0 > threshold_percent[:, None, None] * published
@@ -97,25 +98,27 @@ def due(
     hold_ms = np.maximum(columns["hold_ms"].take(rows, axis=0), report_interval_ms[:, None, None])
     held = eased & (ends - since >= hold_ms)
     appeared_or_vanished = np.isnan(values) != np.isnan(published)
-    last = columns["told_ms"].take(rows)
+    last = columns["published_ms"].take(rows)
     is_due = (
         (worse | held | appeared_or_vanished).any(axis=(1, 2))
-        | (terms != columns["told_terms"].take(rows))
+        | (terms != columns["published_terms"].take(rows))
         | (last == NEVER)
         | (end_ms - last >= force_update_ms)
     )
     columns["eased_ms"][rows] = np.where(is_due[:, None, None], NEVER, since)
     if is_due.any():
         due_rows, end = rows[is_due], ends[is_due]
-        columns["told"][due_rows] = values[is_due]
-        columns["told_ms"][due_rows] = end_ms[is_due]
-        columns["told_terms"][due_rows] = terms[is_due]
-        let_go, longest_ms = columns["let_go_ms"][due_rows], force_update_ms[is_due, None, None]
+        columns["published"][due_rows] = values[is_due]
+        columns["published_ms"][due_rows] = end_ms[is_due]
+        columns["published_terms"][due_rows] = terms[is_due]
+        relaxed, longest_ms = columns["relaxed_ms"][due_rows], force_update_ms[is_due, None, None]
         # Of several steps for the worse only the first counts as a turn.
-        turned = worse[is_due] & (let_go != NEVER)
-        longer = np.where(end - let_go < longest_ms, np.minimum(2 * hold_ms[is_due], longest_ms), 0)
+        turned = worse[is_due] & (relaxed != NEVER)
+        longer = np.where(
+            end - relaxed < longest_ms, np.minimum(2 * hold_ms[is_due], longest_ms), 0
+        )
         columns["hold_ms"][due_rows] = np.where(turned, longer, columns["hold_ms"][due_rows])
-        columns["let_go_ms"][due_rows] = np.where(
-            eased[is_due], end, np.where(turned, NEVER, let_go)
+        columns["relaxed_ms"][due_rows] = np.where(
+            eased[is_due], end, np.where(turned, NEVER, relaxed)
         )
     return np.asarray(is_due)

@@ -96,7 +96,7 @@ class Histograms:
             ends[1 : 1 + layout.num_buckets] = layout.ends
         self._terms = np.full((*self._ends.shape, len(BUCKET_TERMS)), np.nan)
         for terms, layout in zip(self._terms, layouts, strict=True):
-            terms[1 : 1 + layout.num_buckets] = _described(layout)
+            terms[1 : 1 + layout.num_buckets] = _layout_terms(layout)
         self.epsilon: FloatArray = np.array([layout.epsilon for layout in layouts])
         # A row without cells has width 0, so that every sample falls outside.
         self._width: npt.NDArray[np.uint16] = np.zeros(0, np.uint16)
@@ -147,7 +147,7 @@ class Histograms:
         """The quantile in these buckets; NaN for the bucket -1."""
         return self._ends.take(self._table_positions(buckets, profiles))
 
-    def described(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
+    def bucket_terms(self, buckets: IntArray, profiles: ByteArray) -> FloatArray:
         """`BUCKET_TERMS` of these buckets, (.., 5); NaN for the bucket -1."""
         terms = self._terms.reshape(-1, len(BUCKET_TERMS))
         return terms.take(self._table_positions(buckets, profiles), axis=0)
@@ -217,11 +217,11 @@ class Histograms:
 
     def _bucket_indices(self, values: FloatArray, profiles: ByteArray) -> IntArray:
         if len(self.layouts) == 1:
-            return self.layouts[0].find(values)
+            return self.layouts[0].digitize(values)
         buckets = np.zeros(len(values), np.int64)
         for profile, layout in enumerate(self.layouts):
             positions = np.flatnonzero(profiles == profile)
-            buckets[positions] = layout.find(values[positions])
+            buckets[positions] = layout.digitize(values[positions])
         return buckets
 
     def _by_width(self, rows: IntArray) -> Iterator[tuple[int, IntArray]]:
@@ -258,7 +258,7 @@ class Histograms:
             self._unit[rows.take(positions)] = units
 
 
-def _described(layout: Layout) -> FloatArray:
+def _layout_terms(layout: Layout) -> FloatArray:
     """`BUCKET_TERMS` of every bucket, (buckets, 5)."""
     first, ratio, _ = layout.buckets or (np.nan, np.nan, np.nan)
     numbers = np.arange(layout.num_buckets, dtype=np.float64)

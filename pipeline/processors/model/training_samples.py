@@ -20,8 +20,8 @@ from pipeline.processors.model.histogram import decay_factor
 from pipeline.processors.model.model_config import (
     ENTITIES,
     FIRST_CLASS,
+    MAX_USAGE,
     NODE,
-    PLAUSIBLE,
     RESOURCES,
     SYSTEM,
     UNKNOWN,
@@ -41,7 +41,7 @@ def remember_pods(batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         node.pod_ages, node.allocatable = ages[start:end], allocatable[i]
 
 
-def shares(batch: TrainingBatch) -> FloatArray:
+def observed_shares(batch: TrainingBatch) -> FloatArray:
     """The share of its node's time in which each pod was seen, (p,); 1 where it is unknown."""
     coverage = np.array([head.coverage for head in batch.heads]).take(batch.window_of)
     seen = np.fmin(batch.pod_coverage, coverage)
@@ -80,18 +80,20 @@ def entity_values(
     unknown_pods = np.bincount(groups, minlength=count * num_classes)[UNKNOWN_CLASS::num_classes]
     values[(unknown_pods == 0) & ~unknown_begun, UNKNOWN] = np.nan
     # A sum of plausible values may not be plausible.
-    return valid(values, PLAUSIBLE)
+    return valid(values, MAX_USAGE)
 
 
 def _remainder(batch: TrainingBatch, usage: FloatArray) -> FloatArray:
     return remainder(
-        valid(batch.node_usage, PLAUSIBLE),
+        valid(batch.node_usage, MAX_USAGE),
         group_sums(batch.window_of, usage, len(batch.heads)),
-        valid(batch.host_apps, PLAUSIBLE),
+        valid(batch.host_apps, MAX_USAGE),
     )
 
 
-def factors(nodes: Sequence[NodeModels], half_life_ms: Sequence[tuple[int, int]]) -> FloatArray:
+def sample_weights(
+    nodes: Sequence[NodeModels], half_life_ms: Sequence[tuple[int, int]]
+) -> FloatArray:
     """The weight of a sample of now, (nodes, profiles, 2)."""
     half_lives = list(chain.from_iterable(half_life_ms))
     # Many nodes began within the same half-life, and their windows end together.
@@ -143,4 +145,4 @@ def detect_drift(
     if shorten:
         fixed = stack_rows([node.entity_rows for node in nodes])
         for r in range(len(RESOURCES)):
-            models.shift(fixed[changed[:, :, r]], r, drift.SHORTENED)
+            models.shift(fixed[changed[:, :, r]], r, drift.SHORTEN_FACTOR)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
-from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage
 
@@ -79,7 +79,7 @@ def observe(
     second = _second(start_ms[row_of] + np.where(inside, offset_ms, 0.0).astype(np.int64))
     inside &= second > last[row_of] - SECONDS
     for r, usage in enumerate(usages):
-        known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= PLAUSIBLE[r]))
+        known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= MAX_USAGE[r]))
         # The last value of a second wins. Adding 0 turns -0 into 0.
         ring[rows[row_of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.resource_pairs import (
     TO_KUBERNETES,
     column_pair,
@@ -44,7 +44,7 @@ MEMORY_COLUMNS: Final = {
 """Column of each memory collect policy. Where a kernel does not measure it, memory without page
 cache stands in, as in Koordinator."""
 
-INSTEAD: Final = {
+SUBSTITUTES: Final = {
     "avg": ("last", "p90", "p95", "max"),
     "p90": ("p95", "max", "avg", "last"),
     "p95": ("max", "p90", "avg", "last"),
@@ -55,7 +55,7 @@ INSTEAD: Final = {
 do not understate a high statistic, then the nearest."""
 
 _TIER, _HOST_APP = KINDS.index("tier"), KINDS.index("host_app")
-_MOST_MILLICORES, _MOST_BYTES = (PLAUSIBLE * TO_KUBERNETES).tolist()
+_MOST_MILLICORES, _MOST_BYTES = (MAX_USAGE * TO_KUBERNETES).tolist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +253,7 @@ class WindowBatch:
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
     def _usage(self, statistic: str) -> FloatArray:
-        """One statistic of every row, (rows, 2), or what stands in for it (`INSTEAD`)."""
+        """One statistic of every row, (rows, 2), or what stands in for it (`SUBSTITUTES`)."""
         memory = self._stated("memory_bytes", statistic)
         if (asked := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
             stated = self._stated(asked, statistic)
@@ -262,7 +262,7 @@ class WindowBatch:
 
     def _stated(self, usage: str, statistic: str) -> FloatArray:
         values = self.number(f"{usage}_{statistic}")
-        for other in INSTEAD[statistic]:
+        for other in SUBSTITUTES[statistic]:
             missing = np.isnan(values)
             if not missing.any():
                 break

@@ -56,7 +56,7 @@ class Autopilot(Stateless):
         models, rows = view.models, view.all_rows
         slots = math.ceil(self._window_seconds / _SLOT_SECONDS)
         recent = models.store["recent"], models.store["recent_slot"]
-        memory = day_slots.highest(*recent, rows, _MEMORY, slots)
+        memory = day_slots.maximum(*recent, rows, _MEMORY, slots)
         cpu = load_weighted_quantile(models, rows, self._fraction)
         entities, pods = view.split(np.stack([cpu, memory], axis=1))
         terms = {

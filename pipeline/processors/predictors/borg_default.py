@@ -52,7 +52,7 @@ class BorgDefault(Stateless):
             "a": np.full(requests.shape, self._a),
         }
         pods = view.requests / self._a
-        return Peaks(usable / self._a, pods, terms, bare=np.full_like(usable, np.nan))
+        return Peaks(usable / self._a, pods, terms, without_requests=np.full_like(usable, np.nan))
 
 
 PREDICTOR: Final = BorgDefault

@@ -109,7 +109,7 @@ class HourlyNSigma:
         stdev = np.sqrt(hours[:, :, _VARIANCE])
         mean = hours[:, :, _MEAN]
         touched = _touched(view)
-        sigmas = view.of_all_rows(view.strategies["nsigma_multiplier"])
+        sigmas = view.repeat_per_row(view.strategies["nsigma_multiplier"])
         peaks = mean + sigmas[:, None, None] * stdev
         candidates = np.where(touched[:, :, None] & known, peaks, -np.inf)
         hour = candidates.argmax(axis=1)
@@ -124,7 +124,7 @@ class HourlyNSigma:
 
     def _old_enough(self, view: View) -> BoolArray:
         first = view.models.first_ms[view.all_rows]
-        history_ms = view.of_all_rows(view.end_ms) - first
+        history_ms = view.repeat_per_row(view.end_ms) - first
         return np.asarray((first != NEVER) & (history_ms >= self._history_ms))
 
 
@@ -133,7 +133,7 @@ def _touched(view: View) -> BoolArray:
     nodes = len(view.end_ms)
     of_pods = view.horizon_seconds[FIRST_CLASS + view.classes]
     horizon_ms = 1000.0 * np.concatenate([np.tile(view.horizon_seconds, nodes), of_pods])
-    end_ms = view.of_all_rows(view.end_ms)
+    end_ms = view.repeat_per_row(view.end_ms)
     first = end_ms // _HOUR_MS
     last = np.maximum((end_ms + horizon_ms - 1) // _HOUR_MS, first)
     return np.asarray((np.arange(_HOURS) - first[:, None]) % _HOURS <= (last - first)[:, None])

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.predictor import Peaks, Predictor, View, is_never_known
+from pipeline.processors.model.predictor import Peaks, Predictor, View, entities_without_peak
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
@@ -61,7 +61,7 @@ class Maximum:
         self.never = tuple(
             name
             for name in ENTITIES
-            if all(name in is_never_known(member) for member in self._members.values())
+            if all(name in entities_without_peak(member) for member in self._members.values())
         )
         careful = any(member.prod == "pair" for member in self._members.values())
         self.prod: Literal["pair", "classes"] = "pair" if careful else "classes"
@@ -93,7 +93,9 @@ class Maximum:
             reduce(np.fmax, [answer.pods for answer in answers.values()]),
             terms,
             # Without it a member whose peaks lack requests would be more careful alone.
-            bare=reduce(np.fmax, [_bare(answer) for answer in answers.values()]),
+            without_requests=reduce(
+                np.fmax, [_without_requests(answer) for answer in answers.values()]
+            ),
         )
 
     def _ask(self, key: str, member: Predictor, view: View) -> Peaks:
@@ -108,8 +110,8 @@ class Maximum:
         return renamed
 
 
-def _bare(answer: Peaks) -> FloatArray:
-    return answer.entities if answer.bare is None else answer.bare
+def _without_requests(answer: Peaks) -> FloatArray:
+    return answer.entities if answer.without_requests is None else answer.without_requests
 
 
 PREDICTOR: Final = Maximum

@@ -25,7 +25,7 @@ class NSigmaV1(Stateless):
     def peak(self, view: View) -> Peaks:
         """Return mean plus N deviations of each row."""
         models, rows = view.models, view.all_rows
-        sigmas = view.of_all_rows(view.strategies["nsigma_multiplier"])
+        sigmas = view.repeat_per_row(view.strategies["nsigma_multiplier"])
         stdev = moments.stdev(models.weight.take(rows, axis=0), models.squares.take(rows, axis=0))
         mean = np.where(np.isnan(stdev), np.nan, models.mean.take(rows, axis=0))
         entities, pods = view.split(mean + per_resource(sigmas) * stdev)

@@ -48,13 +48,13 @@ class NSigmaV2(Stateless):
     def peak(self, view: View) -> Peaks:
         """Return the larger of version 1 and the sum of version 1 over pods.
 
-        `Peaks.bare` is version 1 alone, without the sum.
+        `Peaks.without_requests` is version 1 alone, without the sum.
         """
         v1 = self._v1.peak(view)
         sums = pod_sums(view, v1.pods)
         whole, system = with_system(sums.total, v1.entities[:, SYSTEM])
         terms = {**v1.terms, "v1": v1.entities, **sums.terms, "system": system}
-        return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, bare=v1.entities)
+        return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, without_requests=v1.entities)
 
 
 PREDICTOR: Final = NSigmaV2

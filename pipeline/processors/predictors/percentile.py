@@ -93,7 +93,7 @@ def _bucket_terms(
     profiles = models.profile.take(rows)
     terms = np.empty((len(BUCKET_TERMS), *buckets.shape))
     for r, histograms in enumerate(models.histograms):
-        terms[..., r] = np.moveaxis(histograms.described(buckets[..., r], profiles), -1, 0)
+        terms[..., r] = np.moveaxis(histograms.bucket_terms(buckets[..., r], profiles), -1, 0)
     return dict(zip(BUCKET_TERMS, terms, strict=True))
 
 

@@ -48,7 +48,7 @@ class PodsNSigma(Stateless):
         is_system = (np.arange(len(ENTITIES)) == SYSTEM)[:, None]
         moments = {name: np.where(is_system, values, np.nan) for name, values in v1.terms.items()}
         terms = {**sums.terms, "system": term, **moments}
-        return Peaks(whole, v1.pods, terms, bare=np.full_like(whole, np.nan))
+        return Peaks(whole, v1.pods, terms, without_requests=np.full_like(whole, np.nan))
 
 
 PREDICTOR: Final = PodsNSigma

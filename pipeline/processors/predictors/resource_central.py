@@ -62,7 +62,7 @@ class ResourceCentral(Stateless):
         whole[:, SYSTEM] = system
         fractions = np.broadcast_to(self._fractions, whole.shape)
         terms = {**sums.terms, "system": term, "fraction": fractions}
-        return Peaks(whole, pods, terms, bare=np.full_like(whole, np.nan))
+        return Peaks(whole, pods, terms, without_requests=np.full_like(whole, np.nan))
 
     def _percentiles(self, models: EntityModels, rows: IntArray) -> FloatArray:
         """The percentiles (n, 2) of the slots of these rows; NaN for a row without values."""

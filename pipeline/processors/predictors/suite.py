@@ -26,7 +26,7 @@ from pipeline.processors.model.predictor import (
     Peaks,
     Predictor,
     View,
-    is_never_known,
+    entities_without_peak,
     protocol_violation,
 )
 from pipeline.processors.predictors.stateless import Stateless
@@ -110,7 +110,7 @@ def _known_once_learned(subject: Subject) -> None:
         bank.apply([window])
     answer = _answer(bank, window.node)
     unknown = [ENTITIES[i] for i in np.flatnonzero(np.isnan(answer.raw).any(axis=1))]
-    missing = [name for name in unknown if name not in is_never_known(subject.new())]
+    missing = [name for name in unknown if name not in entities_without_peak(subject.new())]
     _must(not missing, f"the peak of {', '.join(missing)} is unknown after more than a day")
     _must(not np.isnan(answer.pod_raw).any(), "the peak of a pod is unknown after more than a day")
 
@@ -143,7 +143,7 @@ def _state_is_in_the_columns(subject: Subject) -> None:
     first, second = subject.bank(), subject.bank()
     first.apply(windows[:half])
     for node in reversed(first.nodes):
-        second.restore(node, first.state_of(node))
+        second.restore(node, first.encode_state(node))
         _must_be_equal(_bits(second, node), _bits(first, node), "before and after a restore")
     for bank in (first, second):
         bank.apply(windows[half:])
@@ -221,8 +221,8 @@ class _Checked:
         whole, pods = (*view.entities.shape, 2), (len(view.pods), 2)
         _must_be_usage("peaks of entities", answer.entities, whole)
         _must_be_usage("peaks of pods", answer.pods, pods)
-        if answer.bare is not None:
-            _must_be_usage("bare peaks of entities", answer.bare, whole)
+        if answer.without_requests is not None:
+            _must_be_usage("peaks without requests", answer.without_requests, whole)
         _must(isinstance(answer.terms, Mapping), "terms are not arrays by name")
         for name, term in answer.terms.items():
             _must(isinstance(name, str), f"the term {name!r:.100} has no name")
@@ -301,7 +301,7 @@ def _bits(bank: Bank, node: str, among: Sequence[str] = ()) -> dict[str, bytes]:
     nodes = [*among] or [node]
     answer = bank.peaks(nodes)[nodes.index(node)].predictors[bank.predictors[0]]
     return {
-        "state": bank.state_of(node),
+        "state": bank.encode_state(node),
         "peaks of entities": answer.raw.tobytes(),
         "peaks of pods": answer.pod_raw.tobytes(),
         **{f"term {name!r}": term.tobytes() for name, term in answer.terms.items()},

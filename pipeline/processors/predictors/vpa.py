@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from pipeline.processors.model.model_config import PLAUSIBLE
+from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.predictors.declaration import Declaration, Formula, Term
 from pipeline.processors.predictors.options import between, fraction
@@ -19,7 +19,7 @@ MARGIN_PERCENT: Final = 15.0
 FLOOR: Final = (0.025, 250.0 * 2**20)
 """Cores and bytes of a pod. The autoscaler's flag is named megabytes and counts MiB."""
 
-_MOST_CORES, _MOST_BYTES = PLAUSIBLE.tolist()
+_MOST_CORES, _MOST_BYTES = MAX_USAGE.tolist()
 
 
 class Vpa(Stateless):

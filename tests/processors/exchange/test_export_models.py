@@ -24,7 +24,7 @@ PODS = [Pod("web", (1.0, GIB)), Pod("job", (0.3, GIB / 4), "batch")]
 def state_of(windows: int, config: ModelConfig = CONFIG, machine: str = "machine-1") -> bytes:
     bank = Bank(config)
     bank.apply([window(end, PODS, machine=machine) for end in range(windows)])
-    return bank.state_of(NODE)
+    return bank.encode_state(NODE)
 
 
 def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
@@ -121,4 +121,4 @@ def test_an_unsafe_uid_is_refused_as_file_name(uid: str) -> None:
     bank = Bank(CONFIG)
     bank.apply([window(1, [Pod(uid, (1.0, GIB))])])
     with pytest.raises(CheckpointError, match="is not a valid file name"):
-        to_koordinator(state_codec.decode(bank.state_of(NODE)), CONFIG.profiles)
+        to_koordinator(state_codec.decode(bank.encode_state(NODE)), CONFIG.profiles)

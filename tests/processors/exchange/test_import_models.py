@@ -78,7 +78,7 @@ def after(
 ) -> tuple[Bank, state_codec.ModelState]:
     """A bank that has taken the import over, and its state."""
     config = config or ModelConfig()
-    state = state_codec.decode(bank_of(config, windows).state_of("node-a"))
+    state = state_codec.decode(bank_of(config, windows).encode_state("node-a"))
     state, _ = taken_over(state, learned, config.profiles)
     bank = Bank(config)
     bank.restore("node-a", state_codec.encode(state))
@@ -127,7 +127,7 @@ def test_an_imported_class_predicts_its_imported_quantile() -> None:
 def test_an_import_is_added_to_learned_samples() -> None:
     """Nine samples of weight 1 in bucket 60, and one of our own."""
     bank, state = after({"node": from_koordinator(koordinator("__node__", stored(b60=9_000)))})
-    before = state_codec.decode(bank_of(ModelConfig()).state_of("node-a"))
+    before = state_codec.decode(bank_of(ModelConfig()).encode_state("node-a"))
     count = len(ENTITIES) + 1
     samples = state_codec.unpack(state.samples, "<i8", count, 2)
     now = 2.0 ** ((START_MS + LENGTH_MS - reference_ms()) / (12 * HOUR_MS))
@@ -255,7 +255,7 @@ def test_the_import_reports_buckets_and_layout_changes_by_model() -> None:
     """By its own buckets, and not where all has decayed to nothing."""
     batch = Profile(half_life_seconds=(600.0, 600.0), layouts=(VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT))
     config = ModelConfig(class_profiles={"batch": batch})
-    state = state_codec.decode(bank_of(config).state_of("node-a"))
+    state = state_codec.decode(bank_of(config).encode_state("node-a"))
     old = {"referenceTimestamp": "2023-11-01T00:00:00Z"}
     documents = {
         "prod": koordinator("p", stored(b60=1, b61=1)),
@@ -293,7 +293,9 @@ def test_an_empty_histogram_is_unknown_and_changes_nothing(empty: Any) -> None:
     config = ModelConfig(profile=VPA)
     bank, state = after({"free": from_koordinator(koordinator("x", empty, empty))}, config)
     assert (
-        state_codec.encode(state) == bank_of(config).state_of("node-a") == bank.state_of("node-a")
+        state_codec.encode(state)
+        == bank_of(config).encode_state("node-a")
+        == bank.encode_state("node-a")
     )
 
 
@@ -369,7 +371,7 @@ def test_profiles_by_class_take_their_own_layout_and_half_life() -> None:
 
 def test_a_state_of_the_layout_before_is_for_a_rebuild() -> None:
     """CheckpointLayoutError, not damage: recovery then replays the log from its first record."""
-    data = bank_of(ModelConfig()).state_of("node-a")
+    data = bank_of(ModelConfig()).encode_state("node-a")
     old = data[:6] + b"\x01\x00" + data[8:]
     with pytest.raises(CheckpointLayoutError, match="layout version 1"):
         Bank(ModelConfig()).restore("node-a", old)

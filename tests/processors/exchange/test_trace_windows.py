@@ -72,10 +72,10 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
 def test_a_trace_gives_the_models_of_a_worker_bit_for_bit() -> None:
     """The offline fit goes the worker's way."""
     joined, rows = simulated(40)
-    expected = learned(joined).state_of(NODE)
-    assert learned(read_trace(table_of(rows), NODE, Strategy())).state_of(NODE) == expected
+    expected = learned(joined).encode_state(NODE)
+    assert learned(read_trace(table_of(rows), NODE, Strategy())).encode_state(NODE) == expected
     backwards = table_of(rows[::-1])
-    assert learned(read_trace(backwards, NODE, Strategy())).state_of(NODE) == expected
+    assert learned(read_trace(backwards, NODE, Strategy())).encode_state(NODE) == expected
 
 
 def simple(cores: list[float | None], step: int = 300, **more: Any) -> list[Row]:
@@ -105,7 +105,9 @@ def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
     table = table_of(rows)
     times = pa.array([START, START + 600, START + 1200, START + 1500], pa.timestamp("s", tz="UTC"))
     result = table.set_column(0, "window_end", times)
-    one, other = (learned(read_trace(t, NODE, Strategy())).state_of(NODE) for t in (table, result))
+    one, other = (
+        learned(read_trace(t, NODE, Strategy())).encode_state(NODE) for t in (table, result)
+    )
     assert one == other
     ends = [w.header.window_end_ms // 1000 for w in read_trace(table, NODE, Strategy())]
     assert ends == [START, START + 600, START + 1200, START + 1500]

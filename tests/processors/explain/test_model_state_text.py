@@ -13,7 +13,7 @@ from tests.processors.windows import GIB, Pod, window
 def state() -> state_codec.ModelState:
     bank = Bank()
     bank.apply([window(i, [Pod("a", (1.0, float("nan")))], usage=(i, 2 * GIB)) for i in (1, 3)])
-    return state_codec.decode(bank.state_of("node-a"))
+    return state_codec.decode(bank.encode_state("node-a"))
 
 
 def rows(lines: list[str]) -> dict[tuple[str, str], dict[str, str]]:

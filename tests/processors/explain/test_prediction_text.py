@@ -188,7 +188,7 @@ def test_a_quantile_shows_its_bucket_and_its_edges() -> None:
     lines = explain(record, resources=["memory"], entities=["node"], predictors=["percentile"])
     steps = dict(recomputed(lines, record).steps)
     (raw,) = (label for label in steps if label.startswith("raw, "))
-    bucket = MEMORY_LAYOUT.find([steps["peak, margin * raw"]])[0] - 1
+    bucket = MEMORY_LAYOUT.digitize([steps["peak, margin * raw"]])[0] - 1
     assert raw == f"raw, p98 of the histogram: end of bucket {bucket}"
     assert steps[raw] == MEMORY_LAYOUT.ends[bucket]
     edges = [value for label, value in steps.items() if label.startswith(("start, ", "end, "))]

@@ -34,7 +34,7 @@ def _samples(bank: Bank) -> dict[str, list[float | None]]:
 
 
 def _end(cores: float) -> float:
-    return float(CPU_LAYOUT.ends[CPU_LAYOUT.find(cores)])
+    return float(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)])
 
 
 # -- what is learned
@@ -187,17 +187,17 @@ def test_a_window_counts_only_if_it_ends_later(
 ) -> None:
     bank = warm_bank()
     bank.apply([window(5)])
-    before = bank.state_of("node-a")
+    before = bank.encode_state("node-a")
     (outcome,) = bank.apply([window(end, usage=(9.0, GIB), epoch=epoch, machine=machine)])
     assert outcome.status == status
-    assert (bank.state_of("node-a") == before) == (status != "applied")
+    assert (bank.encode_state("node-a") == before) == (status != "applied")
 
 
 def test_missing_windows_are_counted() -> None:
     bank = warm_bank()
     outcomes = bank.apply([window(1), window(2), window(5), window(6)])
     assert [outcome.gap for outcome in outcomes] == [0, 0, 2, 0]
-    assert state_codec.decode(bank.state_of("node-a")).gaps == 2
+    assert state_codec.decode(bank.encode_state("node-a")).gaps == 2
 
 
 def test_outcomes_come_in_the_order_of_the_windows() -> None:
@@ -338,7 +338,7 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
     bank.apply([window(1)])
     fresh = warm_bank()
     fresh.apply([window(1)])
-    assert bank.state_of("node-a") == fresh.state_of("node-a")
+    assert bank.encode_state("node-a") == fresh.encode_state("node-a")
 
 
 def test_rows_are_used_again() -> None:
@@ -361,14 +361,14 @@ def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
         patched.setattr(state_codec, "install", Mock(side_effect=MemoryError))
         for _ in range(3):
             with pytest.raises(MemoryError):
-                bank.restore("node-a", one.state_of("node-a"))
+                bank.restore("node-a", one.encode_state("node-a"))
     names = [f"node-{i:02}" for i in range(40)]
     usages = [(1.0 + i, GIB) for i in range(40)]
     for end in (1, 2):
         bank.apply([window(end, node=n, usage=u) for n, u in zip(names, usages, strict=True)])
     for name, usage in zip(names, usages, strict=True):
         alone.apply([window(end, node=name, usage=usage) for end in (1, 2)])
-        assert bank.state_of(name) == alone.state_of(name)
+        assert bank.encode_state(name) == alone.encode_state(name)
         alone.forget(name)
 
 
@@ -379,7 +379,7 @@ def test_percentile_is_the_bucket_end_times_the_margin() -> None:
     bank = warm_bank()
     bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
     found = peaks_of(bank).predictors["percentile"]
-    memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.find(GIB)])
+    memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.digitize(GIB)])
     assert found.pod_raw[0].tolist() == [_end(2.0), memory]
     assert found.raw[0].tolist() == [_end(3.0), memory]
     assert found.peaks[0].tolist() == [_end(3.0) * 1.1, memory * 1.1]
@@ -509,7 +509,7 @@ def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
             assert cpu == pytest.approx((1.5 + 9.0 * 0.5) * 1.5, rel=1e-2)
             assert own.reclaimable.unpredicted[0] == 1000.0
             restored = Bank()
-            restored.restore("node-a", bank.state_of("node-a"))
+            restored.restore("node-a", bank.encode_state("node-a"))
             again = restored.peaks(["node-a"])[0]
             for name in bank.predictors:
                 np.testing.assert_array_equal(
@@ -553,10 +553,10 @@ def test_order_of_class_profiles_does_not_matter() -> None:
     assert first.fingerprint == second.fingerprint
     windows = [window(i, pods=(Pod("a", (1.0, GIB), "mid"),)) for i in range(20)]
     first.apply(windows[:19])
-    second.restore("node-a", first.state_of("node-a"))
+    second.restore("node-a", first.encode_state("node-a"))
     for bank in (first, second):
         bank.apply(windows[19:])
-    assert second.state_of("node-a") == first.state_of("node-a")
+    assert second.encode_state("node-a") == first.encode_state("node-a")
 
 
 def test_histogram_holds_a_part_of_every_sample() -> None:
@@ -583,7 +583,7 @@ def test_outcomes_are_values() -> None:
 
 def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     one, others = Bank(), [Bank(), Bank()]
-    side_by_side = [one.beside(), one.beside()]
+    side_by_side = [one.sibling(), one.sibling()]
     for step in range(1, 5):
         windows = [
             window(step, [Pod("a", (step, GIB), "prod")], node=n) for n in ("node-a", "node-b")
@@ -595,9 +595,9 @@ def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     places = [(side_by_side[0], "node-a"), (side_by_side[1], "node-b")]
     for (mine, node), other in zip(places, others, strict=True):
         assert mine.nodes == other.nodes == (node,)
-        assert mine.state_of(node) == other.state_of(node)
+        assert mine.encode_state(node) == other.encode_state(node)
     told = module.due(places, module.peaks(places))
     assert told.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
     side_by_side[0].clear()
     assert one.num_rows == others[1].num_rows
-    assert side_by_side[1].state_of("node-b") == others[1].state_of("node-b")
+    assert side_by_side[1].encode_state("node-b") == others[1].encode_state("node-b")

@@ -34,7 +34,7 @@ def _run(windows: list[NodeWindow]) -> Bank:
 
 
 def _states(bank: Bank) -> dict[str, bytes]:
-    return {node: bank.state_of(node) for node in bank.nodes}
+    return {node: bank.encode_state(node) for node in bank.nodes}
 
 
 def _bits(peaks: NodePeaks) -> bytes:
@@ -113,7 +113,7 @@ def test_a_node_has_the_same_bits_alone(windows: list[NodeWindow]) -> None:
     peaks = {p.node: p for p in together.peaks(together.nodes)}
     for node in together.nodes:
         alone = _run([w for w in windows if w.node == node])
-        assert alone.state_of(node) == together.state_of(node)
+        assert alone.encode_state(node) == together.encode_state(node)
         assert _bits(alone.peaks([node])[0]) == _bits(peaks[node])
         assert _bits(together.peaks([node])[0]) == _bits(peaks[node])
 
@@ -127,8 +127,8 @@ def test_restored_bank_continues_bit_by_bit(windows: list[NodeWindow], data: st.
     # Other rows are taken, and freed, before and between.
     second.apply([window(1, [Pod(f"x{i}", (1.0, GIB)) for i in range(5)], node="other")])
     for node in reversed(first.nodes):
-        second.restore(node, first.state_of(node))
-        assert second.state_of(node) == first.state_of(node)
+        second.restore(node, first.encode_state(node))
+        assert second.encode_state(node) == first.encode_state(node)
         assert _bits(second.peaks([node])[0]) == _bits(first.peaks([node])[0])
     second.forget("other")
     assert second.apply(windows[cut:]) == first.apply(windows[cut:])

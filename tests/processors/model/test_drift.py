@@ -331,21 +331,21 @@ def test_old_change_is_counted_and_has_no_time() -> None:
 def test_batches_other_nodes_and_restarts_change_no_bit(mode: Mode) -> None:
     alone, other = _windows(RISE), _windows(FALL, node="node-b", seed=1)
     mixed = [w for pair in zip(alone, other, strict=False) for w in pair] + other[len(alone) :]
-    expected = _bank(mode, alone).state_of("node-a")
+    expected = _bank(mode, alone).encode_state("node-a")
     together = Bank(ModelConfig(drift=mode))
     for start in range(0, len(mixed), 33):
         together.apply(mixed[start : start + 70])
-    assert together.state_of("node-a") == expected
-    assert together.state_of("node-b") == _bank(mode, other).state_of("node-b")
+    assert together.encode_state("node-a") == expected
+    assert together.encode_state("node-b") == _bank(mode, other).encode_state("node-b")
     for cut in (5, 191, 192):
         resumed = Bank(ModelConfig(drift=mode))
-        resumed.restore("node-a", _bank(mode, alone[:cut]).state_of("node-a"))
+        resumed.restore("node-a", _bank(mode, alone[:cut]).encode_state("node-a"))
         resumed.apply(alone[cut:])
-        assert resumed.state_of("node-a") == expected
+        assert resumed.encode_state("node-a") == expected
 
 
 def test_another_setting_is_another_model() -> None:
-    state = _bank("flag", _windows([2.0])).state_of("node-a")
+    state = _bank("flag", _windows([2.0])).encode_state("node-a")
     for mode in ("off", "shorten"):
         with pytest.raises(CheckpointLayoutError):
             _bank(mode, []).restore("node-a", state)

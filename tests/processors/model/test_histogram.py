@@ -61,12 +61,12 @@ def test_stored_edges_agree_with_the_logarithm_formula(
     )
     away = np.abs(values[:, None] / np.maximum(layout.starts, 1e-9) - 1).min(axis=1) > 1e-9
     values = np.concatenate([values[away], [0.0, -1.0, 1e300]])
-    for value, found in zip(values.tolist(), layout.find(values).tolist(), strict=True):
+    for value, found in zip(values.tolist(), layout.digitize(values).tolist(), strict=True):
         index = 0
         if value >= first:
             index = math.trunc(math.log(value * (ratio - 1) / first + 1) / math.log(ratio))
         assert found == min(index, layout.num_buckets - 1), value
-    assert layout.find(layout.starts).tolist() == list(range(layout.num_buckets))
+    assert layout.digitize(layout.starts).tolist() == list(range(layout.num_buckets))
 
 
 ODD_LAYOUTS = [
@@ -87,7 +87,7 @@ def test_a_value_belongs_to_the_last_bucket_that_starts_at_or_below_it(
     every = np.concatenate([values, odd, edges, layout.starts])
     starts = layout.starts.tolist()
     expected = [max(bisect.bisect_right(starts, value) - 1, 0) for value in every.tolist()]
-    assert layout.find(every).tolist() == expected
+    assert layout.digitize(every).tolist() == expected
 
 
 def test_edges_are_the_geometric_sums() -> None:

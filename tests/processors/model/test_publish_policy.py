@@ -353,8 +353,8 @@ def test_each_node_is_decided_by_its_own_predictor() -> None:
         assert summary.peaks == {
             name: answer.peaks[0].tolist() for name, answer in node.predictors.items()
         }
-        (alone,) = publish_policy.watched(bank.peaks([node.node]))
-        assert publish_policy.watched(peaks)[i].tolist() == alone.tolist()
+        (alone,) = publish_policy.watched_values(bank.peaks([node.node]))
+        assert publish_policy.watched_values(peaks)[i].tolist() == alone.tolist()
         assert alone[3].tolist() == node.reclaimable.amount.tolist()
     first, second = peaks.summaries[0], peaks.summaries[1]
     assert first.amount != second.amount
@@ -386,10 +386,10 @@ def test_restored_bank_publishes_at_the_same_windows(windows: list[NodeWindow], 
     expected = told_by(whole, windows)
     found = told_by(first, windows[:cut])
     for node in first.nodes:
-        second.restore(node, first.state_of(node))
+        second.restore(node, first.encode_state(node))
     assert found + told_by(second, windows[cut:]) == expected
-    assert {n: whole.state_of(n) for n in whole.nodes} == {
-        n: second.state_of(n) for n in second.nodes
+    assert {n: whole.encode_state(n) for n in whole.nodes} == {
+        n: second.encode_state(n) for n in second.nodes
     }
 
 
@@ -412,11 +412,11 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
 
 
 def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
-    base = publish_policy.terms_of(Strategy(), "percentile", "")
-    assert publish_policy.terms_of(Strategy(), "percentile", "") == base
-    assert publish_policy.terms_of(Strategy(), "other", "") != base
-    assert publish_policy.terms_of(Strategy(nsigma_multiplier=2.0), "percentile", "") != base
-    assert publish_policy.terms_of(Strategy(), "percentile", "more") != base
+    base = publish_policy.terms_hash(Strategy(), "percentile", "")
+    assert publish_policy.terms_hash(Strategy(), "percentile", "") == base
+    assert publish_policy.terms_hash(Strategy(), "other", "") != base
+    assert publish_policy.terms_hash(Strategy(nsigma_multiplier=2.0), "percentile", "") != base
+    assert publish_policy.terms_hash(Strategy(), "percentile", "more") != base
     assert -(2**63) <= base < 2**63
 
 
@@ -439,5 +439,5 @@ def test_peaks_are_due_after_a_restart_with_other_predictors(
     """And not the force interval later: the old record has neither new names nor new numbers."""
     before, after = Bank(CONFIG), Bank(dataclasses.replace(CONFIG, **changes))
     assert len(told_by(before, [window(0), window(1)])) == 1
-    after.restore("node-a", before.state_of("node-a"))
+    after.restore("node-a", before.encode_state("node-a"))
     assert len(told_by(after, [window(2), window(3)])) == told

@@ -37,7 +37,7 @@ def test_sparse_buckets_equal_a_dense_array(
             values = rng.lognormal(0, spread, len(rows))
             weights = rng.exponential(size=len(rows)) + 1e-4
             slabs.add(rows, values, weights, ONE[rows])
-            dense[rows, CPU_LAYOUT.find(values)] += weights
+            dense[rows, CPU_LAYOUT.digitize(values)] += weights
         elif what == "scale":
             factor = 2.0 ** -int(rng.integers(0, 12))
             filled = slabs.scale(rows, factor, ONE[rows])
@@ -94,4 +94,4 @@ def test_slots_are_used_again() -> None:
 def test_both_ways_to_a_running_sum_give_the_same_bits(rows: int) -> None:
     weights = np.random.default_rng(3).exponential(size=(rows, 158))
     expected = np.cumsum(weights, axis=1)
-    assert histogram.running_sums(weights).T.tobytes() == expected.tobytes()
+    assert histogram.cumulative_weights(weights).T.tobytes() == expected.tobytes()

@@ -25,7 +25,7 @@ def _bank() -> Bank:
     return bank
 
 
-STATE = _bank().state_of("node-a")
+STATE = _bank().encode_state("node-a")
 
 
 def _changed(**fields: object) -> bytes:
@@ -43,7 +43,7 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
     other = Bank()
     other.apply([window(9, [Pod("z", (1.0, GIB))])])
     other.restore("node-a", STATE)
-    assert other.state_of("node-a") == STATE
+    assert other.encode_state("node-a") == STATE
     assert other.num_rows == _bank().num_rows
 
 
@@ -76,7 +76,7 @@ def test_invalid_state_is_refused_and_leaves_the_bank_unchanged(data: bytes, say
     rows = bank.num_rows
     with pytest.raises(CheckpointError, match=says):
         bank.restore("node-a", data)
-    assert bank.state_of("node-a") == STATE
+    assert bank.encode_state("node-a") == STATE
     assert bank.num_rows == rows
 
 
@@ -109,4 +109,4 @@ def test_any_flipped_byte_is_noticed(at: int, by: int) -> None:
 def test_other_settings_of_peaks_can_take_the_state_over() -> None:
     bank = Bank(ModelConfig(strategy=Strategy(safety_margin_percent=20.0)))
     bank.restore("node-a", STATE)
-    assert bank.state_of("node-a") == STATE
+    assert bank.encode_state("node-a") == STATE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.processors.model import usage_points
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.model_config import PLAUSIBLE, NodeWindow
+from pipeline.processors.model.model_config import MAX_USAGE, NodeWindow
 from pipeline.processors.model.usage_points import SECONDS, STATISTICS, RecentUsage, fractions
 from pipeline.topics.node_state import AGGREGATED, DEVIATION
 from tests.processors.joined import NODE_ROW, header, joined, training
@@ -167,7 +167,7 @@ def test_statistics_equal_a_plain_reference_in_any_batch(
     nodes: list[list[NodeWindow]], other: int
 ) -> None:
     columns = columns_of(5)
-    slow = [[Seconds(float(most)) for most in PLAUSIBLE] for _ in nodes]
+    slow = [[Seconds(float(most)) for most in MAX_USAGE] for _ in nodes]
     for turn in range(max(map(len, nodes))):
         observe(columns, {i: own[turn] for i, own in enumerate(nodes) if turn < len(own)})
         for i, own in enumerate(nodes):
@@ -214,10 +214,10 @@ def test_restored_bank_continues_bit_by_bit(windows: list[NodeWindow], data: st.
     first, second = Bank(), Bank()
     first.apply(windows[:cut])
     second.apply([window(30.0, (3.0, 7.0, 7.0), node="x")])
-    second.restore("a", first.state_of("a"))
+    second.restore("a", first.encode_state("a"))
     for bank in (first, second):
         bank.apply(windows[cut:])
-    assert first.state_of("a") == second.state_of("a")
+    assert first.encode_state("a") == second.encode_state("a")
     assert bits(by_node(first.recent_usage(["a"]))[0]) == bits(
         by_node(second.recent_usage(["x", "a"]))[1]
     )

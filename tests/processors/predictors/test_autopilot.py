@@ -69,7 +69,7 @@ def test_each_class_uses_its_own_buckets() -> None:
         "autopilot", class_profiles={"batch": VPA},
     )  # fmt: skip
     for pod, layout in enumerate((CPU_LAYOUT, VPA_CPU_LAYOUT)):
-        end = layout.ends[layout.find(np.array([2.0]))[0]]
+        end = layout.ends[layout.digitize(np.array([2.0]))[0]]
         assert result.predictors["autopilot"].pod_raw[pod, 0] == end
 
 

@@ -69,9 +69,9 @@ def test_a_cold_pods_request_counts_where_version_1_is_higher() -> None:
 def test_only_requests_outside_the_sum_are_added() -> None:
     surplus, margin = np.array([[5.0, 5.0]] * 3), np.ones(3)
     used = np.array([[9.0, 7.0], [9.0, np.nan], [9.0, 9.0]])
-    bare = np.array([[2.0, 4.0], [9.0, 1.0], [np.nan, 9.0]])
+    without_requests = np.array([[2.0, 4.0], [9.0, 1.0], [np.nan, 9.0]])
     included = surplus_in_peaks(
-        surplus=surplus, peaks=used, peaks_without_requests=bare, margin=margin
+        surplus=surplus, peaks=used, peaks_without_requests=without_requests, margin=margin
     )
     assert included.tolist() == [[5.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
 

@@ -197,7 +197,7 @@ def test_state_of_other_days_is_not_restored() -> None:
     bank = learned(days(1, office), "hourly-nsigma")
     other = learned([], "hourly-nsigma", options={"hourly-nsigma": {"days": 3}})
     with pytest.raises(CheckpointLayoutError):
-        other.restore("node-a", bank.state_of("node-a"))
+        other.restore("node-a", bank.encode_state("node-a"))
 
 
 def test_another_machine_starts_without_history() -> None:

@@ -191,8 +191,8 @@ class WithoutPeak:
          "peaks of entities are list, not an array"),
         (answering("no terms", lambda p: Peaks(p.entities, p.pods, None)),  # type: ignore[arg-type]
          "terms are not arrays by name"),
-        (answering("bare", lambda p: Peaks(p.entities, p.pods, bare=p.entities[:1, :3])),
-         r"bare peaks of entities are float64 \(1, 3, 2\), not float64"),
+        (answering("without", lambda p: Peaks(p.entities, p.pods, {}, p.entities[:1, :3])),
+         r"peaks without requests are float64 \(1, 3, 2\), not float64"),
         (broken("nameless", name=""), "its name is ''"),
         (broken("boundless", prod="both"), "prod is 'both', not 'pair' or 'classes'"),
         (broken("text for columns", columns="broken"), "columns are not `Column`s by name"),

@@ -28,7 +28,7 @@ def test_the_preset_vpa_sets_its_buckets() -> None:
     windows = [window(i, usage=(2.0, 4 * GIB)) for i in range(5)]
     own = answer(windows, "vpa", profile=VPA).predictors["vpa"]
     ends = [
-        layout.ends[layout.find(np.array([value]))[0]]
+        layout.ends[layout.digitize(np.array([value]))[0]]
         for layout, value in ((VPA_CPU_LAYOUT, 2.0), (VPA_MEMORY_LAYOUT, 4 * GIB))
     ]
     assert own.raw[NODE].tolist() == [end * 1.15 for end in ends]

@@ -61,8 +61,9 @@ class TimeRange(NamedTuple):
 _HELP: Final = f"""
 Show the usage of NODE, or of one pod on it, window by window and summarized.
 
-The command reads the node's partition of springtide.windows, which retains {WINDOWS.retention},
-from the start of the range on. Fifteen minutes of a large cluster are some hundred megabytes.
+The command reads the node's partition of springtide.windows, which retains
+{WINDOWS.retention_text}, from the start of the range on. Fifteen minutes of a large cluster are
+some hundred megabytes.
 
 \b
 Examples:

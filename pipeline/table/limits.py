@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pipeline.topics.registry import DAY_MS
+from pipeline.topics.registry import NODE_STATE, TOMBSTONE_MS
 
 # -- values
 
@@ -22,8 +22,8 @@ MAX_DEPARTED: Final = 100_000
 """Departed nodes whose last result is remembered, so that a late one does not bring them back."""
 POINTS: Final = 120
 """Windows of a node's history: an hour at 30 s, ten minutes at 5 s."""
-REFILLED_SECONDS: Final = 1800.0
-"""How much history a restart reads again; the topic is not compacted for as long."""
+REFILLED_SECONDS: Final = NODE_STATE.compaction_lag_ms / 1000
+"""How much history a restart reads again: older windows are compacted to the newest."""
 
 # -- placed pods
 
@@ -35,8 +35,8 @@ LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 
 # -- reading the topics
 
-FORGOTTEN_AFTER_SECONDS: Final = DAY_MS / 2000
-"""The broker keeps tombstones for a day; after half of it away everything is read again."""
+FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
+"""After half of the time for which the broker keeps tombstones everything is read again."""
 START_TIMEOUT_SECONDS: Final = 30.0
 PROBE_EVERY_SECONDS: Final = 2.0
 PROBE_TIMEOUT_SECONDS: Final = 5.0

@@ -12,6 +12,8 @@ from typing import Final, Literal
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
+TOMBSTONE_MS: Final = DAY_MS
+"""How long a compacted topic keeps tombstones: longer than a reader may be away."""
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The largest record batch of a topic. A sample may have a quarter of it: its window, peaks and
 checkpoint are larger than the sample, and a hostile sample must not stop the worker."""
@@ -34,7 +36,7 @@ class Topic:
     written_by: str
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
-    compaction_lag_ms: int | None = None
+    compaction_lag_ms: int = 0
     record: str | None = None
 
     def full_name(self, prefix: str) -> str:
@@ -42,8 +44,8 @@ class Topic:
         return f"{prefix}.{self.name}"
 
     @property
-    def retention(self) -> str:
-        """How long the topic has its records, for texts."""
+    def retention_text(self) -> str:
+        """How long the topic keeps records, as documentation states it."""
         return "compacted" if self.retention_ms is None else f"{self.retention_ms // HOUR_MS} h"
 
     def config(self) -> Mapping[str, str]:
@@ -55,14 +57,13 @@ class Topic:
         }
         if self.cleanup == "delete":
             return common | {"retention.ms": str(self.retention_ms)}
-        # A tombstone must outlive the longest absence of a reader; segments roll hourly, because
-        # the active segment is never compacted.
+        # Segments roll hourly, because the active segment is never compacted.
         compacted = {
             "segment.ms": str(HOUR_MS),
             "min.cleanable.dirty.ratio": "0.2",
-            "delete.retention.ms": str(DAY_MS),
+            "delete.retention.ms": str(TOMBSTONE_MS),
         }
-        if self.compaction_lag_ms is not None:
+        if self.compaction_lag_ms:
             # Shorter segments, so that a new reader has no more to read than without the lag.
             compacted |= {
                 "segment.ms": str(self.compaction_lag_ms // 3),
@@ -173,6 +174,6 @@ def markdown_table() -> str:
         writer = f"{topic.written_by} (not yet)" if topic in PLANNED_TOPICS else topic.written_by
         lines.append(
             f"| `springtide.{topic.name}` | {topic.key} | {topic.value} | {topic.codec} "
-            f"| {topic.retention} | {writer} |"
+            f"| {topic.retention_text} | {writer} |"
         )
     return "\n".join(lines) + "\n"

@@ -32,7 +32,7 @@ def test_settings_of_every_topic(topic: Topic) -> None:
         assert int(config["segment.ms"]) <= HOUR_MS
         assert 0.1 <= float(config["min.cleanable.dirty.ratio"]) <= 0.3
         assert int(config["delete.retention.ms"]) >= DAY_MS
-        if topic.compaction_lag_ms is not None:
+        if topic.compaction_lag_ms:
             assert config["min.compaction.lag.ms"] == str(topic.compaction_lag_ms)
             # No more waits for the cleaner than in other topics.
             assert int(config["segment.ms"]) + topic.compaction_lag_ms <= HOUR_MS

@@ -24,7 +24,12 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.pod_amounts import Counting
-from pipeline.processors.placement.combine_scores import best_fit, combined, in_steps, separate_best
+from pipeline.processors.placement.combine_scores import (
+    best_fit,
+    scale_to_steps,
+    separate_best,
+    weighted_mean,
+)
 from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
@@ -208,9 +213,9 @@ class Decisions:
             by_plugin[name] = of_plugin
             scores.append(of_plugin)
         weights = [weight for _, weight in placement.scores]
-        percent = combined(scores, weights) if scores else np.zeros(len(nodes), np.int64)
+        percent = weighted_mean(scores, weights) if scores else np.zeros(len(nodes), np.int64)
         percent = nodes.in_requested_order(percent)
-        steps = separate_best(in_steps(percent, self.rules.score_steps), percent)
+        steps = separate_best(scale_to_steps(percent, self.rules.score_steps), percent)
         plugins = {
             name: nodes.in_requested_order(of_plugin) for name, of_plugin in by_plugin.items()
         }

@@ -22,13 +22,13 @@ from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
-from pipeline.processors.loadaware.node_thresholds import AGGREGATED, limits_of
+from pipeline.processors.loadaware.node_thresholds import AGGREGATED, select_limits
 from pipeline.processors.placement.victim_selection import (
     PUSHED_OUT,
     Cost,
     cost,
-    fewest,
-    in_order,
+    eviction_order,
+    fewest_victims,
     shares,
 )
 from pipeline.table.pod_arrays import EvictablePods
@@ -167,8 +167,8 @@ class EvictionPlanner:
             classes = [CLASSES[code] for code in evictable.class_code[here].tolist()]
             priorities = evictable.priority[here].tolist()
             shares_of_node = (freed[here] / allocatable[position]).max(axis=1).tolist()
-            order = here[in_order(classes, priorities, shares_of_node)].tolist()
-            pods = fewest(order, fits)
+            order = here[eviction_order(classes, priorities, shares_of_node)].tolist()
+            pods = fewest_victims(order, fits)
             if pods:
                 classes = [CLASSES[code] for code in evictable.class_code[pods].tolist()]
                 total = cost(classes, evictable.priority[pods].tolist())
@@ -231,7 +231,7 @@ def _without(
 
 def _span_seconds(args: LoadAwareArgs) -> float:
     """The span over which LoadAware aggregates the usage that Prod is judged by; 0 for none."""
-    judged_by = limits_of(args, None, is_prod=True)
+    judged_by = select_limits(args, None, is_prod=True)
     if judged_by.kind != AGGREGATED:
         return 0.0
     return float(judged_by.span_seconds or max(SPANS.values()))

@@ -12,17 +12,17 @@ import numpy as np
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand, by_node
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
-from pipeline.processors.loadaware.filter_score import Nodes, Verdict
+from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
-from pipeline.processors.loadaware.node_usage import compared, nodes_of
+from pipeline.processors.loadaware.node_usage import load_aware_usage, read_node_usage
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.processors.placement.reservation_bounds import (
     Bounded,
-    beyond_certain,
-    beyond_reservation,
+    exceeds_lower_bound,
+    exceeds_reservation,
 )
-from pipeline.processors.scorers.scheduling_hint import hint_of
+from pipeline.processors.scorers.scheduling_hint import read_hint
 from pipeline.topics.resource_amounts import MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")
@@ -48,7 +48,7 @@ Refusals = Iterator[tuple[int, Refusal]]
 
 def hinted(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     """SchedulingHint: a pod that names nodes is refused by all others."""
-    named = set(hint_of(demand.pod.annotations).node_names)
+    named = set(read_hint(demand.pod.annotations).node_names)
     if named:
         refusal = Refusal("not among the nodes that the pod's scheduling hint names")
         yield from (
@@ -68,8 +68,8 @@ def load_aware(
         if not limits.are_any:
             continue
         part = nodes.among(positions)
-        used = compared(part, args, limits, in_flight=in_flight)
-        judged = nodes_of(part, args, used, limits)
+        used = load_aware_usage(part, args, limits, in_flight=in_flight)
+        judged = read_node_usage(part, args, used, limits)
         thresholds = np.array([limits.thresholds.get(name, 0) for name in args.resources])
         verdict = filter_score.judge(
             judged,
@@ -89,11 +89,11 @@ def _limits(
     """The thresholds, and the nodes that they apply to: nodes with an annotation have their own.
     Where usage of Prod is unknown, the thresholds for all usage apply."""
     for annotation, positions in _by_annotation(nodes):
-        limits = node_thresholds.limits_of(args, annotation, is_prod=is_prod)
+        limits = node_thresholds.select_limits(args, annotation, is_prod=is_prod)
         if limits.kind == node_thresholds.PROD:
             usage = nodes.usage("prod_usage", args.resources)[positions]
             known = np.logical_or.reduce(np.isfinite(usage), axis=1)
-            yield node_thresholds.limits_of(args, annotation, is_prod=False), positions[~known]
+            yield node_thresholds.select_limits(args, annotation, is_prod=False), positions[~known]
             positions = positions[known]
         yield limits, positions
 
@@ -112,8 +112,8 @@ def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePosi
 
 
 def _load_reason(
-    nodes: CandidateNodes, args: LoadAwareArgs, limits: Limits, judged: Nodes, estimate: IntArray,
-    verdict: Verdict, index: int,
+    nodes: CandidateNodes, args: LoadAwareArgs, limits: Limits, judged: NodeUsage,
+    estimate: IntArray, verdict: Verdict, index: int,
 ) -> str:  # fmt: skip
     seconds = float(nodes.ages()[index])
     if verdict.code[index] == filter_score.EXPIRED:
@@ -164,7 +164,7 @@ def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     allocatable = by_node([nodes.allocatable(name) for name in RESOURCES])
     requested = by_node([nodes.counted(f"request:{name}") for name in RESOURCES])
     wanted = demand.amounts("request", RESOURCES)
-    bounded = beyond_reservation(allocatable, reservation, requested, wanted)
+    bounded = exceeds_reservation(allocatable, reservation, requested, wanted)
     yield from _beyond(
         bounded, RESOURCES, requested, wanted, lambda _: "allocatable minus the node's reservation"
     )
@@ -182,7 +182,7 @@ def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) ->
     with np.errstate(invalid="ignore"):
         is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
     requested = by_node([nodes.counted(f"request:{name}") for name in MID])
-    bounded = beyond_certain(bound, is_late, requested, wanted)
+    bounded = exceeds_lower_bound(bound, is_late, requested, wanted)
     yield from _beyond(
         bounded, MID, requested, wanted,
         lambda index: f"lower bound predicted {age_text(float(ages[index]))}",

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from pipeline.errors import InvalidPolicyError, SettingsError
-from pipeline.processors.placement.enabled_plugins import Placement, read_config, usual
+from pipeline.processors.placement.enabled_plugins import Placement, default_placement, read_config
 from pipeline.processors.placement.kube_config import CONFIGURATION
 from pipeline.settings import ExtenderSettings
 from pipeline.settings.load import YAML_ERRORS, StrictLoader
@@ -24,7 +24,7 @@ def placement_of(settings: ExtenderSettings) -> Placement:
             "cpu": settings.cpu_threshold_percent,
             "memory": settings.memory_threshold_percent,
         }
-        placement = usual(thresholds, settings.stale_after_seconds)
+        placement = default_placement(thresholds, settings.stale_after_seconds)
         if settings.scheduler_name is None:
             return placement
         return placement._replace(notes=(f"extender.scheduler_name has no effect without {KEY}",))

@@ -15,7 +15,12 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
-from pipeline.processors.loadaware.in_flight import Assigned, Sums, counts_as_in_flight, sums
+from pipeline.processors.loadaware.in_flight import (
+    AssignedPods,
+    InFlightSums,
+    is_in_flight,
+    sum_in_flight,
+)
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_seconds
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
@@ -92,15 +97,15 @@ class PodTable:
 
     def named(self, name: str, rows: "npt.NDArray[np.intp] | slice") -> IntArray:
         """The sums of one amount, (rows,). Raises KeyError for an unknown amount."""
-        sums: IntArray = self.sums[rows, self._names[name]]
-        return sums
+        sum_in_flight: IntArray = self.sums[rows, self._names[name]]
+        return sum_in_flight
 
     def seen(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
         """The same without placed pods."""
-        amount, sums = self._names[name], self.sums[:, self._names[name]].copy()
+        amount, sum_in_flight = self._names[name], self.sums[:, self._names[name]].copy()
         for place in map(self._index.__getitem__, self._tentative):
-            sums[self._node[place]] -= self._amounts[place, amount]
-        return sums[rows]
+            sum_in_flight[self._node[place]] -= self._amounts[place, amount]
+        return sum_in_flight[rows]
 
     def row_of(self, uid: str) -> int | None:
         """The row of a pod, or None."""
@@ -125,8 +130,8 @@ class PodTable:
         """The sums of the amounts of those of these pods that are on this row, (amounts,)."""
         places = (self._index[uid] for uid in set(uids) if uid in self._index)
         here = [place for place in places if self._node[place] == row]
-        sums: IntArray = self._amounts[here].sum(axis=0)
-        return sums
+        sum_in_flight: IntArray = self._amounts[here].sum(axis=0)
+        return sum_in_flight
 
     def evictable(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> EvictablePods:
         """The pods on these rows (each once) of lower classes than Prod that the last windows of
@@ -332,7 +337,7 @@ class PodTable:
             millicores[rows] = per_row.astype(np.int64)
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
-        self._settle(places, counts_as_in_flight(pods, updated, report) | fresh | late)
+        self._settle(places, is_in_flight(pods, updated, report) | fresh | late)
         return len(rows)
 
     def flight_without(
@@ -350,7 +355,7 @@ class PodTable:
 
     def _flying_on(
         self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: ReportedUsage
-    ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, Assigned]:
+    ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, AssignedPods]:
         """Of the pods `here` on each of the rows: their places, the ends and lengths of the rows'
         last windows, and the pods themselves."""
         places = np.fromiter(chain.from_iterable(here), np.intp)
@@ -358,9 +363,9 @@ class PodTable:
         updated, report = known.as_of_seconds[rows], np.fmax(known.window_seconds[rows], 0.0)
         return places, updated, report, self._assigned(places, node, known, updated, report)
 
-    def _sums(self, pods: Assigned, updated: FloatArray, report: FloatArray) -> Sums:
+    def _sums(self, pods: AssignedPods, updated: FloatArray, report: FloatArray) -> InFlightSums:
         nothing = np.zeros((len(updated), len(self._resources)), np.int64)
-        return sums(pods, updated, report, nothing)
+        return sum_in_flight(pods, updated, report, nothing)
 
     def _assigned(
         self,
@@ -369,7 +374,7 @@ class PodTable:
         known: ReportedUsage,
         updated: FloatArray,
         report: FloatArray,
-    ) -> Assigned:
+    ) -> AssignedPods:
         """The pods at these places. Node states list the usage of young pods; for an older running
         pod its estimate stands for its usage, so that nothing is added for it."""
         estimate = self._amounts[places, : len(self._resources)]
@@ -383,7 +388,7 @@ class PodTable:
             if young is not None:
                 usage[index] = [reported_amount(young, name) for name in self._resources]
                 is_measured[index] = True
-        return Assigned(
+        return AssignedPods(
             node=node,
             is_prod=self._class[places] == _PROD,
             estimate=estimate,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.extender.decisions import Decisions, Rules
-from pipeline.processors.placement.enabled_plugins import read_config, usual
+from pipeline.processors.placement.enabled_plugins import default_placement, read_config
 from pipeline.table import Table, table_snapshot
 from pipeline.table.node_columns import TableNode
 from pipeline.table.table_snapshot import copied, load, save
@@ -20,7 +20,7 @@ from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import NOW, ROOM, any_pod, node_state, running
 
-RULES = Rules(usual({"cpu": 65.0, "memory": 95.0}, 180.0), score_steps=100)
+RULES = Rules(default_placement({"cpu": 65.0, "memory": 95.0}, 180.0), score_steps=100)
 POSITIONS = (("springtide.nodes", 0, 5), ("springtide.pods", 1, 7))
 NAMES = [f"n{number}" for number in range(6)]
 

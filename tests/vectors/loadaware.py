@@ -10,7 +10,7 @@ from pipeline.processors.kubernetes.pod_classes import class_label
 from pipeline.processors.loadaware import node_thresholds
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, problems
 from pipeline.processors.loadaware.node_thresholds import Limits
-from pipeline.processors.loadaware.node_usage import compared
+from pipeline.processors.loadaware.node_usage import load_aware_usage
 from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
     SECONDS_AFTER_INITIALIZED,
@@ -230,7 +230,7 @@ def loadaware_aggregate_selection(case: Case) -> object:
     node = {"metric": metric, "assigned_pods": [settled]}
     world = _world(node, Placement((), (), {LOAD_AWARE: args}), case["metric"]["updated_at_s"])
     limits = Limits({}, node_thresholds.AGGREGATED, case["type"], case["duration_s"])
-    cpu, memory = compared(world.candidates(), args, limits)[0].tolist()
+    cpu, memory = load_aware_usage(world.candidates(), args, limits)[0].tolist()
     estimated = world.asked(_manifest(settled)).amounts("estimate", args.resources).tolist()
     if [cpu, memory] == estimated:
         return {"usage": None}
@@ -268,7 +268,7 @@ def loadaware_inflight(case: Case) -> object:
     world = _world(case, Placement((), (), {LOAD_AWARE: args}), 1000.0 if now is None else now)
     moment = world.candidates()
     columns = [args.resources.index(name) for name in ("cpu", "memory")]
-    prod = compared(moment, args, Limits({}, node_thresholds.PROD))
+    prod = load_aware_usage(moment, args, Limits({}, node_thresholds.PROD))
     flights = {
         "node_delta": moment.flight(), "prod_delta": moment.flight(prod=True),
         "prod_usage": prod - moment.flight(prod=True),

@@ -25,7 +25,7 @@ from pipeline.processors.scorers import (
     target_load_packing,
 )
 from pipeline.processors.scorers.registry import SCORERS
-from pipeline.processors.scorers.rounding import half_away
+from pipeline.processors.scorers.rounding import round_half_away
 from pipeline.topics.node_state import UsageDeviation
 from pipeline.topics.resource_amounts import Usage
 from tests.vectors.cases import Case, plain
@@ -244,7 +244,7 @@ def trimaran_metric_selection(case: Case) -> object:
 @group("load_statistics.load")
 def trimaran_resource_stats(case: Case) -> object:
     resource = case["resource"]
-    scale = load_statistics.unit(resource)
+    scale = load_statistics.resource_unit(resource)
     allocatable = {resource: case["allocatable"]}
     world = _measured(allocatable, case["metrics"], _BALANCING, {})
     moment = world.candidates()
@@ -286,7 +286,7 @@ def load_variation_risk_balancing_group(case: Case) -> object:
         column(case["capacity"]), used, case["request"],
         margin=case["margin"], sensitivity=case["sensitivity"],
     )  # fmt: skip
-    return {"score": of_node(half_away(exact)), "exact": of_node(exact)}
+    return {"score": of_node(round_half_away(exact)), "exact": of_node(exact)}
 
 
 @group(_SCORES)
@@ -304,7 +304,7 @@ def _with_pods(world: World, pods: Sequence[Case]) -> None:
         world.runs(_manifest(entry, f"pod-{index}", node=NODE, scheduled_at=NOW - 9000))
 
 
-@group("low_risk_over_commitment.sums_of")
+@group("low_risk_over_commitment.request_sums")
 def trimaran_node_requests_limits(case: Case) -> object:
     world = World(placement(_LOW_RISK, {}), NOW)
     world.node(NODE, plain(case["allocatable"]))
@@ -313,9 +313,9 @@ def trimaran_node_requests_limits(case: Case) -> object:
     names = ("request", "limit", "request_without_pod", "limit_without_pod")
     answer: dict[str, dict[str, Any]] = {name: {} for name in names}
     for resource in _TYPES:
-        sums = low_risk_over_commitment.sums_of(moment, asked, resource)
+        sums = low_risk_over_commitment.request_sums(moment, asked, resource)
         for name, amount in zip(names, sums, strict=True):
-            answer[name][resource] = first(amount) * load_statistics.unit(resource)
+            answer[name][resource] = first(amount) * load_statistics.resource_unit(resource)
     return answer
 
 
@@ -325,7 +325,7 @@ def low_risk_overcommitment(case: Case) -> object:
     asked = low_risk_over_commitment.RequestSums(*(column(case[name]) for name in names))
     capacity = column(case["capacity"])
     average, deviation = (column(case[f"used_{name}_percent"]) for name in ("avg", "std"))
-    used = load_statistics.of_percent(capacity, average, deviation)
+    used = load_statistics.load_from_percent(capacity, average, deviation)
     smoothing = case["smoothing_window"]
     risk = low_risk_over_commitment.total_risk(
         capacity, asked, used, limit_weight=case["limit_weight"], smoothing_window=smoothing
@@ -348,14 +348,16 @@ def low_risk_overcommitment_score(case: Case) -> object:
     return {"score": world.scores(_manifest(case["pod"]), _LOW_RISK)[NODE]}
 
 
-@group("beta.fit, beta.below")
+@group("beta.fit, beta.probability_below")
 def beta_distribution(case: Case) -> object:
     mean, deviation = column(case["mu"]), column(case["sigma"])
     fit = beta.fit(mean, deviation)
     return {
         "alpha": of_node(fit.alpha),
         "beta": of_node(fit.beta),
-        "probability_below": of_node(beta.below(mean, deviation, column(case["threshold"]))),
+        "probability_below": of_node(
+            beta.probability_below(mean, deviation, column(case["threshold"]))
+        ),
     }
 
 
@@ -380,14 +382,14 @@ def _by_the_average(given: Case, expected: Case) -> Difference | None:
     )
 
 
-@group("peaks.rise_of", name="peaks", differs=_by_the_average)
+@group("peaks.node_power_rise", name="peaks", differs=_by_the_average)
 def peaks_group(case: Case) -> object:
     model = case["power_model"]
     args = {} if model is None else {"nodePowerModel": {NODE: plain(model)}}
     capacity = {"cpu": case["node_capacity_cpu_m"]}
     world = _measured(capacity, case["metrics"], "Peaks", args)
     asked = world.asked(_with_requests({"cpu": case["pod_request_cpu_m"]}))
-    rise = peaks.rise_of(world.candidates(), asked, world.rules.placement.args["Peaks"])
+    rise = peaks.node_power_rise(world.candidates(), asked, world.rules.placement.args["Peaks"])
     return {"power_jump": first(rise), "raw_score": first(peaks.costs(rise))}
 
 
@@ -448,12 +450,14 @@ def _unlimited_takes_all(given: Case, expected: Case) -> Difference | None:
     )
 
 
-@group("resource_limits.room_of", differs=_unlimited_takes_all)
+@group("resource_limits.node_limit_room", differs=_unlimited_takes_all)
 def limit_aware_score(case: Case) -> object:
     world, manifest = _limits_world(case)
     args = world.rules.placement.args[_LIMITS]
     return {
-        "raw_score": first(resource_limits.room_of(world.candidates(), world.asked(manifest), args))
+        "raw_score": first(
+            resource_limits.node_limit_room(world.candidates(), world.asked(manifest), args)
+        )
     }
 
 
@@ -577,7 +581,9 @@ def node_resources_allocatable_group(case: Case) -> object:
     world = World(placement(_SIZE, {"mode": case["mode"], "resources": resources}), NOW)
     for name, amounts in nodes.items():
         world.node(name, amounts)
-    raw = node_resources_allocatable.size_of(world.candidates(), world.rules.placement.args[_SIZE])
+    raw = node_resources_allocatable.node_sizes(
+        world.candidates(), world.rules.placement.args[_SIZE]
+    )
     scores = world.scores(pod("asking", []), _SIZE)
     sizes = dict(zip(world.candidates().names, raw.tolist(), strict=True))
     return {
@@ -600,7 +606,7 @@ def node_metadata_group(case: Case) -> object:
     nodes = {name: plain(texts) or {} for name, texts in case["nodes"].items()}
     for name, texts in nodes.items():
         world.node(name, {"cpu": 1000}, **{kind: texts})
-    raw = node_metadata.values_of(world.candidates(), world.rules.placement.args[_METADATA])
+    raw = node_metadata.node_values(world.candidates(), world.rules.placement.args[_METADATA])
     scores = world.scores(pod("asking", []), _METADATA)
     values = dict(zip(world.candidates().names, raw.tolist(), strict=True))
     return {

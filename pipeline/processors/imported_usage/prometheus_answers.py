@@ -92,13 +92,15 @@ def gather(answers: Mapping[Query, Matrix], window: TimeWindow, grid: QueryGrid)
     """The usage of nodes and pods in `window` by these answers."""
     fetched = FetchedUsage(knows_pods=any(query.entity == "pod" for query in answers))
     measured: dict[str, dict[str, TimedValues]] = {}
-    node_of, pod_of = _node_of(grid.node_label), _pod_of(grid.pod_node_label)
+    read_node, read_pod = _node_reader(grid.node_label), _pod_reader(grid.pod_node_label)
     for query, matrix in answers.items():
         if query.entity == "pod":
-            for pod, values in _by_entity(matrix, window, query, fetched, pod_of).items():
+            for pod, values in _values_by_entity(matrix, window, query, fetched, read_pod).items():
                 fetched.pods.setdefault(pod, {}).update(_columns(query.column, values, grid))
         else:
-            for node, values in _by_entity(matrix, window, query, fetched, node_of).items():
+            for node, values in _values_by_entity(
+                matrix, window, query, fetched, read_node
+            ).items():
                 fetched.nodes.setdefault(node, {}).update(_columns(query.column, values, grid))
                 measured.setdefault(node, {})[query.column] = values
     for node, usages in measured.items():
@@ -118,7 +120,7 @@ def _columns(column: str, values: TimedValues, grid: QueryGrid) -> SampleColumns
     return columns
 
 
-def _by_entity(
+def _values_by_entity(
     matrix: Matrix,
     window: TimeWindow,
     query: Query,
@@ -179,11 +181,11 @@ def node_name(text: str) -> str | None:
     return name
 
 
-def _node_of(label: str) -> Callable[[Mapping[str, str]], str | None]:
+def _node_reader(label: str) -> Callable[[Mapping[str, str]], str | None]:
     return lambda metric: node_name(metric.get(label, ""))
 
 
-def _pod_of(label: str) -> Callable[[Mapping[str, str]], PodName | None]:
+def _pod_reader(label: str) -> Callable[[Mapping[str, str]], PodName | None]:
     def name_of(metric: Mapping[str, str]) -> PodName | None:
         # systemd writes the dashes of a uid as underscores.
         uid = metric.get("uid", "").replace("_", "-")

@@ -17,13 +17,13 @@ from pipeline.topics.samples import NUMBER_COLUMNS, STATISTICS, USAGES
 # The paths of containers' cgroups have the pod's uid, those of static pods its hash.
 _UID: Final = '"uid", "$1", "id", ".*pod([0-9a-f]{8}[0-9a-f_-]{24,28})[./].*"'
 _CONTAINERS: Final = '{container!="", container!="POD", pod!=""}'
-_OF_POD: Final = "$pod_node, namespace, pod, uid"
+_POD_LABELS: Final = "$pod_node, namespace, pod, uid"
 
 
-def _of_pods(metric: str) -> str:
+def _sum_of_containers(metric: str) -> str:
     # A container may be scraped twice, by two servers or under two ids.
     labelled = f"label_replace({metric}, {_UID})"
-    return f"sum by ({_OF_POD}) (max by ({_OF_POD}, container) ({labelled}))"
+    return f"sum by ({_POD_LABELS}) (max by ({_POD_LABELS}, container) ({labelled}))"
 
 
 _MEMORY: Final = "max by ($node) (node_memory_MemTotal_bytes - node_memory_{}_bytes)"
@@ -36,19 +36,21 @@ DEFAULT_QUERIES: Final[Mapping[str, str]] = {
     "node.capacity_cpu_cores": "count by ($node) (count by ($node, cpu) "
     '(node_cpu_seconds_total{mode="idle"}))',
     "node.capacity_memory_bytes": "max by ($node) (node_memory_MemTotal_bytes)",
-    "pod.cpu_cores": _of_pods(f"rate(container_cpu_usage_seconds_total{_CONTAINERS}[$rate])"),
-    "pod.memory_bytes": _of_pods(f"container_memory_rss{_CONTAINERS}"),
-    "pod.memory_with_hot_page_cache_bytes": _of_pods(
+    "pod.cpu_cores": _sum_of_containers(
+        f"rate(container_cpu_usage_seconds_total{_CONTAINERS}[$rate])"
+    ),
+    "pod.memory_bytes": _sum_of_containers(f"container_memory_rss{_CONTAINERS}"),
+    "pod.memory_with_hot_page_cache_bytes": _sum_of_containers(
         f"container_memory_working_set_bytes{_CONTAINERS}"
     ),
 }
 
-_OF_USAGES: Final = frozenset(
+_USAGE_COLUMNS: Final = frozenset(
     f"{usage}_{statistic}" for usage in USAGES for statistic in STATISTICS
 )
 _QUERYABLE: Final = (
     *USAGES,
-    *(c for c in NUMBER_COLUMNS if c not in _OF_USAGES and c != "coverage"),
+    *(c for c in NUMBER_COLUMNS if c not in _USAGE_COLUMNS and c != "coverage"),
 )
 
 

@@ -77,7 +77,7 @@ class Sampler:
         """Make a sample of each fetched node that no exporter serves. Nodes without a record, if
         others have one, are added to `fetched.unknown_nodes`."""
         sampled = SampledWindow()
-        pods, unplaced = _by_node(fetched.pods, cluster, sampled.left_out)
+        pods, unplaced = _group_by_node(fetched.pods, cluster, sampled.left_out)
         for node in pods.keys() - fetched.nodes.keys():
             sampled.left_out["pod of no node"] += len(pods.pop(node))
         served = cluster.served(window)
@@ -116,7 +116,7 @@ class Sampler:
         return None if last_known is None else {uid: {} for uid in last_known}
 
 
-def _by_node(
+def _group_by_node(
     pods: Mapping[PodName, SampleColumns], cluster: ClusterFacts, left_out: Counter[str]
 ) -> tuple[dict[str, dict[str, SampleColumns]], set[str]]:
     """Pods by node and the uid of their cgroups, and the nodes with pods whose place is unknown."""

@@ -59,7 +59,7 @@ def read_node(data: bytes | msgspec.Raw) -> NodeRecord:
 
 def read_pod(data: bytes | msgspec.Raw) -> PodRecord:
     """`pod_record` of a JSON object, at a tenth of the cost. Raises `InvalidRecordError`."""
-    return _in_cluster(read_manifest(data))
+    return _require_identity(read_manifest(data))
 
 
 def read_manifest(data: bytes | msgspec.Raw) -> PodRecord:
@@ -67,7 +67,7 @@ def read_manifest(data: bytes | msgspec.Raw) -> PodRecord:
     return _record_of_pod(decode_object(data, PODS, "Pod"))
 
 
-def _in_cluster(pod: PodRecord) -> PodRecord:
+def _require_identity(pod: PodRecord) -> PodRecord:
     if not pod.name:
         raise InvalidRecordError("a pod has no metadata.name")
     if not pod.uid:
@@ -116,7 +116,7 @@ def pod_record(tree: Any) -> PodRecord:
 
     A pod that is not scheduled has the empty node. Raises `InvalidRecordError`.
     """
-    return _in_cluster(_record_of_pod(convert_object(tree, PodObject, "Pod")))
+    return _require_identity(_record_of_pod(convert_object(tree, PodObject, "Pod")))
 
 
 def _record_of_pod(pod: PodObject) -> PodRecord:

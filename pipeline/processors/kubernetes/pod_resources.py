@@ -47,11 +47,11 @@ class PodResources(NamedTuple):
 
 def pod_resources(spec: PodSpec) -> PodResources:
     """Requests and limits of a pod with this spec. Raises `InvalidRecordError`."""
-    requests, limits = _pairs_of(spec.resources)
+    requests, limits = _stated_pairs(spec.resources)
     return _cached_resources(
         tuple(map(_container_key, spec.containers)),
         tuple(map(_container_key, spec.init_containers)),
-        (_for_pods(requests), _for_pods(limits)),
+        (_pod_level_pairs(requests), _pod_level_pairs(limits)),
         tuple(spec.overhead.items()),
     )
 
@@ -161,14 +161,14 @@ _ContainerKey = tuple[str, bool, tuple[_Pairs, _Pairs]]
 
 def _container_key(container: ContainerSpec) -> _ContainerKey:
     restartable = container.restart_policy == "Always"
-    return container.name, restartable, _pairs_of(container.resources)
+    return container.name, restartable, _stated_pairs(container.resources)
 
 
-def _pairs_of(stated: Requirements) -> tuple[_Pairs, _Pairs]:
+def _stated_pairs(stated: Requirements) -> tuple[_Pairs, _Pairs]:
     return tuple(stated.requests.items()), tuple(stated.limits.items())
 
 
-def _for_pods(stated: _Pairs) -> _Pairs:
+def _pod_level_pairs(stated: _Pairs) -> _Pairs:
     """The resources that Kubernetes reads from a pod as a whole."""
     return tuple(pair for pair in stated if pair[0] in NATIVE or pair[0].startswith("hugepages-"))
 

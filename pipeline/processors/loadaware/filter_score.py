@@ -17,7 +17,7 @@ EXPIRED: Final = 1
 USAGE: Final = 2
 
 
-class Nodes(NamedTuple):
+class NodeUsage(NamedTuple):
     """Arrays (nodes,), amounts (nodes, resources) in whole millicores and bytes.
 
     `capacity` is 0 where a node has nothing of a resource. `compared` is the usage that counts,
@@ -80,7 +80,7 @@ def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
 
 
 def judge(
-    nodes: Nodes,
+    nodes: NodeUsage,
     estimate: IntArray,
     thresholds: IntArray,
     expired: BoolArray,
@@ -110,7 +110,7 @@ def judge(
 
 
 def score(
-    nodes: Nodes,
+    nodes: NodeUsage,
     estimate: IntArray,
     expired: BoolArray,
     weights: IntArray,

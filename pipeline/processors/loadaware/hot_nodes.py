@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.filter_score import aggregated_usage, over_thresholds
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
-from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, limits_of
+from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, select_limits
 from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.topics import node_state
 from pipeline.topics.node_state import NodeStateRecord
@@ -28,8 +28,8 @@ def hot_for(state: NodeStateRecord, args: LoadAwareArgs, annotation: str | None)
     """For which pods a node's last window is over a threshold: `FOR_PROD`, `FOR_OTHERS`.
     `annotation` holds the node's own thresholds, None if it has none."""
     limits = {
-        FOR_OTHERS: limits_of(args, annotation, is_prod=False),
-        FOR_PROD: limits_of(args, annotation, is_prod=True),
+        FOR_OTHERS: select_limits(args, annotation, is_prod=False),
+        FOR_PROD: select_limits(args, annotation, is_prod=True),
     }
     if (
         limits[FOR_PROD].kind == PROD

@@ -14,7 +14,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 DEFAULT_REPORT_SECONDS = 60.0
 
 
-class Assigned(NamedTuple):
+class AssignedPods(NamedTuple):
     """Pods on nodes, or about to be, that have not ended; arrays (pods,), amounts (pods,
     resources).
 
@@ -32,7 +32,7 @@ class Assigned(NamedTuple):
     deadline_seconds: FloatArray
 
 
-class Sums(NamedTuple):
+class InFlightSums(NamedTuple):
     """Sums per node, (nodes, resources): the amount that pods in flight add to its usage, Prod's
     usage, the amount that Prod pods in flight add to that, and the estimates of all pods."""
 
@@ -42,31 +42,31 @@ class Sums(NamedTuple):
     node_estimated: IntArray
 
 
-def counts_as_in_flight(
-    pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray
+def is_in_flight(
+    pods: AssignedPods, updated_seconds: FloatArray, report_seconds: FloatArray
 ) -> BoolArray:
     """Which pods, (pods,), are in flight: not reported, scheduled after the last report began, or
     before their deadline."""
     updated = np.fmax(updated_seconds, -np.inf)[pods.node]
     before = updated - report_seconds[pods.node]
-    flying: BoolArray = (
+    in_flight: BoolArray = (
         ~pods.is_reported
         | (before < pods.scheduled_seconds)
         | (np.fmax(pods.deadline_seconds, -np.inf) > updated)
     )
-    return flying
+    return in_flight
 
 
-def sums(
-    pods: Assigned, updated_seconds: FloatArray, report_seconds: FloatArray, counted: IntArray
-) -> Sums:
+def sum_in_flight(
+    pods: AssignedPods, updated_seconds: FloatArray, report_seconds: FloatArray, counted: IntArray
+) -> InFlightSums:
     """The sums for nodes that were reported at `updated_seconds` (nodes,), NaN is never.
 
     `counted` (nodes, resources) is added to Prod's usage: the usage of the system, if the arguments
     include it.
     """
     nodes = len(updated_seconds)
-    flying = counts_as_in_flight(pods, updated_seconds, report_seconds)
+    in_flight = is_in_flight(pods, updated_seconds, report_seconds)
     missing = np.maximum(pods.estimate - pods.usage, 0)
     is_prods = pods.is_prod & pods.is_reported & pods.is_reported_prod
     elsewhere = pods.is_prod & pods.is_reported & ~pods.is_reported_prod
@@ -77,9 +77,9 @@ def sums(
         np.add.at(total, pods.node[some], amounts[some])
         return total
 
-    return Sums(
-        node_delta=by_node(missing, flying),
+    return InFlightSums(
+        node_delta=by_node(missing, in_flight),
         prod_usage=counted + by_node(pods.usage, is_prods),
-        prod_delta=by_node(of_prod, pods.is_prod & (elsewhere | flying)),
+        prod_delta=by_node(of_prod, pods.is_prod & (elsewhere | in_flight)),
         node_estimated=by_node(pods.estimate, np.ones(len(pods.node), np.bool_)),
     )

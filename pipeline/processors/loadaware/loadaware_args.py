@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.processors.kubernetes.durations import LONGEST_SECONDS, go_seconds
-from pipeline.processors.kubernetes.resource_names import objection
+from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.processors.policy.config_sections import keys_of
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resource_amounts import MEASURED, RATES
@@ -148,7 +148,7 @@ def _unknown_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
         )
     }  # fmt: skip
     for key, names in named.items():
-        for wrong in filter(None, map(objection, names)):
+        for wrong in filter(None, map(resource_name_problem, names)):
             yield key, wrong
 
 

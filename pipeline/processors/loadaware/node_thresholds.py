@@ -43,13 +43,13 @@ class Limits(NamedTuple):
         return any(self.thresholds.values())
 
 
-class _Own(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _NodeThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     usage_thresholds: Percents | None = None
     prod_usage_thresholds: Percents | None = None
     aggregated_usage: Aggregated | None = None
 
 
-def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> Limits:
+def select_limits(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> Limits:
     """The thresholds for a pod on a node with this annotation: for Prod if the pod is Prod and
     thresholds for Prod exist, else for aggregated usage if these exist, else for usage.
 
@@ -57,9 +57,9 @@ def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> 
     `problem` says why.
     """
     try:
-        own = read_own(annotation)
+        own = read_node_thresholds(annotation)
     except InvalidPolicyError:
-        own = _Own()
+        own = _NodeThresholds()
     prod = own.prod_usage_thresholds or args.prod_usage_thresholds
     if is_prod and any(prod.values()):
         return Limits(prod, PROD)
@@ -70,11 +70,11 @@ def limits_of(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool) -> 
     return Limits(own.usage_thresholds or args.usage_thresholds)
 
 
-def read_own(annotation: str | None) -> Any:
+def read_node_thresholds(annotation: str | None) -> Any:
     """The thresholds in a node's annotation. Raises InvalidPolicyError if they are invalid."""
     if not annotation:
-        return _Own()
-    own = convert(read_object(annotation), _Own)
+        return _NodeThresholds()
+    own = convert(read_object(annotation), _NodeThresholds)
     aggregated = own.aggregated_usage or Aggregated()
     for percents in (
         own.usage_thresholds, own.prod_usage_thresholds, aggregated.usage_thresholds
@@ -95,7 +95,7 @@ def read_own(annotation: str | None) -> Any:
 def problem(annotation: str | None) -> str | None:
     """The first problem of a node's annotation or its keys; None without any."""
     try:
-        read_own(annotation)
+        read_node_thresholds(annotation)
         wrong = next(_unread(annotation), None)
     except InvalidPolicyError as error:
         wrong = error.message
@@ -105,6 +105,8 @@ def problem(annotation: str | None) -> str | None:
 def _unread(annotation: str | None) -> Iterator[str]:
     """Unknown keys, which may be misspelt."""
     tree = read_object(annotation) if annotation else {}
-    yield from unknown_keys(tree, keys_of(_Own).values(), only_near=False)
-    aggregated = canonical_keys(tree, keys_of(_Own).values()).get("aggregatedUsage") or {}
+    yield from unknown_keys(tree, keys_of(_NodeThresholds).values(), only_near=False)
+    aggregated = (
+        canonical_keys(tree, keys_of(_NodeThresholds).values()).get("aggregatedUsage") or {}
+    )
     yield from unknown_keys(aggregated, keys_of(Aggregated).values(), only_near=False)

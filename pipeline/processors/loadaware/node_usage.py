@@ -7,22 +7,22 @@ import numpy as np
 
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
-from pipeline.processors.loadaware.filter_score import Nodes
+from pipeline.processors.loadaware.filter_score import NodeUsage
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.scorers.scorer import NodesView
 from pipeline.topics.node_state import AGGREGATED
 
 
-def compared(
+def load_aware_usage(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> IntArray:
     """The usage that `limits` are for, (nodes, resources), with pods in flight."""
     name = f"compared {limits.kind} {limits.statistic} {limits.span_seconds} {in_flight}"
-    return nodes.once(name, lambda: _compared(nodes, args, limits, in_flight=in_flight))
+    return nodes.once(name, lambda: _compute_usage(nodes, args, limits, in_flight=in_flight))
 
 
-def _compared(
+def _compute_usage(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool
 ) -> IntArray:
     resources = args.resources
@@ -49,7 +49,9 @@ def _compared(
     return filter_score.compared_usage(usage, flight, estimated)
 
 
-def nodes_of(nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limits) -> Nodes:
+def read_node_usage(
+    nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limits
+) -> NodeUsage:
     """What `judge` and `score` take: capacity, the compared usage, and when it was reported."""
     resources = args.resources
     new = nodes.is_new()
@@ -60,4 +62,4 @@ def nodes_of(nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limi
         "prod_usage" if limits.kind == node_thresholds.PROD else "usage", resources
     )
     capacity = np.array([nodes.allocatable(name, "raw") for name in resources]).T
-    return Nodes(capacity, used, np.isfinite(as_of), has_usage | new, as_of)
+    return NodeUsage(capacity, used, np.isfinite(as_of), has_usage | new, as_of)

@@ -15,8 +15,8 @@ from pipeline.processors.loadaware.pod_estimate import (
     SECONDS_AFTER_SCHEDULED,
     deadline,
     estimate,
-    own_factors,
-    own_seconds,
+    pod_factors,
+    pod_seconds,
 )
 from pipeline.processors.scorers.scorer import Packing, PodAmount
 from pipeline.processors.scorers.target_load_packing import container_millicores
@@ -60,7 +60,7 @@ class Counting(NamedTuple):
             *(limits.get(name, 0) for name in self.resources),
             *(max(requests.get(name, 0), limits.get(name, 0)) for name in self.resources),
             *(amount(pod) for amount in self.amounts_of_scorers.values()),
-            packed(pod, self.packing),
+            packed_millicores(pod, self.packing),
             1,
         ]
         return [min(max(amount, 0), _LARGEST) for amount in amounts]
@@ -72,7 +72,7 @@ class Counting(NamedTuple):
         args = self.load_aware
         factors = args.estimated_scaling_factors
         if args.allow_customize_estimation:
-            factors = own_factors(pod.annotations, factors)
+            factors = pod_factors(pod.annotations, factors)
         estimates = estimate(pod.pod_class, requests, limits, factors)
         return {name: estimates.get(name, 0) for name in args.resources}
 
@@ -82,8 +82,8 @@ class Counting(NamedTuple):
         scheduled = args.estimated_seconds_after_pod_scheduled
         initialized = args.estimated_seconds_after_initialized
         if args.allow_customize_estimation:
-            scheduled = own_seconds(pod.annotations, SECONDS_AFTER_SCHEDULED, scheduled)
-            initialized = own_seconds(pod.annotations, SECONDS_AFTER_INITIALIZED, initialized)
+            scheduled = pod_seconds(pod.annotations, SECONDS_AFTER_SCHEDULED, scheduled)
+            initialized = pod_seconds(pod.annotations, SECONDS_AFTER_INITIALIZED, initialized)
         since = timestamp_seconds(pod.initialized_at)
         return deadline(scheduled_seconds, since, scheduled, initialized)
 
@@ -105,7 +105,7 @@ def pod_limits(pod: Pod) -> dict[str, int]:
     return by_name(pod.limits, pod.scalars if own is UNSET else own)
 
 
-def packed(pod: Pod, packing: Packing) -> int:
+def packed_millicores(pod: Pod, packing: Packing) -> int:
     """The cpu that TargetLoadPacking predicts for a pod in millicores: its containers and its
     overhead, without init containers."""
     return (pod.overhead.cpu_millicores or 0) + sum(

@@ -24,10 +24,10 @@ _LEAST, _MOST = 1, 100
 _SECONDS: Final = re.compile(r"\+?\d{1,9}")
 
 
-def name_for(pod_class: str, resource: str) -> str | None:
+def resource_name(pod_class: str, resource: str) -> str | None:
     """The name under which pods of a class request a resource; None if they cannot.
 
-    >>> name_for("batch", "cpu"), name_for("none", "memory"), name_for("free", "cpu")
+    >>> name_for("batch", "cpu"), resource_name("none", "memory"), resource_name("free", "cpu")
     ('kubernetes.io/batch-cpu', 'memory', None)
     """
     if pod_class == "free":
@@ -56,7 +56,7 @@ def _estimate(
     limits: Mapping[str, int],
     factor: int,
 ) -> int:
-    name = name_for(pod_class, resource)
+    name = resource_name(pod_class, resource)
     if name is None:
         return 0
     limit = limits.get(name, 0)
@@ -67,7 +67,7 @@ def _estimate(
     return min(scaled, limit) if limit > 0 else scaled
 
 
-def own_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> dict[str, int]:
+def pod_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> dict[str, int]:
     """The factors of a pod that may bring its own, for resources that have one, held within 1 and
     100 percent: upstream accepts any number, by which a pod can hide."""
     try:
@@ -80,7 +80,7 @@ def own_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> d
     }
 
 
-def own_seconds(annotations: Mapping[str, str], name: str, usual: int | None) -> int | None:
+def pod_seconds(annotations: Mapping[str, str], name: str, usual: int | None) -> int | None:
     """The seconds in a pod's annotation of this name; `usual` if it has none, or an invalid one."""
     text = annotations.get(name, "")
     return int(Decimal(text)) if _SECONDS.fullmatch(text) else usual

@@ -11,16 +11,16 @@ from pipeline.processors.scorers.rounding import MAX_SCORE
 MAX_EXTENDER_SCORE: Final = 10
 
 
-def combined(scores: Sequence[IntArray], weights: Sequence[int]) -> IntArray:
+def weighted_mean(scores: Sequence[IntArray], weights: Sequence[int]) -> IntArray:
     """The mean of scores by weight, each (nodes,) from 0 to 100, truncated."""
     summed = sum(score * weight for score, weight in zip(scores, weights, strict=True))
     return np.asarray(summed // sum(weights), np.int64)
 
 
-def in_steps(score: IntArray, steps: int) -> IntArray:
+def scale_to_steps(score: IntArray, steps: int) -> IntArray:
     """Scores of 0 to 100 as scores of 0 to `steps`, truncated.
 
-    >>> in_steps(np.array([0, 9, 10, 99, 100]), 10)
+    >>> scale_to_steps(np.array([0, 9, 10, 99, 100]), 10)
     array([ 0,  0,  1,  9, 10])
     """
     return score * steps // MAX_SCORE

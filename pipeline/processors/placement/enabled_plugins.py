@@ -20,15 +20,15 @@ from pipeline.processors.placement.kube_config import (
     VERSIONS,
     Enabled,
     Profile,
+    plugins_running_at,
     points,
     read_configuration,
     read_profile,
     refuse_misspelt,
-    running_at,
 )
 from pipeline.processors.placement.threshold_hours import (
     TIME_SHARED,
-    in_force,
+    args_in_force,
     with_resources_of_all_hours,
 )
 from pipeline.processors.placement.threshold_hours import read_args as read_time_shared
@@ -83,7 +83,7 @@ class Placement(NamedTuple):
         if LOAD_AWARE not in self.filters:
             return None
         if TIME_SHARED in self.filters:
-            return in_force(self.args[TIME_SHARED], self.load_aware, now)
+            return args_in_force(self.args[TIME_SHARED], self.load_aware, now)
         return self.load_aware
 
     def hot_for(self, state: NodeStateRecord, annotation: str | None, now: float) -> Set[str]:
@@ -92,7 +92,7 @@ class Placement(NamedTuple):
         return frozenset() if args is None else hot_for(state, args, annotation)
 
 
-def usual(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:
+def default_placement(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:
     """LoadAware with its defaults, except for the usage thresholds in percent, and for nodes that
     did not report for `expiration_seconds`: they take pods and are never the best."""
     args = msgspec.structs.replace(
@@ -157,9 +157,11 @@ def _placement(profile: Profile) -> Placement:
         for each in plugin_set.enabled or ():
             if each.name in plugins():
                 enabled.setdefault(point, {})[each.name] = _weight(each, point)
-    scores = running_at(SCORE_POINTS, enabled, disabled)
+    scores = plugins_running_at(SCORE_POINTS, enabled, disabled)
     scores = {name: weight for name, weight in scores.items() if name != TIME_SHARED}
-    filters = {name for name in running_at(FILTER_POINTS, enabled, disabled) if name in FILTERS}
+    filters = {
+        name for name in plugins_running_at(FILTER_POINTS, enabled, disabled) if name in FILTERS
+    }
     used = {*scores, *filters}
     idle = tuple(_idle(enabled, used))
     if not used:

@@ -114,7 +114,7 @@ def points(profile: Profile) -> Iterator[tuple[str, Plugins]]:
                 raise InvalidPolicyError(f"plugins.{point}: {error}") from error
 
 
-def running_at(
+def plugins_running_at(
     extension_points: Sequence[str],
     enabled: Mapping[str, Mapping[str, int]],
     disabled: Mapping[str, Collection[str]],

@@ -14,7 +14,7 @@ class Bounded(NamedTuple):
     most: IntArray
 
 
-def beyond_reservation(
+def exceeds_reservation(
     allocatable: IntArray, reserved: FloatArray, requested: IntArray, request: IntArray
 ) -> Bounded:
     """Where requests with the pod, `request` (resources,), use what the Node's annotation reserves.
@@ -28,7 +28,7 @@ def beyond_reservation(
     return Bounded(over, most)
 
 
-def beyond_certain(
+def exceeds_lower_bound(
     bound: FloatArray, is_late: BoolArray, requested: IntArray, request: IntArray
 ) -> Bounded:
     """Where requests of Mid with the pod exceed the lower bound `bound` (nodes, resources), NaN if

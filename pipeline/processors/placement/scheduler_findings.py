@@ -25,10 +25,10 @@ from pipeline.processors.placement.kube_config import (
     SCORE_POINTS,
     VERSIONS,
     Profile,
+    plugins_running_at,
     points,
     read_configuration,
     read_profile,
-    running_at,
 )
 
 _FIT: Final = BY_REQUESTS[0]
@@ -251,7 +251,7 @@ class _Running(NamedTuple):
     disabled: Mapping[str, set[str]]
 
     def at(self, where: Sequence[str]) -> dict[str, int]:
-        return running_at(where, self.enabled, self.disabled)
+        return plugins_running_at(where, self.enabled, self.disabled)
 
 
 def _running(profile: Profile) -> _Running:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.kubernetes.resource_names import objection
+from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs
 from pipeline.processors.scorers.scorer import ScorerArgs
 
@@ -70,11 +70,13 @@ def read_args(tree: Mapping[str, Any]) -> TimeSharedThresholdsArgs:
 def _check_resources(args: TimeSharedThresholdsArgs) -> None:
     for index, hours in enumerate(args.windows):
         for name in hours.resources:
-            if problem := objection(name):
+            if problem := resource_name_problem(name):
                 raise msgspec.ValidationError(f"windows[{index}]: {problem}")
 
 
-def in_force(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float) -> LoadAwareArgs:
+def args_in_force(
+    args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float
+) -> LoadAwareArgs:
     """LoadAware's arguments with the thresholds in force at `now`, Unix time."""
     local = datetime.fromtimestamp(now, ZoneInfo(args.time_zone))
     hours = next((hours for hours in args.windows if _is_now(hours, local)), None)

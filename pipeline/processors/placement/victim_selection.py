@@ -31,12 +31,12 @@ class Cost(NamedTuple):
     pods: int
 
 
-def in_order(
+def eviction_order(
     classes: Sequence[str], priorities: Sequence[int], frees: Sequence[float]
 ) -> list[int]:
     """The positions of pods in the order in which they leave.
 
-    >>> in_order(["mid", "batch", "batch", "free"], [7000, 5500, 5000, 9000], [9.0, 1.0, 1.0, 0.1])
+    >>> eviction_order(["mid", "batch", "batch", "free"], [7000, 5500, 5000, 9000], [9, 1, 1, 0.1])
     [3, 2, 1, 0]
     """
     keys = [
@@ -48,11 +48,11 @@ def in_order(
     return [position for *_, position in sorted(keys)]
 
 
-def fewest(order: Sequence[int], fits: Fits) -> list[int] | None:
+def fewest_victims(order: Sequence[int], fits: Fits) -> list[int] | None:
     """The pods in `order` that have to leave; None if all of them are not enough, or more than
     `AT_MOST` would have to.
 
-    >>> fewest([4, 2, 7], lambda gone: 7 in gone)
+    >>> fewest_victims([4, 2, 7], lambda gone: 7 in gone)
     [7]
     """
     if not fits(order):

@@ -36,7 +36,7 @@ def fit(mean: FloatArray, deviation: FloatArray) -> Fit:
     return Fit(mean * strength, (1 - mean) * strength)
 
 
-def below(mean: FloatArray, deviation: FloatArray, threshold: FloatArray) -> FloatArray:
+def probability_below(mean: FloatArray, deviation: FloatArray, threshold: FloatArray) -> FloatArray:
     """The probability of a value at or below `threshold`, all (values,).
 
     Without a fit it is a step: 1 if the mean is 0, or if the deviation is negligible and the mean
@@ -46,11 +46,11 @@ def below(mean: FloatArray, deviation: FloatArray, threshold: FloatArray) -> Flo
     is_point = deviation**2 * _NARROWEST < mean * (1 - mean)
     step = (mean == 0) | (((deviation == 0) | is_point) & (mean <= threshold))
     alpha, beta = (np.where(fitted.is_fit, each, 1.0) for each in fitted)
-    inside = regularized(alpha, beta, np.clip(threshold, 0.0, 1.0))
+    inside = incomplete_beta(alpha, beta, np.clip(threshold, 0.0, 1.0))
     return np.where(fitted.is_fit, inside, step.astype(np.float64))
 
 
-def regularized(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
+def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
     """The regularized incomplete beta function I_x(alpha, beta), parameters above 0, `x` from 0 to
     1, by its continued fraction on the side of the mean where that converges quickly."""
     swapped = x > (alpha + 1) / (alpha + beta + 2)

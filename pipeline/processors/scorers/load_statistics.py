@@ -51,10 +51,10 @@ def average_percent(nodes: NodesView, resource: str) -> FloatArray:
 def load(nodes: NodesView, resource: str, capacity: FloatArray) -> Load:
     """The load of nodes in the unit of `capacity`, (nodes,)."""
     deviation = usage_of_capacity(nodes, resource, f"usage_stdev_{AVERAGED_SPAN}")
-    return of_percent(capacity, average_percent(nodes, resource), deviation)
+    return load_from_percent(capacity, average_percent(nodes, resource), deviation)
 
 
-def of_percent(capacity: FloatArray, average: FloatArray, deviation: FloatArray) -> Load:
+def load_from_percent(capacity: FloatArray, average: FloatArray, deviation: FloatArray) -> Load:
     """The load of nodes whose usage is known in percent of `capacity`. An unknown deviation counts
     as 0 where the average is known."""
     known = np.isfinite(average)
@@ -71,6 +71,6 @@ def shares(capacity: FloatArray, load: Load, requested: FloatArray | float = 0.0
     return Shares(np.where(has_capacity, mean, 0.0), np.where(has_capacity, deviation, 0.0))
 
 
-def unit(resource: str) -> float:
+def resource_unit(resource: str) -> float:
     """The unit in which Trimaran's plugins calculate: MiB of memory, else the amount itself."""
     return _MIB if resource == "memory" else 1.0

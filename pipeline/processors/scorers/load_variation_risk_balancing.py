@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers import trimaran
-from pipeline.processors.scorers.load_statistics import Load, load, shares, unit
-from pipeline.processors.scorers.rounding import clamp, half_away
+from pipeline.processors.scorers.load_statistics import Load, load, resource_unit, shares
+from pipeline.processors.scorers.rounding import clamp, round_half_away
 from pipeline.processors.scorers.scorer import Counts, NodesView, PodDemand, Scorer, usage_expires
 from pipeline.topics.resource_amounts import MEASURED
 
@@ -54,16 +54,16 @@ def score(nodes: NodesView, demand: PodDemand, args: LoadVariationRiskBalancingA
     """The lowest score of the measured resources, (nodes,), rounded; 0 without any."""
     scores = []
     for resource in args.resources:
-        capacity = nodes.allocatable(resource) / unit(resource)
+        capacity = nodes.allocatable(resource) / resource_unit(resource)
         used = load(nodes, resource, capacity)
-        requested = demand.counted[f"request:{resource}"] / unit(resource)
+        requested = demand.counted[f"request:{resource}"] / resource_unit(resource)
         margin, sensitivity = args.safe_variance_margin, args.safe_variance_sensitivity
         scores.append(
             risk_score(
                 capacity, used, requested, margin=margin or 0.0, sensitivity=sensitivity or 0.0
             )
         )
-    return half_away(np.fmin.reduce(np.array(scores)))
+    return round_half_away(np.fmin.reduce(np.array(scores)))
 
 
 def _problems(args: LoadVariationRiskBalancingArgs) -> Iterator[str]:

@@ -11,9 +11,15 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers import trimaran
-from pipeline.processors.scorers.beta import below, fit
-from pipeline.processors.scorers.load_statistics import Load, average_percent, load, shares, unit
-from pipeline.processors.scorers.rounding import clamp, half_away
+from pipeline.processors.scorers.beta import fit, probability_below
+from pipeline.processors.scorers.load_statistics import (
+    Load,
+    average_percent,
+    load,
+    resource_unit,
+    shares,
+)
+from pipeline.processors.scorers.rounding import clamp, round_half_away
 from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, usage_expires
 
 _RESOURCES: Final = ("cpu", "memory")
@@ -77,9 +83,9 @@ def load_risk(
     with np.errstate(all="ignore"):
         request_share = clamp(sums.request_before / capacity)
         limit_share = sums.limit_before / capacity
-    within = below(mean, spread, request_share)
+    within = probability_below(mean, spread, request_share)
     is_limited = (sums.limit_before < capacity) & (sums.request_before <= sums.limit_before)
-    under_limit = below(mean, spread, clamp(limit_share))
+    under_limit = probability_below(mean, spread, clamp(limit_share))
     can_be_scaled = is_limited & fit(mean, spread).is_fit & (under_limit > 0)
     scaled = clamp(within / np.where(can_be_scaled, under_limit, 1.0))
     within = np.where(can_be_scaled, scaled, within)
@@ -100,9 +106,9 @@ def total_risk(
     return clamp(limit_weight * limit_risk(capacity, sums) + (1 - limit_weight) * by_load)
 
 
-def sums_of(nodes: NodesView, demand: PodDemand, resource: str) -> RequestSums:
+def request_sums(nodes: NodesView, demand: PodDemand, resource: str) -> RequestSums:
     """Requests and limits of the pods of nodes and of the pod, in the unit of the resource."""
-    scale = unit(resource)
+    scale = resource_unit(resource)
     return sums_with_pod(
         nodes.counted(f"request:{resource}") / scale,
         nodes.counted(f"bound:{resource}") / scale,
@@ -116,11 +122,11 @@ def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) 
         return np.full(len(nodes), _BEST_EFFORT, np.int64)
     risks = []
     for resource in _RESOURCES:
-        capacity = nodes.allocatable(resource) / unit(resource)
+        capacity = nodes.allocatable(resource) / resource_unit(resource)
         risks.append(
             total_risk(
                 capacity,
-                sums_of(nodes, demand, resource),
+                request_sums(nodes, demand, resource),
                 load(nodes, resource, capacity),
                 limit_weight=(args.risk_limit_weights or {}).get(resource, _DEFAULT_WEIGHT),
                 smoothing_window=float(args.smoothing_window_size or 0),
@@ -129,7 +135,7 @@ def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) 
     known = np.isfinite(average_percent(nodes, "cpu"))
     known |= np.isfinite(average_percent(nodes, "memory"))
     worst = np.maximum.reduce(np.array(risks))
-    return np.where(known, half_away((1 - worst) * 100), 0)
+    return np.where(known, round_half_away((1 - worst) * 100), 0)
 
 
 def _defaults(args: LowRiskOverCommitmentArgs) -> LowRiskOverCommitmentArgs:

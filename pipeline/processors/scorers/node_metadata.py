@@ -38,7 +38,7 @@ def raw_metadata(texts: Sequence[str | None], kind: Kind, order: Order, now: flo
     return -values if order in ("Lowest", "Newest") else values
 
 
-def by_metadata(raw: FloatArray) -> IntArray:
+def metadata_scores(raw: FloatArray) -> IntArray:
     """The score, (nodes,): 1 to 100 over the nodes with a value, 1 if they are equal; 0 for nodes
     without."""
     known = np.isfinite(raw)
@@ -50,14 +50,14 @@ def by_metadata(raw: FloatArray) -> IntArray:
     return np.where(known, 1 + share.astype(np.int64), 0)
 
 
-def values_of(nodes: NodesView, args: NodeMetadataArgs) -> FloatArray:
+def node_values(nodes: NodesView, args: NodeMetadataArgs) -> FloatArray:
     """The value of each node, (nodes,), NaN where it has none."""
     texts = nodes.metadata(args.metadata_source, args.metadata_key)
     return raw_metadata(texts, args.metadata_type, args.scoring_strategy, nodes.now)
 
 
 def score(nodes: NodesView, demand: PodDemand, args: NodeMetadataArgs) -> IntArray:
-    return by_metadata(values_of(nodes, args))
+    return metadata_scores(node_values(nodes, args))
 
 
 def _number(text: str) -> float:

@@ -5,7 +5,7 @@ from typing import Final, Literal
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.scorers.rounding import between_extremes
+from pipeline.processors.scorers.rounding import scale_between_extremes
 from pipeline.processors.scorers.scorer import (
     NodesView,
     PodDemand,
@@ -27,7 +27,7 @@ class NodeResourcesAllocatableArgs(ScorerArgs, frozen=True, kw_only=True):
     )
 
 
-def size_of(nodes: NodesView, args: NodeResourcesAllocatableArgs) -> IntArray:
+def node_sizes(nodes: NodesView, args: NodeResourcesAllocatableArgs) -> IntArray:
     """The size of nodes, (nodes,): the mean of allocatable by weight, truncated; negative in mode
     `Least`."""
     weights = {resource.name: resource.weight for resource in args.resources}
@@ -38,7 +38,7 @@ def size_of(nodes: NodesView, args: NodeResourcesAllocatableArgs) -> IntArray:
 
 
 def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesAllocatableArgs) -> IntArray:
-    return between_extremes(size_of(nodes, args).astype(np.float64))
+    return scale_between_extremes(node_sizes(nodes, args).astype(np.float64))
 
 
 SCORER: Final = Scorer(

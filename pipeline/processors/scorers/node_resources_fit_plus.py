@@ -36,7 +36,7 @@ class NodeResourcesFitPlusArgs(ScorerArgs, frozen=True, kw_only=True):
     resources: dict[str, FitResource] = msgspec.field(default_factory=dict)
 
 
-def fitted(pod: CountedPod | PodRecord, resource: str) -> int:
+def fit_request(pod: CountedPod | PodRecord, resource: str) -> int:
     """The request of a pod for `resource`, overhead included, with defaults for containers
     without a request. Init containers before a sidecar have ended (upstream adds their maximum)."""
     default = _DEFAULT_REQUESTS.get(resource, 0)
@@ -83,6 +83,6 @@ SCORER: Final = Scorer(
     score=score,
     problems=_problems,
     counts=lambda args: Counts(
-        amounts={f"fitted:{name}": partial(fitted, resource=name) for name in args.resources}
+        amounts={f"fitted:{name}": partial(fit_request, resource=name) for name in args.resources}
     ),
 )

@@ -73,7 +73,7 @@ def cheapest_first(cost: IntArray, known: BoolArray) -> IntArray:
     return np.where(known, np.array(scores, np.int64), 0)
 
 
-def rise_of(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
+def node_power_rise(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
     """How much more power nodes take with the pod, (nodes,); NaN is unknown."""
     unknown = _PowerConstants(k0=np.nan, k1=np.nan, k2=np.nan)
     models = (args.node_power_model.get(name, unknown) for name in nodes.names)
@@ -84,7 +84,7 @@ def rise_of(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
 
 
 def score(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> IntArray:
-    rise = rise_of(nodes, demand, args)
+    rise = node_power_rise(nodes, demand, args)
     return cheapest_first(costs(rise), np.isfinite(rise))
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.scorers.rounding import between_extremes
+from pipeline.processors.scorers.rounding import scale_between_extremes
 from pipeline.processors.scorers.scorer import (
     CPU_AND_MEMORY,
     Counts,
@@ -69,7 +69,7 @@ def limit_room(
     return summed / total
 
 
-def room_of(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> FloatArray:
+def node_limit_room(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> FloatArray:
     """`limit_room` of nodes with the pod, (nodes,)."""
     weights = {resource.name: float(resource.weight) for resource in args.resources}
     allocatable = {name: nodes.allocatable(name).astype(np.float64) for name in weights}
@@ -83,7 +83,7 @@ def room_of(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> Fl
 
 
 def score(nodes: NodesView, demand: PodDemand, args: ResourceLimitsArgs) -> IntArray:
-    return between_extremes(room_of(nodes, demand, args))
+    return scale_between_extremes(node_limit_room(nodes, demand, args))
 
 
 def _problems(args: ResourceLimitsArgs) -> Iterator[str]:

@@ -9,10 +9,10 @@ from pipeline.processors.arrays import FloatArray, IntArray
 MAX_SCORE: Final = 100
 
 
-def half_away(values: FloatArray) -> IntArray:
+def round_half_away(values: FloatArray) -> IntArray:
     """Round to the nearest whole number, halves away from zero, as Go's `math.Round`. NaN gives 0.
 
-    >>> half_away(np.array([2.5, -2.5, 0.49999999999999994, np.nan]))
+    >>> round_half_away(np.array([2.5, -2.5, 0.49999999999999994, np.nan]))
     array([ 3, -3,  0,  0])
     """
     known = np.where(np.isnan(values), 0.0, values)
@@ -27,11 +27,11 @@ def clamp(values: FloatArray) -> FloatArray:
     return bounded
 
 
-def between_extremes(raw: FloatArray, *, if_equal: int = 0) -> IntArray:
+def scale_between_extremes(raw: FloatArray, *, if_equal: int = 0) -> IntArray:
     """Scale raw scores linearly, 0 for the lowest to 100 for the highest, truncated. If all are
     equal, they score `if_equal`. NaN gives 0.
 
-    >>> between_extremes(np.array([-100.0, 0.0, 100.0, np.nan]))
+    >>> scale_between_extremes(np.array([-100.0, 0.0, 100.0, np.nan]))
     array([  0,  50, 100,   0])
     """
     known = np.isfinite(raw)

@@ -30,7 +30,7 @@ class Hint(msgspec.Struct, frozen=True, rename="camel"):
     preferred_node_names: tuple[str, ...] = ()
 
 
-def hint_of(annotations: Mapping[str, str]) -> Hint:
+def read_hint(annotations: Mapping[str, str]) -> Hint:
     """The hint of a pod; an empty hint without an annotation, and for an invalid one."""
     text = next((annotations[name] for name in HINTS if name in annotations), "{}")
     try:
@@ -51,7 +51,7 @@ def preferred_nodes(
 
 
 def score(nodes: NodesView, demand: PodDemand, args: SchedulingHintArgs) -> IntArray:
-    preferred = hint_of(demand.pod.annotations).preferred_node_names
+    preferred = read_hint(demand.pod.annotations).preferred_node_names
     names = preferred_nodes(preferred, set(nodes.names), args.max_hint_nodes)
     scores = {name: max(MAX_SCORE - rank, 1) for rank, name in enumerate(names)}
     return np.array([scores.get(name, 0) for name in nodes.names], np.int64)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.kubernetes.resource_names import objection
+from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.topics.pods import CountedPod, PodRecord
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
@@ -192,7 +192,7 @@ def usage_expires(_args: Any) -> float:
 
 def unknown_resources(key: str, names: Sequence[str]) -> Iterator[str]:
     """Problems with names that no resource of a node can have."""
-    yield from (f"{key}: {problem}" for name in names if (problem := objection(name)))
+    yield from (f"{key}: {problem}" for name in names if (problem := resource_name_problem(name)))
 
 
 def resource_problems(args: Any) -> Iterator[str]:

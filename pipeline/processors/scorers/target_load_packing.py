@@ -15,7 +15,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.scorers import trimaran
 from pipeline.processors.scorers.load_statistics import average_percent, usage_of_capacity
-from pipeline.processors.scorers.rounding import half_away
+from pipeline.processors.scorers.rounding import round_half_away
 from pipeline.processors.scorers.scorer import (
     Counts,
     NodesView,
@@ -63,7 +63,7 @@ def container_millicores(request: int | None, limit: int | None, packing: Packin
         return limit
     if request is None:
         return packing.default_millicores
-    return int(half_away(np.array([request * packing.multiplier]))[0])
+    return int(round_half_away(np.array([request * packing.multiplier]))[0])
 
 
 def is_unmeasured(bound_seconds: FloatArray, window_end_seconds: FloatArray) -> np.ndarray:
@@ -96,7 +96,7 @@ def target_load(percent: FloatArray, target_percent: float) -> IntArray:
     falling = target * (100 - percent) / (100 - target) if target < 100 else np.zeros_like(percent)
     with np.errstate(invalid="ignore"):
         score = np.where(percent <= target, rising, np.where(percent <= 100, falling, 0.0))
-    return half_away(score)
+    return round_half_away(score)
 
 
 def prediction(nodes: NodesView, demand: PodDemand) -> FloatArray:

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.loadaware import filter_score, node_thresholds
-from pipeline.processors.loadaware.in_flight import Assigned, sums
+from pipeline.processors.loadaware.in_flight import AssignedPods, sum_in_flight
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, span_seconds
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.pod_estimate import (
     SCALING_FACTORS,
     deadline,
     estimate,
-    own_factors,
-    own_seconds,
+    pod_factors,
+    pod_seconds,
 )
 from pipeline.processors.loadaware.usage_readings import is_fresh
 from pipeline.processors.scorers import load_aware
@@ -85,7 +85,7 @@ ARGS = load_aware.SCORER.read({"prodUsageThresholds": {"cpu": 55}})
 def test_a_nodes_own_thresholds_come_first(
     annotation: str | None, is_prod: bool, limits: Limits
 ) -> None:
-    assert node_thresholds.limits_of(ARGS, annotation, is_prod=is_prod) == limits
+    assert node_thresholds.select_limits(ARGS, annotation, is_prod=is_prod) == limits
     assert node_thresholds.problem(annotation) is None
 
 
@@ -96,7 +96,7 @@ def test_a_nodes_own_thresholds_come_first(
      '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}', "\\ud800"],
 )  # fmt: skip
 def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
-    assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
+    assert node_thresholds.select_limits(ARGS, annotation, is_prod=False).thresholds == {
         "cpu": 65,
         "memory": 95,
     }
@@ -112,7 +112,7 @@ def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str) -> None:
-    assert node_thresholds.limits_of(ARGS, annotation, is_prod=False).thresholds == {
+    assert node_thresholds.select_limits(ARGS, annotation, is_prod=False).thresholds == {
         "cpu": 65,
         "memory": 95,
     }
@@ -132,14 +132,14 @@ def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str)
     ],
 )
 def test_a_pod_cannot_hide_by_its_factors(annotation: str, factors: dict[str, int]) -> None:
-    assert own_factors({SCALING_FACTORS: annotation}, {"cpu": 85, "memory": 70}) == factors
+    assert pod_factors({SCALING_FACTORS: annotation}, {"cpu": 85, "memory": 70}) == factors
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30", 30), ("0", 0), (" 5", 7), ("1.5", 7), ("-3", 7), ("9" * 30, 7)]
 )
 def test_invalid_seconds_of_a_pod_leave_the_configured_ones(text: str, seconds: int) -> None:
-    assert own_seconds({"a": text}, "a", 7) == seconds
+    assert pod_seconds({"a": text}, "a", 7) == seconds
 
 
 def test_free_pods_and_mid_pods_without_requests_are_estimated_as_0() -> None:
@@ -207,8 +207,8 @@ def test_sums_equal_those_of_a_loop_over_pods(
     def amounts(of: list[tuple[int, int]]) -> Any:
         return np.array(of, np.int64).reshape(len(pods), 2)
 
-    result = sums(
-        Assigned(
+    result = sum_in_flight(
+        AssignedPods(
             node=np.array([pod.node for pod in pods], np.int64),
             is_prod=np.array([pod.is_prod for pod in pods], bool),
             estimate=amounts([pod.estimate for pod in pods]),
@@ -252,7 +252,7 @@ def test_filter_and_score_equal_those_of_a_loop_over_nodes(
     rows: list[Any], asked: tuple[int, int], passes_expired: bool, weights: tuple[int, int, int]
 ) -> None:
     capacity, compared, reported, has_usage, updated, thresholds = zip(*rows, strict=True)
-    nodes = filter_score.Nodes(
+    nodes = filter_score.NodeUsage(
         np.array(capacity), np.array(compared), np.array(reported), np.array(has_usage),
         np.array([math.nan if at is None else at for at in updated], float),
     )  # fmt: skip

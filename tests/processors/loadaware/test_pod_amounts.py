@@ -9,7 +9,7 @@ import pytest
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting
-from pipeline.processors.scorers.node_resources_fit_plus import fitted
+from pipeline.processors.scorers.node_resources_fit_plus import fit_request
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import CountedPod, PodRecord
 
@@ -19,7 +19,7 @@ BATCH_CPU = "kubernetes.io/batch-cpu"
 COUNTING = Counting(
     with_defaults(LoadAwareArgs()),
     ("cpu", "memory", DISK, GPU, BATCH_CPU),
-    {f"fitted:{name}": partial(fitted, resource=name) for name in (DISK, GPU, "cpu")},
+    {f"fitted:{name}": partial(fit_request, resource=name) for name in (DISK, GPU, "cpu")},
 )
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.placement.enabled_plugins import Score, read_config
-from pipeline.processors.placement.threshold_hours import TIME_SHARED, in_force
+from pipeline.processors.placement.threshold_hours import TIME_SHARED, args_in_force
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 
 FIT_PLUS = """
@@ -290,7 +290,7 @@ def test_hours_hidden_by_other_thresholds_are_noted() -> None:
     hours["aggregatedUsageThresholds"] = {"cpu": 80}
     result = read_config(both)
     assert result.notes == ()
-    night = in_force(result.args[TIME_SHARED], result.load_aware, 0.0)
+    night = args_in_force(result.args[TIME_SHARED], result.load_aware, 0.0)
     assert night.aggregated
     assert night.aggregated.usage_thresholds == {"cpu": 80}
     assert night.aggregated.usage_aggregation_type == "p95"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.placement.enabled_plugins import read_config
-from pipeline.processors.placement.threshold_hours import DAYS, in_force, read_args
+from pipeline.processors.placement.threshold_hours import DAYS, args_in_force, read_args
 from pipeline.processors.scorers import load_aware
 
 USUAL = load_aware.SCORER.read({"usageThresholds": {"cpu": 65}, "prodUsageThresholds": {"cpu": 50}})
@@ -21,7 +21,7 @@ WEEKEND = {"from": "00:00", "to": "00:00", "days": ["Sat", "Sun"], "usageThresho
 def cpu(at: str, *windows: dict[str, Any], zone: str = "Europe/Berlin") -> int:
     args = read_args({"timeZone": zone, "windows": [*windows]})
     now = datetime.fromisoformat(at).replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
-    result = in_force(args, USUAL, now)
+    result = args_in_force(args, USUAL, now)
     assert result.prod_usage_thresholds == {"cpu": 50}
     return result.usage_thresholds["cpu"]
 
@@ -51,7 +51,8 @@ def test_windows_follow_the_clock_of_the_time_zone() -> None:
     args = read_args({"timeZone": "Europe/Berlin", "windows": [twice]})
     first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
     result = [
-        in_force(args, USUAL, first + hour * 3600).usage_thresholds["cpu"] for hour in (-1, 0, 1, 2)
+        args_in_force(args, USUAL, first + hour * 3600).usage_thresholds["cpu"]
+        for hour in (-1, 0, 1, 2)
     ]
     assert result == [65, 80, 80, 65]
 
@@ -65,7 +66,7 @@ def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: i
         {"from": other, "to": one, "usageThresholds": {"cpu": 20}},
     ]
     result = [
-        in_force(read_args({"windows": order}), USUAL, now).usage_thresholds["cpu"]
+        args_in_force(read_args({"windows": order}), USUAL, now).usage_thresholds["cpu"]
         for order in (windows, windows[::-1])
     ]
     assert set(result) <= {10, 20}

@@ -11,8 +11,8 @@ from pipeline.processors.placement.victim_selection import (
     AT_MOST,
     Cost,
     cost,
-    fewest,
-    in_order,
+    eviction_order,
+    fewest_victims,
     shares,
 )
 
@@ -31,13 +31,13 @@ def test_victims_are_enough_and_each_is_needed(
     result: list[tuple[str, int, float]], needed: float, fixed: int
 ) -> None:
     """Also where something else than the sum has to be gone, as one pod that is in the way."""
-    order = in_order(*map(list, zip(*result, strict=True))) if result else []
+    order = eviction_order(*map(list, zip(*result, strict=True))) if result else []
 
     def fits(removed: Sequence[int]) -> bool:
         enough = sum(result[position][2] for position in sorted(removed)) >= needed
         return enough and (fixed >= len(result) or fixed in removed)
 
-    removed = fewest(order, fits)
+    removed = fewest_victims(order, fits)
     if removed is None:
         assert not fits(order) or len(result) > AT_MOST
         return
@@ -49,12 +49,12 @@ def test_victims_are_enough_and_each_is_needed(
 def test_no_higher_class_leaves_than_necessary(
     result: list[tuple[str, int, float]], needed: float
 ) -> None:
-    order = in_order(*map(list, zip(*result, strict=True))) if result else []
+    order = eviction_order(*map(list, zip(*result, strict=True))) if result else []
 
     def fits(removed: Sequence[int]) -> bool:
         return sum(result[position][2] for position in sorted(removed)) >= needed
 
-    removed = fewest(order, fits)
+    removed = fewest_victims(order, fits)
     if removed is None:
         return
     dearest = cost(
@@ -70,10 +70,12 @@ def test_no_higher_class_leaves_than_necessary(
 
 
 def test_at_most_ten_pods_leave_for_one() -> None:
-    assert fewest(range(AT_MOST), lambda removed: len(removed) == AT_MOST) == [*range(AT_MOST)]
-    assert fewest(range(AT_MOST + 1), lambda removed: len(removed) == AT_MOST + 1) is None
-    assert fewest([], lambda removed: True) == []
-    assert fewest([], lambda removed: False) is None
+    assert fewest_victims(range(AT_MOST), lambda removed: len(removed) == AT_MOST) == [
+        *range(AT_MOST)
+    ]
+    assert fewest_victims(range(AT_MOST + 1), lambda removed: len(removed) == AT_MOST + 1) is None
+    assert fewest_victims([], lambda removed: True) == []
+    assert fewest_victims([], lambda removed: False) is None
 
 
 def test_a_lower_class_is_always_cheaper() -> None:

@@ -14,7 +14,7 @@ from scipy import special
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.scorers import beta, node_metadata, peaks, target_load_packing
 from pipeline.processors.scorers.registry import SCORERS
-from pipeline.processors.scorers.rounding import between_extremes, half_away
+from pipeline.processors.scorers.rounding import round_half_away, scale_between_extremes
 from pipeline.processors.scorers.scorer import Counts, Scorer
 from pipeline.processors.scorers.suite import check_scorer
 
@@ -94,12 +94,12 @@ def test_a_scorer_may_count_amounts_of_its_own() -> None:
 def test_halves_round_away_from_zero(doubled: list[int]) -> None:
     values = np.array(doubled) / 2
     exact = [int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP)) for value in values.tolist()]
-    assert half_away(values).tolist() == exact
+    assert round_half_away(values).tolist() == exact
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2))
 def test_extremes_score_0_and_100(raw: list[float]) -> None:
-    scores = between_extremes(np.array(raw))
+    scores = scale_between_extremes(np.array(raw))
     if max(raw) - min(raw) > 1e-3:
         assert scores[raw.index(min(raw))] == 0
         assert scores[raw.index(max(raw))] == 100
@@ -112,7 +112,7 @@ POSITIVE = st.floats(1e-3, 1e5)
 def test_the_incomplete_beta_function_equals_scipys(cases: list[Any]) -> None:
     alpha, beta_, x = (np.array(column) for column in zip(*cases, strict=True))
     exact = special.betainc(alpha, beta_, x)
-    np.testing.assert_allclose(beta.regularized(alpha, beta_, x), exact, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(beta.incomplete_beta(alpha, beta_, x), exact, rtol=1e-7, atol=1e-10)
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.01, 0.999))
@@ -128,7 +128,11 @@ def test_a_fit_has_the_given_mean_and_deviation(mean: float, share: float) -> No
 def test_a_negligible_deviation_is_a_step() -> None:
     mean, narrow = np.full(3, 0.5), np.array([1e-9, 1e-200, 0.0])
     assert not beta.fit(mean, narrow).is_fit.any()
-    assert beta.below(mean, narrow, np.array([0.51, 0.5, 0.49])).tolist() == [1.0, 1.0, 0.0]
+    assert beta.probability_below(mean, narrow, np.array([0.51, 0.5, 0.49])).tolist() == [
+        1.0,
+        1.0,
+        0.0,
+    ]
 
 
 @given(st.floats(0, 100), st.floats(1, 99))

@@ -274,7 +274,7 @@ class Extender:
                 self._plan_evictions(question, refused, now)
         for verdict, count in counts.items():
             _verdicts(self._mode, verdict).inc(count)
-        reasons = [refusal.reason for refusal in islice(refused.values(), 3)]
+        reasons = [refusal.reason[:500] for refusal in islice(refused.values(), 3)]
         self._log_answer("filter", question, counts, reasons)
         timer.done("decide")
         if self._mode == "observe":
@@ -331,7 +331,7 @@ class Extender:
                 if result.is_by_requests:
                     FALLBACKS.inc()
                     counts["fallback"] = "by requests"
-                self._log_answer("prioritize", question, counts, best)
+                self._log_answer("prioritize", question, counts, best[:253])
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = result.steps if self._mode == "act" else scores

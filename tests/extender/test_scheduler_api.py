@@ -208,6 +208,20 @@ async def test_an_invalid_request_is_answered_with_its_problem(
         assert says in reply["Error"]
 
 
+async def test_a_long_name_of_a_node_is_cut_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, names = await start(mode="act"), ["x" * 1_000_000]
+    hint = {"scheduling.koordinator.sh/scheduling-hint": '{"nodeNames":["a"]}'}
+    with caplog.at_level(logging.INFO):
+        await ask(client, "prioritize", {"Pod": POD, "NodeNames": names})
+        hinted = {"metadata": {"annotations": hint}}
+        await ask(client, "filter", {"Pod": hinted, "NodeNames": names})
+    answers = [r.fields["answer"] for r in caplog.records if r.msg == "answer"]  # type: ignore[attr-defined]
+    assert len(answers) == 2
+    assert len(str(answers)) < 1000
+
+
 async def test_unknown_paths_and_methods_are_answered_with_what_exists(start: Start) -> None:
     client = await start()
     reply = await ask(client, "bind", {}, 404)

@@ -8,7 +8,7 @@ record arrives, so that the next pod does not take its place.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table import limits
 from pipeline.table.pod_arrays import (
     NEVER_EVICTED,
+    POD_ARRAYS,
     EvictablePods,
     PodArrays,
     ReportedUsage,
@@ -39,9 +40,7 @@ from pipeline.table.tentative_pods import TentativePods
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
-_POD_ARRAYS: Final = (
-    "_node", "_class", "_priority", "_is_pending", "_scheduled", "_deadline", "_amounts",
-)  # fmt: skip
+_STORED: Final = [name for name in POD_ARRAYS if name != "flying"]
 _ROW_ARRAYS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
 _IS_EVICTABLE_CLASS: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
@@ -241,7 +240,7 @@ class PodTable:
         """Note that the usage of a row is unknown: all of its pods are in flight."""
         flying = self._flying.get(row, set())
         if self.sums[row, self._names["pods"]] > len(flying):
-            self._flying[row] = set(np.flatnonzero(self._node == row).tolist())
+            self._flying[row] = set(np.flatnonzero(self._node[: len(self._uids)] == row).tolist())
         self._changed.add(row)
 
     @staticmethod
@@ -257,8 +256,8 @@ class PodTable:
         self._uids.append("")
         self._cgroup_uids.append("")
         if len(self._cgroup_uids) > len(self._node):
-            for name in _POD_ARRAYS:
-                setattr(self, name, grown(getattr(self, name)))
+            for name in _STORED:
+                setattr(self, f"_{name}", grown(getattr(self, f"_{name}")))
         return len(self._cgroup_uids) - 1
 
     def columns(self) -> PodArrays:
@@ -267,16 +266,8 @@ class PodTable:
         count = len(uids)
         flying = np.zeros(count, np.bool_)
         flying[np.fromiter(chain.from_iterable(self._flying.values()), np.intp)] = True
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "node": self._node[:count].copy(),
-            "class": self._class[:count].copy(),
-            "priority": self._priority[:count].copy(),
-            "is_pending": self._is_pending[:count].copy(),
-            "scheduled": self._scheduled[:count].copy(),
-            "deadline": self._deadline[:count].copy(),
-            "amounts": self._amounts[:count].copy(),
-            "flying": flying,
-        }
+        arrays = {name: getattr(self, f"_{name}")[:count].copy() for name in _STORED}
+        arrays["flying"] = flying
         arrays["node"][[self._index[uid] for uid in self._tentative]] = -1
         return PodArrays(uids, cgroups, arrays)
 
@@ -287,16 +278,12 @@ class PodTable:
         present = np.flatnonzero(arrays["node"] >= 0)
         count = len(present)
         size = max(limits.FIRST_ROWS, count)
-        for name, key in (
-            ("_class", "class"), ("_priority", "priority"), ("_is_pending", "is_pending"),
-            ("_scheduled", "scheduled"), ("_deadline", "deadline"), ("_amounts", "amounts"),
-        ):  # fmt: skip
-            old = getattr(self, name)
+        for name in _STORED:
+            old = getattr(self, f"_{name}")
             restored = np.zeros((size, *old.shape[1:]), old.dtype)
-            restored[:count] = arrays[key][present]
-            setattr(self, name, restored)
-        self._node = np.full(size, -1, np.int64)
-        self._node[:count] = row_of[arrays["node"][present]]
+            restored[:count] = arrays[name][present]
+            setattr(self, f"_{name}", restored)
+        self._node[:count], self._node[count:] = row_of[arrays["node"][present]], -1
         self._uids = [columns.uids[place] for place in present.tolist()]
         self._cgroup_uids = [columns.cgroup_uids[place] for place in present.tolist()]
         self._index = {uid: place for place, uid in enumerate(self._uids)}

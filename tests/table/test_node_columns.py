@@ -10,7 +10,7 @@ from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord, UsageDeviation
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.table.records import GIB, NOW, node_state, table_of
+from tests.table.records import GIB, NOW, any_pod, node_state, running, table_of
 from tests.topics.records import records
 
 
@@ -237,3 +237,18 @@ def test_long_windows_are_stale_after_twice_their_length() -> None:
     assert table.fresh(rows, NOW, 180.0).tolist() == [True, False, True, False, False]
     # A limit below the length of a usual window applies.
     assert table.fresh(rows, NOW, 1.0).tolist() == [False, False, True, False, False]
+
+
+def test_pods_of_a_node_whose_state_comes_back_are_counted_once() -> None:
+    """The arrays of pods have grown: they have places without a pod."""
+    table = table_of(node_state("a"))
+    for number in range(65):
+        table.put_pod(running(any_pod(str(number)), "a"))
+    table.bring_up_to_date(NOW)
+    assert table.pods.in_flight == 0
+    table.drop_state("a")
+    table.bring_up_to_date(NOW)
+    assert table.pods.in_flight == 65
+    table.put_state(node_state("a", generation=2))
+    table.bring_up_to_date(NOW)
+    assert table.pods.in_flight == 0

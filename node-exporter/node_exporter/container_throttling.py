@@ -45,8 +45,7 @@ class PodContainers:
         self._files.clear()
 
     def _read(self) -> dict[str, Throttling]:
-        containers = list_containers(self._layout, self._driver, self._pod)
-        paths = {container.container.id: container.path for container in containers}
+        paths = list_containers(self._layout, self._driver, self._pod)
         for id in self._files.keys() - paths.keys():
             self._files.pop(id).close()
         readings = {}

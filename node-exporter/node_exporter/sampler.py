@@ -31,7 +31,7 @@ from node_exporter.kernel.cgroup import (
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
 from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, list_pods
 from node_exporter.kernel.node_files import NodeFiles, ticks_per_second
-from node_exporter.kernel.parse_files import CpuTicks, Throttling, Traffic
+from node_exporter.kernel.parse_files import Throttling, Traffic
 from node_exporter.system_remainder import Latest, system_usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
@@ -107,7 +107,7 @@ class Sampler:
         check_host_apps(settings.host_applications, drivers, settings.cgroup_parent)
         self._root = open_cgroup(self._layout, "")
         self._node_latest: Latest | None = None
-        self._node_previous: tuple[float, CpuTicks] | None = None
+        self._node_previous: tuple[float, int] | None = None
         self._node_pressure: PressureReading | None = None
         self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
         self._slow_at: float | None = None
@@ -178,9 +178,9 @@ class Sampler:
             previous_at, previous = self._node_previous
             cpu_ns, elapsed = self._cpu_growth(
                 at,
-                ticks.busy,
+                ticks,
                 previous_at,
-                previous.busy,
+                previous,
                 dropped,
                 1_000_000_000 // ticks_per_second(),
             )

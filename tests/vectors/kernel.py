@@ -79,7 +79,7 @@ FILES: dict[str, Callable[[bytes], Case] | str] = {
     "cpuset": _cpuset,
     "v1 memory.numa_stat": _NUMA,
     "v2 memory.numa_stat": _NUMA,
-    "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse_files.node_ticks(data).busy}},
+    "/proc/stat": lambda data: {"busy_ticks": {"cpu": parse_files.node_ticks(data)}},
     "/proc/meminfo": _meminfo,
     "numa meminfo": _NUMA,
 }

@@ -8,7 +8,7 @@ differently. The UID of a static pod is the hash of its manifest instead of a UU
 import posixpath
 import re
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from pipeline.errors import KernelError
 
@@ -28,21 +28,7 @@ class KubeQOS(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-class ContainerId(NamedTuple):
-    """Container by the name of its directory; `runtime` is None if the name does not contain it."""
-
-    runtime: str | None
-    id: str
-
-
 _QOS_SEGMENT: Final = {KubeQOS.BURSTABLE: "burstable", KubeQOS.BEST_EFFORT: "besteffort"}
-_SCOPE_OF_RUNTIME: Final = {
-    "docker": "docker",
-    "containerd": "cri-containerd",
-    "pouch": "pouch",
-    "cri-o": "crio",
-}
-_RUNTIME_OF_SCOPE: Final = {scope: runtime for runtime, scope in _SCOPE_OF_RUNTIME.items()}
 
 _UID = r"(?P<uid>[0-9A-Za-z][0-9A-Za-z_.-]*)"
 _POD: Final = {
@@ -50,7 +36,7 @@ _POD: Final = {
     Driver.SYSTEMD: re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice"),
     Driver.CGROUPFS: re.compile(rf"pod{_UID}"),
 }
-_SCOPE: Final = re.compile(r"(docker|cri-containerd|pouch|crio)-([0-9A-Za-z_.-]+)\.scope")
+_SCOPE: Final = re.compile(r"(?:docker|cri-containerd|pouch|crio)-([0-9A-Za-z_.-]+)\.scope")
 _BARE_ID: Final = re.compile(r"[0-9A-Za-z]{8,}")
 _HOST_APP_BASE: Final = {
     "CgroupRoot": None,
@@ -94,12 +80,12 @@ def parse_pod_dir(driver: Driver, name: str) -> str | None:
     return match["uid"].replace("_", "-") if match else None
 
 
-def parse_container_dir(driver: Driver, name: str) -> ContainerId | None:
-    """Container with a directory of this name; None for other names."""
+def parse_container_dir(driver: Driver, name: str) -> str | None:
+    """Id of the container with a directory of this name; None for other names."""
     if driver is Driver.CGROUPFS:
-        return ContainerId(None, name) if _BARE_ID.fullmatch(name) else None
+        return name if _BARE_ID.fullmatch(name) else None
     match = _SCOPE.fullmatch(name)
-    return ContainerId(_RUNTIME_OF_SCOPE[match[1]], match[2]) if match else None
+    return match[1] if match else None
 
 
 def kube_qos_of_path(path: str) -> KubeQOS:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from node_exporter.kernel.cgroup import Layout
 from node_exporter.kernel.cgroup_paths import (
-    ContainerId,
     Driver,
     KubeQOS,
     parse_container_dir,
@@ -25,13 +24,6 @@ class PodDir(NamedTuple):
 
     uid: str
     kube_qos: KubeQOS
-    path: str
-
-
-class ContainerDir(NamedTuple):
-    """A container's cgroup: `path` is relative to the roots of the layout."""
-
-    container: ContainerId
     path: str
 
 
@@ -65,17 +57,18 @@ def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:
     return pods
 
 
-def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> list[ContainerDir]:
-    """Containers of a pod, its sandbox included. Raises `CgroupGoneError` if the pod has ended."""
+def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> dict[str, str]:
+    """Cgroup paths of a pod's containers by id, its sandbox included. Raises `CgroupGoneError` if
+    the pod has ended."""
     directory = os.path.join(layout.cpu, pod.path)
     names = _subdirectories(directory)
     if not names and not os.path.isdir(directory):
         raise CgroupGoneError("the pod has ended", path=directory)
-    return sorted(
-        ContainerDir(container, f"{pod.path}/{name}")
+    return {
+        id: f"{pod.path}/{name}"
         for name in names
-        if (container := parse_container_dir(driver, name)) is not None
-    )
+        if (id := parse_container_dir(driver, name)) is not None
+    }
 
 
 def _subdirectories(directory: str) -> list[str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from node_exporter.kernel import parse_files
 from node_exporter.kernel.cgroup import PRESSURE_RESOURCES, PressureResource
 from node_exporter.kernel.kernel_file import KernelFile, read_table
-from node_exporter.kernel.parse_files import CpuTicks, MemInfo, Pressure, Traffic
+from node_exporter.kernel.parse_files import MemInfo, Pressure, Traffic
 from pipeline.errors import CgroupGoneError, KernelFileError
 
 
@@ -25,8 +25,8 @@ class NodeFiles:
         self._meminfo = KernelFile(f"{proc_root}/meminfo")
         self._pressure = {r: KernelFile(f"{proc_root}/pressure/{r}") for r in PRESSURE_RESOURCES}
 
-    def ticks(self) -> CpuTicks:
-        """CPU time of the node in clock ticks since boot."""
+    def ticks(self) -> int:
+        """Busy CPU time of the node in clock ticks since boot."""
         return parse_files.node_ticks(_read_required(self._stat), self._stat.path)
 
     def meminfo(self) -> MemInfo:

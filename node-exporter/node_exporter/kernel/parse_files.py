@@ -45,15 +45,6 @@ class Pressure(NamedTuple):
     full: PressureLine | None
 
 
-class CpuTicks(NamedTuple):
-    """One line of /proc/stat, in clock ticks since boot."""
-
-    busy: int
-    """user + nice + system + irq + softirq."""
-    total: int
-    """busy + idle + iowait + steal (guest time is part of user)."""
-
-
 class MemInfo(NamedTuple):
     """Memory of the node by /proc/meminfo, in bytes."""
 
@@ -185,12 +176,17 @@ def cpu_list(data: bytes, path: str = "cpuset.cpus") -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def node_ticks(data: bytes, path: str = "/proc/stat") -> CpuTicks:
-    """CPU time of the node: the first line of /proc/stat."""
+def node_ticks(data: bytes, path: str = "/proc/stat") -> int:
+    """Busy CPU time of the node in clock ticks since boot: user (which includes guest), nice,
+    system, irq and softirq of the first line of /proc/stat."""
     line = data[: data.find(b"\n")] if b"\n" in data else data
     if not line.startswith(b"cpu "):
         raise KernelFileError("the first line is not cpu", path=path)
-    return _ticks(line, path)
+    words = line.split()[1:9]
+    if len(words) < 8:  # steal came with Linux 2.6.11
+        raise KernelFileError(f"expected 8 fields: {_excerpt(line)}", path=path)
+    user, nice, system, _idle, _iowait, irq, softirq, _steal = (integer(w, path) for w in words)
+    return user + nice + system + irq + softirq
 
 
 def meminfo(data: bytes, path: str = "/proc/meminfo") -> MemInfo:
@@ -247,15 +243,6 @@ def cold_bytes(data: bytes, path: str = "memory.idle_page_stats") -> int:
     if len(rows) != 4:
         raise KernelFileError("rows cfei, dfei, cfui and dfui are not complete", path=path)
     return sum(integer(word, path) for words in rows.values() for word in words[5:])
-
-
-def _ticks(line: bytes, path: str) -> CpuTicks:
-    words = line.split()[1:9]
-    if len(words) < 8:  # steal came with Linux 2.6.11
-        raise KernelFileError(f"expected 8 fields: {_excerpt(line)}", path=path)
-    user, nice, system, idle, iowait, irq, softirq, steal = (integer(w, path) for w in words)
-    busy = user + nice + system + irq + softirq
-    return CpuTicks(busy, busy + idle + iowait + steal)
 
 
 def _without_prefix(word: bytes, prefix: bytes, path: str) -> bytes:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node_exporter.kernel import cgroup_paths
-from node_exporter.kernel.cgroup_paths import ContainerId, Driver, KubeQOS
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
 from pipeline.errors import KernelError
 
 UUIDS = st.uuids().map(str)
@@ -27,13 +27,11 @@ def test_uid_of_a_pod_is_parsed_from_its_directory(
     assert path.startswith(cgroup_paths.qos_dir(driver, kube_qos, parent) + "/")
 
 
-@pytest.mark.parametrize("runtime", ["docker", "containerd", "pouch", "cri-o"])
-def test_container_is_parsed_from_its_directory(runtime: str) -> None:
+@pytest.mark.parametrize("prefix", ["docker", "cri-containerd", "pouch", "crio"])
+def test_container_is_parsed_from_its_directory(prefix: str) -> None:
     name = "0a" * 32
-    prefix = {"containerd": "cri-containerd", "cri-o": "crio"}.get(runtime, runtime)
-    systemd = f"{prefix}-{name}.scope"
-    assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, systemd) == ContainerId(runtime, name)
-    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == ContainerId(None, name)
+    assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, f"{prefix}-{name}.scope") == name
+    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == name
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pipeline.extender.candidate_nodes import (
     pod_demand,
 )
 from pipeline.extender.filters import Refusal
-from pipeline.extender.preempt_messages import Victims
+from pipeline.extender.preempt_messages import MetaVictims
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
@@ -221,7 +221,7 @@ class Decisions:
         }
         return PrioritizeResult(steps, percent, plugins)
 
-    def preempt(self, pod: PodRecord, victims: Mapping[str, Victims], now: float) -> list[str]:
+    def preempt(self, pod: PodRecord, victims: Mapping[str, MetaVictims], now: float) -> list[str]:
         """The nodes on which evicting these victims would help: those where the pod may run without
         them, of these those with the fewest violated disruption budgets, and of these those with
         the cheapest dearest victim, Batch before Mid before Prod."""
@@ -231,7 +231,7 @@ class Decisions:
         refused = {nodes.names[index] for index in self.refused(nodes, self.demand(pod))}
         return cheapest_victims(
             {
-                name: (of_node.violations, [pods.class_of(uid) for uid in of_node.uids])
+                name: (of_node.num_pdb_violations, [pods.class_of(uid) for uid in of_node.uids])
                 for name, of_node in victims.items()
                 if name not in refused
             }

@@ -31,6 +31,10 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
     pods: tuple[MetaPod, ...] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
+    @property
+    def uids(self) -> tuple[str, ...]:
+        return tuple(pod.uid for pod in self.pods or ())
+
 
 class VictimMetadata(msgspec.Struct, frozen=True):
     uid: str
@@ -64,35 +68,22 @@ class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
     node_name_to_meta_victims: dict[str, MetaVictims]
 
 
-class Victims(msgspec.Struct, frozen=True):
-    """The pods that would be evicted from a node, and how many disruption budgets that violates."""
-
-    uids: tuple[str, ...]
-    violations: int = 0
-
-
 class Preemption(msgspec.Struct, frozen=True):
     """A request for preempt: the pod, and the victims by node."""
 
     pod: Pod
     record: PodRecord
-    victims: Mapping[str, Victims]
-
-
-_encoder = msgspec.json.Encoder()
+    victims: Mapping[str, MetaVictims]
 
 
 def read_preemption(body: bytes) -> Preemption:
     """The request in the body of preempt. Raises `BadRequestError`."""
     args = read_args(ExtenderPreemptionArgs, read_parts(body, _KEYS), _KEYS)
     pod, record = read_pod(args.pod, _KEYS)
-    victims = {
-        node: Victims(tuple(pod.uid for pod in meta.pods or ()), meta.num_pdb_violations)
-        for node, meta in (args.node_name_to_meta_victims or {}).items()
-    }
+    victims = args.node_name_to_meta_victims or {}
     for node, whole in (args.node_name_to_victims or {}).items():
-        uids = (victim.metadata.uid for victim in whole.pods or ())
-        victims.setdefault(node, Victims(tuple(uids), whole.num_pdb_violations))
+        pods = tuple(MetaPod(victim.metadata.uid) for victim in whole.pods or ())
+        victims.setdefault(node, MetaVictims(pods, whole.num_pdb_violations))
     refuse_too_many(len(victims))
     return Preemption(pod, record, victims)
 
@@ -100,11 +91,4 @@ def read_preemption(body: bytes) -> Preemption:
 def preemption_reply(preemption: Preemption, nodes: Sequence[str]) -> bytes:
     """The reply to preempt: these nodes, each with the victims of the request."""
     victims = {node: preemption.victims[node] for node in nodes}
-    return _encoder.encode(
-        ExtenderPreemptionResult(
-            {
-                node: MetaVictims(tuple(map(MetaPod, of_node.uids)), of_node.violations)
-                for node, of_node in victims.items()
-            }
-        )
-    )
+    return msgspec.json.encode(ExtenderPreemptionResult(victims))

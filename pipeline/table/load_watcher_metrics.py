@@ -62,7 +62,9 @@ class LoadSnapshot(NamedTuple):
             name: NodeMetrics(
                 metrics=tuple(self._metrics(index)),
                 tags=labels,
-                metadata=Metadata(data_center=_data_center(labels)),
+                metadata=Metadata(
+                    data_center=next((labels[key] for key in _DATA_CENTER if key in labels), "")
+                ),
             )
             for index, (name, labels) in enumerate(zip(self.names, self.labels, strict=True))
         }
@@ -98,7 +100,7 @@ def load_snapshot(
     served = served_window(window, with_data)
     return LoadSnapshot(
         names=names,
-        labels=[_labels(table, name) for name in names],
+        labels=[node.labels if (node := table.snapshot(name).node) else {} for name in names],
         values=[*_values(table, rows, served)],
         window=served or window,
         end=int(table["as_of_seconds"][rows].max()),
@@ -134,12 +136,3 @@ def _percents(table: Table, rows: RowArray, column: str, unit: str) -> list[floa
     capacity = table[f"capacity_{unit}"][rows]
     percents: list[float] = usage_percent(table[f"{column}_{unit}"][rows], capacity).tolist()
     return percents
-
-
-def _labels(table: Table, name: str) -> dict[str, str]:
-    node = table.snapshot(name).node
-    return {} if node is None else node.labels
-
-
-def _data_center(labels: dict[str, str]) -> str:
-    return next((labels[key] for key in _DATA_CENTER if key in labels), "")

@@ -141,36 +141,33 @@ def _peak(state: NodeStateRecord) -> Usage:
 def allocatable(row: NodeRecords) -> Usage:
     """Allocatable of the Node as it is now, else as of the last window, else capacity; unknown
     where none of them has it. Each resource on its own."""
-    node = row.node.allocatable if row.node else None
-    cpu = node.cpu_millicores / 1000 if node and node.cpu_millicores is not None else None
-    memory: float | None = node.memory_bytes if node else None
-    for usage in (row.state.allocatable, row.state.capacity) if row.state else ():
-        cpu = usage.cpu_cores if cpu is None else cpu
-        memory = usage.memory_bytes if memory is None else memory
-    return Usage(cpu_cores=cpu, memory_bytes=memory)
+    state = row.state
+    usual = _first_known(state.allocatable, state.capacity) if state else _NOTHING
+    return _first_known(_usage_of(row.node.allocatable), usual) if row.node else usual
 
 
 def capacity(row: NodeRecords) -> Usage:
     """Capacity of the Node as it is now, else as of the last window."""
-    node = row.node.capacity if row.node else Resources()
-    of_window = row.state.capacity if row.state else Usage()
-    cpu, memory = node.cpu_millicores, node.memory_bytes
-    return Usage(
-        cpu_cores=of_window.cpu_cores if cpu is None else cpu / 1000,
-        memory_bytes=of_window.memory_bytes if memory is None else memory,
-    )
+    usual = row.state.capacity if row.state else _NOTHING
+    return _first_known(_usage_of(row.node.capacity), usual) if row.node else usual
 
 
 def raw(row: NodeRecords) -> Usage:
     """Allocatable before amplification."""
-    raw_resources = Resources() if row.node is None else raw_allocatable(row.node)
     usual = allocatable(row)
-    cpu = _cores(raw_resources.cpu_millicores)
+    return _first_known(_usage_of(raw_allocatable(row.node)), usual) if row.node else usual
+
+
+def _usage_of(amounts: Resources) -> Usage:
+    return Usage(cpu_cores=_cores(amounts.cpu_millicores), memory_bytes=amounts.memory_bytes)
+
+
+def _first_known(first: Usage, second: Usage) -> Usage:
+    """Each resource of `first`, else of `second`."""
+    cpu, memory = first.cpu_cores, first.memory_bytes
     return Usage(
-        cpu_cores=usual.cpu_cores if cpu is None else cpu,
-        memory_bytes=usual.memory_bytes
-        if raw_resources.memory_bytes is None
-        else raw_resources.memory_bytes,
+        cpu_cores=second.cpu_cores if cpu is None else cpu,
+        memory_bytes=second.memory_bytes if memory is None else memory,
     )
 
 

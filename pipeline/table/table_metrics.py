@@ -108,12 +108,7 @@ class TableMetrics(NamedTuple):
 
 
 class _TableCollector(Collector):
-    """Reads the table when the metrics page is requested."""
-
     metrics: TableMetrics | None = None
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         return iter(()) if self.metrics is None else self.metrics.collect()

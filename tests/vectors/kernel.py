@@ -69,7 +69,7 @@ FILES: dict[str, Callable[[bytes], Case] | str] = {
     "v2 cpu.stat": lambda data: (
         _throttling(parse_files.throttling_v2(data)) | {"usage_ns": parse_files.usage_ns_v2(data)}
     ),
-    "v1 cpuacct.usage": lambda data: {"usage_ns": parse_files.single(data, "cpuacct.usage")},
+    "v1 cpuacct.usage": lambda data: {"usage_ns": parse_files.integer(data, "cpuacct.usage")},
     "v1 memory.stat": lambda data: _memory(parse_files.memory_stat_v1(data)),
     "v2 memory.stat": lambda data: _memory(parse_files.memory_stat_v2(data)),
     "v2 cpu.max": "the node actuator reads quotas",

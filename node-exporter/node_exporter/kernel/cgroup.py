@@ -109,22 +109,17 @@ class V1Cgroup:
         )
 
     def cpu(self) -> tuple[int | None, Throttling | None]:
-        usage, stat = self._usage.read(), self._stat.read()
-        return (
-            None if usage is None else parse_files.single(usage, self._usage.path),
-            None if stat is None else parse_files.throttling_v1(stat, self._stat.path),
-        )
+        usage = self._usage.parsed(parse_files.integer)
+        return usage, self._stat.parsed(parse_files.throttling_v1)
 
     def memory(self) -> CgroupMemory | None:
-        data = self._memory.read()
-        return None if data is None else parse_files.memory_stat_v1(data, self._memory.path)
+        return self._memory.parsed(parse_files.memory_stat_v1)
 
     def charged_bytes(self) -> int | None:
-        return _single(self._charged)
+        return self._charged.parsed(parse_files.integer)
 
     def cold_bytes(self) -> int | None:
-        data = self._cold.read()
-        return None if data is None else parse_files.cold_bytes(data, self._cold.path)
+        return self._cold.parsed(parse_files.cold_bytes)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         if self._events is not None:
@@ -132,7 +127,7 @@ class V1Cgroup:
             events = self._events.read()
             if events is None or b"populated 1" not in events:
                 return None
-        return _read_pressure(self._pressure[resource])
+        return self._pressure[resource].parsed(parse_files.pressure)
 
     def close(self) -> None:
         if self._events is not None:
@@ -168,17 +163,16 @@ class V2Cgroup:
         )
 
     def memory(self) -> CgroupMemory | None:
-        data = self._memory.read()
-        return None if data is None else parse_files.memory_stat_v2(data, self._memory.path)
+        return self._memory.parsed(parse_files.memory_stat_v2)
 
     def charged_bytes(self) -> int | None:
-        return _single(self._charged)
+        return self._charged.parsed(parse_files.integer)
 
     def cold_bytes(self) -> int | None:
         return None  # kidled exists for v1 only
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
-        return _read_pressure(self._pressure[resource])
+        return self._pressure[resource].parsed(parse_files.pressure)
 
     def close(self) -> None:
         for file in (self._stat, self._memory, self._charged, *self._pressure.values()):
@@ -213,16 +207,6 @@ def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
     return {
         resource: KernelFile(f"{directory}/{resource}.pressure") for resource in PRESSURE_RESOURCES
     }
-
-
-def _read_pressure(file: KernelFile) -> Pressure | None:
-    data = file.read()
-    return None if data is None else parse_files.pressure(data, file.path)
-
-
-def _single(file: KernelFile) -> int | None:
-    data = file.read()
-    return None if data is None else parse_files.single(data, file.path)
 
 
 def _v1_mount(cgroup_root: str, controller: str) -> str | None:

@@ -6,9 +6,12 @@ keep a cgroup alive: after the removal the next read raises `CgroupGoneError`.
 
 import errno
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from pipeline.errors import CgroupGoneError, KernelFileError
+
+ValueT = TypeVar("ValueT")
 
 _INITIAL_BYTES: Final = 4096
 _ABSENT: Final = -2
@@ -44,6 +47,11 @@ class KernelFile:
             self._raise_unless_unsupported(error)
             return None
         return data
+
+    def parsed(self, parse: Callable[[bytes, str], ValueT]) -> ValueT | None:
+        """Read the file and parse it, given its path; None and errors as of `read`."""
+        data = self.read()
+        return None if data is None else parse(data, self.path)
 
     def close(self) -> None:
         """Close the descriptor; the next read tries to open the file again."""

@@ -35,11 +35,9 @@ class NodeFiles:
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         """Stall times of the node; None without PSI."""
-        file = self._pressure[resource]
         if not os.path.isdir(f"{self._proc}/pressure"):
             return None
-        data = file.read()
-        return None if data is None else parse_files.pressure(data, file.path)
+        return self._pressure[resource].parsed(parse_files.pressure)
 
     def online_cpus(self) -> int | None:
         """Number of online CPUs."""

@@ -93,11 +93,6 @@ def field(data: bytes, key: bytes, path: str) -> int:
     return integer(word, path)
 
 
-def single(data: bytes, path: str) -> int:
-    """A file of one non-negative integer (cpuacct.usage, memory.usage_in_bytes, cpu.shares)."""
-    return integer(data, path)
-
-
 def throttling_v1(data: bytes, path: str = "cpu.stat") -> Throttling:
     """cpu.stat of cgroup v1."""
     return Throttling(

@@ -14,7 +14,7 @@ from pipeline.errors import KernelFileError
 PRESSURE = b"some avg10=0.10 avg60=1.50 avg300=99.99 total=17\n"
 
 PARSERS: list[Callable[[bytes], object]] = [
-    lambda data: parse_files.single(data, "cpuacct.usage"),
+    lambda data: parse_files.integer(data, "cpuacct.usage"),
     parse_files.throttling_v1,
     parse_files.throttling_v2,
     parse_files.usage_ns_v2,

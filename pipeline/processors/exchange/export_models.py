@@ -19,7 +19,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.histogram import save_checkpoint
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, ModelConfig, Profile
-from pipeline.processors.model.state_codec import ModelState, dense_weights, unpack
+from pipeline.processors.model.state_codec import ModelState, dense_weights, unpack, unpack_columns
 from pipeline.times import format_time
 
 _EARLY_MS: Final = 3_600_000
@@ -80,7 +80,7 @@ def to_koordinator(
     names = (*ENTITIES, *state.uids)
     count = len(names)
     number = unpack(state.profile, "<i1", count)
-    last_ms = unpack(state.last_ms, "<i8", count)
+    last_ms = unpack_columns(state)["last_ms"]
     weights = [dense_weights(state, r, profiles) for r in range(len(KOORDINATOR.layouts))]
     uids = {entity: uid for uid, entity in KOORDINATOR_IDS.items()}
     documents = {}

@@ -23,7 +23,15 @@ from pipeline.processors.model.histogram import (
     nearest_reference_ms,
 )
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, RESOURCES, VPA, Profile
-from pipeline.processors.model.state_codec import ModelState, dense_weights, pack, unpack
+from pipeline.processors.model.state_codec import (
+    ModelState,
+    SparseHistograms,
+    dense_weights,
+    pack_columns,
+    pack_histograms,
+    unpack,
+    unpack_columns,
+)
 from pipeline.times import format_time, parse_time
 
 KOORDINATOR_IDS: Final[Mapping[str, str]] = {
@@ -190,13 +198,8 @@ class _Rows:
         self._profiles = profiles
         self._profile = unpack(state.profile, "<i1", count)
         self._references = [list(pair) for pair in state.reference_ms]
-        self._moments = [
-            unpack(column, "<f8", count, 2).copy()
-            for column in (state.weight, state.mean, state.squares)
-        ]
-        self._samples = unpack(state.samples, "<i8", count, 2).copy()
-        self._first_ms = unpack(state.first_ms, "<i8", count).copy()
-        self._last_ms = unpack(state.last_ms, "<i8", count).copy()
+        self._columns = {name: array.copy() for name, array in unpack_columns(state).items()}
+        self._moments = [self._columns[name] for name in ("weight", "mean", "squares")]
         self._weights = [dense_weights(state, r, profiles) for r in range(len(RESOURCES))]
 
     def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> Received:
@@ -226,10 +229,11 @@ class _Rows:
             return received
         self._weights[resource][row, : layout.num_buckets] += added
         self._add_moments(row, resource, added, layout.ends)
-        self._samples[row, resource] += count
-        first = [ms for ms in (int(self._first_ms[row]), learned.first_ms) if ms is not None]
-        self._first_ms[row] = min((ms for ms in first if ms != NEVER), default=learned.last_ms)
-        self._last_ms[row] = max(int(self._last_ms[row]), learned.last_ms)
+        self._columns["samples"][row, resource] += count
+        first_ms, last_ms = self._columns["first_ms"], self._columns["last_ms"]
+        first = [ms for ms in (int(first_ms[row]), learned.first_ms) if ms is not None]
+        first_ms[row] = min((ms for ms in first if ms != NEVER), default=learned.last_ms)
+        last_ms[row] = max(int(last_ms[row]), learned.last_ms)
         return received
 
     def _add_moments(self, row: int, resource: int, added: FloatArray, ends: FloatArray) -> None:
@@ -254,28 +258,18 @@ class _Rows:
 
     def state(self) -> ModelState:
         """The state with the imported models."""
-        cpu, memory = (_sparse(weights) for weights in self._weights)
-        weight, mean, squares = (pack(column, "<f8") for column in self._moments)
         return msgspec.structs.replace(
             self._state,
-            reference_ms=tuple((of_cpu, of_memory) for of_cpu, of_memory in self._references),
-            weight=weight,
-            mean=mean,
-            squares=squares,
-            samples=pack(self._samples, "<i8"),
-            first_ms=pack(self._first_ms, "<i8"),
-            last_ms=pack(self._last_ms, "<i8"),
-            bucket_counts=(cpu[0], memory[0]),
-            buckets=(cpu[1], memory[1]),
-            bucket_weights=(cpu[2], memory[2]),
+            reference_ms=tuple((cpu, memory) for cpu, memory in self._references),
+            **pack_columns(self._columns),
+            **pack_histograms(map(_sparse, self._weights)),
         )
 
 
-def _sparse(weights: FloatArray) -> tuple[bytes, bytes, bytes]:
-    """The filled buckets of each row as a state has them: how many, which, and their weights."""
+def _sparse(weights: FloatArray) -> SparseHistograms:
+    """The filled buckets of each row of `weights` (rows, buckets)."""
     rows, buckets = np.nonzero(weights)
-    counts = np.bincount(rows, minlength=len(weights))
-    return pack(counts, "<u2"), pack(buckets, "<u2"), pack(weights[rows, buckets], "<f8")
+    return np.bincount(rows, minlength=len(weights)), buckets, weights[rows, buckets]
 
 
 def _histogram(

@@ -15,7 +15,7 @@ from pipeline.processors.model import moments
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.node_peaks import NodePeaks
-from pipeline.processors.model.state_codec import ModelState, unpack
+from pipeline.processors.model.state_codec import ModelState, unpack, unpack_columns
 from pipeline.times import format_time
 
 _TITLES: Final = (
@@ -113,18 +113,17 @@ def names_of(state: ModelState) -> tuple[str, ...]:
 
 
 def _models(state: ModelState) -> _Models:
-    names = names_of(state)
+    names, columns = names_of(state), unpack_columns(state)
     count = len(names)
-    weight = unpack(state.weight, "<f8", count, 2)
     return _Models(
         names=names,
         profile=unpack(state.profile, "<i1", count),
-        first_ms=unpack(state.first_ms, "<i8", count),
-        last_ms=unpack(state.last_ms, "<i8", count),
-        samples=unpack(state.samples, "<i8", count, 2),
+        first_ms=columns["first_ms"],
+        last_ms=columns["last_ms"],
+        samples=columns["samples"],
         buckets=np.stack([unpack(counts, "<u2", count) for counts in state.bucket_counts], axis=1),
-        mean=unpack(state.mean, "<f8", count, 2),
-        stdev=moments.stdev(weight, unpack(state.squares, "<f8", count, 2)),
+        mean=columns["mean"],
+        stdev=moments.stdev(columns["weight"], columns["squares"]),
     )
 
 

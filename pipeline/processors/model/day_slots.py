@@ -81,15 +81,6 @@ def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
     return [(int(value), np.flatnonzero(values == value)) for value in np.unique(values)]
 
 
-def read(
-    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
-) -> FloatArray:
-    """The last `slots` slots of these rows, (n, slots), oldest first; NaN where there is none."""
-    order = (newest[rows][:, None] - np.arange(slots - 1, -1, -1)) % SLOTS
-    values: FloatArray = CODE_VALUES[resource][recent[rows[:, None], resource, order]]
-    return values
-
-
 def maximum(
     recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> FloatArray:

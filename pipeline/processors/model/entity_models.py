@@ -23,31 +23,45 @@ _T = TypeVar("_T", bound=np.generic)
 NEVER: Final = -1
 """The time of something that has not happened, in columns of milliseconds."""
 
+COLUMNS: Final = {
+    "weight": Column((2,)),
+    "mean": Column((2,)),
+    "squares": Column((2,)),
+    "samples": Column((2,), "<i8"),
+    "first_ms": Column((), "<i8", NEVER),
+    "last_ms": Column((), "<i8", NEVER),
+    "seen_ms": Column((), "<i8", NEVER),
+}
 _FIRST_CAPACITY: Final = 1024
 
 
 class EntityModels:
-    """Models of all entities.
+    """Models of all entities, one row each.
 
-    `buckets[r]` are the histograms of resource r; `weight`, `mean`, `squares` and `samples` are
-    (rows, 2). `first_ms` and `last_ms` are the ends of the first and last window that trained the
-    row, `seen_ms` that of the last window that listed it. `profile` is the number of the row's
-    profile. `store` has the columns of predictors, by name.
+    `histograms[r]` are those of resource r. `weight`, `mean` and `squares` (sums of squared
+    deviations) are the moments, `samples` the number of samples, each (rows, 2). `first_ms` and
+    `last_ms` are the ends of the first and last window that trained the row, `seen_ms` that of the
+    last window that listed it. `profile` is the number of the row's profile. `store` has the
+    columns of predictors, by name.
     """
+
+    weight: FloatArray
+    mean: FloatArray
+    squares: FloatArray
+    samples: IntArray
+    first_ms: IntArray
+    last_ms: IntArray
+    seen_ms: IntArray
 
     def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
         self.histograms = [
-            Histograms([profile.layouts[r] for profile in profiles]) for r in range(2)
+            Histograms(layouts)
+            for layouts in zip(*(profile.layouts for profile in profiles), strict=True)
         ]
         self.store = Columns(columns)
         self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
-        self.weight: FloatArray = np.zeros((0, 2))
-        self.mean: FloatArray = np.zeros((0, 2))
-        self.squares: FloatArray = np.zeros((0, 2))
-        self.samples: IntArray = np.zeros((0, 2), np.int64)
-        self.first_ms: IntArray = np.zeros(0, np.int64)
-        self.last_ms: IntArray = np.zeros(0, np.int64)
-        self.seen_ms: IntArray = np.zeros(0, np.int64)
+        for name, column in COLUMNS.items():
+            setattr(self, name, np.zeros((0, *column.shape), column.dtype))
         self._free: list[int] = []
         self._capacity = 0
 
@@ -58,11 +72,9 @@ class EntityModels:
     @property
     def nbytes(self) -> int:
         """Memory of all columns, spare rows included."""
-        moments_bytes = self.weight.nbytes + self.mean.nbytes + self.squares.nbytes
-        times = self.first_ms.nbytes + self.last_ms.nbytes + self.seen_ms.nbytes
-        buckets = sum(histograms.nbytes for histograms in self.histograms)
-        others = self.samples.nbytes + self.profile.nbytes + self.store.nbytes
-        return moments_bytes + times + buckets + others
+        columns = sum(getattr(self, name).nbytes for name in ("profile", *COLUMNS))
+        histograms = sum(histograms.nbytes for histograms in self.histograms)
+        return int(columns) + histograms + self.store.nbytes
 
     def allocate(self, profiles: npt.NDArray[np.int8]) -> IntArray:
         """An empty row of each of these profiles."""
@@ -81,56 +93,53 @@ class EntityModels:
         self._free.extend(rows[::-1].tolist())
 
     def clear(self, rows: IntArray) -> None:
-        """Reset these rows to the state of new rows."""
+        """Reset these rows to the state of new rows, of the same profile."""
         for histograms in self.histograms:
             histograms.clear(rows)
-        for moment in (self.weight, self.mean, self.squares):
-            moment[rows] = 0.0
-        self.samples[rows] = 0
+        for name, column in COLUMNS.items():
+            getattr(self, name)[rows] = column.empty
         self.store.clear(rows)
-        for times in (self.first_ms, self.last_ms, self.seen_ms):
-            times[rows] = NEVER
 
     def train(
-        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+        self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
     ) -> None:
-        """Add one sample per row, `values` (n, 2) with decay `factors` (n, 2); NaN is no sample.
+        """Add one sample per row, `values` (n, 2) of decayed `weights` (n, 2); NaN is no sample.
 
         `rows` are distinct; `end_ms` (n,) is the end of each row's window.
         """
         profiles = self.profile.take(rows)
         learned = ~np.isnan(values)
         for r, histograms in enumerate(self.histograms):
-            known = learned[:, r] & (factors[:, r] >= histograms.epsilon.take(profiles))
-            at = slice(None) if known.all() else np.flatnonzero(known)
-            histograms.add(rows[at], values[at, r], factors[at, r], profiles[at])
+            counts = learned[:, r] & (weights[:, r] >= histograms.epsilon.take(profiles))
+            some = slice(None) if counts.all() else np.flatnonzero(counts)
+            histograms.add(rows[some], values[some, r], weights[some, r], profiles[some])
         weight, mean, squares = moments.add(
             self.weight.take(rows, axis=0),
             self.mean.take(rows, axis=0),
             self.squares.take(rows, axis=0),
             values,
-            factors,
+            weights,
         )
         _put(self.weight, rows, weight)
         _put(self.mean, rows, mean)
         _put(self.squares, rows, squares)
         _put(self.samples, rows, self.samples.take(rows, axis=0) + learned)
-        fed = learned[:, 0] | learned[:, 1]
-        if not fed.all():
-            rows, end_ms = rows[fed], end_ms[fed]
+        has_sample = learned[:, 0] | learned[:, 1]
+        if not has_sample.all():
+            rows, end_ms = rows[has_sample], end_ms[has_sample]
         first = self.first_ms.take(rows)
         self.first_ms[rows] = np.where(first == NEVER, end_ms, first)
         self.last_ms[rows] = end_ms
 
     def shift(self, rows: IntArray, resource: int, factor: float) -> None:
-        """Scale the weights of a resource in these rows because its decay reference moved. A row
-        without any weight left loses its samples, too."""
+        """Multiply the weights of a resource in these rows by `factor`, because its decay reference
+        moved or its level changed. A row without any weight left loses its samples, too."""
         filled = self.histograms[resource].scale(rows, factor, self.profile[rows])
-        at = (rows, resource)
-        self.weight[at] = np.where(filled, self.weight[at] * factor, 0.0)
-        self.mean[at] = np.where(filled, self.mean[at], 0.0)
-        self.squares[at] = np.where(filled, self.squares[at] * factor, 0.0)
-        self.samples[at] = np.where(filled, self.samples[at], 0)
+        cells = (rows, resource)
+        self.weight[cells] = np.where(filled, self.weight[cells] * factor, 0.0)
+        self.mean[cells] = np.where(filled, self.mean[cells], 0.0)
+        self.squares[cells] = np.where(filled, self.squares[cells] * factor, 0.0)
+        self.samples[cells] = np.where(filled, self.samples[cells], 0)
 
     def quantile(self, rows: IntArray, fractions: FloatArray) -> FloatArray:
         """One quantile per row and resource, (n, 2) cores and bytes, of `fractions` (n, 2); NaN
@@ -162,14 +171,19 @@ class EntityModels:
         all rows."""
         weights = self.histograms[resource].dense(rows)
         filled = np.flatnonzero(weights > 0.0)
-        at, buckets = np.divmod(filled, weights.shape[1])
-        return np.bincount(at, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
+        positions, buckets = np.divmod(filled, weights.shape[1])
+        return np.bincount(positions, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
 
     def load_sparse(
-        self, rows: IntArray, resource: int, counts: IntArray, buckets: IntArray, kept: FloatArray
+        self,
+        rows: IntArray,
+        resource: int,
+        counts: IntArray,
+        buckets: IntArray,
+        weights: FloatArray,
     ) -> None:
         """Fill empty rows with what `sparse` gave."""
-        self.histograms[resource].load(rows, counts, buckets, kept)
+        self.histograms[resource].load(rows, counts, buckets, weights)
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)
@@ -177,13 +191,8 @@ class EntityModels:
             histograms.grow(capacity)
         self.store.grow(capacity)
         self.profile = _resized(self.profile, capacity)
-        self.weight = _resized(self.weight, capacity)
-        self.mean = _resized(self.mean, capacity)
-        self.squares = _resized(self.squares, capacity)
-        self.samples = _resized(self.samples, capacity)
-        self.first_ms = _resized(self.first_ms, capacity, NEVER)
-        self.last_ms = _resized(self.last_ms, capacity, NEVER)
-        self.seen_ms = _resized(self.seen_ms, capacity, NEVER)
+        for name, column in COLUMNS.items():
+            setattr(self, name, _resized(getattr(self, name), capacity, column.empty))
         # `allocate` takes from the end, so that rows of one node are neighbours.
         self._free[:0] = range(capacity - 1, self._capacity - 1, -1)
         self._capacity = capacity
@@ -194,10 +203,10 @@ def _put(column: npt.NDArray[_T], rows: IntArray, pairs: npt.NDArray[_T]) -> Non
     column.view(np.complex128)[rows] = pairs.view(np.complex128)
 
 
-def _resized(column: npt.NDArray[_T], rows: int, fill: int = 0) -> npt.NDArray[_T]:
+def _resized(column: npt.NDArray[_T], rows: int, empty: float = 0) -> npt.NDArray[_T]:
     # np.zeros claims no page before it is written; filling would claim all of them.
     grown = np.zeros((rows, *column.shape[1:]), dtype=column.dtype)
     grown[: len(column)] = column
-    if fill:
-        grown[len(column) :] = fill
+    if empty:
+        grown[len(column) :] = empty
     return grown

@@ -109,10 +109,10 @@ class Histograms:
 
     def grow(self, rows: int) -> None:
         """Make room for row numbers below `rows`."""
-        more = rows - len(self._width)
-        self._width = np.concatenate([self._width, np.zeros(more, np.uint16)])
-        self._unit = np.concatenate([self._unit, np.zeros(more, np.int32)])
-        self._base = np.concatenate([self._base, np.zeros(more, np.uint16)])
+        for name in ("_width", "_unit", "_base"):
+            column = getattr(self, name)
+            more = np.zeros(rows - len(column), column.dtype)
+            setattr(self, name, np.concatenate([column, more]))
 
     def add(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
@@ -129,12 +129,8 @@ class Histograms:
         cells = self._unit.take(rows) * np.int64(_UNIT) + offset
         self.cells.flat[cells] += weights
 
-    def quantile(self, rows: IntArray, fractions: FloatArray, profiles: ByteArray) -> FloatArray:
-        """A quantile of each row, `fractions` (n,) one for each; NaN where it is empty."""
-        return self.ends(self.quantile_buckets(rows, fractions), profiles)
-
     def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
-        """The bucket of a quantile of each row; -1 where it is empty."""
+        """The bucket of a quantile of each row, of `fractions` (n,); -1 where the row is empty."""
         result = np.full(len(rows), -1)
         for width, positions in self._by_width(rows):
             selected = rows.take(positions)

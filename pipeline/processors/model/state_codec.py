@@ -7,9 +7,10 @@ that size, compressed by zstd.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.entity_models import EntityModels
+from pipeline.processors.model.entity_models import COLUMNS, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.training_batch import ListedPods
@@ -84,17 +85,43 @@ def pack(column: npt.NDArray[Any], dtype: str) -> bytes:
     return np.ascontiguousarray(column, dtype=dtype).tobytes()
 
 
-def unpack(data: bytes, dtype: str, rows: int, columns: int = 0) -> npt.NDArray[Any]:
-    """The column in bytes of `pack`, (rows,) or (rows, columns). Raises CheckpointError for another
-    length."""
-    size = np.dtype(dtype).itemsize * rows * max(columns, 1)
+def unpack(data: bytes, dtype: str, *shape: int) -> npt.NDArray[Any]:
+    """The column of this shape in bytes of `pack`. Raises CheckpointError for another length."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
     if len(data) != size:
         raise CheckpointError(
             f"a column of the node state has {len(data)} bytes instead of {size}",
             hint="rebuild the node from the windows log",
         )
-    column = np.frombuffer(data, dtype).astype(np.dtype(dtype).newbyteorder("="))
-    return column.reshape(rows, columns) if columns else column
+    return np.frombuffer(data, dtype).astype(np.dtype(dtype).newbyteorder("=")).reshape(shape)
+
+
+def pack_columns(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """Arrays of columns of `EntityModels` as fields of a state."""
+    return {name: pack(array, COLUMNS[name].dtype) for name, array in arrays.items()}
+
+
+def unpack_columns(state: ModelState) -> dict[str, npt.NDArray[Any]]:
+    """The columns of `EntityModels`, a row per entity and then per pod."""
+    count = len(ENTITIES) + len(state.uids)
+    return {
+        name: unpack(getattr(state, name), column.dtype, count, *column.shape)
+        for name, column in COLUMNS.items()
+    }
+
+
+SparseHistograms = tuple[IntArray, IntArray, FloatArray]
+"""Filled buckets of some rows: their number per row, then buckets and weights of all rows."""
+
+
+def pack_histograms(by_resource: Iterable[SparseHistograms]) -> dict[str, Any]:
+    """The histograms of cpu and memory as fields of a state."""
+    counts, buckets, weights = zip(*by_resource, strict=True)
+    return {
+        "bucket_counts": tuple(pack(column, "<u2") for column in counts),
+        "buckets": tuple(pack(column, "<u2") for column in buckets),
+        "bucket_weights": tuple(pack(column, "<f8") for column in weights),
+    }
 
 
 def encode(state: ModelState) -> bytes:
@@ -152,7 +179,6 @@ def capture(
         [node.entity_rows, np.array([node.row_by_uid[uid] for uid in uids], np.int64)]
     )
     position = {uid: i for i, uid in enumerate(uids)}
-    of_cpu, of_memory = (models.sparse(rows, r) for r in range(len(RESOURCES)))
     return encode(
         ModelState(
             fingerprint=fingerprint,
@@ -174,19 +200,11 @@ def capture(
             ages=pack(node.pod_ages, "<f8"),
             active=pack(node.listed.active, "<u1"),
             ended=pack(node.listed.ended, "<u1"),
-            weight=pack(models.weight[rows], "<f8"),
-            mean=pack(models.mean[rows], "<f8"),
-            squares=pack(models.squares[rows], "<f8"),
-            samples=pack(models.samples[rows], "<i8"),
-            first_ms=pack(models.first_ms[rows], "<i8"),
-            last_ms=pack(models.last_ms[rows], "<i8"),
-            seen_ms=pack(models.seen_ms[rows], "<i8"),
+            **pack_columns({name: getattr(models, name)[rows] for name in COLUMNS}),
             profile=pack(models.profile[rows], "<i1"),
             columns=models.store.pack(rows),
             node_columns=slots.pack(np.array([node.slot])),
-            bucket_counts=(pack(of_cpu[0], "<u2"), pack(of_memory[0], "<u2")),
-            buckets=(pack(of_cpu[1], "<u2"), pack(of_memory[1], "<u2")),
-            bucket_weights=(pack(of_cpu[2], "<f8"), pack(of_memory[2], "<f8")),
+            **pack_histograms(models.sparse(rows, r) for r in range(len(RESOURCES))),
         )
     )
 
@@ -199,7 +217,7 @@ class Checked:
     state: ModelState
     profiles: npt.NDArray[np.int8]
     columns: dict[str, npt.NDArray[Any]]
-    histograms: list[tuple[IntArray, IntArray, FloatArray]]
+    histograms: list[SparseHistograms]
     listed: IntArray
     facts: dict[str, npt.NDArray[Any]]
     ages: FloatArray
@@ -227,7 +245,7 @@ def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerpri
     checked = Checked(
         state=state,
         profiles=profiles,
-        columns=_columns(state),
+        columns=unpack_columns(state),
         histograms=histograms,
         listed=listed,
         facts=_facts(state, len(listed)),
@@ -242,7 +260,7 @@ def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerpri
 def _check_profiles(
     state: ModelState,
     profiles: npt.NDArray[np.int8],
-    histograms: list[tuple[IntArray, IntArray, FloatArray]],
+    histograms: list[SparseHistograms],
     models: EntityModels,
 ) -> None:
     num_profiles = len(models.histograms[0].layouts)
@@ -293,20 +311,6 @@ def install(checked: Checked, models: EntityModels, slots: Columns, slot: int) -
     )
 
 
-def _columns(state: ModelState) -> dict[str, npt.NDArray[Any]]:
-    """The columns of `EntityModels` that are stored unchanged."""
-    count = len(ENTITIES) + len(state.uids)
-    return {
-        "weight": unpack(state.weight, "<f8", count, 2),
-        "mean": unpack(state.mean, "<f8", count, 2),
-        "squares": unpack(state.squares, "<f8", count, 2),
-        "samples": unpack(state.samples, "<i8", count, 2),
-        "first_ms": unpack(state.first_ms, "<i8", count),
-        "last_ms": unpack(state.last_ms, "<i8", count),
-        "seen_ms": unpack(state.seen_ms, "<i8", count),
-    }
-
-
 def _facts(state: ModelState, pods: int) -> dict[str, npt.NDArray[Any]]:
     """The facts of the pods of the last window."""
     return {
@@ -317,7 +321,7 @@ def _facts(state: ModelState, pods: int) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _sparse(state: ModelState, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
+def _sparse(state: ModelState, resource: int) -> SparseHistograms:
     counts = unpack(state.bucket_counts[resource], "<u2", len(ENTITIES) + len(state.uids))
     filled = int(counts.sum())
     return (

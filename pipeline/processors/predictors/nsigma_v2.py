@@ -51,10 +51,9 @@ class NSigmaV2(Stateless):
         `Peaks.without_requests` is version 1 alone, without the sum.
         """
         v1 = self._v1.peak(view)
-        sums = pod_sums(view, v1.pods)
-        whole, system = with_system(sums.total, v1.entities[:, SYSTEM])
-        terms = {**v1.terms, "v1": v1.entities, **sums.terms, "system": system}
-        return Peaks(np.fmax(v1.entities, whole), v1.pods, terms, without_requests=v1.entities)
+        totals, sum_terms = with_system(pod_sums(view, v1.pods), v1.entities[:, SYSTEM])
+        terms = {**v1.terms, "v1": v1.entities, **sum_terms}
+        return Peaks(np.fmax(v1.entities, totals), v1.pods, terms, without_requests=v1.entities)
 
 
 PREDICTOR: Final = NSigmaV2

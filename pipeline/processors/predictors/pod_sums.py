@@ -6,17 +6,15 @@ pod that has ended counts nothing. The sums are published as terms, so that they
 again from the published pods.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.cold_start import counts_request
-from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE
-from pipeline.processors.model.predictor import View
+from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS, NODE, SYSTEM
+from pipeline.processors.model.predictor import Peaks, View
 from pipeline.processors.model.resource_pairs import group_sums
 from pipeline.processors.predictors.declaration import Formula, Term
 
@@ -34,11 +32,11 @@ POD_SUM: Final = (
 """What `pod_sums` and `with_system` compute."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodSums:
+class PodSums(NamedTuple):
     """Sums by entity, each (k, E, 2): `pods` of the peaks of pods that count their peak, `requests`
     of the requests of pods that count their request, `counted` the number of both, `left_out` the
-    number of pods with neither. All are NaN for the system, which has no pods."""
+    number of pods with neither. All are NaN for the system, which has no pods. The fields are the
+    published terms."""
 
     pods: FloatArray
     requests: FloatArray
@@ -50,16 +48,6 @@ class PodSums:
         """The sum of each entity: 0 without pods, NaN if all its pods are left out."""
         nothing_known = (self.counted == 0.0) & (self.left_out > 0.0)
         return np.where(nothing_known, np.nan, self.pods + self.requests)
-
-    @property
-    def terms(self) -> Mapping[str, FloatArray]:
-        """The sums as terms."""
-        return {
-            "pods": self.pods,
-            "requests": self.requests,
-            "counted": self.counted,
-            "left_out": self.left_out,
-        }
 
 
 def pod_sums(view: View, peaks: FloatArray) -> PodSums:
@@ -88,11 +76,18 @@ def by_entity(view: View, values: FloatArray) -> FloatArray:
     return sums
 
 
-def with_system(totals: FloatArray, system: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Add the peak `system` (k, 2) to the node's of `totals` (k, E, 2). Returns the new totals, and
-    the term `system` (k, E, 2), which is NaN but for the node."""
-    term = np.full(totals.shape, np.nan)
+def with_system(sums: PodSums, system: FloatArray) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Add the peak `system` (k, 2) to the node's total. Returns the totals (k, E, 2), and the terms
+    `POD_SUM_TERMS` and `SYSTEM_TERM`, which is NaN but for the node."""
+    totals, term = sums.total, np.full_like(sums.pods, np.nan)
+    totals[:, NODE] += system
     term[:, NODE] = system
-    whole = totals.copy()
-    whole[:, NODE] = totals[:, NODE] + system
-    return whole, term
+    return totals, {**sums._asdict(), "system": term}
+
+
+def pod_sum_peaks(view: View, pods: FloatArray, system: FloatArray, **terms: FloatArray) -> Peaks:
+    """The peaks of a predictor that adds up the peaks of `pods` (n, 2), with the peak of the
+    `system` (k, 2) as it is, and more terms."""
+    totals, sum_terms = with_system(pod_sums(view, pods), system)
+    totals[:, SYSTEM] = system
+    return Peaks(totals, pods, sum_terms | terms, without_requests=np.full_like(totals, np.nan))

@@ -12,8 +12,7 @@ from pipeline.processors.predictors.pod_sums import (
     POD_SUM,
     POD_SUM_TERMS,
     SYSTEM_TERM,
-    pod_sums,
-    with_system,
+    pod_sum_peaks,
 )
 from pipeline.processors.predictors.stateless import Stateless
 
@@ -41,14 +40,9 @@ class PodsNSigma(Stateless):
     def peak(self, view: View) -> Peaks:
         """Return the sums over pods, and version 1 of the system."""
         v1 = self._v1.peak(view)
-        system = v1.entities[:, SYSTEM]
-        sums = pod_sums(view, v1.pods)
-        whole, term = with_system(sums.total, system)
-        whole[:, SYSTEM] = system
         is_system = (np.arange(len(ENTITIES)) == SYSTEM)[:, None]
         moments = {name: np.where(is_system, values, np.nan) for name, values in v1.terms.items()}
-        terms = {**sums.terms, "system": term, **moments}
-        return Peaks(whole, v1.pods, terms, without_requests=np.full_like(whole, np.nan))
+        return pod_sum_peaks(view, v1.pods, v1.entities[:, SYSTEM], **moments)
 
 
 PREDICTOR: Final = PodsNSigma

@@ -17,8 +17,7 @@ from pipeline.processors.predictors.pod_sums import (
     POD_SUM,
     POD_SUM_TERMS,
     SYSTEM_TERM,
-    pod_sums,
-    with_system,
+    pod_sum_peaks,
 )
 from pipeline.processors.predictors.stateless import Stateless
 
@@ -57,12 +56,8 @@ class ResourceCentral(Stateless):
         """Return the sums over pods, and the percentile of the system."""
         system = self._percentiles(view.models, view.entities[:, SYSTEM])
         pods = self._percentiles(view.models, view.pods)
-        sums = pod_sums(view, pods)
-        whole, term = with_system(sums.total, system)
-        whole[:, SYSTEM] = system
-        fractions = np.broadcast_to(self._fractions, whole.shape)
-        terms = {**sums.terms, "system": term, "fraction": fractions}
-        return Peaks(whole, pods, terms, without_requests=np.full_like(whole, np.nan))
+        fractions = np.broadcast_to(self._fractions, (*view.entities.shape, 2))
+        return pod_sum_peaks(view, pods, system, fraction=fractions)
 
     def _percentiles(self, models: EntityModels, rows: IntArray) -> FloatArray:
         """The percentiles (n, 2) of the slots of these rows; NaN for a row without values."""

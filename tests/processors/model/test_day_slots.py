@@ -31,10 +31,9 @@ def _observe(columns: Columns, at: list[int], values: list[float], end_ms: list[
 
 
 def _read(columns: Columns, row: int, slots: int = SLOTS, resource: int = 0) -> list[float]:
-    found = day_slots.read(
-        columns["recent"], columns["recent_slot"], np.array([row]), resource, slots
-    )
-    return found[0].tolist()
+    """The last slots of a row, oldest first, NaN where there is none."""
+    order = (columns["recent_slot"][row] - np.arange(slots - 1, -1, -1)) % SLOTS
+    return day_slots.CODE_VALUES[resource][columns["recent"][row, resource, order]].tolist()
 
 
 @st.composite

@@ -149,8 +149,8 @@ def _values(
 ) -> TimedValues:
     most, values = largest(query.column), {}
     for seconds, text in series.values:
-        time_ms = round(seconds * 1000) if math.isfinite(seconds) else -1
-        if not window.has(time_ms):
+        milliseconds = seconds * 1000  # may be infinite where seconds are not
+        if not math.isfinite(milliseconds) or not window.has(time_ms := round(milliseconds)):
             continue
         value = plausible(_number(text), most)
         if value is None:

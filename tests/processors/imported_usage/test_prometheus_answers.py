@@ -128,6 +128,12 @@ def test_points_of_other_windows_do_not_count() -> None:
     assert actual.nodes["n1"]["coverage"] == 0.5
 
 
+@pytest.mark.parametrize("time", [1e308, -1e308, 1e306, 2**63, -1.0])
+def test_a_point_of_an_absurd_time_does_not_count(time: float) -> None:
+    answer = body(({"instance": "n1"}, [[time, "9"], *steps("1")]))
+    assert fetched((CPU, answer)).nodes["n1"]["cpu_cores_avg"] == 1.0
+
+
 def test_points_come_in_the_order_of_time() -> None:
     values = [[660, "4"], [615, "1"]]
     assert fetched((CPU, body(({"instance": "n1"}, values)))).nodes["n1"]["cpu_cores_last"] == 4

@@ -32,7 +32,12 @@ from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import allocated, mid
 from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
-from pipeline.processors.overcommit.window_columns import Prod, is_known, nodes_of, pods_of
+from pipeline.processors.overcommit.window_columns import (
+    Prod,
+    has_valid_amounts,
+    node_amounts,
+    pod_amounts,
+)
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_policy import Overcommit
@@ -58,9 +63,9 @@ class Part(NamedTuple):
         return [window.node.overcommit or Overcommit() for window in self.batch.windows]
 
     def columns(self) -> tuple[NodeAmounts, PodAmounts, Policies]:
-        is_known(self.batch)
-        found = nodes_of(self.batch, self.prods[0])
-        return found, pods_of(self.batch), Policies(self.overcommit())
+        has_valid_amounts(self.batch)
+        found = node_amounts(self.batch, self.prods[0])
+        return found, pod_amounts(self.batch), Policies(self.overcommit())
 
     def offers(self) -> NodeOffers:
         return offers(self.batch, self.prods[0], self.prods[1:])

@@ -28,7 +28,12 @@ from pipeline.processors.overcommit.offer_decision import (
     check_amounts,
     offers_now,
 )
-from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, amounts_on, status_patch
+from pipeline.processors.overcommit.status_patch import (
+    ABSENT,
+    EXTENDED_RESOURCES,
+    read_amounts,
+    status_patch,
+)
 from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -47,7 +52,7 @@ OFFERING = gauge("actuator_nodes_offering", "Nodes with an offer, by tier.", ["w
 _EVENT: Final = "event"
 # A list may have been made before our last write and arrive after it.
 _LIST_SECONDS: Final = 60.0
-_NOTHING: Final = (ABSENT,) * len(WRITTEN)
+_NOTHING: Final = (ABSENT,) * len(EXTENDED_RESOURCES)
 
 Mode = Literal["observe", "recommend", "act"]
 _OUTCOMES: Final[Mapping[Mode, Outcome]] = {
@@ -238,7 +243,7 @@ class OfferWriter(Feature):
             recommended = {} if text is None else _texts.decode(text)
         except msgspec.DecodeError:
             recommended = {}
-        return node._replace(amounts=tuple(amounts_on(recommended)))
+        return node._replace(amounts=tuple(read_amounts(recommended)))
 
     def _queue_change(self, name: str, offer: Offer) -> None:
         change = self._change(name, offer)
@@ -389,7 +394,7 @@ def _observed_node(document: _Node) -> ObservedNode:
     created = metadata.creation_timestamp
     return ObservedNode(
         annotations,
-        tuple(amounts_on(document.status.allocatable or {})),
+        tuple(read_amounts(document.status.allocatable or {})),
         uid=metadata.uid,
         version=int(metadata.resource_version) if metadata.resource_version.isdecimal() else 0,
         created=created.timestamp() if created else -math.inf,
@@ -412,9 +417,9 @@ def _annotated(
 
 
 def _quantities(amounts: Iterable[int]) -> dict[str, str]:
-    return {name: str(a) for name, a in zip(WRITTEN, amounts, strict=True) if a >= 0}
+    return {name: str(a) for name, a in zip(EXTENDED_RESOURCES, amounts, strict=True) if a >= 0}
 
 
 def _all_quantities(amounts: Iterable[int]) -> dict[str, str | None]:
     quantities = _quantities(amounts)
-    return {name: quantities.get(name) for name in WRITTEN}
+    return {name: quantities.get(name) for name in EXTENDED_RESOURCES}

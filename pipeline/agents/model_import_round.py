@@ -24,8 +24,8 @@ from pipeline.errors import (
 )
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
-from pipeline.processors.exchange.export_models import put_back
-from pipeline.processors.exchange.import_models import Learned, Taken, taken_over
+from pipeline.processors.exchange.export_models import replace_state
+from pipeline.processors.exchange.import_models import ImportedModel, ImportResults, merge_models
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
@@ -110,13 +110,15 @@ async def change_models(
     return result
 
 
-def add_models(node: str, learned: Mapping[str, Learned], config: ModelConfig) -> Change[Taken]:
+def add_models(
+    node: str, learned: Mapping[str, ImportedModel], config: ModelConfig
+) -> Change[ImportResults]:
     """Return a change that adds `learned` models of entities and pods to the models of `node`.
 
     Its result is what was added. Raises CheckpointError for models that do not fit.
     """
 
-    def change(state: bytes) -> tuple[bytes | None, Taken]:
+    def change(state: bytes) -> tuple[bytes | None, ImportResults]:
         changed, taken = _with_import(node, state, learned, config)
         return (changed if takes_anything(taken) else None), taken
 
@@ -128,23 +130,23 @@ def replace_models(
 ) -> Change[ModelState | None]:
     """Return a change that replaces the models of `node` with the exported state `data`.
 
-    Its result is the replaced state. Raises CheckpointError like `put_back`.
+    Its result is the replaced state. Raises CheckpointError like `replace_state`.
     """
 
     def change(state: bytes) -> tuple[bytes | None, ModelState | None]:
-        return put_back(node, state, data, config, now_ms=round(clock.now() * 1000))
+        return replace_state(node, state, data, config, now_ms=round(clock.now() * 1000))
 
     return change
 
 
-def takes_anything(taken: Taken) -> bool:
+def takes_anything(taken: ImportResults) -> bool:
     """Return whether any bucket was added to any model."""
     return any(cell and cell.buckets for row in taken.values() for cell in row)
 
 
 def _with_import(
-    node: str, data: bytes, learned: Mapping[str, Learned], config: ModelConfig
-) -> tuple[bytes, Taken]:
+    node: str, data: bytes, learned: Mapping[str, ImportedModel], config: ModelConfig
+) -> tuple[bytes, ImportResults]:
     """Return the state with the import, and what was added. A bank of `config` accepts the state.
 
     Pods without a model on the node are skipped, unless that leaves nothing.
@@ -153,7 +155,7 @@ def _with_import(
     bank.restore(node, data)
     state = state_codec.decode(data)
     known = {name: learned[name] for name in (*ENTITIES, *state.uids) if name in learned}
-    merged, taken = taken_over(state, known or learned, config.profiles)
+    merged, taken = merge_models(state, known or learned, config.profiles)
     encoded = state_codec.encode(merged)
     bank.restore(node, encoded)
     return encoded, taken

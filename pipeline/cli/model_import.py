@@ -29,9 +29,9 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import log_producer
 from pipeline.kafka.topic_admin import find_group, require_topics
 from pipeline.processors.exchange.import_models import (
-    Learned,
-    Received,
-    Taken,
+    ImportedModel,
+    ImportResult,
+    ImportResults,
     from_koordinator,
     from_vpa,
 )
@@ -170,7 +170,7 @@ def _add_models(
     learned = [model for path in files for model in _read_models(path, read)]
     by_name = assign(learned, pods)
     change = add_models(node, by_name, model_config(settings))
-    imported: Taken = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
+    imported: ImportResults = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
     for name in sorted(by_name):
         row = imported.get(name)
         text = "skipped, the node has no such model" if row is None else _summary(row)
@@ -178,14 +178,18 @@ def _add_models(
     return takes_anything(imported)
 
 
-def _read_models(path: Path, read: Callable[[Mapping[str, Any]], Learned]) -> list[Learned]:
+def _read_models(
+    path: Path, read: Callable[[Mapping[str, Any]], ImportedModel]
+) -> list[ImportedModel]:
     try:
         return [read(document) for document in _read_objects(path)]
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=error.hint or _BAD_FILE) from error
 
 
-def _koordinator_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _koordinator_models(
+    learned: Sequence[ImportedModel], pods: tuple[str, ...]
+) -> dict[str, ImportedModel]:
     if pods:
         raise UsageError(
             "--pod is only for --from vpa", hint="Koordinator's files name their entity"
@@ -193,7 +197,9 @@ def _koordinator_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> di
     return _unique_by_name([(model.name, model) for model in learned])
 
 
-def _vpa_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, Learned]:
+def _vpa_models(
+    learned: Sequence[ImportedModel], pods: tuple[str, ...]
+) -> dict[str, ImportedModel]:
     """Assign checkpoints to pod UIDs by the options."""
     checkpoints = {model.name: model for model in learned}
     if not pods:
@@ -217,7 +223,7 @@ def _vpa_models(learned: Sequence[Learned], pods: tuple[str, ...]) -> dict[str, 
     return _unique_by_name(assigned)
 
 
-def _unique_by_name(models: Sequence[tuple[str, Learned]]) -> dict[str, Learned]:
+def _unique_by_name(models: Sequence[tuple[str, ImportedModel]]) -> dict[str, ImportedModel]:
     by_name = dict(models)
     if len(by_name) < len(models):
         raise UsageError("two files or checkpoints are for one model", hint="import one of them")
@@ -262,7 +268,7 @@ def _parse_documents(text: str) -> list[Any]:
         return list(yaml.safe_load_all(text))
 
 
-def _summary(row: Sequence[Received | None]) -> str:
+def _summary(row: Sequence[ImportResult | None]) -> str:
     """Describe what was imported of each resource."""
     parts = []
     for resource, received in zip(RESOURCES, row, strict=True):

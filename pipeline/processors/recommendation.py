@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.exchange.import_models import Histogram, converted
+from pipeline.processors.exchange.import_models import Histogram, rebucket
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.histogram import (
     Layout,
@@ -254,7 +254,7 @@ def _quantiles(sums: list[_Sum], ends_ms: IntArray) -> FloatArray:
         layout = max((total.layout for total in own), key=lambda layout: float(layout.ends[-1]))
         whole = np.zeros(layout.num_buckets)
         for total in own:
-            merge(whole, converted(total.decayed(owner, int(ends_ms[owner])), layout))
+            merge(whole, rebucket(total.decayed(owner, int(ends_ms[owner])), layout))
         result[:, owner] = quantiles(whole[None], layout, FRACTIONS)[:, 0]
     return result
 

@@ -9,7 +9,7 @@ from actuators.cluster.cooled_nodes import COOLED, CooledNodes
 from actuators.cluster.node_marks import NodeMarks
 from pipeline.errors import ApiRefusedError, NotFoundError
 from pipeline.processors.kubernetes.object_records import OFFERED, node_record
-from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.settings import ActuatorSettings
 from pipeline.topics.registry import NODES, Topic
 from tests.actuators.contexts import FeatureWorld
@@ -132,9 +132,9 @@ def test_the_declarations_of_all_features_agree_with_settings_topics_and_records
             feature.has_switch
         )
         assert feature.topics.keys() <= TOPICS.keys()
-        annotations = dict.fromkeys((*feature.annotations, TAKEN), "x")
+        annotations = dict.fromkeys((*feature.annotations, ALLOCATIONS), "x")
         record = node_record({"metadata": {"name": "n", "annotations": annotations}})
         # A write must not cause another record of the Node.
-        assert record.annotations == {TAKEN: "x"} | (
+        assert record.annotations == {ALLOCATIONS: "x"} | (
             {OFFERED: ""} if OFFERED in annotations else {}
         )

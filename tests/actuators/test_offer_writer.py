@@ -9,8 +9,8 @@ from actuators.cluster.offer_writer import RECOMMENDED, Mode, OfferWriter
 from actuators.cluster.write_queue import Write
 from pipeline.errors import ApiRefusedError, ApiUnavailableError
 from pipeline.processors.kubernetes.object_records import OFFERED, ORIGIN
-from pipeline.processors.overcommit.status_patch import WRITTEN
-from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.status_patch import EXTENDED_RESOURCES
+from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.nodes import NodeRecord
@@ -103,7 +103,7 @@ async def test_a_lost_mark_is_restored_so_that_the_offer_can_be_undone() -> None
 
 async def test_an_unknown_node_loses_our_resources_and_keeps_foreign_ones() -> None:
     world = World(known=False)
-    have = {"allocatable": dict.fromkeys(WRITTEN, "5") | {"cpu": "8"}}
+    have = {"allocatable": dict.fromkeys(EXTENDED_RESOURCES, "5") | {"cpu": "8"}}
     world.observe(status=have)
     assert await world.settle(2.0, sweep=True) == []
     world.observe(metadata={"annotations": {OFFERED: "x"}})
@@ -186,19 +186,19 @@ async def test_a_stale_offer_is_withdrawn_with_an_event() -> None:
 
 async def test_an_invalid_annotation_is_reported_once() -> None:
     world = World()
-    world.observe(metadata={"annotations": {TAKEN: "{"}})
+    world.observe(metadata={"annotations": {ALLOCATIONS: "{"}})
     requests = await world.settle(10.0, sweep=True)
     assert sorted([r.method for r in requests]) == ["PATCH", "POST"]
     (event,) = (r.body for r in requests if r.method == "POST")
     assert event["reason"] == "AnnotationProblem"
-    assert TAKEN in event["message"]
+    assert ALLOCATIONS in event["message"]
 
 
 async def test_the_origin_annotation_follows_if_third_parties_take_everything() -> None:
     world = World()
     party = {"priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "9000"}}
     text = msgspec.json.encode({"allocations": [party]}).decode()
-    world.observe(metadata={"annotations": {TAKEN: text}})
+    world.observe(metadata={"annotations": {ALLOCATIONS: text}})
     await world.settle(2.0)
     await world.clock.advance(10.0)
     world.learn(400)
@@ -210,7 +210,7 @@ async def test_the_origin_annotation_follows_if_third_parties_take_everything() 
 async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> None:
     world = World(mode)
     marks = {OFFERED: "x", ORIGIN: "{}", "theirs": "z"}
-    have = dict.fromkeys(WRITTEN, "5")
+    have = dict.fromkeys(EXTENDED_RESOURCES, "5")
     world.observe(metadata={"annotations": marks}, status={"allocatable": have})
     await world.settle(2.0)
     assert world.cpu is None
@@ -218,7 +218,7 @@ async def test_another_mode_undoes_and_reports_what_acting_wrote(mode: Mode) -> 
     (undone,) = (report for report in world.reports if report.action == "undo")
     assert undone.outcome == "done"
     assert undone.before == have
-    assert undone.after == dict.fromkeys(WRITTEN)
+    assert undone.after == dict.fromkeys(EXTENDED_RESOURCES)
 
 
 async def test_observe_writes_nothing_and_reports_once() -> None:
@@ -279,7 +279,8 @@ async def test_a_withdrawal_is_written_before_all_waiting_writes(how: str) -> No
     else:
         world = World("observe")
         world.observe(
-            metadata={"annotations": {OFFERED: "x"}}, status={"allocatable": {WRITTEN[2]: "5"}}
+            metadata={"annotations": {OFFERED: "x"}},
+            status={"allocatable": {EXTENDED_RESOURCES[2]: "5"}},
         )
 
     async def other() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pipeline.agents.model_import_round import add_models, change_models, replace_models
 from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointLayoutError, NotReadyError, StateError
-from pipeline.processors.exchange.import_models import Histogram, Learned
+from pipeline.processors.exchange.import_models import Histogram, ImportedModel
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT
@@ -23,12 +23,12 @@ PLACE = ("t.checkpoints", 0)
 NODES = ("a", "b", "c")
 
 
-def learned(*names: str, reference_ms: int = APPENDED_MS) -> dict[str, Learned]:
+def learned(*names: str, reference_ms: int = APPENDED_MS) -> dict[str, ImportedModel]:
     """Return models with 1000 samples in the 60th CPU bucket for each name."""
     weights = CPU_LAYOUT.starts * 0.0
     weights[60] = 1000.0
     histogram = Histogram(CPU_LAYOUT, weights, reference_ms, 43_200_000)
-    return {name: Learned(name, (histogram, None), APPENDED_MS) for name in names}
+    return {name: ImportedModel(name, (histogram, None), APPENDED_MS) for name in names}
 
 
 async def importing(
@@ -161,7 +161,9 @@ async def test_a_dry_run_returns_the_same_and_writes_nothing() -> None:
     assert list(broker.records("t.checkpoints")) == before
 
 
-async def put_back(broker: MemoryBroker, node: str, data: bytes) -> state_codec.ModelState | None:
+async def replace_state(
+    broker: MemoryBroker, node: str, data: bytes
+) -> state_codec.ModelState | None:
     async def find_running(claimed: Collection[str]) -> tuple[str, ...]:
         return ()
 
@@ -181,7 +183,7 @@ async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> No
     newer = {node: first.model.bank.encode_state(node) for node in NODES}
     first.die()
     assert exported["a"] != newer["a"]
-    replaced = await put_back(broker, "a", exported["a"])
+    replaced = await replace_state(broker, "a", exported["a"])
     assert replaced is not None
     assert state_codec.encode(replaced) == newer["a"]
     second = await Owner(broker, "y").load()
@@ -206,7 +208,7 @@ async def test_an_export_replaces_a_damaged_checkpoint() -> None:
     intact = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
     damaged = replace(intact, state=intact.state[:-1])
     broker.put("t.checkpoints", 0, key, encode_pack(damaged))
-    assert await put_back(broker, "a", exported) is None
+    assert await replace_state(broker, "a", exported) is None
     second = await Owner(broker, "y").load()
     assert content(second.model)["a"][:2] == content(undisturbed(broker))["a"][:2]
 

@@ -17,7 +17,7 @@ from pipeline.topics.resource_amounts import Resources
 
 class ResourceResults:
     """Publishes other amounts with each record. `last` has the newest amounts of each node, in the
-    order of `amounts_on`."""
+    order of `read_amounts`."""
 
     def __init__(self, settings: Settings, seed: int) -> None:
         self._kafka = settings.kafka

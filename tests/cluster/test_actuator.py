@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.overcommit.status_patch import ABSENT, amounts_on
+from pipeline.processors.overcommit.status_patch import ABSENT, read_amounts
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
@@ -58,7 +58,7 @@ def get_node(plane: ControlPlane, name: str) -> dict[str, Any]:
 def offer(plane: ControlPlane, name: str) -> list[int] | None:
     """The offer of a node; None while capacity and allocatable differ."""
     status = get_node(plane, name)["status"]
-    capacity, allocatable = amounts_on(status["capacity"]), amounts_on(status["allocatable"])
+    capacity, allocatable = read_amounts(status["capacity"]), read_amounts(status["allocatable"])
     return capacity if capacity == allocatable else None
 
 

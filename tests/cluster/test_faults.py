@@ -19,7 +19,7 @@ from pipeline.errors import ControlPlaneError
 from pipeline.kube.api_client import open_api
 from pipeline.kube.list_watch import Changed, Page, follow
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.overcommit.status_patch import amounts_on
+from pipeline.processors.overcommit.status_patch import read_amounts
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.tasks import cancel_tasks
 from tests.cluster.objects import apply, delete, named, node, pod, write_policy
@@ -56,7 +56,7 @@ class History:
                 for document in documents:
                     metadata = document["metadata"]
                     mark = metadata.get("annotations", {}).get("springtide/offered", "")
-                    offer = amounts_on(document["status"].get("allocatable", {})), mark
+                    offer = read_amounts(document["status"].get("allocatable", {})), mark
                     offers = self.offers.setdefault(metadata["name"], [])
                     if offers[-1:] != [offer]:
                         offers.append(offer)
@@ -94,7 +94,7 @@ def resident_bytes(role: Role) -> int:
 
 def offers(plane: ControlPlane) -> dict[str, Any]:
     nodes = named(plane, "nodes")
-    return {name: amounts_on(nodes[name]["status"]["allocatable"]) for name in NODES}
+    return {name: read_amounts(nodes[name]["status"]["allocatable"]) for name in NODES}
 
 
 async def test_nodes_and_topics_are_correct_after_faults_kills_and_restarts(

@@ -24,7 +24,7 @@ _S: Final = f"{_P}.scorers"
 _L: Final = f"{_P}.loadaware"
 _K: Final = "node_exporter.kernel"
 _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
-_OFFERS: Final = f"{_P}.overcommit.offer_decision:written"
+_OFFERS: Final = f"{_P}.overcommit.offer_decision:amounts_to_write"
 _RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
 _TRAIN: Final = f"{_P}.model.entity_models:EntityModels.train"
 _WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
@@ -47,7 +47,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "pod_peak_predictor": (f"{_P}.model.reclaimable:pod_view",),
     "priority_peak_predictor": (f"{_P}.model.reclaimable:class_view",),
     "prod_reclaimable": (f"{_P}.model.reclaimable:pod_view", f"{_P}.model.reclaimable:class_view"),
-    "metric_aggregate": (f"{_P}.model.rank_percentiles:percentile_rows",),
+    "metric_aggregate": (f"{_P}.model.rank_percentiles:row_percentiles",),
     "usage_report": (f"{_P}.model.result_records:encode_node_states",),
     "collect_interval": (f"{_P}.policy.collect_interval:collect_interval",),
     "system_usage": ("node_exporter.system_remainder:system_usage",),
@@ -62,8 +62,8 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "mid_resource": (f"{_P}.overcommit.mid:mid", _OFFERS),
     "trim_allocatable": (f"{_P}.placement.reservation_bounds:exceeds_reservation",),
     "node_extended_resources": (
-        _OFFERS, f"{_P}.overcommit.third_party:taken",
-        f"{_P}.overcommit.status_patch:normalized",
+        _OFFERS, f"{_P}.overcommit.third_party:third_party_allocation",
+        f"{_P}.overcommit.status_patch:normalize_cpu",
     ),
     "sync_needed": (f"{_P}.overcommit.status_patch:is_due",),
     "nodemetric_spec": (f"{_P}.policy.nodemetric_spec:metric_spec",),

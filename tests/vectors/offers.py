@@ -13,8 +13,8 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.offer_decision import Offer, offers_now
 from pipeline.processors.overcommit.offer_decision import OfferCase as OfferCase
-from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, status_patch
-from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURCES, status_patch
+from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
 from pipeline.processors.policy.config_sections import merged
@@ -35,7 +35,7 @@ from tests.vectors.world import World, container, placement, pod
 
 _NAMES = ("batch_cpu_milli", "batch_memory_bytes", "mid_cpu_milli", "mid_memory_bytes")
 _KEYS = ("cpu_milli", "memory_bytes")
-_HAS_ALL = (2**53,) * len(WRITTEN)
+_HAS_ALL = (2**53,) * len(EXTENDED_RESOURCES)
 _LABEL = "koordinator.sh/priority-class"
 _QOS = "koordinator.sh/qosClass"
 _POLICY = "usageWithoutPageCache"
@@ -285,12 +285,12 @@ def node_extended_resources(case: Case) -> object:
     if (ratio := case.get("cpu_normalization_ratio")) is not None:
         annotations[RATIO] = ratio
     if (parties := case.get("third_party")) is not None:
-        annotations[TAKEN] = _taken(plain(parties))
+        annotations[ALLOCATIONS] = _taken(plain(parties))
     record = _of_amounts(calculated, Overcommit()) if calculated else None
     offer = _offered(record, 0, strategy=Overcommit(), annotations=annotations)
     patch = status_patch(offer.amounts)["status"]
     assert patch["capacity"] == patch["allocatable"]
-    written = dict(zip(_NAMES, map(patch["allocatable"].get, WRITTEN), strict=True))
+    written = dict(zip(_NAMES, map(patch["allocatable"].get, EXTENDED_RESOURCES), strict=True))
     answer: Case = {
         "allocatable": {n: None if written[n] is None else int(written[n]) for n in names}
     }
@@ -301,7 +301,7 @@ def node_extended_resources(case: Case) -> object:
 
 
 def _taken(parties: list[Case]) -> str:
-    names = dict(zip(_NAMES, WRITTEN, strict=True))
+    names = dict(zip(_NAMES, EXTENDED_RESOURCES, strict=True))
     allocations = [
         entry | {"resources": {names[name]: v for name, v in entry["resources"].items()}}
         for entry in parties
@@ -328,7 +328,7 @@ def sync_needed(case: Case) -> object:
     old, new = plain(case["old"]), plain(case["new"])
     if new and len(new) < len(names):
         raise NotBuiltError("cpu and memory of a tier are offered, or removed, together")
-    before, after = [0] * len(WRITTEN), [0.0] * len(WRITTEN)
+    before, after = [0] * len(EXTENDED_RESOURCES), [0.0] * len(EXTENDED_RESOURCES)
     for index, name in enumerate(names, start=tier):
         before[index] = old.get(name, ABSENT)
         after[index] = new.get(name, 0)

@@ -13,7 +13,7 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
+from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
 from pipeline.processors.model.resource_pairs import kubernetes_units
 from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.model.window_batch import WindowBatch
@@ -36,7 +36,7 @@ NOW = 1000.0
 _EXPORTER = "exporter's window_aggregation.Window"
 
 
-@group(f"rank_percentiles.percentile_rows, {_EXPORTER}")
+@group(f"rank_percentiles.row_percentiles, {_EXPORTER}")
 def metric_aggregate(case: Case) -> object:
     """Percentiles as node states have them, one row among others; the rest from the exporter."""
     samples = case["samples"]
@@ -46,13 +46,13 @@ def metric_aggregate(case: Case) -> object:
         # A window says which share of its seconds was sampled.
         seconds = 2 * len(samples) + 1
         return {"value": round(_exported(samples, seconds)["coverage"] * seconds)}
-    column, percent = f"cpu_cores_{case['type']}", percent_of(case["type"])
+    column, percent = f"cpu_cores_{case['type']}", parse_percentile(case["type"])
     exported = _exported(samples, max(len(samples), 1))
     if percent is None:
         return _value(exported[column])
     unknown, another = [np.nan] * len(samples), range(len(samples))
     rows = np.array([[*row, np.nan] for row in (unknown, samples, another)], float)
-    answer = _value(percentile_rows(rows, [percent])[1, 0])
+    answer = _value(row_percentiles(rows, [percent])[1, 0])
     assert column not in exported or _value(exported[column]) == answer
     return answer
 

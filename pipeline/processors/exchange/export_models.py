@@ -13,7 +13,7 @@ import msgspec
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.exchange.import_models import KOORDINATOR_IDS
+from pipeline.processors.exchange.import_models import CLOCK_TOLERANCE_MS, KOORDINATOR_IDS
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_models import NEVER
@@ -22,13 +22,11 @@ from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, ModelC
 from pipeline.processors.model.state_codec import ModelState, dense_weights, unpack, unpack_columns
 from pipeline.times import format_time
 
-_EARLY_MS: Final = 3_600_000
-"""How far a state may be ahead of this clock: clocks differ, but not by hours."""
 # It becomes the name of a file.
 _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 
 
-def put_back(
+def replace_state(
     node: str, current: bytes, imported: bytes, config: ModelConfig, *, now_ms: int
 ) -> tuple[bytes, ModelState | None]:
     """Replace the state `current` by `imported`. Returns the new state and the replaced one, which
@@ -44,7 +42,7 @@ def put_back(
             f"it has the models of node {state.node!r:.100}, not of {node!r:.100}",
             hint=f"import it with --node {state.node:.100}, or another file",
         )
-    if state.end_ms > now_ms + _EARLY_MS:
+    if state.end_ms > now_ms + CLOCK_TOLERANCE_MS:
         raise CheckpointError(
             f"its last window ended at {format_time(state.end_ms / 1000)}, which is yet to come: "
             "the node's windows until then would be late",

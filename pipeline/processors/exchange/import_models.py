@@ -45,8 +45,8 @@ KOORDINATOR_IDS: Final[Mapping[str, str]] = {
 _VPA_VERSION: Final = "v3"
 _MOST_HALF_LIVES: Final = 10 * MAX_HALF_LIVES
 _MOST_SAMPLES: Final = 1 << 40
-_EARLY_MS: Final = 3_600_000
-"""How far a file may be ahead of the node's last window: clocks differ, but not by hours."""
+CLOCK_TOLERANCE_MS: Final = 3_600_000
+"""How far imported times may be ahead of the clock or the last window: clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class ImportedModel:
     """An imported model: `name` is an entity, the UID of a pod, or the name in the file.
     `histograms` are of cpu and memory, None if unknown; `samples` is their number, None if not
     stated; `first_ms` and `last_ms` are the times of the first and last sample."""
@@ -77,7 +77,7 @@ class Learned:
     samples: int | None = None
 
 
-class Received(NamedTuple):
+class ImportResult(NamedTuple):
     """The import of one resource: the number of `buckets` with weight, 0 if all has decayed;
     `moved` if the layouts differ."""
 
@@ -85,11 +85,11 @@ class Received(NamedTuple):
     moved: bool
 
 
-Taken = Mapping[str, tuple[Received | None, Received | None]]
+ImportResults = Mapping[str, tuple[ImportResult | None, ImportResult | None]]
 """The import of cpu and memory by name; None if unknown."""
 
 
-def from_koordinator(document: Mapping[str, Any]) -> Learned:
+def from_koordinator(document: Mapping[str, Any]) -> ImportedModel:
     """Read a prediction checkpoint of Koordinator: `UID`, `CPU`, `Memory`, `LastUpdated`.
 
     Raises CheckpointError for anything else.
@@ -102,10 +102,12 @@ def from_koordinator(document: Mapping[str, Any]) -> Learned:
         _histogram(document.get("Memory"), KOORDINATOR, 1, f"Memory of {name}"),
     )
     last_ms = _time_ms(document.get("LastUpdated"), f"LastUpdated of {name}")
-    return Learned(KOORDINATOR_IDS.get(name, name), histograms, _last(last_ms, histograms, name))
+    return ImportedModel(
+        KOORDINATOR_IDS.get(name, name), histograms, _last(last_ms, histograms, name)
+    )
 
 
-def from_vpa(document: Mapping[str, Any]) -> Learned:
+def from_vpa(document: Mapping[str, Any]) -> ImportedModel:
     """Read a VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is the object's.
 
     Raises CheckpointError for anything else.
@@ -132,13 +134,13 @@ def from_vpa(document: Mapping[str, Any]) -> Learned:
         for key in ("lastUpdateTime", "lastSampleStart", "firstSampleStart")
     }
     last_ms = times["lastSampleStart"] or times["lastUpdateTime"]
-    return Learned(
+    return ImportedModel(
         name, histograms, _last(last_ms, histograms, name), times["firstSampleStart"],
         _count(status.get("totalSamplesCount"), f"totalSamplesCount of {name}"),
     )  # fmt: skip
 
 
-def converted(histogram: Histogram, layout: Layout) -> FloatArray:
+def rebucket(histogram: Histogram, layout: Layout) -> FloatArray:
     """The weights in the buckets of `layout`: unchanged if the layouts are equal, otherwise each in
     the bucket with the end of its own.
 
@@ -159,9 +161,9 @@ def converted(histogram: Histogram, layout: Layout) -> FloatArray:
     return weights
 
 
-def taken_over(
-    state: ModelState, learned: Mapping[str, Learned], profiles: tuple[Profile, ...]
-) -> tuple[ModelState, Taken]:
+def merge_models(
+    state: ModelState, learned: Mapping[str, ImportedModel], profiles: tuple[Profile, ...]
+) -> tuple[ModelState, ImportResults]:
     """Add imported models, by name of entity or pod, to a state. Returns the new state, and the
     import of each name.
 
@@ -202,7 +204,9 @@ class _Rows:
         self._moments = [self._columns[name] for name in ("weight", "mean", "squares")]
         self._weights = [dense_weights(state, r, profiles) for r in range(len(RESOURCES))]
 
-    def add(self, row: int, resource: int, learned: Learned, histogram: Histogram) -> Received:
+    def add(
+        self, row: int, resource: int, learned: ImportedModel, histogram: Histogram
+    ) -> ImportResult:
         """Add a histogram, and its mean and deviation."""
         number = self._profile[row]
         profile = self._profiles[number]
@@ -222,9 +226,9 @@ class _Rows:
         if count is None:
             # As many samples of full weight: at most the real number.
             count = max(int(total), 1)
-        added = converted(current, layout) * _decay(learned.last_ms - reference, half_life_ms)
+        added = rebucket(current, layout) * _decay(learned.last_ms - reference, half_life_ms)
         added[added < layout.epsilon] = 0.0
-        received = Received(int(np.count_nonzero(added)), histogram.layout != layout)
+        received = ImportResult(int(np.count_nonzero(added)), histogram.layout != layout)
         if not received.buckets:
             return received
         self._weights[resource][row, : layout.num_buckets] += added
@@ -301,13 +305,13 @@ def _count(stored: object, name: str) -> int | None:
     return stored
 
 
-def _require_past(learned: Learned, end_ms: int) -> None:
+def _require_past(learned: ImportedModel, end_ms: int) -> None:
     """Raise CheckpointError for times after `end_ms`, the end of the node's last window.
 
     A row with a future sample would refuse samples until then. A reference is the nearest multiple
     of its half-life, which may be ahead.
     """
-    latest = end_ms + _EARLY_MS
+    latest = end_ms + CLOCK_TOLERANCE_MS
     times = [(learned.last_ms, latest), (learned.first_ms or 0, latest)]
     times += [
         (histogram.reference_ms, latest + histogram.half_life_ms)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline import API_VERSION
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
+from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
 from pipeline.times import format_time, parse_time
 from pipeline.topics.samples import STATISTICS
 from pipeline.topics.windows import Window
@@ -146,8 +146,8 @@ def statistics_of(values: FloatArray) -> SeriesStatistics:
     if not len(known):
         nothing = dict.fromkeys(("avg", "max", *_PERCENTILES))
         return SeriesStatistics(points=0, **nothing)
-    percents = [percent_of(name) or 0 for name in _PERCENTILES]
-    ranked = percentile_rows(known[None, :], percents)[0].tolist()
+    percents = [parse_percentile(name) or 0 for name in _PERCENTILES]
+    ranked = row_percentiles(known[None, :], percents)[0].tolist()
     return SeriesStatistics(
         points=len(known),
         avg=float(known.mean()),

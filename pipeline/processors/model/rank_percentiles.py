@@ -17,13 +17,13 @@ from pipeline.processors.arrays import FloatArray
 _PERCENTILE: Final = re.compile(r"p(\d{1,2})")
 
 
-def percent_of(statistic: str) -> int | None:
+def parse_percentile(statistic: str) -> int | None:
     """The whole percentage that a name like `p95` stands for; None for other statistics."""
     match = _PERCENTILE.fullmatch(statistic)
     return int(match[1]) if match else None
 
 
-def percentile_rows(values: FloatArray, percents: Sequence[int]) -> FloatArray:
+def row_percentiles(values: FloatArray, percents: Sequence[int]) -> FloatArray:
     """Percentiles (rows, percents) of each row of `values` (rows, samples), in whole percent; NaN
     is a missing sample, and the answer where a row has none."""
     if values.shape[1] == 0:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.model_config import MAX_USAGE
-from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
+from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage
 
 _T = TypeVar("_T", bound=np.generic)
@@ -33,7 +33,7 @@ COLUMNS: Final = {"points": Column((2, SECONDS)), "points_second": Column((), "<
 """`points` are values by Unix second modulo `SECONDS`, NaN unknown; `points_second` is the newest
 second, -1 before the first window, when `points` are meaningless."""
 
-_PERCENTS: Final = [p for p in map(percent_of, STATISTICS) if p is not None]
+_PERCENTS: Final = [p for p in map(parse_percentile, STATISTICS) if p is not None]
 _SPANS: Final = np.array(sorted({*AGGREGATED.values(), *DEVIATION.values()}))
 _PLACES: Final = np.arange(SECONDS)
 _NODES_AT_ONCE: Final = 8  # so that their points stay in the cache of a core
@@ -180,5 +180,5 @@ def _over_spans(operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]
 
 def _percentiles(series: FloatArray, mean: FloatArray) -> FloatArray:
     """Percentiles (n, 2, percents) of `series` (n, 2, span), unknown where the mean is."""
-    found = percentile_rows(series.reshape(-1, series.shape[-1]), _PERCENTS)
+    found = row_percentiles(series.reshape(-1, series.shape[-1]), _PERCENTS)
     return np.where(np.isnan(mean)[..., None], np.nan, found.reshape(*mean.shape, -1))

@@ -20,13 +20,13 @@ from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
     Policies,
-    by_node,
     percent_of,
+    sum_by_node,
 )
 from pipeline.processors.overcommit.tier import FormulaText, TermLine, Tier
 from pipeline.topics.node_resources import NodeResourcesRecord
 
-TAKEN: Final[Mapping[str, str]] = {
+TAKEN_BY_POLICY: Final[Mapping[str, str]] = {
     "request": "reserved + requested",
     "maxUsageRequest": "outside + larger",
     "usage": "outside + used",
@@ -60,7 +60,7 @@ def batch(
     by_request, by_larger = _policies(policies)
 
     def sums(amounts: IntArray, counted: BoolArray | None = None) -> IntArray:
-        return by_node(len(nodes.capacity), pods, amounts, counted)
+        return sum_by_node(len(nodes.capacity), pods, amounts, counted)
 
     def by_policy(request: IntArray, larger: IntArray, usage: IntArray) -> IntArray:
         return np.select([by_request, by_larger], [request, larger], usage)
@@ -98,15 +98,15 @@ def formula_text(
     """The formula of Batch for `resource` (cpu or memory) of a record with these `terms`."""
     policy: str = getattr(record.strategy, f"{resource}_calculate_policy")
     # As in `_policies`.
-    if policy not in TAKEN or (policy == "request" and resource == "cpu"):
+    if policy not in TAKEN_BY_POLICY or (policy == "request" and resource == "cpu"):
         policy = "usage"
-    summands = TAKEN[policy].split(" + ")
+    summands = TAKEN_BY_POLICY[policy].split(" + ")
     percent: int | None = getattr(record.strategy, f"batch_{resource}_threshold_percent")
     return FormulaText(
         heading=f"policy: {policy}",
         lines=[
             *map(TermLine, ("capacity", "margin", "promised", *summands)),
-            TermLine("taken", TAKEN[policy]),
+            TermLine("taken", TAKEN_BY_POLICY[policy]),
         ],
         amount=AMOUNT if percent is None else LIMITED,
         values={**terms, "taken": sum(map(terms.__getitem__, summands)), "percent": percent or 0},

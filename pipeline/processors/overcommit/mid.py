@@ -16,8 +16,8 @@ from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
     Policies,
-    by_node,
     percent_of,
+    sum_by_node,
 )
 from pipeline.processors.overcommit.tier import FormulaText, TermLine, Tier
 from pipeline.processors.policy.colocation_config import STATIC
@@ -25,7 +25,7 @@ from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
 
-USUAL_FORMULA: Final = Overcommit().mid_formula
+DEFAULT_FORMULA: Final = Overcommit().mid_formula
 _NOTHING: Final = np.zeros((1, 2), np.int64)
 
 
@@ -51,7 +51,7 @@ class _Inputs(NamedTuple):
         room = np.minimum(nodes.allocatable, nodes.capacity - outside(nodes))
         return np.asarray(np.maximum(room - self.allocated, 0))
 
-    def share_of(self, unallocated: IntArray) -> IntArray:
+    def unallocated_share(self, unallocated: IntArray) -> IntArray:
         """The share of unallocated capacity for Mid."""
         return percent_of(unallocated, self.policies.pair("mid_unallocated_percent"))
 
@@ -78,13 +78,13 @@ class _Inputs(NamedTuple):
 
 def allocated(nodes: int, pods: PodAmounts) -> IntArray:
     """What Prod asked for on each node, (nodes, 2)."""
-    return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed)
+    return sum_by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed)
 
 
 def unmeasured(nodes: int, pods: PodAmounts) -> IntArray:
     """What Prod asked for by pods without usage, (nodes, 2): what they will leave of it is
     unknown."""
-    return by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
+    return sum_by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
 
 
 def outside(nodes: NodeAmounts) -> IntArray:
@@ -93,7 +93,7 @@ def outside(nodes: NodeAmounts) -> IntArray:
 
 
 def mid(
-    nodes: NodeAmounts, allocated: IntArray, policies: Policies, formula: str = USUAL_FORMULA
+    nodes: NodeAmounts, allocated: IntArray, policies: Policies, formula: str = DEFAULT_FORMULA
 ) -> Tier:
     """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
     unknown formula."""
@@ -124,7 +124,7 @@ def _source(inputs: _Inputs) -> Tier:
     unallocated = np.maximum(nodes.capacity - outside(nodes) - inputs.allocated, 0)
     reclaimable = np.minimum(nodes.reclaimable, inputs.unused)
     limit = percent_of(nodes.capacity, inputs.policies.pair("mid_{}_threshold_percent"))
-    amount = np.minimum(reclaimable + inputs.share_of(unallocated), limit)
+    amount = np.minimum(reclaimable + inputs.unallocated_share(unallocated), limit)
     return inputs.tier(amount, reclaimable, unallocated, limit)
 
 
@@ -132,7 +132,7 @@ def _v1_6(inputs: _Inputs) -> Tier:
     """Koordinator's notes of release 1.6: at most the node's idle capacity."""
     reclaimable = np.minimum(inputs.above_peak(inputs.allocated), inputs.unused)
     unallocated = inputs.unallocated
-    return _limited(inputs, reclaimable, unallocated, inputs.share_of(unallocated))
+    return _limited(inputs, reclaimable, unallocated, inputs.unallocated_share(unallocated))
 
 
 def _v1_3(inputs: _Inputs) -> Tier:
@@ -142,16 +142,16 @@ def _v1_3(inputs: _Inputs) -> Tier:
 
 def _proposal(inputs: _Inputs) -> Tier:
     """Koordinator's proposal: a share of Prod's requests, less its peak."""
-    return _limited(inputs, _shared(inputs), inputs.unallocated)
+    return _limited(inputs, _share_above_peak(inputs), inputs.unallocated)
 
 
 def _proposal_unallocated(inputs: _Inputs) -> Tier:
     """Koordinator's proposal for later: with all unallocated capacity."""
     unallocated = inputs.unallocated
-    return _limited(inputs, _shared(inputs), unallocated, unallocated)
+    return _limited(inputs, _share_above_peak(inputs), unallocated, unallocated)
 
 
-def _shared(inputs: _Inputs) -> IntArray:
+def _share_above_peak(inputs: _Inputs) -> IntArray:
     share = percent_of(inputs.allocated, inputs.policies.pair("mid_reclaim_percent"))
     return inputs.above_peak(share)
 
@@ -178,10 +178,10 @@ FORMULAS: Final[Mapping[str, Formula]] = {
 }
 
 
-def formula_of(policy: Overcommit) -> str:
+def formula_in_force(policy: Overcommit) -> str:
     """The formula in force. An unknown one, as in a record of a newer release, counts as the
     default."""
-    return policy.mid_formula if policy.mid_formula in FORMULAS else USUAL_FORMULA
+    return policy.mid_formula if policy.mid_formula in FORMULAS else DEFAULT_FORMULA
 
 
 def formula_text(
@@ -199,7 +199,7 @@ def formula_text(
     }
     if policy.mid_reclaim_mode == STATIC:
         return FormulaText("formula: a fixed share", [TermLine("capacity")], FIXED, values)
-    name = formula_of(policy)
+    name = formula_in_force(policy)
     formula = FORMULAS[name]
     is_peak_known = record.mid_terms.prod_peak != Resources()
     if not formula.reclaimable:

@@ -13,14 +13,14 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch as compute_batch
-from pipeline.processors.overcommit.mid import allocated, formula_of, mid, unmeasured
+from pipeline.processors.overcommit.mid import allocated, formula_in_force, mid, unmeasured
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, Policies, percent_of
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.overcommit.window_columns import (
     Prod,
-    is_known,
-    nodes_of,
-    pods_of,
+    has_valid_amounts,
+    node_amounts,
+    pod_amounts,
     with_prod,
 )
 from pipeline.times import format_time
@@ -52,14 +52,14 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
     where unknown. A predictor that decides for all nodes may be missing in `others`.
     """
     overcommit = [window.node.overcommit or Overcommit() for window in batch.windows]
-    formulas = list(map(formula_of, overcommit))
-    policies, pods = Policies(overcommit), pods_of(batch)
+    formulas = list(map(formula_in_force, overcommit))
+    policies, pods = Policies(overcommit), pod_amounts(batch)
     requests = allocated(len(batch), pods)
 
     def mid_of(nodes: NodeAmounts) -> Tier:
         return _without_buffer(_mid(nodes, requests, policies, formulas), policies)
 
-    nodes = nodes_of(batch, decided)
+    nodes = node_amounts(batch, decided)
     unmeasured_requests = unmeasured(len(batch), pods)
     nodes = _with_unmeasured(nodes, unmeasured_requests)
     tier = mid_of(nodes)
@@ -70,7 +70,7 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
         least = np.where(other.has_peak[:, None], smaller, least)
     promised = np.where(policies.pair("promise_once"), tier.amount, 0)
     return NodeOffers(
-        known=is_known(batch),
+        known=has_valid_amounts(batch),
         has_peak=nodes.has_peak,
         mid=tier,
         mid_least=least,

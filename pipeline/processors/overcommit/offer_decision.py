@@ -16,17 +16,26 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
-from pipeline.processors.overcommit.status_patch import ABSENT, WRITTEN, KnownTiers, is_due, written
-from pipeline.processors.overcommit.third_party import origin_on, origin_text, taken
+from pipeline.processors.overcommit.status_patch import (
+    ABSENT,
+    EXTENDED_RESOURCES,
+    amounts_to_write,
+    is_due,
+)
+from pipeline.processors.overcommit.third_party import (
+    encode_origin,
+    read_origin,
+    third_party_allocation,
+)
 from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, Resources
 
-_NOTHING: Final = (0, 0)
-# The next window needs this many windows to arrive.
-_WINDOWS: Final = 2.0
+_ABSENT: Final = (ABSENT, ABSENT)
+# The next window arrives within this many windows.
+_LATE_AFTER_WINDOWS: Final = 2.0
 _MOST: Final = 2**53
 
 
@@ -82,19 +91,17 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     ages = np.array([_age(case, now) for case in cases])
     fresh = is_fresh(ages, Policies(policies)).tolist()
     wanted = list(map(_wanted, cases, ages.tolist(), fresh))
-    ratios, parties, problems = zip(*(_annotated(case.annotations) for case in cases), strict=True)
+    ratios, allocations, problems = zip(
+        *(_annotated(case.annotations) for case in cases), strict=True
+    )
     old = np.array([case.amounts for case in cases], np.int64)
-    old_origin = np.array([origin_on(case.annotations) for case in cases], np.int64)
-    is_invalid = np.array([party is None for party in parties])[:, None]
-    new = written(
+    old_origin = np.array([read_origin(case.annotations) for case in cases], np.int64)
+    is_invalid = np.array([allocation is None for allocation in allocations])[:, None]
+    new = amounts_to_write(
         _column([offer.batch for offer in wanted]),
         _column([offer.mid for offer in wanted]),
-        KnownTiers(
-            np.array([offer.batch is not None for offer in wanted]),
-            np.array([offer.mid is not None for offer in wanted]),
-        ),
         np.array(ratios, float),
-        np.where(is_invalid, _taken_before(old, old_origin), _column(parties)),
+        np.where(is_invalid, _last_allocation(old, old_origin), _column(allocations)),
     )
     is_late = np.array([offer.why.startswith(_LATE) for offer in wanted])[:, None]
     must_not_grow = is_late | (is_invalid & _IS_BATCH)
@@ -117,7 +124,7 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     # A write without a difference is not needed.
     due &= (before != after).any(axis=1)
     return [
-        Offer(tuple(node_amounts), origin_text(origin), offer.why, node_due, node_problems)
+        Offer(tuple(node_amounts), encode_origin(origin), offer.why, node_due, node_problems)
         for node_amounts, origin, offer, node_due, node_problems in zip(
             amounts.tolist(), origins.tolist(), wanted, due.tolist(), problems, strict=True
         )
@@ -125,10 +132,10 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
 
 
 _LATE: Final = "late"
-_IS_BATCH: Final = np.array([name in BATCH for name in WRITTEN])
+_IS_BATCH: Final = np.array([name in BATCH for name in EXTENDED_RESOURCES])
 
 
-def _taken_before(amounts: IntArray, origin: IntArray) -> IntArray:
+def _last_allocation(amounts: IntArray, origin: IntArray) -> IntArray:
     """The last known allocation of third parties, (nodes, 2): `origin` less the present Batch, 0 if
     either is missing."""
     batch = amounts[:, : len(BATCH)]
@@ -151,7 +158,9 @@ def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
     if record.mid is None or record.batch is None:
         return _Wanted(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
-    if abs(age) > max(policy.update_time_threshold_seconds, _WINDOWS * record.window_seconds):
+    if abs(age) > max(
+        policy.update_time_threshold_seconds, _LATE_AFTER_WINDOWS * record.window_seconds
+    ):
         least = _pair(record.mid_lower_bound or Resources())
         return _Wanted(least, batch, f"{_LATE}: as of {record.as_of}, the lower bound")
     return _Wanted(_pair(record.mid), batch, f"as of {record.as_of}")
@@ -163,16 +172,16 @@ def _annotated(
     """CPU ratio, allocation of third parties (None if invalid), and problems of both annotations.
     An invalid ratio counts as none, which offers the least Batch."""
     problems: list[str] = []
-    ratio, party = None, None
+    ratio, allocation = None, None
     try:
         ratio = read_ratio(annotations)
     except InvalidPolicyError as error:
         problems.append(error.message)
     try:
-        party = taken(annotations)
+        allocation = third_party_allocation(annotations)
     except InvalidPolicyError as error:
         problems.append(error.message)
-    return math.nan if ratio is None else float(ratio), party, tuple(problems)
+    return math.nan if ratio is None else float(ratio), allocation, tuple(problems)
 
 
 def _pair(amount: Resources) -> tuple[int, int]:
@@ -180,4 +189,4 @@ def _pair(amount: Resources) -> tuple[int, int]:
 
 
 def _column(pairs: Sequence[tuple[int, int] | None]) -> IntArray:
-    return np.array([pair or _NOTHING for pair in pairs], np.int64).reshape(len(pairs), 2)
+    return np.array([pair or _ABSENT for pair in pairs], np.int64).reshape(len(pairs), 2)

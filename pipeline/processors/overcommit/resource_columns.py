@@ -143,7 +143,7 @@ def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
     return cut
 
 
-def by_node(
+def sum_by_node(
     nodes: int, pods: PodAmounts, amounts: IntArray, counted: BoolArray | None = None
 ) -> IntArray:
     """The sum (nodes, 2) of the amounts of the `counted` pods, or of all, exact in 64 bits."""

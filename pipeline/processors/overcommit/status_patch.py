@@ -15,7 +15,7 @@ from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.resource_amounts import BATCH, MID, Resources, whole_bytes
 
-WRITTEN: Final = (*BATCH, *MID)
+EXTENDED_RESOURCES: Final = (*BATCH, *MID)
 """The extended resources: cpu in millicores and memory in bytes of Batch and of Mid."""
 
 ABSENT: Final = -1
@@ -25,7 +25,7 @@ _MILLION: Final = 1_000_000
 _LARGEST_THRESHOLD: Final = 1000.0
 
 
-class WrittenAmounts(NamedTuple):
+class StatusAmounts(NamedTuple):
     """The amounts of each node, (nodes, 4) in the order of `WRITTEN`, and its Batch before the
     share of third parties is taken, (nodes, 2), 0 if Batch is removed."""
 
@@ -33,32 +33,24 @@ class WrittenAmounts(NamedTuple):
     origin: IntArray
 
 
-class KnownTiers(NamedTuple):
-    """Which nodes have an amount, (nodes,): not if colocation is off, or if its inputs are unknown
-    or too old."""
-
-    batch: BoolArray
-    mid: BoolArray
-
-
-def written(
-    batch: IntArray, mid: IntArray, known: KnownTiers, ratios: FloatArray, third_party: IntArray
-) -> WrittenAmounts:
-    """The amounts to write for these, (nodes, 2) each.
+def amounts_to_write(
+    batch: IntArray, mid: IntArray, ratios: FloatArray, third_party: IntArray
+) -> StatusAmounts:
+    """The amounts to write for `batch` and `mid` (nodes, 2), whose rows are `ABSENT` where nothing
+    is offered.
 
     The cpu of Batch is scaled to normal CPUs: `ratios` (nodes,) is the worth of a node's CPU, NaN
     if unknown. Mid is not scaled. `third_party` (nodes, 2) is the allocation of third parties.
     """
-    has_batch, has_mid = known.batch[:, None], known.mid[:, None]
-    whole = normalized(batch, ratios)
+    has_batch, whole = batch[:, :1] >= 0, normalize_cpu(batch, ratios)
     left = np.maximum(whole - third_party, 0)
-    return WrittenAmounts(
-        amounts=np.hstack([np.where(has_batch, left, ABSENT), np.where(has_mid, mid, ABSENT)]),
+    return StatusAmounts(
+        amounts=np.hstack([np.where(has_batch, left, ABSENT), mid]),
         origin=np.where(has_batch, whole, 0),
     )
 
 
-def normalized(batch: IntArray, ratios: FloatArray) -> IntArray:
+def normalize_cpu(batch: IntArray, ratios: FloatArray) -> IntArray:
     """Amounts (nodes, 2) with cpu times the ratio (nodes,), cut to thousandths of a millicore and
     rounded up. An invalid ratio (NaN, 1 or less, above its limit) changes nothing.
     """
@@ -126,7 +118,9 @@ def _part(old: IntArray, thresholds: FloatArray) -> IntArray:
     return part
 
 
-def amounts_on(resources: Mapping[str, Any], names: Sequence[str] = WRITTEN) -> list[int]:
+def read_amounts(
+    resources: Mapping[str, Any], names: Sequence[str] = EXTENDED_RESOURCES
+) -> list[int]:
     """The amounts of these resources in the `allocatable` of a Node's status: `ABSENT` if missing,
     `UNREADABLE` if invalid."""
     return [_amount(resources[name]) if name in resources else ABSENT for name in names]
@@ -142,7 +136,9 @@ def _amount(text: Any) -> int:
     return amount if amount >= 0 else UNREADABLE
 
 
-def status_patch(amounts: Sequence[int], names: Sequence[str] = WRITTEN) -> dict[str, Any]:
+def status_patch(
+    amounts: Sequence[int], names: Sequence[str] = EXTENDED_RESOURCES
+) -> dict[str, Any]:
     """The merge patch that sets these amounts as capacity and allocatable of a Node's status, and
     removes absent ones."""
     resources = {

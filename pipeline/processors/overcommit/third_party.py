@@ -11,10 +11,10 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import ORIGIN
-from pipeline.processors.overcommit.status_patch import UNREADABLE, amounts_on
+from pipeline.processors.overcommit.status_patch import UNREADABLE, read_amounts
 from pipeline.topics.resource_amounts import BATCH, whole_bytes
 
-TAKEN: Final = "node.koordinator.sh/thirdPartyAllocations"
+ALLOCATIONS: Final = "node.koordinator.sh/thirdPartyAllocations"
 
 _CLASS: Final = "koord-batch"
 _MOST: Final = 2**53
@@ -34,12 +34,12 @@ class _Origin(msgspec.Struct, frozen=True):
     resources: dict[str, str]
 
 
-def taken(annotations: Mapping[str, str]) -> tuple[int, int]:
+def third_party_allocation(annotations: Mapping[str, str]) -> tuple[int, int]:
     """The sum of third parties' allocations of a node's Batch, millicores and bytes.
 
     Raises InvalidPolicyError for an invalid annotation.
     """
-    text = annotations.get(TAKEN)
+    text = annotations.get(ALLOCATIONS)
     if text is None:
         return 0, 0
     try:
@@ -47,7 +47,7 @@ def taken(annotations: Mapping[str, str]) -> tuple[int, int]:
         batch = [each.resources or {} for each in allocations if each.priority == _CLASS]
         cpu, memory = (sum(_amount(each[name]) for each in batch if name in each) for name in BATCH)
     except (msgspec.DecodeError, ValueError, UnicodeError, RecursionError) as error:
-        raise InvalidPolicyError(f"annotation {TAKEN}: {error!s:.200}") from error
+        raise InvalidPolicyError(f"annotation {ALLOCATIONS}: {error!s:.200}") from error
     return min(cpu, _MOST), min(memory, _MOST)
 
 
@@ -58,7 +58,7 @@ def _amount(text: str | int | float) -> int:
     return amount
 
 
-def origin_on(annotations: Mapping[str, str]) -> tuple[int, ...]:
+def read_origin(annotations: Mapping[str, str]) -> tuple[int, ...]:
     """Batch before third parties took theirs by a node's annotation, millicores and bytes: `ABSENT`
     if not stated, `UNREADABLE` if invalid."""
     text = annotations.get(ORIGIN)
@@ -66,10 +66,10 @@ def origin_on(annotations: Mapping[str, str]) -> tuple[int, ...]:
         resources = {} if text is None else msgspec.json.decode(text, type=_Origin).resources
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return (UNREADABLE,) * len(BATCH)
-    return tuple(amounts_on(resources, BATCH))
+    return tuple(read_amounts(resources, BATCH))
 
 
-def origin_text(amounts: Sequence[int]) -> str:
+def encode_origin(amounts: Sequence[int]) -> str:
     """The annotation `ORIGIN` for these amounts of Batch.
 
     It is written with each status, also on a node without annotations, where Koordinator loses it.

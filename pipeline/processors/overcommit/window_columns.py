@@ -44,7 +44,7 @@ def _whole(values: FloatArray) -> IntArray:
     return np.where(np.isnan(values), 0.0, values).astype(np.int64)
 
 
-def nodes_of(batch: WindowBatch, prod: Prod) -> NodeAmounts:
+def node_amounts(batch: WindowBatch, prod: Prod) -> NodeAmounts:
     """The columns of the nodes of these windows."""
     facts = [window.node for window in batch.windows]
     capacity = amounts([node.capacity for node in facts])
@@ -79,7 +79,7 @@ def with_prod(nodes: NodeAmounts, prod: Prod) -> NodeAmounts:
     )
 
 
-def is_known(batch: WindowBatch) -> BoolArray:
+def has_valid_amounts(batch: WindowBatch) -> BoolArray:
     """Marks nodes with everything that Mid and Batch need: capacity, allocatable, and usage of
     the node and of its system."""
     return (
@@ -95,7 +95,7 @@ def _has_both(values: FloatArray) -> BoolArray:
     return known[:, 0] & known[:, 1]
 
 
-def pods_of(batch: WindowBatch) -> PodAmounts:
+def pod_amounts(batch: WindowBatch) -> PodAmounts:
     """The columns of the pods of these windows, and the requests of pods that were not measured as
     one more pod a class.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.exchange.export_models import put_back, to_koordinator
+from pipeline.processors.exchange.export_models import replace_state, to_koordinator
 from pipeline.processors.exchange.import_models import from_koordinator
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
@@ -30,21 +30,24 @@ def state_of(windows: int, config: ModelConfig = CONFIG, machine: str = "machine
 def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
     given: dict[str, Any] = {"config": CONFIG, "now_ms": LATER_MS, "node": NODE} | changes
     node, config = given.pop("node"), given.pop("config")
-    state, _ = put_back(node, state_of(9) if mine is None else mine, theirs, config, **given)
+    state, _ = replace_state(node, state_of(9) if mine is None else mine, theirs, config, **given)
     return state
 
 
 def test_an_exported_state_is_restored_unchanged() -> None:
     exported = state_of(3)
     assert back(exported) == exported
-    _, replaced = put_back(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
+    _, replaced = replace_state(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
     assert replaced is not None
     assert (replaced.applied, state_codec.decode(exported).applied) == (9, 3)
 
 
 def test_the_replaced_state_may_be_damaged() -> None:
     exported = state_of(3)
-    assert put_back(NODE, state_of(9)[:-1], exported, CONFIG, now_ms=LATER_MS) == (exported, None)
+    assert replace_state(NODE, state_of(9)[:-1], exported, CONFIG, now_ms=LATER_MS) == (
+        exported,
+        None,
+    )
 
 
 def test_a_state_without_a_machine_gets_the_nodes_machine() -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.exchange.import_models import (
     Histogram,
-    Learned,
-    converted,
+    ImportedModel,
     from_koordinator,
     from_vpa,
-    taken_over,
+    merge_models,
+    rebucket,
 )
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
@@ -74,12 +74,12 @@ def bank_of(config: ModelConfig, windows: int = 1) -> Bank:
 
 
 def after(
-    learned: dict[str, Learned], config: ModelConfig | None = None, windows: int = 1
+    learned: dict[str, ImportedModel], config: ModelConfig | None = None, windows: int = 1
 ) -> tuple[Bank, state_codec.ModelState]:
     """A bank that has taken the import over, and its state."""
     config = config or ModelConfig()
     state = state_codec.decode(bank_of(config, windows).encode_state("node-a"))
-    state, _ = taken_over(state, learned, config.profiles)
+    state, _ = merge_models(state, learned, config.profiles)
     bank = Bank(config)
     bank.restore("node-a", state_codec.encode(state))
     return bank, state
@@ -180,7 +180,7 @@ def test_an_import_decays_by_the_models_half_life_from_the_time_of_the_file() ->
     weights = np.zeros(VPA_CPU_LAYOUT.num_buckets)
     weights[5] = 8.0
     histogram = Histogram(VPA_CPU_LAYOUT, weights, START_MS - 24 * HOUR_MS, 24 * HOUR_MS)
-    _, state = after({"a": Learned("a", (histogram, None), START_MS)})
+    _, state = after({"a": ImportedModel("a", (histogram, None), START_MS)})
     row = len(ENTITIES)
     weight = state_codec.unpack(state.weight, "<f8", row + 1, 2)[row, 0]
     (reference, _), *_ = state.reference_ms
@@ -229,7 +229,7 @@ def test_converting_to_another_layout_never_understates_and_preserves_weight(
             weights[min(bucket, source.num_buckets - 1)] += weight
     if not weights.any():
         return
-    result = converted(Histogram(source, weights, 0, 1), target)
+    result = rebucket(Histogram(source, weights, 0, 1), target)
     assert result.sum() == pytest.approx(weights.sum())
     there = quantiles(weights[None], source, [fraction])[0, 0]
     here = quantiles(result[None], target, [fraction])[0, 0]
@@ -241,14 +241,14 @@ def test_converting_to_another_layout_never_understates_and_preserves_weight(
 
 def test_converting_to_the_same_layout_returns_the_same_weights() -> None:
     weights = np.arange(float(MEMORY_LAYOUT.num_buckets))
-    assert converted(Histogram(MEMORY_LAYOUT, weights, 0, 1), MEMORY_LAYOUT) is weights
+    assert rebucket(Histogram(MEMORY_LAYOUT, weights, 0, 1), MEMORY_LAYOUT) is weights
 
 
 def test_a_value_beyond_the_last_bucket_is_refused() -> None:
     weights = np.zeros(MEMORY_LAYOUT.num_buckets)
     weights[-1] = 1.0
     with pytest.raises(CheckpointError, match="end at"):
-        converted(Histogram(MEMORY_LAYOUT, weights, 0, 1), VPA_MEMORY_LAYOUT)
+        rebucket(Histogram(MEMORY_LAYOUT, weights, 0, 1), VPA_MEMORY_LAYOUT)
 
 
 def test_the_import_reports_buckets_and_layout_changes_by_model() -> None:
@@ -263,14 +263,14 @@ def test_the_import_reports_buckets_and_layout_changes_by_model() -> None:
         "mid": koordinator("m", stored(b60=1) | old),
     }
     learned = {name: from_koordinator(document) for name, document in documents.items()}
-    merged, taken = taken_over(state, learned, config.profiles)
+    merged, taken = merge_models(state, learned, config.profiles)
     cpu, memory = taken["batch"]
     assert cpu is not None
     assert cpu.moved
     assert memory == (1, True)
     assert taken["prod"] == ((2, False), None)
     assert taken["mid"] == ((0, False), None)
-    only_mid, _ = taken_over(state, {"mid": learned["mid"]}, config.profiles)
+    only_mid, _ = merge_models(state, {"mid": learned["mid"]}, config.profiles)
     assert only_mid == state != merged
 
 
@@ -350,9 +350,11 @@ def test_a_file_of_the_future_is_refused_and_clocks_may_differ() -> None:
     weights = np.zeros(CPU_LAYOUT.num_buckets)
     weights[5] = 8.0
 
-    def of(ahead_ms: int, reference_ms: int, first_ms: int | None = None) -> dict[str, Learned]:
+    def of(
+        ahead_ms: int, reference_ms: int, first_ms: int | None = None
+    ) -> dict[str, ImportedModel]:
         result = Histogram(CPU_LAYOUT, weights, end_ms + reference_ms, 12 * HOUR_MS)
-        return {"node": Learned("node", (result, None), end_ms + ahead_ms, first_ms)}
+        return {"node": ImportedModel("node", (result, None), end_ms + ahead_ms, first_ms)}
 
     after(of(HOUR_MS, 13 * HOUR_MS))
     for learned in (of(HOUR_MS + 1, 0), of(0, 13 * HOUR_MS + 1), of(0, 0, end_ms + HOUR_MS + 1)):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.model.rank_percentiles import percent_of, percentile_rows
+from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
 
 VALUES = st.floats(min_value=0, max_value=1e12, allow_nan=False)
 
 
 def percentile(samples: Sequence[float], percent: int) -> float:
-    return float(percentile_rows(np.array([samples], float), [percent])[0, 0])
+    return float(row_percentiles(np.array([samples], float), [percent])[0, 0])
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def test_percentiles(samples: Sequence[float], percent: int, expected: float) ->
 
 @pytest.mark.parametrize("samples", [[], [math.nan, math.nan]])
 def test_no_samples_is_unknown(samples: list[float]) -> None:
-    assert np.isnan(percentile_rows(np.array([samples, samples], float), [0, 50, 99])).all()
+    assert np.isnan(row_percentiles(np.array([samples, samples], float), [0, 50, 99])).all()
 
 
 @pytest.mark.parametrize("statistic", ["p100", "p5.5", "median", "avg", ""])
 def test_other_statistics_have_no_percentage(statistic: str) -> None:
-    assert percent_of("p05") == 5
-    assert percent_of(statistic) is None
+    assert parse_percentile("p05") == 5
+    assert parse_percentile(statistic) is None
 
 
 @given(n=st.integers(1, 250_000), percent=st.integers(0, 99))
@@ -60,7 +60,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
 ) -> None:
     width = max(len(row) for row in series)
     padded = np.array([row + [math.nan] * (width - len(row)) for row in series], float)
-    together = percentile_rows(padded.reshape(len(series), width), [percent])[:, 0]
+    together = row_percentiles(padded.reshape(len(series), width), [percent])[:, 0]
     for row, value in zip(series, together, strict=True):
-        alone = percentile_rows(np.array([row], float), [percent])[0, 0]
+        alone = row_percentiles(np.array([row], float), [percent])[0, 0]
         assert alone.tobytes() == value.tobytes()

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.resource_columns import PodAmounts as PodColumns
-from pipeline.processors.overcommit.resource_columns import by_node, percent_of
+from pipeline.processors.overcommit.resource_columns import percent_of, sum_by_node
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merged
@@ -152,7 +152,7 @@ def test_sums_beyond_the_range_of_floats_are_exact() -> None:
         request=np.array([[large, 1], [3, 2**53 + 1], [large, 2**53]]),
         usage=np.zeros((3, 2), np.int64),
     )
-    assert by_node(4, pods, pods.request).tolist() == [
+    assert sum_by_node(4, pods, pods.request).tolist() == [
         [3, 2**53 + 1], [0, 0], [2 * large, 2**53 + 1], [0, 0],
     ]  # fmt: skip
-    assert by_node(4, pods, pods.request, ~pods.is_listed).tolist() == [[0, 0]] * 4
+    assert sum_by_node(4, pods, pods.request, ~pods.is_listed).tolist() == [[0, 0]] * 4

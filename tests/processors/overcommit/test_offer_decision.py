@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.processors.kubernetes.object_records import ORIGIN
 from pipeline.processors.overcommit.offer_decision import Offer, OfferCase, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT
-from pipeline.processors.overcommit.third_party import TAKEN
+from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -81,12 +81,12 @@ def test_late_record_offers_no_more_to_third_parties() -> None:
         '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
     )
     origin = '{"resources":{"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"300"}}'
-    of = case(annotations={TAKEN: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
+    of = case(annotations={ALLOCATIONS: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
     assert offer(of, 0).origin == offer(case()).origin
     found = offer(of, 600)
     assert found.amounts == (500, 100, 1000, 100)
     assert '"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"200"' in found.origin
-    unsaid = offer(of._replace(annotations={TAKEN: party}), 600)
+    unsaid = offer(of._replace(annotations={ALLOCATIONS: party}), 600)
     assert '"kubernetes.io/batch-cpu":"500"' in unsaid.origin
 
 
@@ -143,7 +143,7 @@ def test_origin_is_written_where_third_parties_have_all_of_batch(text: str | Non
         '{"allocations":[{"priority":"koord-batch","resources":{'
         '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
     )
-    said = {TAKEN: party} | ({} if text is None else {ORIGIN: text})
+    said = {ALLOCATIONS: party} | ({} if text is None else {ORIGIN: text})
     of = case(annotations=said, amounts=(0, 0, 4000, 400))
     found = offer(of)
     assert found.amounts == (0, 0, 4000, 400)
@@ -157,11 +157,11 @@ def test_valid_annotations_of_third_parties_count() -> None:
         '{"allocations":[{"name":"yarn","priority":"koord-batch",'
         '"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
     )
-    found = offer(case(annotations={RATIO: "1.20", TAKEN: party}))
+    found = offer(case(annotations={RATIO: "1.20", ALLOCATIONS: party}))
     assert found.amounts == (1900, 200, 4000, 400)
     assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
     assert offer(case(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
-    assert len(offer(case(annotations={RATIO: "x", TAKEN: "{"})).problems) == 2
+    assert len(offer(case(annotations={RATIO: "x", ALLOCATIONS: "{"})).problems) == 2
 
 
 def said_origin(cpu: int, memory: int) -> str:
@@ -186,7 +186,7 @@ def said_origin(cpu: int, memory: int) -> str:
 def test_third_parties_retain_their_part_while_their_annotation_is_invalid(
     origin: str | None, amounts: tuple[int, int], expected: tuple[int, int], expected_origin: str
 ) -> None:
-    annotations = {TAKEN: "{"} | ({} if origin is None else {ORIGIN: origin})
+    annotations = {ALLOCATIONS: "{"} | ({} if origin is None else {ORIGIN: origin})
     found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
     # Third parties have no share of Mid.
     assert found.amounts == (*expected, 4000, 400)
@@ -209,12 +209,14 @@ def test_batch_does_not_grow_while_the_annotation_is_invalid(
         {"allocations": [{"priority": "koord-batch",
          "resources": dict(zip(BATCH, party, strict=True))}]}
     )  # fmt: skip
-    now = offer(case(resources=worked_out(batch=amount(5000, 500)), annotations={TAKEN: text}))
+    now = offer(
+        case(resources=worked_out(batch=amount(5000, 500)), annotations={ALLOCATIONS: text})
+    )
     assert now.amounts[:2] == (5000 - party[0], 500 - party[1])
     for cpu, memory in batches:
         of = case(resources=worked_out(batch=amount(cpu, memory)), amounts=now.amounts)
         read, unread = (
-            offer(of._replace(annotations={TAKEN: said, ORIGIN: now.origin}))
+            offer(of._replace(annotations={ALLOCATIONS: said, ORIGIN: now.origin}))
             for said in (text, "{")
         )
         assert all(a <= b for a, b in zip(unread.amounts, now.amounts, strict=True))

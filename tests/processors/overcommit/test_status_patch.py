@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
+    EXTENDED_RESOURCES,
     UNREADABLE,
-    WRITTEN,
-    KnownTiers,
-    amounts_on,
+    amounts_to_write,
     is_due,
     needs_view,
-    normalized,
+    normalize_cpu,
+    read_amounts,
     status_patch,
-    written,
 )
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -110,34 +109,37 @@ def test_invalid_limits_have_a_defined_effect(
 @example(25_000, 0, 1.2)
 @example(1, 0, 1.15)
 def test_cpu_of_batch_is_normalized(cpu: int, memory: int, ratio: float) -> None:
-    found = normalized(np.array([[cpu, memory]]), np.array([ratio])).tolist()
+    found = normalize_cpu(np.array([[cpu, memory]]), np.array([ratio])).tolist()
     cut = Fraction(math.floor(cpu * 1000 * Fraction(repr(ratio))), 1000)
     assert found == [[math.ceil(cut), memory]]
 
 
 @pytest.mark.parametrize("ratio", [math.nan, 0.0, -2.0, 0.5, 1.0, 5.01, 1e300, math.inf])
 def test_invalid_ratio_changes_nothing(ratio: float) -> None:
-    assert normalized(np.array([[100, 7]]), np.array([ratio])).tolist() == [[100, 7]]
+    assert normalize_cpu(np.array([[100, 7]]), np.array([ratio])).tolist() == [[100, 7]]
 
 
 PAIR = st.tuples(st.integers(0, 10**6), st.integers(0, 2**50))
+NOTHING = (ABSENT, ABSENT)
 
 
 class Row:
     """Of one node all that is written, and by which."""
 
     def __init__(self, of: tuple[Any, ...]) -> None:
-        self.batch, self.mid, self.has_batch, self.has_mid, self.ratio, self.taken = of
+        self.batch, self.mid, self.ratio, self.taken = of
 
     @property
     def expected(self) -> list[int]:
+        if self.batch == NOTHING:
+            return [*NOTHING, *self.mid]
         cpu = math.ceil(self.batch[0] * Fraction(repr(self.ratio)))
         batch = [max(a - t, 0) for a, t in zip((cpu, self.batch[1]), self.taken, strict=True)]
-        gone = [ABSENT, ABSENT]
-        return [*(batch if self.has_batch else gone), *(self.mid if self.has_mid else gone)]
+        return [*batch, *self.mid]
 
 
-ROW = st.tuples(PAIR, PAIR, st.booleans(), st.booleans(), RATIO, PAIR).map(Row)
+OFFER = PAIR | st.just(NOTHING)
+ROW = st.tuples(OFFER, OFFER, RATIO, PAIR).map(Row)
 
 
 @given(st.lists(ROW, max_size=4))
@@ -145,26 +147,22 @@ def test_amounts_of_many_nodes_equal_those_of_each(rows: list[Row]) -> None:
     def pairs(name: str) -> Any:
         return np.array([getattr(row, name) for row in rows], np.int64).reshape(len(rows), 2)
 
-    known = KnownTiers(*(np.array([getattr(row, f"has_{t}") for row in rows], bool) for t in TIERS))
     ratios = np.array([row.ratio for row in rows], float)
-    found = written(pairs("batch"), pairs("mid"), known, ratios, pairs("taken"))
+    found = amounts_to_write(pairs("batch"), pairs("mid"), ratios, pairs("taken"))
     assert found.amounts.tolist() == [row.expected for row in rows]
     for row, origin in zip(rows, found.origin.tolist(), strict=True):
         cpu = math.ceil(row.batch[0] * Fraction(repr(row.ratio)))
-        assert origin == ([cpu, row.batch[1]] if row.has_batch else [0, 0])
-
-
-TIERS = ("batch", "mid")
+        assert origin == ([0, 0] if row.batch == NOTHING else [cpu, row.batch[1]])
 
 
 @given(st.lists(THERE, min_size=4, max_size=4))
 def test_written_amounts_are_read_back_and_not_due(amounts: list[int]) -> None:
     status = status_patch(amounts)["status"]
     assert status["capacity"] == status["allocatable"]
-    assert set(status["capacity"]) == {*WRITTEN}
+    assert set(status["capacity"]) == {*EXTENDED_RESOURCES}
     merged = {name: value for name, value in status["allocatable"].items() if value is not None}
-    assert amounts_on(merged) == amounts
-    assert not due(amounts_on(merged), amounts, 0.1, 0, 300)
+    assert read_amounts(merged) == amounts
+    assert not due(read_amounts(merged), amounts, 0.1, 0, 300)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +182,7 @@ def test_written_amounts_are_read_back_and_not_due(amounts: list[int]) -> None:
     ],
 )
 def test_amounts_of_a_status_are_read_as_quantities(text: Any, amount: int) -> None:
-    assert amounts_on({WRITTEN[0]: text}) == [amount, ABSENT, ABSENT, ABSENT]
+    assert read_amounts({EXTENDED_RESOURCES[0]: text}) == [amount, ABSENT, ABSENT, ABSENT]
 
 
 def test_a_patch_has_the_given_resource_names() -> None:

@@ -8,15 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.overcommit.status_patch import amounts_on
-from pipeline.processors.overcommit.third_party import TAKEN, origin_text, taken
+from pipeline.processors.overcommit.status_patch import read_amounts
+from pipeline.processors.overcommit.third_party import (
+    ALLOCATIONS,
+    encode_origin,
+    third_party_allocation,
+)
 from pipeline.topics.resource_amounts import BATCH, MID
 
 CPU, MEMORY = BATCH
 
 
 def of(*allocations: Any) -> tuple[int, int]:
-    return taken({TAKEN: json.dumps({"allocations": allocations})})
+    return third_party_allocation({ALLOCATIONS: json.dumps({"allocations": allocations})})
 
 
 def allocation(priority: str = "koord-batch", **resources: Any) -> dict[str, Any]:
@@ -26,9 +30,9 @@ def allocation(priority: str = "koord-batch", **resources: Any) -> dict[str, Any
 
 
 def test_without_an_annotation_nothing_is_taken() -> None:
-    assert taken({}) == (0, 0)
-    assert taken({TAKEN: "{}"}) == (0, 0)
-    assert taken({TAKEN: '{"allocations":null}'}) == (0, 0)
+    assert third_party_allocation({}) == (0, 0)
+    assert third_party_allocation({ALLOCATIONS: "{}"}) == (0, 0)
+    assert third_party_allocation({ALLOCATIONS: '{"allocations":null}'}) == (0, 0)
     assert of({"priority": "koord-batch"}) == (0, 0)
 
 
@@ -55,14 +59,14 @@ def test_allocations_of_batch_are_summed() -> None:
     ],
 )
 def test_invalid_annotation_is_an_error_that_names_it(said: str) -> None:
-    with pytest.raises(InvalidPolicyError, match=TAKEN):
-        taken({TAKEN: said})
+    with pytest.raises(InvalidPolicyError, match=ALLOCATIONS):
+        third_party_allocation({ALLOCATIONS: said})
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        cpu, memory = taken({TAKEN: text})
+        cpu, memory = third_party_allocation({ALLOCATIONS: text})
     except InvalidPolicyError:
         return
     assert cpu >= 0
@@ -76,6 +80,6 @@ def test_sum_fits_into_64_bits() -> None:
 
 @given(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)))
 def test_origin_is_read_as_it_was_written(amounts: tuple[int, int]) -> None:
-    said = json.loads(origin_text(amounts))
+    said = json.loads(encode_origin(amounts))
     assert set(said) == {"resources"}
-    assert amounts_on(said["resources"], BATCH) == [*amounts]
+    assert read_amounts(said["resources"], BATCH) == [*amounts]

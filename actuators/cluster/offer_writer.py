@@ -351,7 +351,7 @@ class OfferWriter(Feature):
             return
 
         async def execute() -> None:
-            await self._events.warn({"metadata": {"name": name}}, "Node", reason, text)
+            await self._events.write({"metadata": {"name": name}}, "Node", reason, text)
 
         self._queue.put(_EVENT, f"{name} {reason}", Write(execute, lambda _: None))
 

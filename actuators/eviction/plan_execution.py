@@ -97,7 +97,9 @@ class PlanExecutor:
                 self._report(self._action(plan, pod, outcome))
             if self._mode == "recommend" and plan.waiting is not None:
                 pending = {"metadata": msgspec.to_builtins(plan.waiting)}
-                await self._events.report(pending, "Pod", "WouldPushOut", _sentence(plan, pods))
+                await self._events.write(
+                    pending, "Pod", "WouldPushOut", _sentence(plan, pods), severity="Normal"
+                )
             return PlanResult(outcome)
         return await self._evict_all(plan, pods)
 

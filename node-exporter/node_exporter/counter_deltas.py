@@ -3,29 +3,25 @@
 None is unknown: a reading is missing or too old, or a counter went backwards.
 """
 
+import operator
 from collections.abc import Callable
+from typing import TypeVar
 
 from node_exporter.collection import Stall
 from node_exporter.kernel.cgroup import PRESSURE_RESOURCES
 from node_exporter.kernel.parse_files import Pressure, Throttling, Traffic
 
+CountersT = TypeVar("CountersT", Throttling, Traffic)
+
 PressureReading = tuple[float, tuple[Pressure, ...]]
 """Monotonic seconds, and the pressure of CPU, memory and IO."""
 
 
-def growth(now: Throttling | None, previous: Throttling | None) -> Throttling | None:
-    """Growth of the bandwidth counters; None if it is unknown or a counter went backwards."""
+def growth(now: CountersT | None, previous: CountersT | None) -> CountersT | None:
+    """Growth of each counter; None if it is unknown or a counter went backwards."""
     if now is None or previous is None:
         return None
-    delta = Throttling(*(a - b for a, b in zip(now, previous, strict=True)))
-    return delta if min(delta) >= 0 else None
-
-
-def traffic_growth(now: Traffic | None, previous: Traffic | None) -> Traffic | None:
-    """Bytes transferred since `previous`; None if unknown or a counter went backwards."""
-    if now is None or previous is None:
-        return None
-    delta = Traffic(now.in_bytes - previous.in_bytes, now.out_bytes - previous.out_bytes)
+    delta = type(now)(*map(operator.sub, now, previous))
     return delta if min(delta) >= 0 else None
 
 

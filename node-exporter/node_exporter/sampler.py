@@ -18,7 +18,6 @@ from node_exporter.counter_deltas import (
     all_pressure,
     growth,
     stall_growth,
-    traffic_growth,
 )
 from node_exporter.host_apps import check_host_apps, host_app_path
 from node_exporter.kernel import formulas
@@ -362,8 +361,8 @@ class Sampler:
             return None
         return Rates(
             at - previous[0],
-            traffic_growth(network, previous[1]),
-            traffic_growth(disk, previous[2]),
+            growth(network, previous[1]),
+            growth(disk, previous[2]),
         )
 
     def _attempt(

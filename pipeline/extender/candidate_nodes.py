@@ -166,13 +166,10 @@ class CandidateNodes:
 
     def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
         """Where usage of any of the resources is known."""
-        return self.once(f"has {column} {resources}", lambda: self._has_usage(column, resources))
-
-    def _has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
-        known = np.zeros(len(self), np.bool_)
-        for resource in resources:
-            known |= np.isfinite(self._used(column, resource))
-        return known
+        return self.once(
+            f"has {column} {resources}",
+            lambda: np.logical_or.reduce(np.isfinite(self.usage(column, resources)), axis=1),
+        )
 
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included."""

@@ -47,7 +47,9 @@ class Tls:
             )
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _read("tls_cert_file", f"{cert_file}, {key_file}", context, cert_file, key_file)
+        tls = cls(context, cert_file, key_file)
+        if (invalid := tls.reload()) is not None:
+            raise _invalid_file("tls_cert_file", f"{cert_file}, {key_file}", invalid) from invalid
         if settings.tls_client_ca_file is not None:
             try:
                 context.load_verify_locations(settings.tls_client_ca_file)
@@ -57,7 +59,7 @@ class Tls:
                 ) from error
             # A kubelet's probes have no certificate; the handlers refuse other clients without one.
             context.verify_mode = ssl.CERT_OPTIONAL
-        return cls(context, cert_file, key_file)
+        return tls
 
     async def watch_files(self, clock: Clock) -> NoReturn:
         """Reload the certificate whenever its files change, until cancelled. A file that was being
@@ -70,6 +72,7 @@ class Tls:
                 continue
             if (error := self.reload()) is None:
                 in_use = modified_at
+                _log.info("certificate reloaded", file=self.cert_file)
             elif modified_at != logged:
                 logged = modified_at
                 _log.warning("certificate not reloaded; the old one stays", reason=str(error))
@@ -83,7 +86,6 @@ class Tls:
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
         except (OSError, ssl.SSLError, ValueError) as error:
             return error
-        _log.info("certificate reloaded", file=self.cert_file)
         return None
 
     def _modified_at(self) -> tuple[float | None, ...]:
@@ -97,15 +99,8 @@ def _modified(file: Path) -> float | None:
         return None
 
 
-def _read(key: str, files: str, context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    try:
-        # Without this, a key with a password would wait for a terminal.
-        context.load_cert_chain(cert_file, key_file, password=_no_password)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise _invalid_file(key, files, error) from error
-
-
 def _no_password() -> str:
+    # Without it, a key with a password would wait for a terminal.
     raise ValueError("the key has a password")
 
 

@@ -23,23 +23,18 @@ class EventReporter:
         self._component = component
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def warn(self, about: Any, kind: str, reason: str, text: str) -> None:
-        """Write a Warning about an object, which has at least metadata.name."""
-        await self._write(about, kind, "Warning", reason, text)
-
-    async def report(self, about: Any, kind: str, reason: str, text: str) -> None:
-        """Write a Normal Event about an object."""
-        await self._write(about, kind, "Normal", reason, text)
-
     def warn_soon(self, about: Any, kind: str, reason: str, text: str) -> None:
         """Write a Warning in the background; dropped while too many Events are under way."""
         if len(self._tasks) >= limits.EVENTS_UNDER_WAY:
             return
-        task = asyncio.create_task(self.warn(about, kind, reason, text))
+        task = asyncio.create_task(self.write(about, kind, reason, text))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, about: Any, kind: str, severity: str, reason: str, text: str) -> None:
+    async def write(
+        self, about: Any, kind: str, reason: str, text: str, *, severity: str = "Warning"
+    ) -> None:
+        """Write an Event about an object, which has at least metadata.name."""
         metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
         now, longest = format_time(self._api.clock.now()), limits.EVENT_MESSAGE_CHARACTERS

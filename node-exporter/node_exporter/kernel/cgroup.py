@@ -6,8 +6,9 @@ process has ended) or `KernelFileError`.
 """
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from node_exporter.kernel import parse_files
 from node_exporter.kernel.kernel_file import KernelFile
@@ -34,32 +35,44 @@ class Layout:
     pressure: str | None
 
 
-class Cgroup(Protocol):
+class Cgroup(ABC):
     """Counters of a cgroup of either version."""
 
+    __slots__ = ("_charged", "_files", "_memory", "_pressure", "_stat")
+
+    def __init__(self, stat: str, memory: str, charged: str, pressure_directory: str) -> None:
+        self._stat, self._memory = KernelFile(stat), KernelFile(memory)
+        self._charged = KernelFile(charged)
+        self._pressure: dict[PressureResource, KernelFile] = {
+            resource: KernelFile(f"{pressure_directory}/{resource}.pressure")
+            for resource in PRESSURE_RESOURCES
+        }
+        self._files = [self._stat, self._memory, self._charged, *self._pressure.values()]
+
+    @abstractmethod
     def cpu(self) -> tuple[int | None, Throttling | None]:
         """CPU time in nanoseconds and bandwidth counters, since the cgroup was created."""
-        ...
 
+    @abstractmethod
     def memory(self) -> CgroupMemory | None:
         """Memory charged to the cgroup and its descendants."""
-        ...
 
     def charged_bytes(self) -> int | None:
         """All charged memory, page cache included, in bytes."""
-        ...
+        return self._charged.parsed(parse_files.integer)
 
     def cold_bytes(self) -> int | None:
-        """Idle page cache in bytes (kernels with kidled)."""
-        ...
+        """Idle page cache in bytes (kernels with kidled, which exists for v1 only)."""
+        return None
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
         """Stall times of a resource."""
-        ...
+        return self._pressure[resource].parsed(parse_files.pressure)
 
     def close(self) -> None:
         """Close the open files."""
-        ...
+        for file in self._files:
+            file.close()
 
 
 def detect_layout(cgroup_root: str) -> Layout:
@@ -87,26 +100,27 @@ def open_cgroup(layout: Layout, relative: str) -> Cgroup:
     return V1Cgroup(layout, relative) if layout.version == 1 else V2Cgroup(layout, relative)
 
 
-class V1Cgroup:
+class V1Cgroup(Cgroup):
     """A cgroup of version 1: a directory in each controller's own tree."""
 
-    __slots__ = ("_charged", "_cold", "_events", "_memory", "_pressure", "_stat", "_usage")
+    __slots__ = ("_cold", "_events", "_usage")
 
     def __init__(self, layout: Layout, relative: str) -> None:
-        memory = os.path.join(layout.memory, relative)
-        self._usage = KernelFile(os.path.join(layout.cpu, relative, "cpuacct.usage"))
-        self._stat = KernelFile(os.path.join(layout.bandwidth, relative, "cpu.stat"))
-        self._memory = KernelFile(f"{memory}/memory.stat")
-        self._charged = KernelFile(f"{memory}/memory.usage_in_bytes")
-        self._cold = KernelFile(f"{memory}/memory.idle_page_stats")
         # Hybrid machines have pressure in the v2 hierarchy if the runtime creates the cgroup there
         # as well; kernels of some vendors have it next to cpuacct.
         unified = os.path.join(layout.pressure, relative) if layout.pressure else None
         in_unified = unified is not None and os.path.isdir(unified)
-        self._events = KernelFile(f"{unified}/cgroup.events") if in_unified else None
-        self._pressure = _pressure_files(
-            unified if unified and in_unified else os.path.join(layout.cpu, relative)
+        memory, cpuacct = (os.path.join(root, relative) for root in (layout.memory, layout.cpu))
+        super().__init__(
+            os.path.join(layout.bandwidth, relative, "cpu.stat"),
+            f"{memory}/memory.stat",
+            f"{memory}/memory.usage_in_bytes",
+            unified if unified and in_unified else cpuacct,
         )
+        self._usage = KernelFile(f"{cpuacct}/cpuacct.usage")
+        self._cold = KernelFile(f"{memory}/memory.idle_page_stats")
+        self._events = KernelFile(f"{unified}/cgroup.events") if in_unified else None
+        self._files += [self._usage, self._cold, *([self._events] if self._events else [])]
 
     def cpu(self) -> tuple[int | None, Throttling | None]:
         usage = self._usage.parsed(parse_files.integer)
@@ -115,40 +129,25 @@ class V1Cgroup:
     def memory(self) -> CgroupMemory | None:
         return self._memory.parsed(parse_files.memory_stat_v1)
 
-    def charged_bytes(self) -> int | None:
-        return self._charged.parsed(parse_files.integer)
-
     def cold_bytes(self) -> int | None:
         return self._cold.parsed(parse_files.cold_bytes)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
-        if self._events is not None:
-            # A v2 directory without processes always reports zero pressure.
-            events = self._events.read()
-            if events is None or b"populated 1" not in events:
-                return None
-        return self._pressure[resource].parsed(parse_files.pressure)
-
-    def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-        for file in (self._usage, self._stat, self._memory, self._charged, self._cold):
-            file.close()
-        for file in self._pressure.values():
-            file.close()
+        # A v2 directory without processes always reports zero pressure.
+        if self._events is not None and b"populated 1" not in (self._events.read() or b""):
+            return None
+        return super().pressure(resource)
 
 
-class V2Cgroup:
+class V2Cgroup(Cgroup):
     """A cgroup of version 2: one directory."""
 
-    __slots__ = ("_charged", "_memory", "_pressure", "_stat")
+    __slots__ = ()
 
     def __init__(self, layout: Layout, relative: str) -> None:
         directory = os.path.join(layout.cpu, relative)
-        self._stat = KernelFile(f"{directory}/cpu.stat")
-        self._memory = KernelFile(f"{directory}/memory.stat")
-        self._charged = KernelFile(f"{directory}/memory.current")
-        self._pressure = _pressure_files(directory)
+        stat, memory = f"{directory}/cpu.stat", f"{directory}/memory.stat"
+        super().__init__(stat, memory, f"{directory}/memory.current", directory)
 
     def cpu(self) -> tuple[int | None, Throttling | None]:
         data = self._stat.read()
@@ -164,19 +163,6 @@ class V2Cgroup:
 
     def memory(self) -> CgroupMemory | None:
         return self._memory.parsed(parse_files.memory_stat_v2)
-
-    def charged_bytes(self) -> int | None:
-        return self._charged.parsed(parse_files.integer)
-
-    def cold_bytes(self) -> int | None:
-        return None  # kidled exists for v1 only
-
-    def pressure(self, resource: PressureResource) -> Pressure | None:
-        return self._pressure[resource].parsed(parse_files.pressure)
-
-    def close(self) -> None:
-        for file in (self._stat, self._memory, self._charged, *self._pressure.values()):
-            file.close()
 
 
 class Bandwidth:
@@ -201,12 +187,6 @@ class Bandwidth:
     def close(self) -> None:
         """Close the open file."""
         self._file.close()
-
-
-def _pressure_files(directory: str) -> dict[PressureResource, KernelFile]:
-    return {
-        resource: KernelFile(f"{directory}/{resource}.pressure") for resource in PRESSURE_RESOURCES
-    }
 
 
 def _v1_mount(cgroup_root: str, controller: str) -> str | None:

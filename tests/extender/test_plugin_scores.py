@@ -86,6 +86,7 @@ def test_requests_replace_a_failing_plugin_and_others_are_used(
         world.node(name, used(name, cpu))
     decisions, failures = Decisions(world.table, world.rules), PLUGIN_FAILURES.labels("Peaks")
     before = value_of(failures)
+    caplog.set_level("ERROR")
     for seconds in (0.0, 59.0, 61.0):
         result = decisions.prioritize(pod(), ["busy", "idle"], NOW + seconds)
         assert result.plugins.keys() == {BEST_FIT, "LoadAwareScheduling"}

@@ -89,6 +89,7 @@ class JoinCursor:
         # Different tasks append windows and departures.
         self._appending = asyncio.Lock()
         self._warned: set[str] = set()
+        self._bad_columns: dict[str, set[str]] = {}
         self._pod_facts: dict[str, ListingFacts] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
 
@@ -126,6 +127,9 @@ class JoinCursor:
             self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
             self._warned &= self.cluster_state.deleted_nodes.keys()
+            # Autoscalers create new names for ever, and each would leave its counters behind.
+            for column in self._bad_columns.pop(node, ()):
+                BAD_VALUES.remove(node, column)
             DEPARTURES.inc()
 
     async def _append(self, windows: Sequence[_EncodedWindow], appended_ms: int) -> None:
@@ -189,6 +193,7 @@ class JoinCursor:
             raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
+            self._bad_columns.setdefault(node, set()).add(column)
         return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))
 
     def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:

@@ -208,6 +208,17 @@ async def test_a_departure_is_appended_to_the_log() -> None:
     assert [record.key for record in join.broker.records("t.windows")] == [NODE.encode()]
 
 
+async def test_counters_of_a_node_end_with_its_departure() -> None:
+    join = Fixture()
+    bad: dict[str, Any] = {"cpu_cores_max": -1.0, "memory_bytes_max": float("nan")}
+    await join.cursor.process([sample(0, **bad), sample(1, OTHER, **bad)])
+    await join.cursor.depart(NODE, APPENDED_MS)
+    labels = [each.labels for metric in module.BAD_VALUES.collect() for each in metric.samples]
+    assert {each["node"] for each in labels} & {NODE, OTHER} == {OTHER}
+    await join.cursor.process([sample(2, **bad)])
+    assert count(module.BAD_VALUES, NODE, "cpu_cores_max") == 1
+
+
 async def test_a_revoked_partition_is_not_written() -> None:
     join = Fixture()
     join.ownership.owned = False

@@ -25,6 +25,10 @@ WINDOWS_SERVED: Final = 3
 """Windows of silence (of the longer length) after which an exporter counts as stopped."""
 
 
+_MOST_AHEAD_MS: Final = 60_000
+"""Workers refuse windows that end later than this after their append, by default."""
+
+
 class _Pod(Record, frozen=True, kw_only=True):
     """The fields of a `PodRecord` that a provider reads."""
 
@@ -104,12 +108,16 @@ class ClusterInventory:
         if not self.nodes_with_pods[node]:
             del self.nodes_with_pods[node]
 
-    def put_sample(self, value: bytes | None) -> None:
-        """Apply a record of `springtide.samples`. Raises `RecordError` if it is invalid."""
+    def put_sample(self, value: bytes | None, appended_ms: int) -> None:
+        """Apply a record of `springtide.samples`. Raises `RecordError` if it is invalid.
+
+        A window of a clock that is ahead does not count, else its node would be served until then.
+        """
         if value is None:
             return
         header = read_header(value)
-        if header.machine_id != MACHINE_ID:
+        is_ahead = header.window_end_ms > appended_ms + _MOST_AHEAD_MS
+        if header.machine_id != MACHINE_ID and not is_ahead:
             window = TimeWindow(header.window_start_ms, header.window_end_ms)
             last = self._exported.get(header.node)
             if last is None or last.end_ms < window.end_ms:
@@ -149,7 +157,7 @@ class InventoryFollower:
         topic, key, value = self._topics[record.topic], record.key or b"", record.value
         try:
             if topic is SAMPLES:
-                self._inventory.put_sample(value)
+                self._inventory.put_sample(value, record.timestamp)
             elif topic is PODS:
                 self._inventory.put_pod(key, value)
             else:

@@ -79,16 +79,24 @@ def test_inventory_equals_the_topic(changes: list[tuple[str, str, bool]]) -> Non
 
 def test_exporter_counts_as_stopped_after_three_windows() -> None:
     inventory = ClusterInventory()
-    inventory.put_sample(sample("n1", 600))
-    inventory.put_sample(sample("ours", 600, machine_id=""))
-    inventory.put_sample(sample("slow", 600, length=300))
+    inventory.put_sample(sample("n1", 600), 600_000)
+    inventory.put_sample(sample("ours", 600, machine_id=""), 600_000)
+    inventory.put_sample(sample("slow", 600, length=300), 600_000)
     assert inventory.served(TimeWindow(600_000, 660_000)) == {"n1", "slow"}
     assert inventory.served(TimeWindow(720_000, 780_000)) == {"n1", "slow"}
     assert inventory.served(TimeWindow(780_000, 840_000)) == {"slow"}
     assert inventory.served(TimeWindow(1_500_000, 1_560_000)) == set()
     # An older sample changes nothing.
-    inventory.put_sample(sample("n1", 570))
+    inventory.put_sample(sample("n1", 570), 600_000)
     assert "n1" in inventory.served(TimeWindow(720_000, 780_000))
+
+
+def test_a_window_far_ahead_of_its_append_does_not_count() -> None:
+    inventory = ClusterInventory()
+    inventory.put_sample(sample("n1", 4_000_000_000), 600_000)
+    inventory.put_sample(sample("n2", 661), 600_000)
+    inventory.put_sample(sample("n3", 660), 600_000)
+    assert inventory.served(TimeWindow(600_000, 660_000)) == {"n3"}
 
 
 def test_nodes_are_added_and_deleted() -> None:
@@ -102,4 +110,4 @@ def test_nodes_are_added_and_deleted() -> None:
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff\xff\xff\xff\x10\0\0\0", sample("n", 60)[:40]])
 def test_invalid_sample_is_a_record_error(value: bytes) -> None:
     with pytest.raises(RecordError):
-        ClusterInventory().put_sample(value)
+        ClusterInventory().put_sample(value, 0)

@@ -328,7 +328,7 @@ def report(pods: int, windows: int) -> None:
     in_python = python_cost(usage.of_first(few[1]), windows)
     in_c = c_cost(usage.of_first(few[0]), windows)
     ours = bank_cost(bank, usage, windows)
-    columns = bank.nbytes / pods / KIB
+    columns = bank.learner.nbytes / pods / KIB
     saved = checkpoint_cost(bank, usage)
     print(
         f"\n{f'{pods:,} pods':28}{'update':>10}{'peaks':>10}{'both':>10}{'ratio':>8}{'memory':>12}"

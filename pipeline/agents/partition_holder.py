@@ -74,7 +74,7 @@ class PartitionHolder:
         self.joins: dict[int, JoinCursor] = {}
         self.models: dict[int, ModelCursor] = {}
         PARTITIONS.set_function(lambda: len(self._shards))
-        NODES.set_function(lambda: sum(m.bank.num_nodes for m in list(self.models.values())))
+        NODES.set_function(lambda: sum(len(m.bank.node_models) for m in list(self.models.values())))
         serve(lambda: [model.prod_amounts for model in list(self.models.values())])
 
     async def revoked(self) -> None:

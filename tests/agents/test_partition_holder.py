@@ -118,7 +118,7 @@ async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
     await holder.assigned({0, 1, 2})
     assert kinds == [(0, True), (1, False), (2, False)]
     assert sorted(holder.models) == [0, 1, 2]
-    rows = sum(model.bank.num_nodes for model in holder.models.values())
+    rows = sum(len(model.bank.node_models) for model in holder.models.values())
     assert (rows, holder.released) == (3, {})
     assert all(model.owned for model in holder.models.values())
     # A partition that does not return leaves no rows.
@@ -126,7 +126,7 @@ async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
     group.generation = 3
     await holder.assigned({2})
     assert sorted(holder.models) == [2]
-    assert holder.recovery.bank.num_rows == holder.models[2].bank.num_rows
+    assert len(holder.recovery.bank.learner.models) == len(holder.models[2].bank.learner.models)
     assert len({node for model in holder.models.values() for node in model.bank.nodes}) == 1
 
 

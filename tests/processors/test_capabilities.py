@@ -125,7 +125,7 @@ def test_from_an_empty_table_come_the_models_of_node_system_and_classes() -> Non
     assert [name for name, some in zip(ENTITIES, begun, strict=True) if some] == [
         "node", "system", "prod", "mid", "batch", "free", "none",
     ]  # fmt: skip
-    assert bank.num_rows == len(ENTITIES) + 1
+    assert len(bank.learner.models) == len(ENTITIES) + 1
 
 
 def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_last() -> None:
@@ -142,9 +142,9 @@ def test_a_pod_has_a_model_from_its_first_window_until_half_an_hour_after_its_la
     (outcome,) = bank.apply([window(remaining + 1)])
     assert outcome.expired == ("a",)
     assert decode(bank.encode_state("node-a")).uids == ()
-    assert bank.num_rows == len(ENTITIES)
+    assert len(bank.learner.models) == len(ENTITIES)
     bank.forget("node-a")
-    assert bank.num_rows == 0
+    assert len(bank.learner.models) == 0
 
 
 # -- What a window adds

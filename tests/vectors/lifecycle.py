@@ -69,7 +69,7 @@ def _gc(case: Case) -> object:
         listed = [uid for uid in pods if pods[uid] <= age]
         (outcome,) = bank.apply([_window(oldest - age, listed, coverage=float(fed))])
         removed.update(outcome.expired)
-    gone = (WHOLE if not bank.num_nodes else ()) or {
+    gone = (WHOLE if not len(bank.node_models) else ()) or {
         uid for uid in WHOLE if uid in ages and uid not in _models(bank.peaks(["n"])[0])
     }
     return {"removed": sorted({*removed, *gone})}
@@ -133,7 +133,7 @@ def _restore(case: Case) -> object:
         expired.update(outcome.expired)
     if not case["node_known"]:
         after.forget("n")
-    left = there - expired if after.num_nodes else set()
+    left = there - expired if len(after.node_models) else set()
     return {
         "restored": sorted(uid for uid in stored if uid in left),
         "removed": sorted(uid for uid in stored if uid in expired or uid not in left),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.model.learner import Learner
@@ -32,9 +31,6 @@ from pipeline.processors.model.predictor import Predictor
 from pipeline.processors.model.training_batch import TrainingBatch, WindowHead, training_batch
 from pipeline.processors.model.usage_points import RecentUsage
 
-MAX_PODS: Final = 4096
-"""Pods of one node with models, as many as a window can list: a state must fit into a record."""
-
 
 class Bank:
     """Models of all nodes of one partition. Not for several threads at once.
@@ -50,7 +46,6 @@ class Bank:
         self.learner = Learner(self.config, predictors)
         self.node_models: dict[str, NodeModels] = {}
         self._strategy = self.config.strategy
-        self._expiration_ms = round(self.config.expiration_seconds * 1000)
         self.fingerprint = self.learner.fingerprint
 
     def sibling(self) -> Bank:
@@ -66,24 +61,9 @@ class Bank:
         return tuple(sorted(self.node_models))
 
     @property
-    def num_nodes(self) -> int:
-        """Nodes with models."""
-        return len(self.node_models)
-
-    @property
     def predictors(self) -> tuple[str, ...]:
         """Names under which peaks are given."""
         return tuple(self.learner.predictors)
-
-    @property
-    def num_rows(self) -> int:
-        """Entities with a model, in all banks of these columns."""
-        return len(self.learner.models)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the model columns, spare rows included."""
-        return self.learner.nbytes
 
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""
@@ -136,19 +116,6 @@ class Bank:
         return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
 
     # -- forgetting
-
-    def _expire(self, node: NodeModels) -> tuple[str, ...]:
-        """Drop the models of pods that no window has listed for the expiration time, and of the
-        longest absent ones beyond `MAX_PODS`."""
-        oldest = node.end_ms - self._expiration_ms
-        seen = self.learner.last_listed_ms(node)
-        surplus = len(node.row_by_uid) - MAX_PODS
-        longest = sorted(seen, key=lambda uid: (seen[uid], uid))[: max(surplus, 0)]
-        outdated = {uid for uid in seen if seen[uid] < oldest}
-        expired = tuple(sorted(outdated.union(longest)))
-        if expired:
-            self.learner.release_pods(node, expired)
-        return expired
 
     def forget(self, node: str) -> bool:
         """Drop all models of a node that has departed; False if there were none."""
@@ -229,7 +196,7 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
         if admitted:
             learner.learn(batch.select([*admitted]), [*admitted.values()])
         for position, node in admitted.items():
-            if node.absent_uids and (expired := banks[position]._expire(node)):
+            if node.absent_uids and (expired := learner.expire_pods(node)):
                 outcomes[position] = dataclasses.replace(outcomes[position], expired=expired)
     return [outcomes[position] for position in range(len(banks))]
 

@@ -45,6 +45,8 @@ from pipeline.processors.model.training_batch import (
 )
 from pipeline.processors.predictors.registry import build
 
+MAX_PODS: Final = 4096
+"""Pods of one node with models, as many as a window can list: a state must fit into a record."""
 NODE_COLUMNS: Final[Mapping[str, Column]] = {
     **publish_policy.COLUMNS,
     **usage_points.COLUMNS,
@@ -125,14 +127,19 @@ class Learner:
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
 
-    def last_listed_ms(self, node: NodeModels) -> dict[str, int]:
-        """The end of the last window that listed each absent pod, by UID."""
-        return {uid: int(self.models.seen_ms[node.row_by_uid[uid]]) for uid in node.absent_uids}
-
-    def release_pods(self, node: NodeModels, uids: Sequence[str]) -> None:
-        """Drop the models of some of the absent pods."""
-        self.models.release(np.array([node.row_by_uid.pop(uid) for uid in uids], dtype=np.int64))
-        node.absent_uids = tuple(uid for uid in node.absent_uids if uid in node.row_by_uid)
+    def expire_pods(self, node: NodeModels) -> tuple[str, ...]:
+        """Drop the models of pods that no window has listed for the expiration time, and of the
+        longest absent ones beyond `MAX_PODS`. Returns their UIDs, ascending."""
+        oldest_ms = node.end_ms - round(self.config.expiration_seconds * 1000)
+        seen = {uid: int(self.models.seen_ms[node.row_by_uid[uid]]) for uid in node.absent_uids}
+        surplus = max(len(node.row_by_uid) - MAX_PODS, 0)
+        longest_absent = sorted(seen, key=lambda uid: (seen[uid], uid))[:surplus]
+        outdated = (uid for uid in seen if seen[uid] < oldest_ms)
+        expired = tuple(sorted({*longest_absent, *outdated}))
+        if expired:
+            self.models.release(np.array([node.row_by_uid.pop(uid) for uid in expired], np.int64))
+            node.absent_uids = tuple(uid for uid in node.absent_uids if uid in node.row_by_uid)
+        return expired
 
     def release(self, nodes: Sequence[NodeModels]) -> None:
         """Drop all models of these nodes, at least one."""
@@ -276,22 +283,17 @@ class Learner:
     def due(self, peaks: PeakBatch, nodes: Sequence[NodeModels]) -> BoolArray:
         """Whether each of `peaks`, those of `nodes`, is to be published, (k,); those count as
         published from now on."""
-        strategies = peaks.view.strategies
+        terms = [
+            publish_policy.terms_hash(node.strategy, decides, self._prediction_settings)
+            for node, decides in zip(nodes, peaks.decides, strict=True)
+        ]
         return publish_policy.due(
             self._slots,
             np.array([node.slot for node in nodes], np.int64),
             publish_policy.watched_values(peaks),
-            np.array(
-                [
-                    publish_policy.terms_hash(node.strategy, decides, self._prediction_settings)
-                    for node, decides in zip(nodes, peaks.decides, strict=True)
-                ],
-                np.int64,
-            ),
+            np.array(terms, np.int64),
             peaks.view.end_ms,
-            threshold_percent=strategies["resource_diff_threshold_percent"],
-            report_interval_ms=_milliseconds(strategies["report_interval_seconds"]),
-            force_update_ms=_milliseconds(strategies["force_update_seconds"]),
+            peaks.view.strategies,
         )
 
     def recent_usage(self, nodes: Sequence[NodeModels]) -> usage_points.RecentUsage:
@@ -305,25 +307,21 @@ class Learner:
         """The exact state of the models of `node`, called `name`."""
         return state_codec.capture(name, node, self.models, self._slots, self.fingerprint)
 
-    def checked(self, name: str, data: bytes) -> state_codec.Checked:
+    def checked(self, name: str, data: bytes) -> state_codec.CheckedState:
         """The state in `data`, fit for `restored`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
         return state_codec.read(name, data, self.models, self._slots, self.fingerprint)
 
-    def restored(self, state: state_codec.Checked) -> NodeModels:
+    def restored(self, state: state_codec.CheckedState) -> NodeModels:
         """A node with the models of a state."""
         return state_codec.install(state, self.models, self._slots, self._new_slot())
 
 
-def _milliseconds(seconds: FloatArray) -> IntArray:
-    return np.rint(1000.0 * seconds).astype(np.int64)
-
-
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
     """The columns of the predictors. Raises `PredictorError` if two have one name."""
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for name, predictor in predictors.items():
-        if taken := sorted(predictor.columns.keys() & {*found, *day_slots.COLUMNS}):
+        if taken := sorted(predictor.columns.keys() & {*columns, *day_slots.COLUMNS}):
             raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
-        found |= predictor.columns
-    return found
+        columns |= predictor.columns
+    return columns

@@ -16,11 +16,13 @@ published
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
@@ -77,16 +79,17 @@ def due(
     values: FloatArray,
     terms: IntArray,
     end_ms: IntArray,
-    *,
-    threshold_percent: FloatArray,
-    report_interval_ms: IntArray,
-    force_update_ms: IntArray,
+    strategies: Mapping[str, npt.NDArray[Any]],
 ) -> BoolArray:
     """Whether the peaks of each of k nodes are to be published, (k,); those count as published.
 
     `rows` (k,) are distinct rows of `columns`, which are changed in place; `values` (k, 4, 2) come
-    from `watched_values`; all others (k,) are per node.
+    from `watched_values`, `terms` (k,) from `terms_hash`. `end_ms` and the columns of `strategies`
+    are (k,).
     """
+    threshold_percent = strategies["resource_diff_threshold_percent"]
+    report_interval_ms = _milliseconds(strategies["report_interval_seconds"])
+    force_update_ms = _milliseconds(strategies["force_update_seconds"])
     published, ends = columns["published"].take(rows, axis=0), end_ms[:, None, None]
     change = values - published
     # Amounts are whole numbers, so a change of exactly the threshold is not above it.
@@ -122,3 +125,7 @@ def due(
             eased[is_due], end, np.where(turned, NEVER, relaxed)
         )
     return np.asarray(is_due)
+
+
+def _milliseconds(seconds: FloatArray) -> IntArray:
+    return np.rint(1000.0 * seconds).astype(np.int64)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import ByteArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import COLUMNS, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
@@ -35,6 +35,10 @@ SIZE: Final = struct.Struct("<I")
 # The bits of weights are nearly random: a higher level costs time and saves next to nothing.
 COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
+_NODE_FIELDS: Final = (
+    "machine_id", "epoch", "end_ms", "window_ms", "coverage", "strategy", "applied", "gaps"
+)  # fmt: skip
+"""Fields of `NodeModels` that a state has unchanged."""
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,14 +187,7 @@ def capture(
         ModelState(
             fingerprint=fingerprint,
             node=name,
-            machine_id=node.machine_id,
-            epoch=node.epoch,
-            end_ms=node.end_ms,
-            window_ms=node.window_ms,
-            coverage=node.coverage,
-            strategy=node.strategy,
-            applied=node.applied,
-            gaps=node.gaps,
+            **{name: getattr(node, name) for name in _NODE_FIELDS},
             reference_ms=tuple((cpu, memory) for cpu, memory in node.reference_ms),
             allocatable=pack(node.allocatable, "<f8"),
             uids=uids,
@@ -210,21 +207,23 @@ def capture(
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A state that fits the learner, and its arrays: `columns` of `EntityModels`, `facts` and
-    `ages` of the pods of the last window, `listed` their positions in `state.uids`."""
+class CheckedState:
+    """A state that fits the learner, and its arrays: `columns` of `EntityModels`, the `pods` of the
+    last window with their `ages` and positions in `state.uids`."""
 
     state: ModelState
-    profiles: npt.NDArray[np.int8]
+    profiles: ByteArray
     columns: dict[str, npt.NDArray[Any]]
     histograms: list[SparseHistograms]
-    listed: IntArray
-    facts: dict[str, npt.NDArray[Any]]
+    pods: ListedPods
+    positions: IntArray
     ages: FloatArray
     allocatable: FloatArray
 
 
-def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerprint: str) -> Checked:
+def read(
+    name: str, data: bytes, models: EntityModels, slots: Columns, fingerprint: str
+) -> CheckedState:
     """The state in `data`, checked for `install`. Raises CheckpointError if it does not fit."""
     state = decode(data)
     if state.node != name:
@@ -239,17 +238,24 @@ def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerpri
     profiles = unpack(state.profile, "<i1", len(ENTITIES) + len(state.uids))
     histograms = [_sparse(state, r) for r in range(len(RESOURCES))]
     _check_profiles(state, profiles, histograms, models)
-    listed = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
-    if len(listed) and listed.max() >= len(state.uids):
+    positions = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
+    if len(positions) and positions.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
-    checked = Checked(
+    count = len(positions)
+    checked = CheckedState(
         state=state,
         profiles=profiles,
         columns=unpack_columns(state),
         histograms=histograms,
-        listed=listed,
-        facts=_facts(state, len(listed)),
-        ages=unpack(state.ages, "<f8", len(listed)),
+        pods=ListedPods(
+            uids=tuple(state.uids[i] for i in positions.tolist()),
+            classes=unpack(state.classes, "<i1", count),
+            requests=unpack(state.requests, "<f8", count, 2),
+            active=unpack(state.active, "<u1", count).astype(np.bool_),
+            ended=unpack(state.ended, "<u1", count).astype(np.bool_),
+        ),
+        positions=positions,
+        ages=unpack(state.ages, "<f8", count),
         allocatable=unpack(state.allocatable, "<f8", 2),
     )
     models.store.check(state.columns, len(ENTITIES) + len(state.uids))
@@ -259,7 +265,7 @@ def read(name: str, data: bytes, models: EntityModels, slots: Columns, fingerpri
 
 def _check_profiles(
     state: ModelState,
-    profiles: npt.NDArray[np.int8],
+    profiles: ByteArray,
     histograms: list[SparseHistograms],
     models: EntityModels,
 ) -> None:
@@ -277,9 +283,9 @@ def _check_profiles(
             )
 
 
-def install(checked: Checked, models: EntityModels, slots: Columns, slot: int) -> NodeModels:
+def install(checked: CheckedState, models: EntityModels, slots: Columns, slot: int) -> NodeModels:
     """Write a state that `read` has checked into new rows and `slot`; returns its node."""
-    state, listed, facts = checked.state, checked.listed, checked.facts
+    state, listed_uids = checked.state, {*checked.pods.uids}
     rows = models.allocate(checked.profiles)
     models.store.unpack(rows, state.columns)
     slots.unpack(np.array([slot]), state.node_columns)
@@ -287,38 +293,19 @@ def install(checked: Checked, models: EntityModels, slots: Columns, slot: int) -
         getattr(models, name)[rows] = column
     for r, histogram in enumerate(checked.histograms):
         models.load_sparse(rows, r, *histogram)
-    uids = tuple(state.uids[i] for i in listed.tolist())
-    shown = set(uids)
-    pods = rows[len(ENTITIES) :]
+    entity_rows, pod_rows = rows[: len(ENTITIES)], rows[len(ENTITIES) :]
     return NodeModels(
-        machine_id=state.machine_id,
-        epoch=state.epoch,
-        entity_rows=rows[: len(ENTITIES)],
+        **{name: getattr(state, name) for name in _NODE_FIELDS},
+        entity_rows=entity_rows,
         slot=slot,
-        end_ms=state.end_ms,
-        window_ms=state.window_ms,
-        coverage=state.coverage,
-        strategy=state.strategy,
-        applied=state.applied,
-        gaps=state.gaps,
         reference_ms=[list(pair) for pair in state.reference_ms],
         allocatable=checked.allocatable,
-        row_by_uid=dict(zip(state.uids, pods.tolist(), strict=True)),
-        listed=ListedPods(uids, **facts),
-        pod_rows=pods[listed],
-        absent_uids=tuple(uid for uid in state.uids if uid not in shown),
+        row_by_uid=dict(zip(state.uids, pod_rows.tolist(), strict=True)),
+        listed=checked.pods,
+        pod_rows=pod_rows[checked.positions],
+        absent_uids=tuple(uid for uid in state.uids if uid not in listed_uids),
         pod_ages=checked.ages,
     )
-
-
-def _facts(state: ModelState, pods: int) -> dict[str, npt.NDArray[Any]]:
-    """The facts of the pods of the last window."""
-    return {
-        "classes": unpack(state.classes, "<i1", pods),
-        "requests": unpack(state.requests, "<f8", pods, 2),
-        "active": unpack(state.active, "<u1", pods).astype(np.bool_),
-        "ended": unpack(state.ended, "<u1", pods).astype(np.bool_),
-    }
 
 
 def _sparse(state: ModelState, resource: int) -> SparseHistograms:

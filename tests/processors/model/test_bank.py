@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.processors.model import bank as module
-from pipeline.processors.model import state_codec
+from pipeline.processors.model import learner, state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
@@ -273,13 +273,13 @@ def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
     )
     # Exactly the limit is kept, beyond it is dropped.
     assert [outcome.expired for outcome in outcomes] == [(), (), (), (), ("a",)]
-    assert bank.num_rows == len(ENTITIES) + 1
+    assert len(bank.learner.models) == len(ENTITIES) + 1
     bank.apply([window(6, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
     assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
 
 
 def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PODS", 3)
+    monkeypatch.setattr(learner, "MAX_PODS", 3)
     listings = ["ab", "c", "cd", "defg", "a"]
     outcomes = warm_bank().apply(
         [window(i, [Pod(uid, (1.0, GIB)) for uid in pods]) for i, pods in enumerate(listings, 1)]
@@ -332,7 +332,7 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
     assert not bank.forget("node-a")
     assert bank.nodes == ("node-b",)
     assert bank.end_ms("node-a") is None
-    assert bank.num_rows == len(ENTITIES)
+    assert len(bank.learner.models) == len(ENTITIES)
     with pytest.raises(KeyError):
         bank.peaks(["node-a"])
     bank.apply([window(1)])
@@ -344,12 +344,12 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
 def test_rows_are_used_again() -> None:
     bank = warm_bank()
     bank.apply([window(1, [Pod(f"p{i}", (1.0, GIB)) for i in range(3000)])])
-    bytes_before = bank.nbytes
+    bytes_before = bank.learner.nbytes
     for i in range(2, 12):
         bank.forget("node-a")
         bank.apply([window(i, [Pod(f"q{i}-{j}", (1.0, GIB)) for j in range(3000)])])
-    assert bank.nbytes == bytes_before
-    assert bank.num_rows == 3000 + len(ENTITIES)
+    assert bank.learner.nbytes == bytes_before
+    assert len(bank.learner.models) == 3000 + len(ENTITIES)
 
 
 def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
@@ -599,5 +599,5 @@ def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     told = module.due(places, module.peaks(places))
     assert told.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
     side_by_side[0].clear()
-    assert one.num_rows == others[1].num_rows
+    assert len(one.learner.models) == len(others[1].learner.models)
     assert side_by_side[1].encode_state("node-b") == others[1].encode_state("node-b")

@@ -101,7 +101,7 @@ def test_any_number_of_partitions_gives_the_same_bits(
                 bank.apply(own[:size])
                 own = own[size:]
         assert {k: v for bank in banks for k, v in _states(bank).items()} == _states(expected)
-        for bank in (bank for bank in banks if bank.num_nodes):
+        for bank in (bank for bank in banks if len(bank.node_models)):
             for found, same in zip(bank.peaks(bank.nodes), expected.peaks(bank.nodes), strict=True):
                 assert _bits(found) == _bits(same)
 

@@ -19,14 +19,19 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.processors.model.predictor import strategy_columns
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, streams, window
 
 WINDOW_MS = 30_000
-INTERVAL_MS, FORCE_MS = 60_000, 600_000
 UNKNOWN = float("nan")
 USUAL = np.array([[2000.0, 4e9], [1000.0, 2e9], [1000.0, 2e9], [500.0, 1e9]])
 PEAKS = ("node_peak", "prod_class_peak", "prod_peak")
+
+
+def strategies(nodes: int, threshold: float = 5.0) -> dict[str, npt.NDArray[Any]]:
+    strategy = Strategy(resource_diff_threshold_percent=threshold)
+    return strategy_columns([strategy] * nodes)
 
 
 class Node:
@@ -55,9 +60,7 @@ class Node:
                 values[None],
                 np.array([terms]),
                 np.array([self._window * WINDOW_MS]),
-                threshold_percent=np.array([threshold]),
-                report_interval_ms=np.array([INTERVAL_MS]),
-                force_update_ms=np.array([FORCE_MS]),
+                strategies(1, threshold),
             )
             found.append(bool(now))
         return found
@@ -274,9 +277,7 @@ def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
             np.array([nodes[n][turn][1] for n in here]).reshape(-1, 4, 2),
             np.array([nodes[n][turn][2] for n in here]),
             np.array([ends[n] for n in here]),
-            threshold_percent=np.full(len(here), 5.0),
-            report_interval_ms=np.full(len(here), INTERVAL_MS),
-            force_update_ms=np.full(len(here), FORCE_MS),
+            strategies(len(here)),
         )
         for n, now in zip(here, told.tolist(), strict=True):
             found[n].append(now)

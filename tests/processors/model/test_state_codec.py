@@ -44,7 +44,7 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
     other.apply([window(9, [Pod("z", (1.0, GIB))])])
     other.restore("node-a", STATE)
     assert other.encode_state("node-a") == STATE
-    assert other.num_rows == _bank().num_rows
+    assert len(other.learner.models) == len(_bank().learner.models)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
 )
 def test_invalid_state_is_refused_and_leaves_the_bank_unchanged(data: bytes, says: str) -> None:
     bank = _bank()
-    rows = bank.num_rows
+    rows = len(bank.learner.models)
     with pytest.raises(CheckpointError, match=says):
         bank.restore("node-a", data)
     assert bank.encode_state("node-a") == STATE
-    assert bank.num_rows == rows
+    assert len(bank.learner.models) == rows
 
 
 def test_a_bucket_beyond_the_layout_is_refused() -> None:

@@ -6,6 +6,7 @@ removes the records of another.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from pipeline.kafka.client import client_options, translated_errors
@@ -21,7 +22,6 @@ from pipeline.topics.registry import NODES, PODS, Topic
 
 SOURCE_HEADER: Final = "source"
 
-_IN_FLIGHT = 1000
 # Small, because fetched records are buffered as objects.
 _FETCH_BYTES = 256 * 1024
 # Compressed, because records are similar: half of a pod record is field names.
@@ -88,58 +88,36 @@ def open_producer(kafka: KafkaSettings, client_id: str, sole_writer: str | None 
 
 
 async def write(
-    producer: Producer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
+    producer: Producer,
+    kafka: KafkaSettings,
+    source: str,
+    entries: Iterable[Entry],
+    in_flight: int = 1000,
 ) -> int:
-    """Write `entries` in order, await their delivery, and return their number.
+    """Write `entries`, those of a partition in order, await delivery, and return their number.
 
-    At most a thousand are in flight. Raises `KafkaError` if one cannot be delivered within the
-    request timeout.
+    At most `in_flight` entries are in flight. Raises `KafkaError` if one cannot be delivered within
+    the request timeout.
     """
     headers = [(SOURCE_HEADER, source.encode())]
-    pending: list[Delivery] = []
-    written = 0
+    written, remaining = 0, iter(entries)
     with translated_errors(kafka, f"writing from the source {source!r}"):
-        for entry in entries:
-            pending.append(
-                await producer.send(
-                    entry.topic.full_name(kafka.topic_prefix),
-                    value=entry.value,
-                    key=entry.key,
-                    partition=partition_of(entry.node, kafka.partitions),
-                    headers=headers,
-                )
-            )
-            change = "tombstone" if entry.value is None else "value"
-            RECORDS.labels(source, entry.topic.name, change).inc()
-            written += 1
-            if len(pending) == _IN_FLIGHT:
-                for delivery in pending:
-                    await delivery
-                pending.clear()
-        for delivery in pending:
-            await delivery
+        while chunk := [*islice(remaining, in_flight)]:
+            batches: dict[tuple[Topic, int], list[Keyed]] = {}
+            for entry in chunk:
+                place = entry.topic, partition_of(entry.node, kafka.partitions)
+                batches.setdefault(place, []).append(Keyed(entry.key, entry.value))
+            pending: list[Delivery] = []
+            for (topic, partition), records in batches.items():
+                name = topic.full_name(kafka.topic_prefix)
+                pending += await producer.send_batches(name, partition, records, headers)
+                tombstones = sum(record.value is None for record in records)
+                RECORDS.labels(source, topic.name, "tombstone").inc(tombstones)
+                RECORDS.labels(source, topic.name, "value").inc(len(records) - tombstones)
+            for delivery in pending:
+                await delivery
+            written += len(chunk)
     return written
-
-
-async def write_batches(
-    producer: Producer, kafka: KafkaSettings, source: str, entries: Iterable[Entry]
-) -> None:
-    """Write many entries in batches, much cheaper than `write`; in order within a partition."""
-    headers = [(SOURCE_HEADER, source.encode())]
-    batches: dict[tuple[Topic, int], list[Keyed]] = {}
-    for entry in entries:
-        partition_key = entry.topic, partition_of(entry.node, kafka.partitions)
-        batches.setdefault(partition_key, []).append(Keyed(entry.key, entry.value))
-    with translated_errors(kafka, f"writing from the source {source!r}"):
-        pending: list[Delivery] = []
-        for (topic, partition), records in batches.items():
-            name = topic.full_name(kafka.topic_prefix)
-            pending += await producer.send_batches(name, partition, records, headers)
-            tombstones = sum(record.value is None for record in records)
-            RECORDS.labels(source, topic.name, "tombstone").inc(tombstones)
-            RECORDS.labels(source, topic.name, "value").inc(len(records) - tombstones)
-        for delivery in pending:
-            await delivery
 
 
 async def read_back(kafka: KafkaSettings, topic: Topic, source: str) -> dict[bytes, bytes]:

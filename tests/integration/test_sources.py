@@ -32,7 +32,6 @@ from pipeline.sources.compacted_writer import (
     open_producer,
     read_back,
     write,
-    write_batches,
 )
 from pipeline.sources.object_files import run_file_source
 from pipeline.sources.simulated_fleet import BEHIND, run_fleet
@@ -171,7 +170,7 @@ async def test_batches_are_read_back_as_they_were_written(settings: Settings) ->
     async with open_producer(kafka, "test", f"{kafka.topic_prefix}-sole") as producer:
         for at in range(0, len(entries), 700):
             async with producer.transaction():
-                await write_batches(producer, kafka, "test", entries[at : at + 700])
+                await write(producer, kafka, "test", entries[at : at + 700])
     there = {key: value for key, value in known.items() if value is not None}
     assert await read_back(kafka, PODS, "test") == there
     gone = sum(entry.value is None for entry in entries)

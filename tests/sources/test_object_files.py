@@ -14,6 +14,7 @@ import yaml
 from pipeline.clock import ManualClock
 from pipeline.errors import InvalidRecordError, SettingsError
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Keyed
 from pipeline.metrics import REGISTRY
 from pipeline.processors.policy.nodeslo_spec import slo_spec
 from pipeline.settings import KafkaSettings, Settings, WorkerSettings
@@ -177,16 +178,17 @@ class FakeProducer:
         self.sent: list[tuple[str, int, bytes, bytes | None]] = []
         self.values: dict[tuple[str, bytes], bytes] = {}
 
-    async def send(self, topic: str, *, value: Any, key: Any, partition: int, headers: Any) -> Any:
+    async def send_batches(
+        self, topic: str, partition: int, records: list[Keyed], headers: Any
+    ) -> list[Any]:
         assert headers == [("source", b"file")]
-        self.sent.append((topic, partition, key, value))
-        if value is None:
-            del self.values[topic, key]
-        else:
-            self.values[topic, key] = value
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        for key, value in records:
+            self.sent.append((topic, partition, key, value))
+            if value is None:
+                del self.values[topic, key]
+            else:
+                self.values[topic, key] = value
+        return []
 
 
 async def test_records_are_in_the_partition_of_their_node(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError, UsageError
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Keyed
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import simulated_fleet
 from pipeline.sources.simulated_fleet import next_window, run_fleet
@@ -34,10 +35,13 @@ class FakeProducer:
         self.sends = 0
         self.partitions: set[tuple[bytes, int]] = set()
 
-    async def send(
-        self, topic: str, *, value: Any, key: bytes, partition: int, headers: Any
-    ) -> Any:
+    async def send_batches(
+        self, topic: str, partition: int, records: list[Keyed], headers: Any
+    ) -> list[Any]:
         assert headers == [("source", b"fleet")]
+        return [self._send(topic, partition, *record) for record in records]
+
+    def _send(self, topic: str, partition: int, key: bytes, value: Any) -> Any:
         self.partitions.add((key.partition(b"/")[0], partition))
         if self.fail_after is not None and len(self.windows) >= self.fail_after:
             raise TimeoutError

@@ -27,7 +27,7 @@ _SECONDS: Final = re.compile(r"\+?\d{1,9}")
 def resource_name(pod_class: str, resource: str) -> str | None:
     """The name under which pods of a class request a resource; None if they cannot.
 
-    >>> name_for("batch", "cpu"), resource_name("none", "memory"), resource_name("free", "cpu")
+    >>> resource_name("batch", "cpu"), resource_name("none", "memory"), resource_name("free", "cpu")
     ('kubernetes.io/batch-cpu', 'memory', None)
     """
     if pod_class == "free":

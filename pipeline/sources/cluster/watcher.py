@@ -25,7 +25,7 @@ from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
-from pipeline.sources.compacted_writer import Entry, open_producer, records_of_source, write_batches
+from pipeline.sources.compacted_writer import Entry, open_producer, records_of_source, write
 from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
@@ -196,7 +196,7 @@ class Watcher:
             if entries:
                 with translated_errors(kafka, "writing the objects of the cluster"):
                     async with producer.transaction():
-                        await write_batches(producer, kafka, SOURCE, entries)
+                        await write(producer, kafka, SOURCE, entries, _MAX_BATCH)
             for item in batch:
                 if isinstance(item, asyncio.Event):
                     item.set()

@@ -5,7 +5,7 @@ logged and skipped. Windows stay on a fixed grid. After a Kafka error the state 
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from pipeline.clock import Clock
@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow, window_before
 from pipeline.processors.imported_usage.usage_samples import Sampler
 from pipeline.settings import Settings
-from pipeline.sources.compacted_writer import Entry, open_producer, write_batches
+from pipeline.sources.compacted_writer import Entry, open_producer, write
 from pipeline.sources.provider import provider_metrics
 from pipeline.sources.provider.cluster_topics import (
     WINDOWS_SERVED,
@@ -126,8 +126,8 @@ class WindowPublisher:
             log.error("window not fetched", end=format_time(window.end_ms / 1000), why=error)
             return
         sampled = self._sampler.samples(fetched, window, self._inventory)
-        for entries in _chunks(await encode_in_threads(sampled.batches)):
-            await write_batches(self._producer, self._kafka, WRITER, entries)
+        entries = await encode_in_threads(sampled.batches)
+        await write(self._producer, self._kafka, WRITER, entries)
         provider_metrics.count(fetched, sampled)
         provider_metrics.WINDOWS.labels("published" if sampled.batches else "empty").inc()
         self._log_problems(fetched)
@@ -170,8 +170,3 @@ def encode_entries(batches: Iterable[SampleBatch]) -> list[Entry]:
         else:
             entries.append(Entry(SAMPLES, node, node.encode(), value))
     return entries
-
-
-def _chunks(entries: list[Entry]) -> Iterator[list[Entry]]:
-    for first in range(0, len(entries), 1000):
-        yield entries[first : first + 1000]

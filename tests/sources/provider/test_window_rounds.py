@@ -61,7 +61,7 @@ class Running:
                 batches
             )  # the manual clock does not wait for threads
 
-        monkeypatch.setattr(window_rounds, "write_batches", write)
+        monkeypatch.setattr(window_rounds, "write", write)
         monkeypatch.setattr(window_rounds, "encode_in_threads", encode)
         producer: Any = None
         self.publisher = WindowPublisher(self.provider, SETTINGS, self.clock, self.status, producer)

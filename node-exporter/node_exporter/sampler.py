@@ -64,10 +64,12 @@ _SLOW_SECONDS: Final = 5.0
 log = get_logger(__name__)
 
 
-class _Previous(NamedTuple):
+class _Reading(NamedTuple):
+    """Counters of a cgroup or the node; `at` is on the monotonic clock."""
+
     at: float
     cpu_ns: int
-    throttling: Throttling | None
+    throttling: Throttling | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +79,7 @@ class _Tracked:
     entity: Entity
     path: str
     cgroup: Cgroup
-    previous: _Previous | None = None
+    previous: _Reading | None = None
     latest: Latest | None = None
     previous_pressure: PressureReading | None = None
     containers: PodContainers | None = None
@@ -106,7 +108,7 @@ class Sampler:
         check_host_apps(settings.host_applications, drivers, settings.cgroup_parent)
         self._root = open_cgroup(self._layout, "")
         self._node_latest: Latest | None = None
-        self._node_previous: tuple[float, int] | None = None
+        self._node_previous: _Reading | None = None
         self._node_pressure: PressureReading | None = None
         self._traffic: tuple[float, Traffic | None, Traffic | None] | None = None
         self._slow_at: float | None = None
@@ -172,18 +174,9 @@ class Sampler:
 
     def _read_node(self, slow: bool, dropped: Counter[str]) -> Usage:
         at, ticks, memory = self._clock.monotonic(), self._files.ticks(), self._files.meminfo()
-        cpu_ns = elapsed = None
-        if self._node_previous is not None:
-            previous_at, previous = self._node_previous
-            cpu_ns, elapsed = self._cpu_growth(
-                at,
-                ticks,
-                previous_at,
-                previous,
-                dropped,
-                1_000_000_000 // ticks_per_second(),
-            )
-        self._node_previous = (at, ticks)
+        cpu = _Reading(at, ticks * (1_000_000_000 // ticks_per_second()))
+        cpu_ns, elapsed = self._cpu_growth(cpu, self._node_previous, dropped)
+        self._node_previous = cpu
         cold = self._root.cold_bytes()
         stall = None
         if slow:
@@ -285,13 +278,11 @@ class Sampler:
         memory = cgroup.memory()
         cpu_ns = elapsed = throttled = None
         if used_ns is not None:
-            if (previous := tracked.previous) is not None:
-                cpu_ns, elapsed = self._cpu_growth(
-                    at, used_ns, previous.at, previous.cpu_ns, dropped, 1
-                )
-                if cpu_ns is not None:
-                    throttled = growth(throttling, previous.throttling)
-            tracked.previous = _Previous(at, used_ns, throttling)
+            cpu, previous = _Reading(at, used_ns, throttling), tracked.previous
+            cpu_ns, elapsed = self._cpu_growth(cpu, previous, dropped)
+            if previous is not None and cpu_ns is not None:
+                throttled = growth(throttling, previous.throttling)
+            tracked.previous = cpu
         stall = containers = None
         if slow:
             now = all_pressure(cgroup.pressure)
@@ -335,22 +326,18 @@ class Sampler:
         return system_usage(self._node_latest, parts, oldest)
 
     def _cpu_growth(
-        self,
-        at: float,
-        now: int,
-        previous_at: float,
-        previous: int,
-        dropped: Counter[str],
-        unit_ns: int,
+        self, now: _Reading, previous: _Reading | None, dropped: Counter[str]
     ) -> tuple[int | None, float | None]:
-        elapsed = at - previous_at
-        if now < previous:
+        if previous is None:
+            return None, None
+        elapsed = now.at - previous.at
+        if now.cpu_ns < previous.cpu_ns:
             dropped["counter_went_backwards"] += 1
             return None, None
         if elapsed > self._max_age_seconds or elapsed <= 0:
             dropped["previous_too_old"] += 1
             return None, None
-        return (now - previous) * unit_ns, elapsed
+        return now.cpu_ns - previous.cpu_ns, elapsed
 
     def _read_rates(self) -> Rates | None:
         at, network, disk = self._clock.monotonic(), self._files.network(), self._files.disks()

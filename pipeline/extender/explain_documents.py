@@ -103,23 +103,20 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
     is_unknown = result.is_unknown.tolist()
     items = []
     for position, name in enumerate(result.names):
-        age = round(ages[position], 3) if math.isfinite(ages[position]) else None
-        refusal = result.refused.get(position)
-        if refusal is not None:
-            items.append(
-                NodeExplanation(
-                    node=name, verdict="refused", reason=refusal.reason, curable=refusal.curable,
-                    age_seconds=age, stale=is_stale[position],
-                )
-            )  # fmt: skip
-            continue
-        index = score_index[position]
-        verdict: Verdict = "unknown" if is_unknown[position] else "passed"
+        refusal, index = result.refused.get(position), score_index.get(position)
+        passed: Verdict = "unknown" if is_unknown[position] else "passed"
+        passed = "exempt" if result.is_exempt else passed
         items.append(
             NodeExplanation(
-                node=name, verdict="exempt" if result.is_exempt else verdict, score=percent[index],
-                extender_score=steps[index], age_seconds=age, stale=is_stale[position],
-                plugins={plugin: of_plugin[index] for plugin, of_plugin in plugins.items()},
+                node=name,
+                verdict=passed if refusal is None else "refused",
+                reason=None if refusal is None else refusal.reason,
+                curable=refusal is not None and refusal.curable,
+                score=None if index is None else percent[index],
+                extender_score=None if index is None else steps[index],
+                plugins={} if index is None else {p: s[index] for p, s in plugins.items()},
+                age_seconds=round(ages[position], 3) if math.isfinite(ages[position]) else None,
+                stale=is_stale[position],
             )
-        )  # fmt: skip
+        )
     return tuple(items)

@@ -5,8 +5,8 @@ declares its columns, `pod_table` sums the pods of each node, `table_feed` fills
 """
 
 from pipeline.table.node_columns import COLUMNS, Column, NodeRecords
-from pipeline.table.node_names import UNKNOWN_ROW, NodeNames, RowArray
-from pipeline.table.state_table import Rows, Table
+from pipeline.table.node_names import UNKNOWN_ROW, NodeNames, RowArray, Rows
+from pipeline.table.state_table import Table
 from pipeline.table.table_feed import NODE_AND_POD_TOPICS, Feed, FeedState
 
 __all__ = [

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pipeline.processors.arrays import BoolArray
 
 RowArray = npt.NDArray[np.intp]
+Rows = RowArray | slice
 
 UNKNOWN_ROW: Final = -1
 

@@ -10,6 +10,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.eviction.eviction_objections import is_never_evicted
 from pipeline.processors.loadaware.pod_amounts import Pod
 from pipeline.table import limits
+from pipeline.table.node_names import RowArray
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 
@@ -45,8 +46,8 @@ class EvictablePods(NamedTuple):
     changes), `node` as an index into the requested nodes, class code, priority (`NEVER_EVICTED`:
     not evictable), and `amounts` (pods, amounts)."""
 
-    places: npt.NDArray[np.intp]
-    node: npt.NDArray[np.intp]
+    places: RowArray
+    node: RowArray
     class_code: npt.NDArray[np.int8]
     priority: IntArray
     amounts: IntArray

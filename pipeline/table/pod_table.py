@@ -11,9 +11,8 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.in_flight import (
     AssignedPods,
@@ -25,6 +24,7 @@ from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_s
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table import limits
+from pipeline.table.node_names import RowArray, Rows
 from pipeline.table.pod_arrays import (
     NEVER_EVICTED,
     POD_ARRAYS,
@@ -94,12 +94,12 @@ class PodTable:
         """How many pods are placed and have no record yet."""
         return len(self._tentative)
 
-    def named(self, name: str, rows: "npt.NDArray[np.intp] | slice") -> IntArray:
+    def named(self, name: str, rows: Rows) -> IntArray:
         """The sums of one amount, (rows,). Raises KeyError for an unknown amount."""
         sum_in_flight: IntArray = self.sums[rows, self._names[name]]
         return sum_in_flight
 
-    def seen(self, name: str, rows: npt.NDArray[np.intp]) -> IntArray:
+    def seen(self, name: str, rows: RowArray) -> IntArray:
         """The same without placed pods."""
         amount, sum_in_flight = self._names[name], self.sums[:, self._names[name]].copy()
         for place in map(self._index.__getitem__, self._tentative):
@@ -132,7 +132,7 @@ class PodTable:
         sum_in_flight: IntArray = self._amounts[here].sum(axis=0)
         return sum_in_flight
 
-    def evictable(self, rows: npt.NDArray[np.intp], began_seconds: FloatArray) -> EvictablePods:
+    def evictable(self, rows: RowArray, began_seconds: FloatArray) -> EvictablePods:
         """The pods on these rows (each once) of lower classes than Prod that the last windows of
         their nodes measured; the windows began at `began_seconds`, (rows,)."""
         count = len(self._uids)
@@ -271,7 +271,7 @@ class PodTable:
         arrays["node"][[self._index[uid] for uid in self._tentative]] = -1
         return PodArrays(uids, cgroups, arrays)
 
-    def restore(self, columns: PodArrays, row_of: npt.NDArray[np.intp]) -> None:
+    def restore(self, columns: PodArrays, row_of: RowArray) -> None:
         """Replace all pods by these; `row_of` maps old rows to new ones. Raises ValueError and
         IndexError for invalid arrays."""
         arrays = columns.arrays
@@ -328,7 +328,7 @@ class PodTable:
         return len(rows)
 
     def flight_without(
-        self, rows: npt.NDArray[np.intp], without: Sequence[Sequence[str]], known: ReportedUsage
+        self, rows: RowArray, without: Sequence[Sequence[str]], known: ReportedUsage
     ) -> tuple[IntArray, IntArray]:
         """`flight` and `prod_flight` of these rows, (rows, resources), without the pods whose UIDs
         `without` lists per row."""
@@ -341,8 +341,8 @@ class PodTable:
         return added.node_delta, added.prod_delta
 
     def _flying_on(
-        self, rows: npt.NDArray[np.intp], here: Sequence[Collection[int]], known: ReportedUsage
-    ) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, AssignedPods]:
+        self, rows: RowArray, here: Sequence[Collection[int]], known: ReportedUsage
+    ) -> tuple[RowArray, FloatArray, FloatArray, AssignedPods]:
         """Of the pods `here` on each of the rows: their places, the ends and lengths of the rows'
         last windows, and the pods themselves."""
         places = np.fromiter(chain.from_iterable(here), np.intp)
@@ -356,7 +356,7 @@ class PodTable:
 
     def _assigned(
         self,
-        places: npt.NDArray[np.intp],
+        places: RowArray,
         node: IntArray,
         known: ReportedUsage,
         updated: FloatArray,
@@ -386,7 +386,7 @@ class PodTable:
             deadline_seconds=self._deadline[places],
         )
 
-    def _settle(self, places: npt.NDArray[np.intp], stay: npt.NDArray[np.bool_]) -> None:
+    def _settle(self, places: RowArray, stay: BoolArray) -> None:
         """Take the other pods out of flight: once in the usage of its node, a pod stays in it."""
         for place in places[~stay].tolist():
             row = int(self._node[place])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.loadaware.usage_readings import is_fresh
@@ -28,14 +28,12 @@ from pipeline.table.node_columns import (
     value_of,
     whole,
 )
-from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray
+from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray, Rows
 from pipeline.table.pod_arrays import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import supersedes
-
-Rows = RowArray | slice
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
 
@@ -70,7 +68,7 @@ class Table:
         self._name_index: NameIndex | None = None
         self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
-        self._scalars: dict[str, npt.NDArray[np.int64]] = {}
+        self._scalars: dict[str, IntArray] = {}
         self._capacity = limits.FIRST_ROWS
         self._free: list[int] = []
         self._arrays: dict[str, npt.NDArray[Any]] = {
@@ -96,7 +94,7 @@ class Table:
         grows. Raises KeyError for an unknown column."""
         return self._arrays[column]
 
-    def whole(self, column: str) -> npt.NDArray[np.int64]:
+    def whole(self, column: str) -> IntArray:
         """A column of `COUNTED_WHOLE` in whole millicores or bytes, 0 is unknown. Raises KeyError
         for any other."""
         return self._arrays[f"whole {column}"]
@@ -127,7 +125,7 @@ class Table:
         ages: FloatArray = now - self._arrays["as_of_seconds"][rows]
         return ages
 
-    def fresh(self, rows: Rows, now: float, stale_after_seconds: float) -> npt.NDArray[np.bool_]:
+    def fresh(self, rows: Rows, now: float, stale_after_seconds: float) -> BoolArray:
         """Whether each row's last window is younger than `stale_after_seconds`, or than twice its
         length where windows are longer than a minute."""
         window = self._arrays["window_seconds"][rows]
@@ -248,14 +246,14 @@ class Table:
 
     def flight_without(
         self, rows: RowArray, uids: Sequence[Sequence[str]]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    ) -> tuple[IntArray, IntArray]:
         """What would be in flight on these rows without some of their pods, in all and of Prod."""
         return self.pods.flight_without(rows, uids, self._reported())
 
     def _reported(self) -> ReportedUsage:
         return ReportedUsage(self["as_of_seconds"], self["window_seconds"], self._states)
 
-    def scalar(self, name: str, rows: RowArray) -> npt.NDArray[np.int64]:
+    def scalar(self, name: str, rows: RowArray) -> IntArray:
         """Allocatable of a resource other than cpu and memory, (rows,) in whole units."""
         known = self._scalars.get(name)
         return np.zeros(len(rows), np.int64) if known is None else known[rows]

@@ -13,7 +13,7 @@ from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profil
 from pipeline.processors.model.result_records import encode_prediction
 from pipeline.processors.model.state_codec import decode
 from pipeline.topics.codec import decode_json
-from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
+from pipeline.topics.nodes import NodeRecord, NodeStrategy
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.processors.joined import (
@@ -190,26 +190,6 @@ def test_state_is_restored_bit_by_bit_and_deleted_pods_are_dropped() -> None:
     removed = [outcome.end_ms for outcome in undisturbed if outcome.expired == ("b",)]
     assert removed == [START_MS + 4 * LENGTH_MS + 1_800_000 + LENGTH_MS]
     assert after.encode_state("node-a") == whole.encode_state("node-a")
-
-
-# -- Cold start
-
-
-def test_a_pod_gives_nothing_before_its_cold_start_is_over() -> None:
-    """On both sides of the limit, and the same by the strategy of a window."""
-    bank = warm_bank(cold_start_seconds=2 * LENGTH_MS / 1000)
-    amounts = []
-    for i in range(1, 5):
-        pod = Pod("a", (0.5, GIB / 8), requests=(4000.0, GIB), age=(i - 1) * LENGTH_MS / 1000)
-        bank.apply([window(i, [pod], usage=(0.5, GIB / 8))])
-        amounts.append(peaks_of(bank).reclaimable.amount[0])
-    assert amounts[:3] == [0.0, 0.0, 0.0]
-    assert amounts[3] > 3000.0
-    longer = window(5, [Pod("a", (0.5, GIB / 8), requests=(4000.0, GIB), age=500.0)])
-    longer.strategy = Strategy(cold_start_seconds=500.0, cold_start_samples=0)
-    bank.apply([longer])
-    prod = peaks_of(bank).reclaimable
-    assert (prod.amount[0], prod.unpredicted[0]) == (0.0, 4000.0)
 
 
 # -- How long a peak of Prod is remembered

@@ -132,36 +132,6 @@ def test_failed_pod_metrics_train_the_class_with_the_rest() -> None:
         assert amounts[1].tolist() == amounts[0].tolist()
 
 
-def test_an_agent_without_history_trusts_one_sample() -> None:
-    """Upstream asks only how old a pod is: after the loss of its checkpoints an old pod's first
-    sample is its peak. Ours wants `cold_start_samples` as well, of each resource it knows."""
-    bank = warm_bank(cold_start_samples=3)
-    cold, amounts = [], []
-    for i in range(1, 6):
-        bank.apply([window(i, [Pod("a", (0.25, GIB / 8), age=1e9)], usage=(0.25, GIB / 8))])
-        cold.append(bool(peaks_of(bank).pod_cold[0]))
-        amounts.append(_prod(bank).amount[0])
-    assert cold == [True, True, False, False, False]
-    assert amounts == [0.0, 0.0, *[1000.0 - _milli(0.25)] * 3]
-
-
-@pytest.mark.parametrize(
-    ("cpu", "memory", "cold"),
-    [(5, 5, False), (5, 2, True), (2, 5, True), (5, 0, False), (0, 5, False), (0, 0, True)],
-)
-def test_an_agent_without_history_trusts_one_sample_of_memory(
-    cpu: int, memory: int, cold: bool
-) -> None:
-    """A resource with too few samples keeps the pod cold; one that is never measured does not, for
-    without a model its request counts anyway."""
-    bank = warm_bank(cold_start_samples=3)
-    for i in range(5):
-        used = 0.5 if i < cpu else NAN, GIB if i < memory else NAN
-        bank.apply([window(i, [Pod("a", used)])])
-    assert peaks_of(bank).pod_cold.tolist() == [cold]
-    assert _prod(bank).pods_peak[1] >= GIB
-
-
 def test_a_pod_restarted_in_place_keeps_old_history() -> None:
     """That is right, if it is said: a container that restarts runs the same spec under the same
     UID, so what it did before is what it may do again, and it fades with the half-life. What
@@ -245,22 +215,6 @@ def test_a_deleting_pod_on_a_full_node_leaves_no_room() -> None:
     pods = [Pod("a", (0.5, GIB), requests=(4000.0, GIB)), Pod("b", (0.5, GIB), active=False)]
     bank.apply([window(1, pods, usage=(1.0, 2 * GIB), allocatable=(1500.0, 8 * GIB))])
     assert _prod(bank).pods_amount[0] == 1500.0 - 2 * _milli(0.5)
-
-
-def test_a_cold_deleting_pod_counts_its_request() -> None:
-    bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=50.0, active=False)])])
-    prod = _prod(bank)
-    assert prod.pods_peak[0] == prod.unpredicted[0] == 1000.0
-    assert (prod.requests[0], prod.amount[0]) == (0.0, 0.0)
-
-
-def test_a_young_finished_pod_adds_its_request_to_the_peak() -> None:
-    """Upstream asks for the age before the phase, so a finished young pod still counts."""
-    bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, ended=True)])])
-    prod = _prod(bank)
-    assert prod.pods_peak.tolist() == prod.unpredicted.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

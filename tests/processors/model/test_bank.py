@@ -393,24 +393,6 @@ def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
     assert memory == pytest.approx(GIB * 1.5)
 
 
-def test_a_pod_is_cold_up_to_its_cold_start_and_then_not() -> None:
-    bank = warm_bank(cold_start_seconds=100.0)
-    pods = [Pod("a", (0.5, GIB), age=100.0), Pod("b", (0.5, GIB), age=100.5)]
-    bank.apply([window(1, pods)])
-    peaks = peaks_of(bank)
-    assert peaks.pod_cold.tolist() == [True, False]
-    assert peaks.reclaimable.unpredicted.tolist() == [1000.0, GIB]
-
-
-def test_a_pod_of_unknown_age_is_cold_until_its_model_is_old_enough() -> None:
-    bank = warm_bank(cold_start_seconds=2 * LENGTH_MS / 1000)
-    cold = []
-    for i in range(1, 6):
-        bank.apply([window(i, [Pod("a", (0.5, GIB), age=NAN)])])
-        cold.append(bool(peaks_of(bank).pod_cold[0]))
-    assert cold == [True, True, True, False, False]
-
-
 def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
     bank = warm_bank()
     pods = [
@@ -470,14 +452,6 @@ def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
     bank.apply([window(1, [Pod("a", (0.5, GIB))], node="node-b", usage=(NAN, 8 * GIB))])
     result = peaks_of(bank, "node-b").reclaimable
     assert np.isnan(result.peak).tolist() == [True, False]
-
-
-def test_a_cold_pod_without_known_request_counts_its_model() -> None:
-    bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
-    result = peaks_of(bank).reclaimable
-    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert result.pods_amount.tolist() == [0.0, 0.0]
 
 
 def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:

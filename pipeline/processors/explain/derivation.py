@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pipeline.processors.model import cold_start
-from pipeline.topics.predictions import CountColumns, Counts, PodPeaks, UsageColumns
+from pipeline.topics.predictions import Counts, PodPeaks, UsageColumns
 from pipeline.topics.resource_amounts import ByResource, Usage
 
 
@@ -91,6 +91,11 @@ class PodValues(NamedTuple):
         return cold_start.counts_request(self.request is not None, self.cold, self.raw is None)
 
     @property
+    def can_be_reclaimed(self) -> bool:
+        """Whether what it leaves of its request can be offered."""
+        return self.active and self.pod_class != "unknown" and self.request is not None
+
+    @property
     def why_by_request(self) -> str:
         """Why its request stands in for its peak."""
         if self.cold:
@@ -103,13 +108,14 @@ class PodValues(NamedTuple):
         return "no peak by this predictor" if self.samples else "no sample"
 
 
-def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[PodValues]:
+def pod_values(peaks: PodPeaks, resource: Resource, predictor: str) -> list[PodValues]:
     """The pods of a prediction, in order of uid, with the peaks of one predictor."""
     count = len(peaks.uid)
     requests = [resource.whole(value) for value in resource.column(peaks.request, count)]
     raw = resource.column(peaks.raw.get(predictor), count)
     ended = peaks.ended or [False] * count
-    samples, others = (_counts(peaks.samples, name) for name in (resource.name, resource.other))
+    samples = getattr(peaks.samples, resource.name)
+    others = getattr(peaks.samples, resource.other)
     other_samples = [f"{count} of {resource.other}" for count in others]
     return [
         PodValues(*row)
@@ -120,36 +126,31 @@ def pods_of(peaks: PodPeaks, resource: Resource, predictor: str) -> list[PodValu
     ]  # fmt: skip
 
 
-def _counts(columns: CountColumns, name: str) -> Sequence[int]:
-    counts: Sequence[int] = getattr(columns, name)
-    return counts
-
-
-def given(label: str, value: float, unit: str) -> str:
+def input_line(label: str, value: float, unit: str) -> str:
     """The line of an input."""
     return f"{label}: {value!r} {unit}".rstrip()
 
 
-def step(label: str, expression: str, value: float | None, unit: str) -> str:
+def step_line(label: str, expression: str, value: float | None, unit: str) -> str:
     """The line of a result and its expression, or of an unknown result (None)."""
     if value is None:
-        return unknown(label, "not all of it is known")
+        return unknown_line(label, "not all of it is known")
     return f"{label}: {expression} = {value!r} {unit}".rstrip()
 
 
-def unknown(label: str, why: str) -> str:
+def unknown_line(label: str, why: str) -> str:
     """The line of an unknown value."""
     return f"{label}: unknown: {why}"
 
 
-def added(label: str, lines: Iterable[str], total: float | None, unit: str) -> Iterator[str]:
+def sum_lines(label: str, lines: Iterable[str], total: float | None, unit: str) -> Iterator[str]:
     """The lines, each of which ends with a value, and the line of their sum."""
     count = 0
     for line in lines:
         count += 1
         yield f"  {line}"
     summed = f"{label}, sum of {count}"
-    yield unknown(summed, "not stated") if total is None else given(summed, total, unit)
+    yield unknown_line(summed, "not stated") if total is None else input_line(summed, total, unit)
 
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-[\w.]+)*")
@@ -165,10 +166,10 @@ def names_in(formula: str) -> list[str]:
     return [name for name in dict.fromkeys(_NAME.findall(formula)) if name not in _FUNCTIONS]
 
 
-def filled_in(formula: str, values: Mapping[str, float]) -> str:
+def fill_in(formula: str, values: Mapping[str, float]) -> str:
     """The formula with numbers in place of names.
 
-    >>> filled_in("mean + N * stdev", {"mean": 0.5, "N": 3.0, "stdev": 0.25})
+    >>> fill_in("mean + N * stdev", {"mean": 0.5, "N": 3.0, "stdev": 0.25})
     '0.5 + 3.0 * 0.25'
     """
     if formula in values:

@@ -13,10 +13,10 @@ import msgspec
 from pipeline.processors.explain.derivation import (
     RESOURCES,
     Resource,
-    filled_in,
-    given,
-    step,
-    unknown,
+    fill_in,
+    input_line,
+    step_line,
+    unknown_line,
 )
 from pipeline.processors.overcommit import batch, mid
 from pipeline.processors.overcommit.tier import TermLine
@@ -54,7 +54,7 @@ def _offer_lines(record: NodeResourcesRecord, tier: str, resource: Resource) -> 
     offer = record.mid if tier == "mid" else record.batch
     if offer is None:
         # Without size or usage of the node the terms have no meaning.
-        yield unknown("offered", "the size or the usage of the node is unknown")
+        yield unknown_line("offered", "the size or the usage of the node is unknown")
         return
     terms = _amounts(record.mid_terms if tier == "mid" else record.batch_terms, resource)
     terms["capacity"] = _amount(record.batch_terms.capacity, resource)
@@ -62,13 +62,13 @@ def _offer_lines(record: NodeResourcesRecord, tier: str, resource: Resource) -> 
     unit, offered, buffer = resource.whole_unit, _amount(offer, resource), terms["buffer"]
     yield text.heading
     yield from (_line(line, text.values, unit) for line in text.lines)
-    expression = filled_in(text.amount, text.values)
-    yield step(f"amount, {text.amount}", expression, offered + buffer, unit)
+    expression = fill_in(text.amount, text.values)
+    yield step_line(f"amount, {text.amount}", expression, offered + buffer, unit)
     if buffer:
-        yield given("buffer, held back", buffer, unit)
-        yield step("offered, amount - buffer", f"{offered + buffer} - {buffer}", offered, unit)
+        yield input_line("buffer, held back", buffer, unit)
+        yield step_line("offered, amount - buffer", f"{offered + buffer} - {buffer}", offered, unit)
     if tier == "mid" and record.mid_lower_bound is not None:
-        yield given(
+        yield input_line(
             "if the record is late, at most", _amount(record.mid_lower_bound, resource), unit
         )
 
@@ -76,10 +76,10 @@ def _offer_lines(record: NodeResourcesRecord, tier: str, resource: Resource) -> 
 def _line(line: TermLine, values: Mapping[str, float], unit: str) -> str:
     label, value = line.label or line.name, values[line.name]
     if line.unknown:
-        return unknown(label, line.unknown)
+        return unknown_line(label, line.unknown)
     if not line.expression:
-        return given(label, value, unit)
-    return step(f"{label}, {line.expression}", filled_in(line.expression, values), value, unit)
+        return input_line(label, value, unit)
+    return step_line(f"{label}, {line.expression}", fill_in(line.expression, values), value, unit)
 
 
 def _amounts(terms: MidTerms | BatchTerms, resource: Resource) -> dict[str, int]:

@@ -14,14 +14,14 @@ from typing import Final
 from pipeline.processors.explain.derivation import (
     RESOURCES,
     Resource,
-    added,
-    filled_in,
-    given,
+    fill_in,
     indented,
+    input_line,
     names_in,
-    pods_of,
-    step,
-    unknown,
+    pod_values,
+    step_line,
+    sum_lines,
+    unknown_line,
 )
 from pipeline.processors.explain.prod_text import margin_of, unused
 from pipeline.processors.explain.unknown_reasons import PeakCase, known_declaration, why_unknown
@@ -80,8 +80,8 @@ def _head(
         )
     yield f"deciding predictor: {record.predictor}"
     percent = record.safety_margin_percent
-    yield step("margin", f"(100 + {percent!r}) / 100", margin_of(record), "")
-    yield given("N, standard deviations", record.nsigma_multiplier, "")
+    yield step_line("margin", f"(100 + {percent!r}) / 100", margin_of(record), "")
+    yield input_line("N, standard deviations", record.nsigma_multiplier, "")
     yield f"cold, {cold_start.criteria(record)}: {', '.join(record.cold_pods) or 'none'}"
 
 
@@ -100,7 +100,7 @@ def _entity(
         yield f"  level changed at {changed}: most samples are from before, or of both levels"
     usage = None if state is None else _usage_now(state, resource, name)
     if usage is not None:
-        yield f"  {given('used in the last window', usage, resource.unit)}"
+        yield f"  {input_line('used in the last window', usage, resource.unit)}"
     for predictor in predictors or predictors_of(record):
         case = _case(record, state, resource, name, predictor)
         yield f"  {predictor}{' (decides)' if predictor == record.predictor else ''}"
@@ -124,7 +124,7 @@ def _peak(case: PeakCase, record: PredictionRecord, peaks: EntityPeaks) -> Itera
     if raw is not None:
         peak = case.resource.value(peaks.peaks.get(case.predictor))
         expression = f"{margin_of(record)!r} * {raw!r}"
-        yield step("peak, margin * raw", expression, peak, case.resource.unit)
+        yield step_line("peak, margin * raw", expression, peak, case.resource.unit)
 
 
 def _case(
@@ -151,7 +151,7 @@ def _case(
         },
         pods=[
             pod
-            for pod in pods_of(record.pods, resource, predictor)
+            for pod in pod_values(record.pods, resource, predictor)
             if name in (*_WHOLE, pod.pod_class)
         ],
         samples=resource.count(peaks.model.samples) if known else None,
@@ -170,15 +170,15 @@ def _raw(case: PeakCase, raw: float | None) -> Iterator[str]:
         yield from _terms(case)
     unit = case.resource.unit
     if raw is None:
-        yield unknown("raw", why_unknown(case))
+        yield unknown_line("raw", why_unknown(case))
     elif formulas := [Formula(name) for name in members if name in case.terms] or _formulas(case):
         expressions = [formula.expression for formula in formulas]
         label = formulas[0].label
         text = label(case.terms) if label else _highest(expressions)
-        filled = [filled_in(expression, case.values) for expression in expressions]
-        yield step(f"raw, {text}", _highest(filled), raw, unit)
+        filled = [fill_in(expression, case.values) for expression in expressions]
+        yield step_line(f"raw, {text}", _highest(filled), raw, unit)
     else:
-        yield given(f"raw, {case.declared.without_formula}", raw, unit)
+        yield input_line(f"raw, {case.declared.without_formula}", raw, unit)
 
 
 def _members(names: Sequence[str]) -> list[str]:
@@ -214,11 +214,13 @@ def _terms(case: PeakCase) -> Iterator[str]:
         term, value = declared.get(name, Term(name)), case.terms[name]
         unit = case.resource.unit if term.unit is None else term.unit
         if name in derived:
-            yield step(f"{name}, {term.formula}", filled_in(term.formula, case.values), value, unit)
+            yield step_line(
+                f"{name}, {term.formula}", fill_in(term.formula, case.values), value, unit
+            )
         elif term.adds and case.has_pod_peaks:
-            yield from added(name, _addends(case, term), value, unit)
+            yield from sum_lines(name, _addends(case, term), value, unit)
         else:
-            yield given(name, value, unit)
+            yield input_line(name, value, unit)
 
 
 def _addends(case: PeakCase, term: Term) -> Iterator[str]:
@@ -230,9 +232,9 @@ def _addends(case: PeakCase, term: Term) -> Iterator[str]:
         by_request = pod.active and (pod.counts_request or term.adds == "requests")
         if term.adds == "peaks":
             if pod.raw is not None and not by_request:
-                yield given(f"peak of {pod.uid}", pod.raw, unit)
+                yield input_line(f"peak of {pod.uid}", pod.raw, unit)
         elif by_request and pod.request is not None:
-            yield given(f"request of {pod.uid}", pod.request / scale, unit)
+            yield input_line(f"request of {pod.uid}", pod.request / scale, unit)
 
 
 def _highest(expressions: Sequence[str]) -> str:

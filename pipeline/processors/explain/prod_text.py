@@ -12,12 +12,12 @@ from typing import Final
 from pipeline.processors.explain.derivation import (
     PodValues,
     Resource,
-    added,
-    given,
     indented,
-    pods_of,
-    step,
-    unknown,
+    input_line,
+    pod_values,
+    step_line,
+    sum_lines,
+    unknown_line,
 )
 from pipeline.topics.predictions import EntityPeaks, PredictionRecord, Reclaimable
 
@@ -55,7 +55,7 @@ class _View:
         self.allocatable = resource.whole(resource.value(record.allocatable))
         self.pods = [
             pod
-            for pod in pods_of(record.pods, resource, predictor)
+            for pod in pod_values(record.pods, resource, predictor)
             if pod.pod_class in COUNTED and not pod.ended
         ]
         self.waiting = [pod for pod in self.pods if pod.counts_request]
@@ -76,27 +76,28 @@ class _View:
 
     def allocatable_line(self) -> str:
         if self.allocatable is None:
-            return unknown("allocatable", "no record of the node states it")
-        return given("allocatable", self.allocatable, self.unit)
+            return unknown_line("allocatable", "no record of the node states it")
+        return input_line("allocatable", self.allocatable, self.unit)
 
     def by_pods(self) -> Iterator[str]:
         """Peaks of pods, requests that stand in for peaks, and what is left."""
         for pod in self.pods:
             if pod.raw is None and pod.request is None:
                 why = f"{pod.why_unknown} and no request, so it adds nothing"
-                yield unknown(f"peak of {pod.uid}", why)
+                yield unknown_line(f"peak of {pod.uid}", why)
         if left_out := self.resource.value(self.answer.left_out):
-            yield given("pods that add nothing", left_out, "")
+            yield input_line("pods that add nothing", left_out, "")
         peaks = _sum(map(self.peak_of, self.predicted))
-        yield from added("peaks", map(self._peak_line, self.predicted), peaks, self.unit)
+        yield from sum_lines("peaks", map(self._peak_line, self.predicted), peaks, self.unit)
         requests = self.published("unpredicted")
         waiting = (
-            given(f"request of {pod.uid}, {pod.why_by_request}", pod.request or 0, self.unit)
+            input_line(f"request of {pod.uid}, {pod.why_by_request}", pod.request or 0, self.unit)
             for pod in self.waiting
         )
-        yield from added("requests that stand in for peaks", waiting, requests, self.unit)
-        left = _sum(map(self._left, self._reclaimable_pods))
-        yield from added("left", map(self._left_line, self._reclaimable_pods), left, self.unit)
+        yield from sum_lines("requests that stand in for peaks", waiting, requests, self.unit)
+        reclaimable = [pod for pod in self.predicted if pod.can_be_reclaimed]
+        left = _sum(map(self._left, reclaimable))
+        yield from sum_lines("left", map(self._left_line, reclaimable), left, self.unit)
         yield self._step(
             "peak by the pods, peaks + requests",
             f"{peaks} + {requests}",
@@ -118,17 +119,17 @@ class _View:
                 yield self._step(f"{name}, whole", self.resource.cut_text(raw), used[-1])
             elif name == "unknown" and (peaks or EntityPeaks()).model.last_at is None:
                 used.append(0)
-                yield given("unknown, without a model", 0, self.unit)
+                yield input_line("unknown, without a model", 0, self.unit)
             else:
-                yield unknown(f"{name}, whole", "no peak")
+                yield unknown_line(f"{name}, whole", "no peak")
         surplus, peak = self.published("surplus"), self.published("classes_peak")
         asked, held = _sum(map(self._left, self.waiting)), self.published("held")
-        yield from added(
+        yield from sum_lines(
             "requests beyond peaks that are not trusted", map(self._surplus_line, self.waiting),
             asked, self.unit,
         )  # fmt: skip
         if held:
-            yield given("of this, already in the peaks of classes", held, self.unit)
+            yield input_line("of this, already in the peaks of classes", held, self.unit)
             yield self._step("requests beyond, and not in them yet", f"{asked} - {held}", surplus)
         yield self._step(
             "peak by the classes, margin * (system + prod + none + unknown) + requests beyond",
@@ -136,11 +137,11 @@ class _View:
         )  # fmt: skip
         requests = self.published("requests")
         asking = (
-            given(f"request of {pod.uid}", pod.request or 0, self.unit)
+            input_line(f"request of {pod.uid}", pod.request or 0, self.unit)
             for pod in self.pods
-            if pod.active and pod.pod_class != "unknown" and pod.request is not None
+            if pod.can_be_reclaimed
         )
-        yield from added("requests of Prod", asking, requests, self.unit)
+        yield from sum_lines("requests of Prod", asking, requests, self.unit)
         yield self._step(
             "reclaimable by the classes, least of allocatable - peak and requests - peak",
             f"min(max({self.allocatable} - {peak}, 0), max({requests} - {peak}, 0))",
@@ -149,36 +150,23 @@ class _View:
 
     def outcome(self) -> Iterator[str]:
         """The more careful of both views, or the view of classes."""
-        amounts = [self.published("classes_amount")]
-        peaks = [self.published("classes_peak")]
+        amount, peak = self.published("classes_amount"), self.published("classes_peak")
         if not self.answer.pair:
-            yield self._step("reclaimable of Prod, by the classes", f"{amounts[0]}",
-                             self.published("amount"))  # fmt: skip
-            yield self._step("peak of Prod, by the classes", f"{peaks[0]}", self.published("peak"))
-            return
-        system = self.published("system")
-        raw = self.resource.value(self.record.system.raw.get(self.predictor)) or 0.0
-        yield self._step(
-            "peak of the system, margin * system",
-            f"trunc({self.margin!r} * {self.resource.cut_text(raw)})", system,
-        )  # fmt: skip
-        yield self._step(
-            "reclaimable of Prod, least of pods and classes",
-            f"min({self.published('pods_amount')}, {amounts[0]})", self.published("amount"),
-        )  # fmt: skip
-        yield self._step(
-            "peak of Prod, highest of pods + system and classes",
-            f"max({self.published('pods_peak')} + {system}, {peaks[0]})", self.published("peak"),
-        )  # fmt: skip
-
-    @property
-    def _reclaimable_pods(self) -> list[PodValues]:
-        """The pods whose unused requests count."""
-        return [
-            pod
-            for pod in self.predicted
-            if pod.active and pod.pod_class != "unknown" and pod.request is not None
-        ]
+            amounts = "reclaimable of Prod, by the classes", f"{amount}"
+            peaks = "peak of Prod, by the classes", f"{peak}"
+        else:
+            system = self.published("system")
+            raw = self.resource.value(self.record.system.raw.get(self.predictor)) or 0.0
+            expression = f"trunc({self.margin!r} * {self.resource.cut_text(raw)})"
+            yield self._step("peak of the system, margin * system", expression, system)
+            pods = self.published("pods_amount"), self.published("pods_peak")
+            amounts = "reclaimable of Prod, least of pods and classes", f"min({pods[0]}, {amount})"
+            peaks = (
+                "peak of Prod, highest of pods + system and classes",
+                f"max({pods[1]} + {system}, {peak})",
+            )
+        yield self._step(*amounts, self.published("amount"))
+        yield self._step(*peaks, self.published("peak"))
 
     def _peak_line(self, pod: PodValues) -> str:
         return self._step(
@@ -197,7 +185,7 @@ class _View:
         return self._step(f"{pod.uid}, request - margin * raw", expression, self._left(pod))
 
     def _step(self, label: str, expression: str, value: int | None) -> str:
-        return step(label, expression, value, self.unit)
+        return step_line(label, expression, value, self.unit)
 
 
 def _sum(amounts: Iterable[int]) -> int:

@@ -1,4 +1,4 @@
-"""Check documents and source for line length, banned phrases and ids without a list.
+"""Check documents and source for line length, broken tables, banned phrases and ids without a list.
 
     python -m tests.docs.language [PATH ...]              # all tracked files by default
     python -m tests.docs.language --commit-message FILE   # the commit-msg hook
@@ -41,6 +41,9 @@ _ID = re.compile(
     r"|\b(?:colocation|scheduling|descheduling|node-qos|ecosystem) \d+(?:\.\d+)*\b"
 )
 
+# The rule below a table's header, in the middle of a line: rows of a table were joined.
+_JOINED_ROWS = re.compile(r"\|[ ]+\|-{3}")
+
 PROSE = {".md"}
 CODE = {".py", ".yaml", ".toml", ".c", ".go"}
 # They have to name what they look for.
@@ -71,6 +74,8 @@ def findings(path: Path, text: str) -> Iterator[tuple[int, str]]:
     for number, line in lines:
         if is_prose and len(line) > LINE_LENGTH and is_wrappable(line):
             yield number, f"{len(line)} characters, {LINE_LENGTH} at most"
+        if is_prose and _JOINED_ROWS.search(line):
+            yield number, "rows of a table on one line"
         for match in _PHRASE.finditer(line):
             advice = _ADVICE[int(str(match.lastgroup)[1:])]
             yield number, f"phrase {match[0]!r}: {advice}"

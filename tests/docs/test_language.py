@@ -18,7 +18,7 @@ def problems(name: str, text: str) -> list[str]:
     [
         "whoever reads this", "an annotation of no use", "The operator is told of it",
         "Owes the rest: nothing", "Raises for what is none", "row NP-37", "see colocation 17.2",
-        "the topic is made anew", " ".join(["word"] * 30),
+        "the topic is made anew", " ".join(["word"] * 30), "  | role | reads | |---|---| | a | b |",
     ],
 )  # fmt: skip
 def test_banned_text_is_found(text: str) -> None:

@@ -282,7 +282,7 @@ def check_broker(settings: Settings) -> Iterator[Check]:
         drift = asyncio.run(asyncio.wait_for(check_topics(settings.kafka), 3 * _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
         if isinstance(error, TimeoutError):
-            error = BrokerUnavailableError(f"no Kafka broker answers at {servers} in time")
+            error = BrokerUnavailableError(f"no broker answers at {servers} in time")
         yield failed("kafka", error)
         yield Check("topics", "unknown", "not checked, because the broker is unavailable")
         yield Check("workers", "unknown", "not checked, because the broker is unavailable")

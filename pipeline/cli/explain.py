@@ -12,7 +12,7 @@ from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
-from pipeline.errors import BrokerUnavailableError, UsageError
+from pipeline.errors import UsageError
 from pipeline.kafka.newest import newest
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
@@ -123,19 +123,8 @@ class _NodeRecords(NamedTuple):
     offers: NodeResourcesRecord | None
 
 
-async def _require_topics(kafka: KafkaSettings) -> None:
-    try:
-        await require_topics(kafka, (PREDICTIONS, NODE_STATE, OFFERS))
-    except BrokerUnavailableError as error:
-        raise BrokerUnavailableError(
-            f"no Kafka broker answers at {kafka.bootstrap_servers}, where predictions are read",
-            hint="set --bootstrap-servers or kafka.bootstrap_servers; `springtide doctor` checks "
-            "the connection, `springtide kafka start` starts a broker on this machine",
-        ) from error
-
-
 async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
-    await _require_topics(kafka)
+    await require_topics(kafka, (PREDICTIONS, NODE_STATE, OFFERS))
     prediction, state, offers = await asyncio.gather(
         *(newest(kafka, topic, node) for topic in (PREDICTIONS, NODE_STATE, OFFERS))
     )
@@ -149,7 +138,7 @@ async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
 
 
 async def read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
-    await _require_topics(kafka)
+    await require_topics(kafka, (OFFERS,))
     record = await newest(kafka, OFFERS, node)
     if record is None:
         raise await missing_record_error(

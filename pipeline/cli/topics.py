@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
@@ -44,6 +44,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
       springtide topics apply --dry-run
       springtide topics apply --bootstrap-servers kafka-0:9092,kafka-1:9092 --replication-factor 3
     """
+    silence_logs(settings, "aiokafka")
     if not dry_run:
         click.echo(f"applying {len(TOPICS)} topics ...", err=True)
     changes = asyncio.run(apply_topics(settings.kafka, dry_run, lambda change: click.echo(change)))
@@ -69,6 +70,7 @@ def check(settings: Settings, as_json: bool) -> None:
       springtide topics check
       springtide topics check --json | jq '.drift[] | select(.kind == "partitions")'
     """
+    silence_logs(settings, "aiokafka")
     drift = asyncio.run(check_topics(settings.kafka))
     if as_json:
         rows = [{**asdict(item), "mendable": item.mendable, "message": str(item)} for item in drift]

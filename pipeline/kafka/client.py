@@ -128,7 +128,9 @@ def translated_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> I
             hint="grant this role's user the ACLs that it needs",
         ) from error
     except _UNREACHABLE as error:
-        raise BrokerUnavailableError(f"{where} does not answer ({_text(error)})") from error
+        # aiokafka's text for a refused connection repeats the address.
+        detail = "" if "Unable to bootstrap" in str(error) else f" ({_text(error)})"
+        raise BrokerUnavailableError(f"{doing}: no broker answers at {servers}{detail}") from error
     except ClientError as error:
         raise KafkaError(f"{where} returned {_text(error)}") from error
 

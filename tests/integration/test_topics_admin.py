@@ -157,7 +157,7 @@ def silent_port() -> Iterator[int]:
 
 async def test_a_missing_broker_is_reported_at_once() -> None:
     begun = time.monotonic()
-    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:\d+ does not answer"):
+    with pytest.raises(BrokerUnavailableError, match=r"no broker answers at 127\.0\.0\.1:\d+"):
         await check_topics(KafkaSettings(bootstrap_servers=f"127.0.0.1:{free_port()}"))
     assert time.monotonic() - begun < 5
 
@@ -221,6 +221,6 @@ def test_the_command(kafka: KafkaSettings) -> None:
 def test_the_command_without_a_broker() -> None:
     ran = run("topics", "check", "--bootstrap-servers", f"127.0.0.1:{free_port()}")
     assert ran.returncode == 1
-    assert "does not answer" in ran.stderr
-    assert "springtide kafka start" in ran.stderr
-    assert "Traceback" not in ran.stderr
+    error, fix = ran.stderr.splitlines()
+    assert error.startswith("error: checking topics: no broker answers at 127.0.0.1:")
+    assert "springtide kafka start" in fix

@@ -3,6 +3,7 @@
 import builtins
 import json
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -276,6 +277,18 @@ def test_full_disk_is_an_error_of_two_lines() -> None:
     assert ended.stderr == (
         "error: cannot write: No space left on device\n  fix: free space, or write elsewhere\n"
     )
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_streams_are_no_failure(closed: str, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "pipeline.cli.main", "scheduler", "config"])
+    output = "" if "1" in closed else f">{shlex.quote(str(tmp_path / 'output'))}"
+    ended = subprocess.run(
+        ["bash", "-c", f"exec {command} {output} {closed}"], timeout=60, check=False
+    )
+    assert ended.returncode == 0
+    if output:
+        assert "KubeSchedulerConfiguration" in (tmp_path / "output").read_text()
 
 
 def test_interrupt_during_import_prints_no_traceback() -> None:

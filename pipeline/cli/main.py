@@ -188,8 +188,22 @@ def limit_malloc_arenas() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def open_closed_streams() -> None:
+    """Replace standard streams that the caller closed (`2>&-`) by /dev/null.
+
+    Else the next file or socket would get their descriptor, and what is printed.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+
+
 def main() -> None:
     """Run the command line."""
+    open_closed_streams()
     limit_malloc_arenas()
     try:
         cli(prog_name="springtide")

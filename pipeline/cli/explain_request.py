@@ -36,7 +36,8 @@ def read_explain_request(file: Path) -> bytes:
         text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"cannot read {file}: {error}", hint="give a file, or - for standard input"
+            f"cannot read {file}: {getattr(error, 'strerror', None) or error}",
+            hint="give a file, or - for standard input",
         ) from error
     request = pod_in_file(file, text)
     try:

@@ -40,7 +40,7 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import ModelState
 from pipeline.settings import Settings
-from pipeline.settings.load import YAML_ERRORS
+from pipeline.settings.load import YAML_ERRORS, yaml_problem
 from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
@@ -237,8 +237,8 @@ def _read_objects(path: Path) -> Sequence[Mapping[str, Any]]:
         text = data.decode()
         documents = _parse_documents(text)
     except YAML_ERRORS as error:
-        first = str(error).partition("\n")[0]
-        raise CheckpointError(f"is neither JSON nor YAML: {first:.200}") from error
+        problem = yaml_problem(error)
+        raise CheckpointError(f"is neither JSON nor YAML: {problem:.200}") from error
     if not text.strip():
         raise CheckpointError("is empty")
     objects = []

@@ -1,7 +1,7 @@
 """`springtide policy`: check a `slo-controller-config`, and resolve it per node."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -195,18 +195,21 @@ def _other_sections(policies: Policies) -> Iterator[tuple[Section[Any], Policy[A
         yield section, policy
 
 
+def _entries(entries: Sequence[object]) -> str:
+    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'} for selected nodes"
+
+
 def _summary(policies: Policies, nodes: Iterable[_Node]) -> Iterator[str]:
     """Describe what differs from the defaults, and for each node from the cluster's values."""
     assert policies.colocation is not None
     cluster = _cluster_document(policies)
     state = "on" if cluster["on"] else "off"
-    count = len(policies.colocation.entries)
-    yield f"colocation is {state} for the cluster; {count} entries for selected nodes"
+    yield f"colocation is {state} for the cluster; {_entries(policies.colocation.entries)}"
     for name, value in cluster["strategy"].items():
         yield f"  {name:34} {json.dumps(value)}"
     for section, policy in _other_sections(policies):
         changes = _differences(document(section.defaults), document(policy.cluster))
-        entries = f"; {len(policy.entries)} entries for selected nodes" if policy.entries else ""
+        entries = f"; {_entries(policy.entries)}" if policy.entries else ""
         yield f"{section.key}: {changes or 'defaults'}{entries}"
     unselected_node, _ = with_policy(NodeRecord(node="none"), policies)
     for node in nodes:

@@ -66,9 +66,7 @@ def command(
     """
     silence_logs(settings)
     if len(names) != (1 if file else 2):
-        raise UsageError(
-            f"{len(names)} names are given", hint="write `why-not POD NODE`, or `-f FILE NODE`"
-        )
+        raise UsageError("a pod and a node are needed", hint="give POD NODE, or -f FILE NODE")
     node = names[-1]
     request = read_explain_request(file) if file else asyncio.run(_read_pod(settings, names[0]))
     answer = asyncio.run(request_explanation(settings, extender, request))

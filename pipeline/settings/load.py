@@ -34,6 +34,15 @@ _LARGEST_FILE_BYTES = 256 * 1024
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError, KeyError, AttributeError)
 """What PyYAML raises for invalid text; the last two for `!!bool x` and `!!timestamp x`."""
 
+
+def yaml_problem(error: Exception) -> str:
+    """Return what is wrong with a YAML text, and where if that is known, on one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
 # Read by the command line, before settings are loaded.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
 # The kubelet sets such variables in every container for each Service in its namespace: a Service
@@ -134,9 +143,10 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
             hint="correct --config or SPRINGTIDE_CONFIG",
         ) from error
     except YAML_ERRORS as error:
-        problem = " ".join(str(error).split())
         raise SettingsError(
-            f"the settings file {path} is not valid YAML: {problem}", source=f"file {path}"
+            f"the settings file {path} is not valid YAML: {yaml_problem(error)}",
+            source=f"file {path}",
+            hint="correct the file; docs/reference/settings.md lists every setting",
         ) from error
     if tree is None:
         return {}

@@ -332,7 +332,9 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidRecordError(f"cannot read {path}: {error.strerror}") from error
+        raise InvalidRecordError(
+            f"cannot read {path}: {error.strerror}", hint=f"write it with: {_COMMANDS[kind]}"
+        ) from error
     try:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

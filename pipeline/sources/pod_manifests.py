@@ -10,7 +10,7 @@ import yaml
 
 from pipeline.errors import RecordError, UsageError
 from pipeline.settings import KafkaSettings
-from pipeline.settings.load import YAML_ERRORS
+from pipeline.settings.load import YAML_ERRORS, yaml_problem
 from pipeline.sources.compacted_writer import all_records
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodFacts
@@ -32,8 +32,10 @@ def pod_in_file(file: Path, text: str) -> bytes:
         if len(pods) == 1:
             return msgspec.json.encode({"pod": pods[0]})
     except (*YAML_ERRORS, msgspec.MsgspecError, TypeError) as error:
-        first = str(error).partition("\n")[0]
-        raise UsageError(f"{file} is neither YAML nor JSON: {first:.200}") from error
+        raise UsageError(
+            f"{file} is neither YAML nor JSON: {yaml_problem(error):.200}",
+            hint="correct the manifest",
+        ) from error
     raise UsageError(
         f"{file} has {len(pods) or 'no'} {'pods' if pods else 'pod'}",
         hint="give a file with one Pod, Deployment, StatefulSet, DaemonSet, Job or CronJob",

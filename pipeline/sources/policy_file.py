@@ -16,7 +16,7 @@ from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
-from pipeline.settings.load import YAML_ERRORS
+from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
 from pipeline.sources.scheduler_config import placement_of
 
 log = get_logger(__name__)
@@ -54,12 +54,14 @@ def read_config_map(file: Path) -> Mapping[str, str]:
     such ConfigMap.
     """
     try:
-        trees = list(yaml.safe_load_all(file.read_text()))
+        trees = list(yaml.load_all(file.read_text(), Loader=StrictLoader))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", hint="name a file") from error
     except YAML_ERRORS as error:
-        first = str(error).partition("\n")[0]
-        raise InvalidPolicyError(f"{file} is neither YAML nor JSON: {first:.200}") from error
+        raise InvalidPolicyError(
+            f"{file} is neither YAML nor JSON: {yaml_problem(error):.200}",
+            hint="correct the file, or write it again with kubectl",
+        ) from error
     config_maps = [tree for tree in _objects(trees) if _kind_and_name(tree) == _CONFIG_MAP]
     if len(config_maps) != 1:
         count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"

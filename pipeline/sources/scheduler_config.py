@@ -9,7 +9,7 @@ from pipeline.errors import InvalidPolicyError, SettingsError
 from pipeline.processors.placement.enabled_plugins import Placement, default_placement, read_config
 from pipeline.processors.placement.kube_config import CONFIGURATION
 from pipeline.settings import ExtenderSettings
-from pipeline.settings.load import YAML_ERRORS, StrictLoader
+from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
 
 KEY = "extender.scheduler_config_file"
 
@@ -53,8 +53,7 @@ def read_document(file: Path) -> Any:
         documents = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
         trees = [tree for tree in documents if tree is not None]
     except YAML_ERRORS as error:
-        text = " ".join(str(error).split())
-        raise InvalidPolicyError(f"not valid YAML: {text:.200}") from error
+        raise InvalidPolicyError(f"not valid YAML: {yaml_problem(error):.200}") from error
     likely = [tree for tree in trees if isinstance(tree, dict) and _is_likely(tree)]
     return next(iter(likely or trees), None)
 

@@ -211,7 +211,7 @@ def test_fit_replaces_neither_its_trace_nor_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
-        ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "there is no column 'gpu'"),
+        ("window_end,gpu\n2026-11-01T00:00:00Z,1\n", 1, "unknown column 'gpu'"),
         (TRACE.replace("cpu", "coverage,cpu").replace("Z,", "Z,0.1,"), 1, "nothing to learn"),
         (
             "window_end\n2026-11-01T00:00:00Z\n2026-11-01T00:00:30Z\n",

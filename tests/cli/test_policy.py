@@ -114,7 +114,7 @@ def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> 
     assert result.stdout.splitlines()[-7:] == [
         "cpu-normalization-config: enable true, ratioModel.X.hyperThreadEnabledRatio 1.3",
         "resource-amplification-config: enable true, resourceAmplificationRatio.cpu 1.5",
-        "resource-threshold-config: defaults; 1 entries for selected nodes",
+        "resource-threshold-config: defaults; 1 entry for selected nodes",
         "resource-qos-config: defaults",
         'cpu-burst-config: policy "auto"',
         "system-config: defaults",
@@ -178,7 +178,8 @@ def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
         (configmap({"enable": False, "midUnallocatedPercent": 101}), 1, "switched off is in force"),
         (node("n"), 1, "has no ConfigMap slo-controller-config"),
         ("", 1, "has no ConfigMap slo-controller-config"),
-        ("a: [", 1, "is neither YAML nor JSON"),
+        ("a: [", 1, "is neither YAML nor JSON: line 1, column 5: expected the node content"),
+        ("data: {a: '', a: ''}", 1, "line 1, column 15: key 'a' occurs twice"),
         (
             {"kind": "List", "items": [configmap("{}"), configmap("{}")]},
             1,

@@ -55,7 +55,7 @@ def test_merge_keys_share_arguments_between_profiles(tmp_path: Path) -> None:
     [
         ("a: [", "not valid YAML: .*expected"),
         ('a: "\\ud800"', "not valid YAML: .*surrogates not allowed"),
-        (CONFIG + "profiles: []\n", r"key 'profiles' occurs twice .*line 12"),
+        (CONFIG + "profiles: []\n", r"line 12, column 1: key 'profiles' occurs twice"),
         (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' occurs"),
         ("", "not a KubeSchedulerConfiguration: NoneType"),
     ],

@@ -58,7 +58,7 @@ def read_trace(table: pa.Table, node: str, strategy: Strategy) -> Iterator[Windo
     """
     if unknown := sorted(set(table.column_names) - TYPES.keys()):
         raise InvalidRecordError(
-            f"there is no column {unknown[0]!r:.100}",
+            f"unknown column {unknown[0]!r:.100}",
             hint=f"columns are {END} and those of samples and windows: docs/explanation/models.md",
         )
     if len(set(table.column_names)) < table.num_columns:

@@ -1,5 +1,6 @@
 """`springtide demo`: run all roles on this machine, and show what they report."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -73,7 +74,7 @@ def command(
     runs five pods, real processes in cgroups of their own; otherwise it measures the cgroups that
     it can read. It shows the table of `springtide top`, then asks the extender where a small pod
     may run, and prints which nodes are refused and why. At the end it removes its processes,
-    cgroups, topics and directories.
+    cgroups, topics and directories. Settings of files and variables do not apply.
 
     \b
     Examples:
@@ -84,6 +85,7 @@ def command(
     store_global_options(click.get_current_context(), **given)
     # The roles log to files; this process prints to the screen.
     configure_logging("error", "auto")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that ends is an error
     screen = _TerminalScreen() if Console().is_terminal else _PlainScreen()
     screen.print(
         f"windows of {WINDOW_SECONDS} s, cold start of {COLD_START_SECONDS} s (defaults: 30 s and "

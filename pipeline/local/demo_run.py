@@ -18,7 +18,7 @@ from typing import Final
 import yaml
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import DemoError, KernelError
+from pipeline.errors import DemoError, KafkaError, KernelError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import demo_queries
@@ -150,6 +150,9 @@ class Demo:
             feed_task = asyncio.create_task(feed.run())
             await self._watch(table, stop)
             await self._finish(table)
+        except KafkaError:
+            self._check()  # raises the cause if the broker has ended
+            raise
         finally:
             self.screen.print("stopping ...")
             if feed_task is not None:

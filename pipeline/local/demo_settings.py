@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import SettingsError, UsageError
+from pipeline.errors import DemoError, SettingsError, UsageError
 from pipeline.local.demo_workload import demo_name
 from pipeline.local.port_probe import HOST
 from pipeline.settings import ExporterSettings, node_name
@@ -33,7 +33,7 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
     """Create the directory for settings, logs and socket; remove it at the end.
 
     Settings and logs are copied to `keep` first. Raises `UsageError` if a directory cannot be
-    created.
+    created, `DemoError` if a file cannot be copied.
     """
     home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
     if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
@@ -42,9 +42,9 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
             hint="set TMPDIR to a shorter path",
         )
     try:
-        home.mkdir(mode=0o700)
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700)
     except OSError as error:
         raise UsageError(
             f"cannot create {error.filename}: {error.strerror}", hint="check TMPDIR and --keep"
@@ -52,10 +52,22 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
     try:
         yield home
     finally:
-        if keep is not None:
-            for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
-                shutil.copy(file, keep)
-        shutil.rmtree(home, ignore_errors=True)
+        try:
+            if keep is not None:
+                _copy_output(home, keep)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _copy_output(home: Path, keep: Path) -> None:
+    try:
+        for file in [*home.glob("*.log"), *home.glob("*.yaml"), *home.glob("*.json")]:
+            shutil.copy(file, keep)
+    except OSError as error:
+        raise DemoError(
+            f"cannot copy logs and settings to {keep}: {error.strerror}",
+            hint="give another directory with --keep",
+        ) from error
 
 
 def settings_document(

@@ -1,13 +1,18 @@
 """The demo's texts, and the settings of its roles."""
 
+import errno
+import shutil
+import tempfile
 from pathlib import Path
 
+import pytest
 import yaml
 
 from pipeline.cli.demo import placement_lines, pod_lines, summary_line
+from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage
 from pipeline.local.demo_screen import Placement, PodReport, Summary, pod_reports, summarize
-from pipeline.local.demo_settings import settings_document
+from pipeline.local.demo_settings import demo_home, settings_document
 from pipeline.local.demo_workload import PODS
 from pipeline.local.role_processes import without_settings
 from pipeline.settings import Settings
@@ -45,6 +50,25 @@ def test_exporter_measures_the_kubelets_pods_without_demo_pods(tmp_path: Path) -
     written = settings(tmp_path, fleet=False, parent="")
     assert written.exporter.cgroup_parent == ""
     assert written.exporter.host_applications == ()
+
+
+def test_directory_is_removed_if_output_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = Path(tempfile.mkdtemp())  # tmp_path is too long for a socket
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot create"), demo_home(tmp_path / "file" / "kept"):
+        pass
+    assert list(temporary.iterdir()) == []
+
+    def lose(source: Path, keep: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(shutil, "copy", lose)
+    with pytest.raises(DemoError, match="cannot copy"), demo_home(tmp_path / "kept") as home:
+        (home / "worker.log").touch()
+    temporary.rmdir()  # raises unless it is empty
 
 
 def test_variables_with_settings_are_removed_from_the_environment() -> None:

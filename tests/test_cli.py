@@ -69,6 +69,12 @@ def test_help_of_every_command_lists_its_exit_codes(path: tuple[str, ...]) -> No
     assert (shown.exit_code, "\nExit codes:\n  0  " in shown.output) == (0, True), shown.output
 
 
+def test_help_of_groups_does_not_cut_sentences() -> None:
+    for group in {path[:-1] for path in leaves(cli)}:
+        shown = CliRunner().invoke(cli, [*group, "--help"])
+        assert "...\n" not in shown.output.partition("\nCommands:\n")[2]
+
+
 def test_version_option_prints_the_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).output.startswith("springtide 0.")
 

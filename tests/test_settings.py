@@ -153,6 +153,7 @@ def test_all_problems_are_reported_at_once() -> None:
         overrides={"extender.port": "-1", "kafka.bootstrap_server": "a:1"},
     )
     assert error.message.startswith("4 settings are invalid")
+    assert "SPRINGTIDE_FOO: unknown setting (" in refusal(environ={"SPRINGTIDE_FOO": "1"}).message
     assert "did you mean SPRINGTIDE_EXPORTER_WINDOW_SECONDS?" in error.message
     assert "kafka.bootstrap_server: unknown setting, did you mean kafka.bootstrap_servers?" in (
         error.message
@@ -163,7 +164,8 @@ def test_all_problems_are_reported_at_once() -> None:
     ("text", "expected"),
     [
         ("kafka: {bootstrap_server: 'a:1'}", "did you mean kafka.bootstrap_servers?"),
-        ("kafak: {bootstrap_servers: 'a:1'}", "unknown setting"),
+        ("kafak: {bootstrap_servers: 'a:1'}", "kafak: unknown setting, did you mean kafka?"),
+        ("foo: 1", "foo: unknown setting (file"),
         ("kafka: 5", "a value of type int instead of a section with the keys bootstrap_servers"),
         ("kafka: [1]", "a list instead of a section"),
         ("- kafka", "a list instead of sections"),

@@ -29,6 +29,10 @@ class Command(click.Command):
         self._exit_codes = _COMMON | dict(exit_codes)
         self._tables = tables
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first sentence of the help, which the group's help wraps."""
+        return super().get_short_help_str(limit=10**6)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write tables and exit codes below the options."""
         codes = [(str(code), text) for code, text in sorted(self._exit_codes.items())]

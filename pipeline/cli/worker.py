@@ -43,10 +43,10 @@ def command(settings: Settings, supervised: bool) -> None:
     restarts the worker. With --no-supervise Kubernetes or systemd does.
 
     \b
-    springtide topics apply            # once, before the first worker
-    springtide worker                  # broker at 127.0.0.1:9092
-    springtide worker --nodes-file nodes.json --pods-file pods.json
-    springtide worker --nodes-file nodes.json --policy-file slo-controller-config.yaml
+    Examples:
+      springtide worker
+      springtide worker --nodes-file nodes.json --pods-file pods.json
+      springtide worker --nodes-file nodes.json --policy-file slo-controller-config.yaml
     """
     # Check before connecting to the broker: a restart would not help.
     Bank(model_config(settings))

@@ -7,7 +7,7 @@ All errors are reported at once. Unknown keys and variables are errors.
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -109,7 +109,7 @@ def load_settings(
         if variable in variables:
             raw_values[variables[variable]] = raw
         else:
-            message = f"unknown setting{_did_you_mean(variable, variables)}"
+            message = f"unknown setting{_did_you_mean(variable, variables, _PREFIX)}"
             problems.append(_Problem(variable, raw.source, message))
     for key, value in overrides.items():
         source = f"flag {flag_name(key)}" if key in types else "flag"
@@ -210,7 +210,8 @@ def _collect(
         message = f"{_kind(raw.value)} instead of a section with the keys {names}"
         problems.append(_Problem(key, raw.source, message))
     else:
-        message = f"unknown setting{_did_you_mean(key, types)}"
+        sections = {name.partition(".")[0] for name in types}
+        message = f"unknown setting{_did_you_mean(key, sections | types.keys())}"
         problems.append(_Problem(key, raw.source, message))
 
 
@@ -323,9 +324,11 @@ def _shown(value: object) -> str:
     return "null" if value is None else f"{_PASSWORD.sub('//***@', repr(value)):.100}"
 
 
-def _did_you_mean(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
+def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the question after the known name that is most like `name`, apart from a prefix."""
+    names = {entry.removeprefix(prefix): entry for entry in known}
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.6)
+    return f", did you mean {names[close[0]]}?" if close else ""
 
 
 def _kind(value: object) -> str:

@@ -24,6 +24,10 @@ help: ## List the targets
 
 .PHONY: setup
 setup: $(INSTALLED) ## Make .venv from the lock (once; again when the lock changes)
+	@# `pip install .` has replaced the link to these sources by a copy of them?
+	@grep -qs '"editable": true' $(VENV)/lib/python3*/site-packages/springtide-*.dist-info/direct_url.json || { \
+	  echo "setup: installing springtide into $(VENV) (editable), where a copy was installed"; \
+	  $(PIP) install --quiet --no-deps --no-build-isolation --editable .; }
 
 $(LOCKED):
 	@command -v $(PYTHON) >/dev/null || { \

@@ -119,7 +119,8 @@ def batches(values: FloatArray, number: int) -> Iterator[TrainingBatch]:
                 node_usage=values[own].sum(axis=0) * 1.1, allocatable=np.array([64e3, 2.0**38]),
                 pod_uids=[f"{node:08d}-{pod:04d}-4000-8000-000000000000"
                           for pod in range(PODS_PER_NODE)],
-                pod_classes=classes, pods=values[own], requests=np.full((PODS_PER_NODE, 2), 1e3),
+                pod_classes=classes, pod_usage=values[own],
+                requests=np.full((PODS_PER_NODE, 2), 1e3),
                 pod_ages=np.full(PODS_PER_NODE, 1e6), pod_active=np.ones(PODS_PER_NODE, np.bool_),
             ))  # fmt: skip
         yield training_batch(made)

@@ -74,7 +74,7 @@ def window(
         allocatable=np.array(allocatable),
         pod_uids=[pod.uid for pod in pods],
         pod_classes=np.array([CLASS_CODES[pod.pod_class] for pod in pods], np.int8),
-        pods=np.array([pod.usage for pod in pods], float).reshape(-1, 2),
+        pod_usage=np.array([pod.usage for pod in pods], float).reshape(-1, 2),
         requests=np.array([pod.requests for pod in pods], float).reshape(-1, 2),
         pod_ages=np.array([pod.age for pod in pods], float),
         pod_active=np.array([pod.active and not pod.ended for pod in pods], np.bool_),

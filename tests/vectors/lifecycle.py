@@ -43,7 +43,7 @@ def _window(at_seconds: float, pods: Sequence[str], *, coverage: float = 1.0) ->
     return NodeWindow(
         node="n", machine_id="m", epoch=1, start_ms=end_ms - 30_000, end_ms=end_ms,
         coverage=coverage, node_usage=np.array([1.0, 1e9]), pod_uids=pods,
-        pod_classes=np.zeros(len(pods), np.int8), pods=np.full((len(pods), 2), 0.5),
+        pod_classes=np.zeros(len(pods), np.int8), pod_usage=np.full((len(pods), 2), 0.5),
         requests=np.zeros((len(pods), 2)), pod_ages=np.zeros(len(pods)),
         pod_active=np.ones(len(pods), np.bool_),
     )  # fmt: skip

@@ -202,7 +202,7 @@ def _window(end_ms: int, usage: FloatArray, pods: Sequence[Case] = ()) -> NodeWi
         node="n", machine_id="m", epoch=1, start_ms=end_ms - 60_000, end_ms=end_ms, coverage=1.0,
         node_usage=usage, pod_uids=[pod["uid"] for pod in pods],
         pod_classes=np.array([CLASS_CODES[class_of(pod)] for pod in pods], np.int8),
-        pods=np.array(used, float).reshape(-1, 2),
+        pod_usage=np.array(used, float).reshape(-1, 2),
         requests=np.array([_pair(pod.get("requests", {})) for pod in pods], float).reshape(-1, 2),
         pod_ages=np.array([pod.get("age_seconds", 0.0) for pod in pods], float),
         pod_active=~deleting & ~ended, pod_ended=ended,

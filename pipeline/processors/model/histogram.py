@@ -49,16 +49,16 @@ class Layout:
     buckets: tuple[float, float, float] | None = field(default=None, repr=False, compare=False)
     """First bucket size, ratio and maximum of an exponential layout."""
     ends: FloatArray = field(init=False, repr=False, compare=False)
-    _above: FloatArray = field(init=False, repr=False, compare=False)
+    _upper_edges: FloatArray = field(init=False, repr=False, compare=False)
     """The start of the next bucket; NaN for the last, which no value reaches."""
-    _coarse: npt.NDArray[np.uint16] | None = field(init=False, repr=False, compare=False)
+    _table: npt.NDArray[np.uint16] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.starts.flags.writeable = False
         object.__setattr__(self, "ends", np.append(self.starts[1:], self.starts[-1:]))
         self.ends.flags.writeable = False
-        object.__setattr__(self, "_above", np.append(self.starts[1:], np.nan))
-        object.__setattr__(self, "_coarse", _coarse_buckets(self.starts))
+        object.__setattr__(self, "_upper_edges", np.append(self.starts[1:], np.nan))
+        object.__setattr__(self, "_table", _bucket_table(self.starts))
 
     @property
     def num_buckets(self) -> int:
@@ -66,25 +66,26 @@ class Layout:
 
     def digitize(self, values: npt.ArrayLike) -> IntArray:
         """The bucket of each value (any shape, int64), clamped to the first and last one."""
-        # The bits below must have no sign, not even that of -0.0.
+        # The sign bit, even of -0.0, would be part of the position in the table.
         values = np.abs(np.maximum(np.asarray(values, dtype=np.float64), 0.0))
-        if self._coarse is None:
+        if self._table is None:
             buckets = np.searchsorted(self.starts, values, side="right") - 1
             return np.maximum(buckets, 0).astype(np.int64)
-        buckets = self._coarse.take(values.view(np.int64) >> _COARSE_SHIFT).astype(np.int64)
-        buckets += values >= self._above.take(buckets)
+        buckets = self._table.take(values.view(np.int64) >> _TABLE_SHIFT).astype(np.int64)
+        buckets += values >= self._upper_edges.take(buckets)
         return buckets
 
 
 # Exponent and 5 bits of the mantissa divide the positive doubles into ranges of 1.6 to 3.2 %.
-# Buckets of the default layouts are wider.
-_COARSE_SHIFT: Final = 47
+# Buckets of the default layouts are wider, so that a range meets at most two of them: a table and
+# one comparison are many times as fast as `np.searchsorted`.
+_TABLE_SHIFT: Final = 47
 
 
-def _coarse_buckets(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
+def _bucket_table(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
     """The bucket at the start of each range of doubles; None if more than one bucket begins within
     a range."""
-    lowest = (np.arange(1 << (63 - _COARSE_SHIFT)) << _COARSE_SHIFT).view(np.float64)
+    lowest = (np.arange(1 << (63 - _TABLE_SHIFT)) << _TABLE_SHIFT).view(np.float64)
     buckets = np.maximum(np.searchsorted(starts, lowest, side="right") - 1, 0)
     return None if (np.diff(buckets) > 1).any() else buckets.astype(np.uint16)
 

@@ -218,7 +218,7 @@ class Learner:
     def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
         fixed = stack_rows([node.entity_rows for node in nodes])
-        usage = valid(batch.pods, MAX_USAGE)
+        usage = valid(batch.pod_usage, MAX_USAGE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         short = batch.pod_coverage < self.config.minimum_coverage
         values = training_samples.entity_values(

@@ -139,9 +139,9 @@ class ModelConfig:
 class NodeWindow:
     """One window of one node for `training_batch`, its pods in any order; arrays are read only.
 
-    `pods` (p, 2) is the training statistic of each pod, `node_usage` and `host_apps` (2,) that of
-    the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the window
-    in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
+    `pod_usage` (p, 2) is the training statistic of each pod, `node_usage` and `host_apps` (2,) that
+    of the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the
+    window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
     for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
     of `WindowHead`.
@@ -160,7 +160,7 @@ class NodeWindow:
     strategy: Strategy | None = None
     pod_uids: Sequence[str] = ()
     pod_classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
-    pods: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    pod_usage: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     pod_coverages: FloatArray | None = None
     requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))

@@ -55,7 +55,7 @@ def listed_pods(
 
 
 class WindowHead(NamedTuple):
-    """What a window says once: its node, exporter and time, and the pods that it lists.
+    """The facts of one window: its node, exporter and time, and the pods that it lists.
 
     `machine_id` and the exporter's `epoch` tell two exporters under one node name apart.
     `coverage` is the share of the window that was measured. `strategy` is None where that of the
@@ -79,9 +79,9 @@ class TrainingBatch:
     """n windows and their p pods: pods of all windows in their order, those of one by UID.
 
     `node_usage`, `host_apps` (the sum of host applications), `system` and `allocatable` are
-    (n, 2). `system` is None where it is to be node - pods - host applications. `window_of` (p,)
-    is the window of each pod, `pods` (p, 2) its usage, `pod_coverage` (p,) the share of the
-    window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
+    (n, 2); a `system` of None is computed as node - pods - host applications. `window_of` (p,) is
+    the index of each pod's window, `pod_usage` (p, 2) its usage, `pod_coverage` (p,) the share of
+    the window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
     """
 
     heads: Sequence[WindowHead]
@@ -90,7 +90,7 @@ class TrainingBatch:
     host_apps: FloatArray
     system: FloatArray | None
     window_of: IntArray
-    pods: FloatArray
+    pod_usage: FloatArray
     pod_coverage: FloatArray
     pod_ages: FloatArray
 
@@ -113,7 +113,7 @@ class TrainingBatch:
             host_apps=self.host_apps[chosen],
             system=None if self.system is None else self.system[chosen],
             window_of=(np.cumsum(chosen) - 1)[self.window_of[pods]],
-            pods=self.pods[pods],
+            pod_usage=self.pod_usage[pods],
             pod_coverage=self.pod_coverage[pods],
             pod_ages=self.pod_ages[pods],
         )
@@ -131,7 +131,7 @@ def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
         host_apps=stack_rows([window.host_apps for window in windows]),
         system=None,
         window_of=np.arange(len(windows)).repeat([len(order) for order in orders]),
-        pods=np.concatenate([window.pods[order] for window, order in both]),
+        pod_usage=np.concatenate([window.pod_usage[order] for window, order in both]),
         pod_coverage=np.concatenate(
             [
                 np.full(len(order), np.nan)

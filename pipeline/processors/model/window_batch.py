@@ -206,7 +206,7 @@ class WindowBatch:
             host_apps=self._sums(usage, self._hosts),
             system=self._system(usage),
             window_of=self.window_of,
-            pods=usage.take(self.pod_rows, axis=0),
+            pod_usage=usage.take(self.pod_rows, axis=0),
             pod_coverage=self._seen.take(self.pod_rows),
             pod_ages=np.concatenate(
                 [

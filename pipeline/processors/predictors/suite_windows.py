@@ -40,7 +40,7 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
                 allocatable=np.array([16_000.0, 64 * GIB]),
                 pod_uids=uids,
                 pod_classes=random.integers(0, len(CLASSES), pods).astype(np.int8),
-                pods=_usage(random, pods),
+                pod_usage=_usage(random, pods),
                 requests=np.stack(
                     [
                         random.choice([0.0, 1500.0, np.nan, 1e12], pods),
@@ -78,7 +78,7 @@ def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = 
         allocatable=np.array([16_000.0, 64 * GIB]),
         pod_uids=[f"pod-{i}" for i in range(pods)],
         pod_classes=np.arange(pods, dtype=np.int8),
-        pods=usage,
+        pod_usage=usage,
         requests=np.full((pods, 2), [1000.0, 2 * GIB]) if requests is None else requests,
         pod_ages=np.full(pods, 1e9),
         pod_active=np.ones(pods, np.bool_),
@@ -87,6 +87,6 @@ def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = 
 
 def reversed_pods(window: NodeWindow) -> NodeWindow:
     """The window with its pods listed in reverse."""
-    columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active", "pod_ended")
+    columns = ("pod_classes", "pod_usage", "requests", "pod_ages", "pod_active", "pod_ended")
     backwards = {name: getattr(window, name)[::-1] for name in columns}
     return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)

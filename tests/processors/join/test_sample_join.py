@@ -355,7 +355,7 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
     for policy in ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"):
         batch = WindowBatch([again], policy)
         taken, (facts,) = batch.training("p90"), batch.facts
-        assert len(facts.pods.uids) == len(taken.pods) == len(facts.pods.requests)
+        assert len(facts.pods.uids) == len(taken.pod_usage) == len(facts.pods.requests)
         assert set(facts.pods.classes.tolist()) <= set(range(6))
         assert 0.0 <= batch.coverage[0] <= 1.0
 

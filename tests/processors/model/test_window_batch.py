@@ -54,7 +54,7 @@ def lists(array: np.ndarray) -> list[Any]:
 def samples(window: Window, statistic: str, policy: str) -> list[Any]:
     """The samples of the node and its pods."""
     taken = training(window, statistic=statistic, memory_policy=policy)
-    return lists(np.concatenate([taken.node_usage, taken.pods]))
+    return lists(np.concatenate([taken.node_usage, taken.pod_usage]))
 
 
 def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
@@ -325,7 +325,7 @@ def test_training_batch_has_all_columns_of_a_window() -> None:
     assert lists(taken.allocatable) == [[15_000.0, float(1 << 34)]]
     assert head.pods.uids == ("a", "b")
     assert head.pods.classes.tolist() == [0, 5]
-    assert lists(taken.pods) == [[1.5, 64.0], [0.5, None]]
+    assert lists(taken.pod_usage) == [[1.5, 64.0], [0.5, None]]
     assert lists(head.pods.requests) == [[250.0, 0.0], [None, None]]
     assert lists(taken.pod_ages) == [60.0, None]
     assert head.pods.active.tolist() == [True, True]

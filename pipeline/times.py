@@ -29,3 +29,11 @@ def parse_time(text: str) -> float:
     if not _RFC3339.fullmatch(text):
         raise ValueError(f"not an RFC 3339 time with a zone: {text!r:.100}")
     return datetime.fromisoformat(text.upper()).timestamp()
+
+
+def time_or_none(text: str | None) -> float | None:
+    """Parse an RFC 3339 time; None if there is none, or an invalid one."""
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError:
+        return None

@@ -13,8 +13,7 @@ from actuators.cluster.node_marks import NodeMarks
 from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
-from pipeline.processors.loadaware.pod_amounts import timestamp_seconds
-from pipeline.times import parse_time
+from pipeline.times import parse_time, time_or_none
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
@@ -108,7 +107,7 @@ class CooledNodes(NodeMarks):
     def _is_being_relieved(self, name: str, record: NodeStateRecord) -> bool:
         """Whether this window follows an eviction plan for the node by less than
         `PLAN_SECONDS`."""
-        planned_at, end = self._planned_at.get(name), timestamp_seconds(record.as_of)
+        planned_at, end = self._planned_at.get(name), time_or_none(record.as_of)
         if planned_at is None or end is None:
             return False
         seconds = end - planned_at

@@ -21,11 +21,11 @@ from pipeline.kafka.producer import Producer
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_point
-from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.tasks import cancel_tasks
+from pipeline.topics.registry import DEAD_LETTERS
 
 
 @click.command(
@@ -73,16 +73,17 @@ async def _run(settings: Settings) -> None:
     client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
     clock = SystemClock()
     producer = Producer(client)
-    dead_letters, plans = DeadLetterWriter(producer, prefix), PlanWriter(producer, settings.kafka)
+    plans = PlanWriter(producer, settings.kafka)
+    report_bad = partial(producer.offer_dead_letter, DEAD_LETTERS.full_name(prefix))
     rules = rules_of(settings.extender)
     make_feed = partial(Feed, client=client, prefix=prefix, clock=clock)
     feed = make_feed(
         Table(counting=rules.counting),
-        on_bad=dead_letters.send,
+        on_bad=report_bad,
         topics=NODE_AND_POD_TOPICS,
         snapshot=_snapshot_path(settings.extender),
     )
-    views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=dead_letters.send)
+    views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=report_bad)
     # The feed of the table reports its bad records.
     history = make_feed(
         Table(),

@@ -210,6 +210,10 @@ class Producer:
             topic, value=letter.value, key=letter.key, partition=partition, headers=letter.headers
         )
 
+    async def offer_dead_letter(self, topic: str, letter: DeadLetter) -> None:
+        """Offer a dead letter: its record stays in a compacted topic, and reading goes on."""
+        await self.offer(topic, **letter._asdict())
+
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """A transaction of the `sole_writer`: committed at the end, aborted by an exception."""
         assert self._producer is not None, "start the producer before a transaction"

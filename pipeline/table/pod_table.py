@@ -20,7 +20,7 @@ from pipeline.processors.loadaware.in_flight import (
     is_in_flight,
     sum_in_flight,
 )
-from pipeline.processors.loadaware.pod_amounts import Counting, Pod, timestamp_seconds
+from pipeline.processors.loadaware.pod_amounts import Counting, Pod
 from pipeline.processors.placement.victim_selection import PUSHED_OUT
 from pipeline.processors.scorers.target_load_packing import is_unmeasured
 from pipeline.table import limits
@@ -36,6 +36,7 @@ from pipeline.table.pod_arrays import (
     reported_amount,
 )
 from pipeline.table.tentative_pods import TentativePods
+from pipeline.times import time_or_none
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
@@ -246,8 +247,8 @@ class PodTable:
     @staticmethod
     def _since(pod: Pod) -> float:
         """When a pod was scheduled, else created, else 0."""
-        scheduled = timestamp_seconds(pod.scheduled_at)
-        created = timestamp_seconds(pod.created_at) if scheduled is None else scheduled
+        scheduled = time_or_none(pod.scheduled_at)
+        created = time_or_none(pod.created_at) if scheduled is None else scheduled
         return created or 0.0
 
     def _new_place(self) -> int:

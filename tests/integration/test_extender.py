@@ -9,6 +9,7 @@ import urllib.request
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExtenderSettings, KafkaSettings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
-from pipeline.table.dead_letter_writer import DeadLetterWriter
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
@@ -188,13 +188,13 @@ async def test_an_invalid_record_becomes_a_dead_letter(cluster: Cluster) -> None
     }
     await cluster.send(NODE_STATE, *bad.values(), ("good", good))
     producer = Producer(cluster.client)
-    letters = DeadLetterWriter(producer, cluster.prefix)
-    async with following(cluster, on_bad=letters.send) as feed:
+    report_bad = partial(producer.offer_dead_letter, DEAD_LETTERS.full_name(cluster.prefix))
+    async with following(cluster, on_bad=report_bad) as feed:
         await asyncio.wait_for(feed.wait_caught_up(), 30)
         assert list(feed.table) == ["good"]
         assert dict(feed.state.bad) == dict.fromkeys(bad, 1)
     await producer.stop()
-    assert letters.lost == 0
+    assert producer.lost == 0
     servers = cluster.broker.bootstrap_servers
     kafka = KafkaSettings(bootstrap_servers=servers, topic_prefix=cluster.prefix, partitions=1)
     got = await messages(kafka, DEAD_LETTERS)

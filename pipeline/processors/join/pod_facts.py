@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pipeline.processors.join.view_documents import pod_view
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.times import parse_time
+from pipeline.times import time_or_none
 from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
 
@@ -50,7 +50,7 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         request_memory_bytes=_number(pod.requests.memory_bytes or 0),
         limit_cpu_millicores=_number(pod.limits.cpu_millicores),
         limit_memory_bytes=_number(pod.limits.memory_bytes),
-        created_seconds=_seconds(pod.created_at),
+        created_seconds=time_or_none(pod.created_at),
         deleting=pod.deleted_at is not None,
         uid=sys.intern(pod.uid),
         view=pod_view(pod),
@@ -60,13 +60,6 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
 def deleted_row(row: PodRow) -> PodRow:
     """The facts of this pod once it is deleted: its requests count no longer."""
     return row._replace(phase=GONE, deleting=True, view=None)
-
-
-def _seconds(time: str | None) -> float | None:
-    try:
-        return None if time is None else parse_time(time)
-    except ValueError:
-        return None
 
 
 @lru_cache(maxsize=4096)  # many pods have the same requests

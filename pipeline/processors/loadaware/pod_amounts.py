@@ -20,7 +20,7 @@ from pipeline.processors.loadaware.pod_estimate import (
 )
 from pipeline.processors.scorers.scorer import Packing, PodAmount
 from pipeline.processors.scorers.target_load_packing import container_millicores
-from pipeline.times import parse_time
+from pipeline.times import time_or_none
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import Resources
 
@@ -84,7 +84,7 @@ class Counting(NamedTuple):
         if args.allow_customize_estimation:
             scheduled = pod_seconds(pod.annotations, SECONDS_AFTER_SCHEDULED, scheduled)
             initialized = pod_seconds(pod.annotations, SECONDS_AFTER_INITIALIZED, initialized)
-        since = timestamp_seconds(pod.initialized_at)
+        since = time_or_none(pod.initialized_at)
         return deadline(scheduled_seconds, since, scheduled, initialized)
 
 
@@ -112,11 +112,3 @@ def packed_millicores(pod: Pod, packing: Packing) -> int:
         container_millicores(each.requests.cpu_millicores, each.limits.cpu_millicores, packing)
         for each in pod.containers
     )
-
-
-def timestamp_seconds(time: str | None) -> float | None:
-    """Unix time of an RFC 3339 text; None if there is none, or an invalid one."""
-    try:
-        return None if time is None else parse_time(time)
-    except ValueError:
-        return None

@@ -110,27 +110,6 @@ async def test_a_gap_above_the_cursor_is_read_from_the_log_first() -> None:
     assert counted(module.GAPS) - before == 7
 
 
-async def test_gaps_inside_a_batch_are_filled() -> None:
-    broker, cursor = make_log(10), FakeCursor()
-    await run(FakeSource(pick(broker, [0, 1, 4, 5, 9])), {0: cursor}, broker)
-    assert cursor.seen == list(range(10))
-
-
-async def test_a_batch_out_of_order_is_sorted() -> None:
-    broker, cursor = make_log(4), FakeCursor()
-    source = FakeSource(pick(broker, [2, 0, 3, 1]))
-    await run(source, {0: cursor}, broker)
-    assert cursor.seen == [0, 1, 2, 3]
-    assert source.acknowledged == [(0, 0), (0, 1), (0, 2), (0, 3)]
-
-
-async def test_a_record_delivered_twice_is_processed_once() -> None:
-    broker, cursor = make_log(3), FakeCursor()
-    source = FakeSource(pick(broker, [0, 1, 1, 2]), pick(broker, [1, 2]))
-    await run(source, {0: cursor}, broker)
-    assert cursor.seen == [0, 1, 2]
-
-
 @pytest.mark.parametrize("fail_at", [1, 4, 8])
 async def test_an_exception_is_raised_and_nothing_after_it_is_acknowledged(fail_at: int) -> None:
     broker = make_log(10, partitions=2)

@@ -205,29 +205,16 @@ def offsets(deliveries: Sequence[Any]) -> list[int]:
     return [delivery.record.offset for delivery in deliveries]
 
 
-async def test_a_delivery_has_the_record_in_our_units() -> None:
+async def test_a_delivery_has_our_units_and_acknowledges_and_reports_its_event() -> None:
     stream = FakeStream()
     stream.put(7)
     [delivery] = await StreamSource(stream, linger_seconds=0).take(100)
     assert delivery.record == (3, 7, b"\xffkey", b"value", 1500, None)
-
-
-async def test_acknowledging_a_delivery_acknowledges_its_event() -> None:
-    stream = FakeStream()
-    stream.put(7)
-    [delivery] = await StreamSource(stream, linger_seconds=0).take(100)
-    assert stream.acknowledged == []
+    assert (stream.acknowledged, stream.processed) == ([], [])
     delivery.acknowledge()
-    assert stream.acknowledged == [7]
-
-
-async def test_reported_progress_reaches_the_sensors() -> None:
-    stream = FakeStream()
-    stream.put(7)
-    [delivery] = await StreamSource(stream, linger_seconds=0).take(100)
-    assert stream.processed == []
+    assert (stream.acknowledged, stream.processed) == ([7], [])
     delivery.report_progress()
-    assert stream.processed == [(PARTITION, 7)]
+    assert (stream.acknowledged, stream.processed) == ([7], [(PARTITION, 7)])
 
 
 async def test_a_batch_takes_up_to_the_limit_from_the_queue() -> None:

@@ -171,22 +171,20 @@ async def test_the_next_batch_uses_a_new_cursor_of_the_partition() -> None:
     assert source.acknowledged == [(0, 2), (0, 3)]
 
 
-async def test_records_of_a_gap_removed_by_retention_are_counted_and_skipped() -> None:
+@pytest.mark.parametrize(
+    ("first", "delivered", "seen", "lost"),
+    [(6, [8, 9], [6, 7, 8, 9], 4), (9, [7, 8], [7, 8], 5)],
+    ids=["a part", "the whole"],
+)
+async def test_records_of_a_gap_removed_by_retention_are_counted_and_skipped(
+    first: int, delivered: list[int], seen: list[int], lost: int
+) -> None:
     broker, cursor = make_log(10), FakeCursor(next_offset=2)
-    broker.trim(TOPIC, 0, 6)
-    source, before = FakeSource(pick(broker, [8, 9])), counted(module.LOST)
+    source, before = FakeSource(pick(broker, delivered)), counted(module.LOST)
+    broker.trim(TOPIC, 0, first)
     await run(source, {0: cursor}, broker)
-    assert cursor.seen == [6, 7, 8, 9]
-    assert counted(module.LOST) - before == 4
-
-
-async def test_a_gap_removed_as_a_whole_is_counted_up_to_the_delivered_record() -> None:
-    broker, cursor = make_log(10), FakeCursor(next_offset=2)
-    source, before = FakeSource(pick(broker, [7, 8])), counted(module.LOST)
-    broker.trim(TOPIC, 0, 9)
-    await run(source, {0: cursor}, broker)
-    assert cursor.seen == [7, 8]
-    assert counted(module.LOST) - before == 5
+    assert cursor.seen == seen
+    assert counted(module.LOST) - before == lost
 
 
 async def test_a_gap_without_records_is_passed() -> None:

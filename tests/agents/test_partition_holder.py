@@ -37,7 +37,9 @@ def replace_load(holder: PartitionHolder, load: Any) -> None:
     holder.load = load  # type: ignore[method-assign]
 
 
-async def test_a_load_cancelled_by_a_revocation_is_no_error() -> None:
+@pytest.mark.parametrize("revoked", [True, False])
+async def test_a_revocation_or_the_end_of_the_worker_cancels_a_load(revoked: bool) -> None:
+    """A revocation is no error."""
     holder, begun = new_holder(), asyncio.Event()
 
     async def load(partitions: AbstractSet[int], generation: int) -> None:
@@ -47,8 +49,13 @@ async def test_a_load_cancelled_by_a_revocation_is_no_error() -> None:
     replace_load(holder, load)
     taking = asyncio.create_task(holder.assigned({1}))
     await begun.wait()
-    await holder.revoked()
-    await taking
+    if revoked:
+        await holder.revoked()
+        await taking
+    else:
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
     assert (holder.joins, holder.models) == ({}, {})
 
 
@@ -69,21 +76,6 @@ async def test_a_failed_load_raises(error: BaseException, raised: Exception) -> 
     replace_load(holder, load)
     with pytest.raises(type(raised), match=re.escape(str(raised))):
         await holder.assigned({1})
-
-
-async def test_stopping_the_worker_cancels_its_load() -> None:
-    holder, begun = new_holder(), asyncio.Event()
-
-    async def load(partitions: AbstractSet[int], generation: int) -> None:
-        begun.set()
-        await asyncio.sleep(60)
-
-    replace_load(holder, load)
-    taking = asyncio.create_task(holder.assigned({1}))
-    await begun.wait()
-    taking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await taking
 
 
 async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(

@@ -59,26 +59,18 @@ async def test_the_claim_is_written_first_and_its_offset_is_the_epoch() -> None:
     assert broker.records(CHECKPOINTS)[claimed].key == claim_key("y")
 
 
-async def test_without_a_complete_round_the_whole_log_is_replayed() -> None:
-    broker, _ = make_log()
-    first = await Owner(broker, "x").load()
-    await first.step_round()
-    first.die()
-    before = value_of(module.REPLAYED)
-    second = await Owner(broker, "y").load()
-    assert content(second.model) == content(undisturbed(broker))
-    assert value_of(module.REPLAYED) - before == 20
-
-
-async def test_a_replay_starts_at_the_start_of_the_last_complete_round() -> None:
+@pytest.mark.parametrize(("complete", "replayed"), [(False, 25), (True, 5)])
+async def test_a_replay_starts_at_the_last_complete_round_else_at_the_first_window(
+    complete: bool, replayed: int
+) -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()
-    await first.round()
+    await (first.round() if complete else first.step_round())
     log.windows(1, *NODES)
     before = value_of(module.REPLAYED)
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
-    assert value_of(module.REPLAYED) - before == 5
+    assert value_of(module.REPLAYED) - before == replayed
 
 
 async def test_an_interrupted_round_is_ignored() -> None:
@@ -321,11 +313,12 @@ async def test_without_windows_the_join_starts_at_the_first_sample() -> None:
     assert owner.shard.join.next_offset == 3
 
 
-async def test_a_recreated_samples_topic_raises_a_state_error() -> None:
+@pytest.mark.parametrize("topic", [SAMPLES, WINDOWS])
+async def test_a_recreated_topic_raises_a_state_error(topic: str) -> None:
     broker, _ = make_log()
     await (await Owner(broker, "x").load()).round()
-    broker.recreate(SAMPLES)
-    broker.put(SAMPLES, 0, b"a", b"sample")
+    broker.recreate(topic)
+    broker.put(topic, 0, b"a", b"record")
     with pytest.raises(StateError, match="the topic was recreated"):
         await Owner(broker, "y").load()
 
@@ -473,15 +466,6 @@ async def test_invalid_checkpoints_become_dead_letters() -> None:
         (CHECKPOINTS, start + n) for n in range(5)
     ]
     assert content(second.model) == content(undisturbed(broker))
-
-
-async def test_a_recreated_windows_topic_raises_a_state_error() -> None:
-    broker, log = make_log()
-    await (await Owner(broker, "x").load()).round()
-    broker.recreate(WINDOWS)
-    log.windows(1, "a")
-    with pytest.raises(StateError, match="the topic was recreated"):
-        await Owner(broker, "y").load()
 
 
 # -- random owners

@@ -126,7 +126,10 @@ async def test_a_revoked_partition_is_not_applied() -> None:
     assert {record.key for record in broker.records("t.node-state", 1)} == {b"b"}
 
 
-async def test_put_waits_while_the_handover_is_full() -> None:
+@pytest.mark.parametrize(("revoked", "taken"), [(False, [3]), (True, [])])
+async def test_put_waits_while_the_handover_is_full_unless_its_partition_is_revoked(
+    revoked: bool, taken: list[int]
+) -> None:
     broker = MemoryBroker()
     LogWriter(broker).windows(6, "a")
     (cursor,) = cursors_over(broker)
@@ -135,9 +138,13 @@ async def test_put_waits_while_the_handover_is_full() -> None:
     waits = asyncio.create_task(handover.put(cursor, records[3:]))
     await settle()
     assert not waits.done()
+    if revoked:
+        cursor.ownership.owned = False
+        await handover.wake()
+        await asyncio.wait_for(waits, 5)
     assert [len(waiting.records) for waiting in (await handover.take()).values()] == [3]
     await waits
-    assert [len(waiting.records) for waiting in (await handover.take()).values()] == [3]
+    assert [len(waiting.records) for waiting in handover.pending.values()] == taken
 
 
 class Log:
@@ -191,37 +198,7 @@ async def test_a_model_that_advances_does_not_read_the_log() -> None:
     await cancel_tasks(looking)
 
 
-async def test_a_waiting_put_returns_when_its_partition_is_revoked() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(4, "a")
-    (cursor,) = cursors_over(broker)
-    handover, records = WindowHandover(max_records=2), broker.records("t.windows")
-    await handover.put(cursor, records[:2])
-    waits = asyncio.create_task(handover.put(cursor, records[2:]))
-    await settle()
-    assert not waits.done()
-    cursor.ownership.owned = False
-    await handover.wake()
-    await asyncio.wait_for(waits, 5)
-    assert [len(waiting.records) for waiting in (await handover.take()).values()] == [2]
-
-
-async def test_pending_records_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(2, "a")
-    (cursor,) = cursors_over(broker)
-    records = broker.records("t.windows")
-    monkeypatch.setattr(module, "MAX_BYTES", len(records[0].value or b""))
-    handover = WindowHandover()
-    await handover.put(cursor, records[:1])
-    waits = asyncio.create_task(handover.put(cursor, records[1:]))
-    await settle()
-    assert not waits.done()
-    await handover.take()
-    await waits
-
-
-async def test_a_decoded_window_counts_three_times_its_bytes(
+async def test_pending_records_are_limited_in_bytes_and_a_decoded_window_counts_thrice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker()

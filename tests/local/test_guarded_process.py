@@ -154,7 +154,10 @@ def test_announced_file_is_locked_and_removed_with_the_guard(
     assert list(path.parent.iterdir()) == []
 
 
-def test_detached_guard_outlives_the_connection_until_sigterm(folder: Path) -> None:
+@pytest.mark.parametrize("by_sigterm", [True, False])
+def test_detached_guard_outlives_the_connection_until_sigterm_or_the_end_of_its_child(
+    folder: Path, by_sigterm: bool
+) -> None:
     child = GuardedProcess(folder / "log", remove=folder)
     pid = child.start(SLEEP, folder)
     guard_pid = parent_of(pid)
@@ -162,16 +165,6 @@ def test_detached_guard_outlives_the_connection_until_sigterm(folder: Path) -> N
     child.disconnect()
     time.sleep(0.3)
     assert is_alive(pid)
-    os.kill(guard_pid, signal.SIGTERM)
+    os.kill(*((guard_pid, signal.SIGTERM) if by_sigterm else (pid, signal.SIGKILL)))
     assert eventually(lambda: not is_alive(pid) and not folder.exists())
-    child.close()
-
-
-def test_detached_guard_ends_with_its_child(folder: Path) -> None:
-    child = GuardedProcess(folder / "log", remove=folder)
-    pid = child.start(SLEEP, folder)
-    child.ask("detached", do="detach")
-    child.disconnect()
-    os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not folder.exists())
     child.close()

@@ -119,12 +119,27 @@ async def test_cpu_time_between_windows_is_counted(tmp_path: Path) -> None:
     assert average[1:] == pytest.approx([(20**2 - 10**2) / 1000, (30**2 - 20**2) / 1000])
 
 
-async def test_missed_ticks_lower_the_coverage(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("until", "then", "jump", "ends", "coverages"),
+    [
+        # Stopped from 15 to 26: three intervals of the pause count.
+        (15, range(27, 41), 0, [10, 20, 30, 40], [0.9, 0.4, 0.6, 1.0]),
+        (13, range(104, 111), 91, [10, 20, 110], [0.9, 0.2, 0.7]),
+        # Back within the window, which is not cut: at most 1.
+        (18, range(15, 21), -3, [10, 20], [0.9, 1.0]),
+        # The window to 40 was cut at 32; 10 to 40 are not repeated.
+        (33, range(7, 51), -26, [10, 20, 30, 40, 50], [0.9, 1.0, 1.0, 0.2, 1.0]),
+    ],
+    ids=["missed ticks", "set forward", "set back", "set back across windows"],
+)
+async def test_missed_ticks_and_clock_steps_lower_the_coverage_and_repeat_no_end(
+    tmp_path: Path, until: int, then: range, jump: int, ends: list[int], coverages: list[float]
+) -> None:
     harness = MakerHarness(tmp_path)
-    await harness.tick(*range(1, 15))
-    await harness.tick(*range(27, 41))  # stopped from 15 to 26
-    assert harness.ends == [10, 20, 30, 40]
-    assert harness.coverages() == [0.9, 0.4, 0.6, 1.0]  # three intervals of the pause count
+    await harness.tick(*range(1, until))
+    await harness.tick(*then, jump=jump)
+    assert harness.ends == ends
+    assert harness.coverages() == coverages
 
 
 async def test_coverage_of_a_new_pod_is_its_lifetime_within_the_window(tmp_path: Path) -> None:
@@ -134,31 +149,6 @@ async def test_coverage_of_a_new_pod_is_its_lifetime_within_the_window(tmp_path:
     await harness.tick(*range(14, 21))
     assert harness.coverages("b") == [0.6]
     assert harness.coverages("a") == [0.9, 1.0]
-
-
-async def test_clock_set_forward_cuts_the_open_window(tmp_path: Path) -> None:
-    harness = MakerHarness(tmp_path)
-    await harness.tick(*range(1, 13))
-    await harness.tick(*range(104, 111), jump=91)
-    assert harness.ends == [10, 20, 110]
-    assert harness.coverages()[1:] == [0.2, 0.7]
-
-
-async def test_clock_set_back_repeats_no_end(tmp_path: Path) -> None:
-    harness = MakerHarness(tmp_path)
-    await harness.tick(*range(1, 33))
-    assert harness.ends == [10, 20, 30]
-    await harness.tick(*range(7, 51), jump=-26)
-    assert harness.ends == [10, 20, 30, 40, 50]  # 40 was cut at 32; 10 to 40 are not repeated
-    assert harness.coverages()[3:] == [0.2, 1.0]
-
-
-async def test_clock_set_back_within_the_window_does_not_cut_it(tmp_path: Path) -> None:
-    harness = MakerHarness(tmp_path)
-    await harness.tick(*range(1, 18))
-    await harness.tick(*range(15, 21), jump=-3)
-    assert harness.ends == [10, 20]
-    assert harness.coverages() == [0.9, 1.0]  # at most 1
 
 
 async def test_incomplete_window_is_emitted_with_its_coverage(tmp_path: Path) -> None:

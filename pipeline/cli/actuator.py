@@ -12,7 +12,7 @@ from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.settings import Settings
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 
 
 @click.command(
@@ -58,7 +58,7 @@ def command(settings: Settings) -> None:
       springtide actuator --mode observe
       springtide actuator --mode act --writes-per-second 50
     """
-    placement = placement_of(settings.extender)
+    placement = load_placement(settings.extender)
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
         await ClusterActuator(api, settings, placement, clock, lease).run()

@@ -24,7 +24,7 @@ from pipeline.processors.policy.policy_in_force import Policies, load_policies, 
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import object_files
 from pipeline.sources.compacted_writer import read_back
-from pipeline.sources.policy_file import data_of, filter_limits, read_config_map
+from pipeline.sources.policy_file import config_map_data, filter_limits, read_config_map
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
@@ -67,7 +67,7 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
             config, leader, actuator = asyncio.run(
                 asyncio.wait_for(_read_cluster(settings), _API_SECONDS)
             )
-            data = None if config is None else data_of(config, where)
+            data = None if config is None else config_map_data(config, where)
     except InvalidPolicyError as error:
         return failed("policy", error), None
     except ForbiddenError as error:

@@ -13,7 +13,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, SpringtideError
-from pipeline.processors.placement.extender_config import Wanted, generated
+from pipeline.processors.placement.extender_config import Wanted, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
 from pipeline.settings import Settings
@@ -137,7 +137,7 @@ def config(
         cert_file=cert_file,
         key_file=key_file,
     )
-    tree = generated(options)
+    tree = generate_config(options)
     for finding in findings(tree, mode):
         if finding.is_refused:
             raise click.UsageError(str(finding))

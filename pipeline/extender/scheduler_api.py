@@ -56,7 +56,7 @@ from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
 from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
 from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
@@ -120,7 +120,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 def rules_of(settings: ExtenderSettings) -> Rules:
     """The rules that these settings enable. Raises `SettingsError`."""
     return Rules(
-        placement_of(settings),
+        load_placement(settings),
         settings.stale_after_seconds,
         FINE_SCORE if settings.fine_scores else MAX_EXTENDER_SCORE,
         settings.in_flight,

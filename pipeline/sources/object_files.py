@@ -57,7 +57,7 @@ POLL_SECONDS: Final = 2.0
 REFUSED = counter(
     "file_source_refused_objects", "Objects refused because they are invalid.", ["kind"]
 )
-READ_AT = gauge("file_source_read_timestamp_seconds", "When the files were last read.")
+LAST_READ = gauge("file_source_read_timestamp_seconds", "When the files were last read.")
 
 log = get_logger(__name__)
 
@@ -134,16 +134,19 @@ async def publish_files(
     """
     written = 0
     for objects in files:
-        on_topic = known[objects.kind]
+        known_values = known[objects.kind]
         changes = difference(
-            _TOPICS[objects.kind], objects.entries, on_topic, objects.retained_keys(on_topic)
+            _TOPICS[objects.kind],
+            objects.entries,
+            known_values,
+            objects.retained_keys(known_values),
         )
         written += await write(producer, kafka, SOURCE, changes)
         for change in changes:
             if change.value is None:
-                del on_topic[change.key]
+                del known_values[change.key]
             else:
-                on_topic[change.key] = change.value
+                known_values[change.key] = change.value
     return written
 
 
@@ -185,7 +188,7 @@ async def run_file_source(
             if policy is not None:
                 await asyncio.to_thread(policy.read)
                 objects_of_kinds = [policy.apply(objects, known["Node"]) for objects in files]
-            READ_AT.set(clock.now())
+            LAST_READ.set(clock.now())
             written = await publish_files(kafka, producer, objects_of_kinds, known)
             _report(objects_of_kinds, written)
             stamps, files = await _next_version(paths, watched, stamps, clock, files)

@@ -17,7 +17,7 @@ from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
 from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 
 log = get_logger(__name__)
 
@@ -30,7 +30,7 @@ _CONFIG_MAP: Final = ("ConfigMap", CONFIG_MAP)
 
 def filter_limits(settings: Settings) -> FilterLimits:
     """Return the usage thresholds of the extender, which the policy may contradict, in percent."""
-    placement = placement_of(settings.extender)
+    placement = load_placement(settings.extender)
     if LOAD_AWARE not in placement.filters:
         return FilterLimits(0.0, 0.0)
     thresholds = placement.load_aware.usage_thresholds
@@ -69,7 +69,7 @@ def read_config_map(file: Path) -> Mapping[str, str]:
             f"{file} has {count if config_maps else f'no ConfigMap {CONFIG_MAP}'}",
             hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
         )
-    return data_of(config_maps[0], str(file))
+    return config_map_data(config_maps[0], str(file))
 
 
 def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -80,7 +80,7 @@ def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
                 yield item
 
 
-def data_of(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:
+def config_map_data(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:
     """Return the data of a ConfigMap. Raises `InvalidPolicyError` if a value is not a string."""
     data = config_map.get("data") or {}
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):

@@ -14,7 +14,7 @@ from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
 KEY = "extender.scheduler_config_file"
 
 
-def placement_of(settings: ExtenderSettings) -> Placement:
+def load_placement(settings: ExtenderSettings) -> Placement:
     """Return the plugins in the file of the settings, or LoadAware with their thresholds.
 
     Raises `SettingsError` if the file is unreadable or invalid.

@@ -77,9 +77,9 @@ async def run_fleet(
     kafka = settings.kafka
     await require_topics(kafka)
     fleet = [SimulatedNode(seed, index, pods_per_node) for index in range(nodes)]
-    on_topic = {topic.name: await read_back(kafka, topic, SOURCE) for topic in (NODES, PODS)}
+    known_values = {topic.name: await read_back(kafka, topic, SOURCE) for topic in (NODES, PODS)}
     async with producers(kafka, "springtide-fleet") as producer:
-        simulation = _Fleet(fleet, kafka, producer, on_topic, epoch=round(clock.now() * 1000))
+        simulation = _Fleet(fleet, kafka, producer, known_values, epoch=round(clock.now() * 1000))
         try:
             await _run(simulation, clock, hours_back, window, history)
         finally:
@@ -109,8 +109,8 @@ def next_window(start: int, now: float, window: int, history: int) -> tuple[int,
 
 
 async def _run(fleet: "_Fleet", clock: Clock, hours_back: float, window: int, history: int) -> None:
-    begun = clock.now()
-    end = int((begun - hours_back * 3600) // history) * history
+    start_time = clock.now()
+    end = int((start_time - hours_back * 3600) // history) * history
     logged = clock.monotonic()
     log.info("simulation starts", nodes=len(fleet.nodes), event_time=format_time(end))
     caught_up = False
@@ -128,7 +128,7 @@ async def _run(fleet: "_Fleet", clock: Clock, hours_back: float, window: int, hi
         BEHIND.set(clock.now() - end)
         if not caught_up and clock.monotonic() - logged >= _LOG_INTERVAL_SECONDS:
             logged = clock.monotonic()
-            share = 1 - (begun - end) / max(1.0, hours_back * 3600)
+            share = 1 - (start_time - end) / max(1.0, hours_back * 3600)
             log.info("simulating the past", event_time=format_time(end), done=f"{share:.0%}")
 
 
@@ -140,14 +140,14 @@ class _Fleet:
         nodes: Sequence[SimulatedNode],
         kafka: KafkaSettings,
         producer: Producer,
-        on_topic: Mapping[str, Mapping[bytes, bytes]],
+        known_values: Mapping[str, Mapping[bytes, bytes]],
         epoch: int,
     ) -> None:
         self.nodes = nodes
         self.sequence = 0
         self._kafka = kafka
         self._producer = producer
-        self._on_topic = on_topic
+        self._on_topic = known_values
         self._epoch = epoch
         self._pods: dict[str, set[str]] = {}
 

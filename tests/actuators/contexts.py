@@ -9,11 +9,11 @@ from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.fake_api import FakeApi, Request
 
-PLACEMENT = placement_of(ExtenderSettings())
+PLACEMENT = load_placement(ExtenderSettings())
 
 
 def make_context(

@@ -19,7 +19,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 from pipeline.times import format_time
 from pipeline.topics.codec import Record, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -81,7 +81,7 @@ class World:
         lease = cast(Lease, SimpleNamespace(is_held=True))
         settings = Settings(actuator=actuator)
         self.actuator = ClusterActuator(
-            cast(Api, self.api), settings, placement_of(settings.extender), self.clock, lease
+            cast(Api, self.api), settings, load_placement(settings.extender), self.clock, lease
         )
         self.api.put(NAME, metadata={"uid": "uid"}, status={})
         for follower in self.actuator.watches[NODES_WATCH]:

@@ -7,7 +7,7 @@ import pytest
 from pipeline.cli.explain_request import load_rules
 from pipeline.errors import SettingsError
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.scheduler_config import placement_of
+from pipeline.sources.scheduler_config import load_placement
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -30,14 +30,14 @@ def settings_of(file: Path, text: str) -> ExtenderSettings:
 
 def test_document_with_profiles_is_used(tmp_path: Path) -> None:
     text = f"kind: ConfigMap\n---\n---\n{CONFIG}"
-    placement = placement_of(settings_of(tmp_path / "config.yaml", text))
+    placement = load_placement(settings_of(tmp_path / "config.yaml", text))
     assert [score.plugin for score in placement.scores] == ["TargetLoadPacking"]
 
 
 def test_misspelt_key_is_reported(tmp_path: Path) -> None:
     text = f"kind: ConfigMap\n---\n{CONFIG.replace('profiles:', 'profile:')}"
     with pytest.raises(SettingsError, match="key 'profile' is not known: is it profiles"):
-        placement_of(settings_of(tmp_path / "config.yaml", text))
+        load_placement(settings_of(tmp_path / "config.yaml", text))
 
 
 def test_merge_keys_share_arguments_between_profiles(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_merge_keys_share_arguments_between_profiles(tmp_path: Path) -> None:
         + "- schedulerName: other\n  pluginConfig:\n"
         + "  - {name: TargetLoadPacking, args: {<<: *args, targetUtilization: 30}}\n"
     )
-    placement = placement_of(settings_of(tmp_path / "config.yaml", text))
+    placement = load_placement(settings_of(tmp_path / "config.yaml", text))
     assert placement.args["TargetLoadPacking"].target_utilization == 70
 
 
@@ -62,14 +62,14 @@ def test_merge_keys_share_arguments_between_profiles(tmp_path: Path) -> None:
 )
 def test_invalid_file_is_a_settings_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as raised:
-        placement_of(settings_of(tmp_path / "config.yaml", text))
+        load_placement(settings_of(tmp_path / "config.yaml", text))
     assert raised.value.key == "extender.scheduler_config_file"
     assert str(tmp_path) in raised.value.message
 
 
 def test_scheduler_name_without_a_file_has_a_note() -> None:
-    assert placement_of(ExtenderSettings()).notes == ()
-    placement = placement_of(ExtenderSettings(scheduler_name="koord-scheduler"))
+    assert load_placement(ExtenderSettings()).notes == ()
+    placement = load_placement(ExtenderSettings(scheduler_name="koord-scheduler"))
     assert "scheduler_name has no effect without" in placement.notes[0]
 
 

@@ -17,9 +17,9 @@ from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURC
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
-from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.config_sections import merge
 from pipeline.processors.policy.normalization import RATIO
-from pipeline.processors.policy.policy_in_force import overcommit_of
+from pipeline.processors.policy.policy_in_force import overcommit_settings
 from pipeline.processors.policy.springtide_config import SpringtideConfig
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -107,7 +107,7 @@ def _row(kind: str, id: str, amounts: Case | None) -> Row:
 def _strategy(tree: Case) -> Overcommit:
     """A strategy by upstream's rules, where the product's own settings would differ."""
     ours = SpringtideConfig(promise_once=False, mid_formula="source", buffer_percent=0)
-    return overcommit_of(merged(DEFAULTS, COLOCATION.convert(tree)), ours)
+    return overcommit_settings(merge(DEFAULTS, COLOCATION.convert(tree)), ours)
 
 
 def _record(case: Case) -> NodeResourcesRecord:

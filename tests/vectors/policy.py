@@ -9,8 +9,8 @@ from pipeline.processors.policy.colocation_config import (
     problems_of,
 )
 from pipeline.processors.policy.config_sections import document
-from pipeline.processors.policy.effective_strategy import effective
-from pipeline.processors.policy.load_configmap import Policy, load
+from pipeline.processors.policy.effective_strategy import effective_strategy
+from pipeline.processors.policy.load_configmap import Policy, load_section
 from tests.vectors.cases import Case, plain
 from tests.vectors.runner import group
 
@@ -29,12 +29,12 @@ def node_strategy(case: Case) -> object:
     config, node = plain(case["config"]), plain(case["node"])
     if config is None or node is None:
         return {"strategy": None}
-    loaded = load(COLOCATION, {KEY: json.dumps(config)}).policy
+    loaded = load_section(COLOCATION, {KEY: json.dumps(config)}).policy
     assert loaded is not None
     cluster = {name: value for name, value in config.items() if name != "nodeConfigs"}
     policy = Policy(COLOCATION.convert(cluster), loaded.entries)
     labels, annotations = node.get("labels") or {}, node.get("annotations") or {}
-    return {"strategy": document(effective(policy, labels, annotations).strategy)}
+    return {"strategy": document(effective_strategy(policy, labels, annotations).strategy)}
 
 
 @group("colocation_config.problems_of")
@@ -47,7 +47,7 @@ def strategy_valid(case: Case) -> object:
 def configmap_sync(case: Case) -> object:
     last = _CACHES[case["cache"]]
     configmap = plain(case["configmap"])
-    loaded = load(COLOCATION, configmap, last)
+    loaded = load_section(COLOCATION, configmap, last)
     answer: Case = {
         "changed": loaded.policy != last,
         # A configuration that was usable before stays in force.

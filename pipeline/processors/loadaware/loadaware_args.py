@@ -7,7 +7,7 @@ import msgspec
 
 from pipeline.processors.kubernetes.durations import LONGEST_SECONDS, go_seconds
 from pipeline.processors.kubernetes.resource_names import resource_name_problem
-from pipeline.processors.policy.config_sections import keys_of
+from pipeline.processors.policy.config_sections import json_keys
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.resource_amounts import MEASURED, RATES
 
@@ -113,12 +113,12 @@ def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
     for name in ("estimated_seconds_after_pod_scheduled", "estimated_seconds_after_initialized"):
         seconds = getattr(args, name)
         if seconds is not None and not 0 <= seconds <= LONGEST_SECONDS:
-            yield keys_of(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
+            yield json_keys(LoadAwareArgs)[name], f"{seconds} is not from 0 to a year"
     if args.aggregated is not None:
-        yield from _of_aggregated(args.aggregated)
+        yield from _aggregated_problems(args.aggregated)
 
 
-def ignored(args: LoadAwareArgs) -> Iterator[str]:
+def ignored_arguments(args: LoadAwareArgs) -> Iterator[str]:
     """Values that are accepted and have no effect."""
     if args.estimator not in ("", ESTIMATOR):
         yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
@@ -141,7 +141,7 @@ def ignored(args: LoadAwareArgs) -> Iterator[str]:
 
 def _unknown_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
     named = {"aggregated.usageThresholds": (args.aggregated or Aggregated()).usage_thresholds} | {
-        keys_of(LoadAwareArgs)[field]: getattr(args, field)
+        json_keys(LoadAwareArgs)[field]: getattr(args, field)
         for field in (
             "resource_weights", "usage_thresholds", "prod_usage_thresholds",
             "estimated_scaling_factors", "supported_resources",
@@ -152,7 +152,7 @@ def _unknown_resources(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
             yield key, wrong
 
 
-def _of_aggregated(args: Aggregated) -> Iterator[tuple[str, str]]:
+def _aggregated_problems(args: Aggregated) -> Iterator[tuple[str, str]]:
     yield from _outside("aggregated.usageThresholds", args.usage_thresholds, 0)
     for name in ("usage", "score"):
         kind = getattr(args, f"{name}_aggregation_type")

@@ -17,7 +17,7 @@ from pipeline.processors.loadaware.loadaware_args import (
 from pipeline.processors.policy.config_sections import (
     canonical_keys,
     convert,
-    keys_of,
+    json_keys,
     read_object,
     unknown_keys,
 )
@@ -105,8 +105,8 @@ def problem(annotation: str | None) -> str | None:
 def _unread(annotation: str | None) -> Iterator[str]:
     """Unknown keys, which may be misspelt."""
     tree = read_object(annotation) if annotation else {}
-    yield from unknown_keys(tree, keys_of(_NodeThresholds).values(), only_near=False)
+    yield from unknown_keys(tree, json_keys(_NodeThresholds).values(), only_near=False)
     aggregated = (
-        canonical_keys(tree, keys_of(_NodeThresholds).values()).get("aggregatedUsage") or {}
+        canonical_keys(tree, json_keys(_NodeThresholds).values()).get("aggregatedUsage") or {}
     )
-    yield from unknown_keys(aggregated, keys_of(Aggregated).values(), only_near=False)
+    yield from unknown_keys(aggregated, json_keys(Aggregated).values(), only_near=False)

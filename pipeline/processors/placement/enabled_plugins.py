@@ -29,7 +29,7 @@ from pipeline.processors.placement.kube_config import (
 from pipeline.processors.placement.threshold_hours import (
     TIME_SHARED,
     args_in_force,
-    with_resources_of_all_hours,
+    with_all_resources,
 )
 from pipeline.processors.placement.threshold_hours import read_args as read_time_shared
 from pipeline.processors.scorers import load_aware
@@ -171,7 +171,7 @@ def _placement(profile: Profile) -> Placement:
     named = {LOAD_AWARE, *used, *(name for name in given if name in plugins())}
     args = {name: _read(name, given.get(name, {})) for name in sorted(named)}
     if TIME_SHARED in filters:
-        args[LOAD_AWARE] = with_resources_of_all_hours(args[TIME_SHARED], args[LOAD_AWARE])
+        args[LOAD_AWARE] = with_all_resources(args[TIME_SHARED], args[LOAD_AWARE])
     return Placement(
         filters=tuple(name for name in FILTERS if name in filters),
         scores=tuple(Score(name, weight) for name, weight in scores.items()),

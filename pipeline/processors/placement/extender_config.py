@@ -35,7 +35,7 @@ class Wanted(NamedTuple):
     key_file: str | None = None
 
 
-def generated(wanted: Wanted) -> dict[str, Any]:
+def generate_config(wanted: Wanted) -> dict[str, Any]:
     """A KubeSchedulerConfiguration. In mode act plugins that score by requests are disabled; in
     mode observe they stay, because the extender does not score."""
     is_https = wanted.url.startswith("https://")

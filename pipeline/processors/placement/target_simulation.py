@@ -106,15 +106,17 @@ def _place(
     unmeasured = max(0, first - (_UNMEASURED_WINDOWS - 1) * load.pods_per_window)
     for pod in range(first, min(first + load.pods_per_window, load.pods)):
         average, latest = (
-            predicted_percent(used, capacity, (_on(load, node_of[since:pod]) + 1.0) * request)
+            predicted_percent(
+                used, capacity, (_sum_by_node(load, node_of[since:pod]) + 1.0) * request
+            )
             for used, since in ((loads.mean(axis=0), unmeasured), (loads[-1], first))
         )
         score = target_load(busier(average, latest), target_percent)
-        fits = (_on(load, node_of[:pod]) + 1) * request <= capacity
+        fits = (_sum_by_node(load, node_of[:pod]) + 1) * request <= capacity
         if fits.any():
             node_of[pod] = np.where(fits, score, -1).argmax()
 
 
-def _on(load: Load, node_of: IntArray) -> FloatArray:
+def _sum_by_node(load: Load, node_of: IntArray) -> FloatArray:
     """The number of these pods on each node, (nodes,)."""
     return np.bincount(node_of[node_of >= 0], minlength=load.nodes).astype(np.float64)

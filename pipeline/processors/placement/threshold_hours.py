@@ -96,9 +96,7 @@ def args_in_force(
     )
 
 
-def with_resources_of_all_hours(
-    args: TimeSharedThresholdsArgs, usual: LoadAwareArgs
-) -> LoadAwareArgs:
+def with_all_resources(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs) -> LoadAwareArgs:
     """LoadAware's arguments that name the resources of all hours: the amounts that are counted of
     pods must not change with the thresholds."""
     names = {name for hours in args.windows for name in hours.resources}

@@ -15,7 +15,7 @@ from pipeline.processors.policy.config_sections import (
     MOST,
     Config,
     Section,
-    keys_of,
+    json_keys,
     out_of_range,
     read_object,
     unknown_words,
@@ -80,7 +80,7 @@ DEFAULTS: Final = Colocation(
     mid_static_memory_reserved_percent=0,
 )
 
-KEYS: Final = keys_of(Colocation)
+KEYS: Final = json_keys(Colocation)
 """The JSON key of each field."""
 
 _Range = tuple[int, int]

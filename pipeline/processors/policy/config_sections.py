@@ -47,7 +47,7 @@ class Section(Generic[Config]):
 
     def unknown_keys(self, tree: Mapping[str, Any], *more: str) -> Iterator[str]:
         """Warnings of possible typing errors: unknown keys other than `more`."""
-        names = {*keys_of(type(self.defaults)).values(), *more}
+        names = {*json_keys(type(self.defaults)).values(), *more}
         return unknown_keys(tree, names, only_near=not self.knows_all_keys)
 
     def convert(self, tree: Mapping[str, Any]) -> Config:
@@ -57,24 +57,24 @@ class Section(Generic[Config]):
     def convert_each(self, tree: Mapping[str, Any]) -> tuple[Config, dict[str, str]]:
         """Convert an object; a value of another type is not set, and has its problem by field."""
         config, problems = self.empty, {}
-        keys = keys_of(type(config))
+        keys = json_keys(type(config))
         values = canonical_keys(tree, keys.values())
         for field, key in keys.items():
             try:
-                config = merged(config, self.convert({key: values.get(key)}))
+                config = merge(config, self.convert({key: values.get(key)}))
             except InvalidPolicyError as error:
                 problems[field] = error.message
         return config, problems
 
     def switched_off(self, tree: Mapping[str, Any]) -> Config:
         """The part of an invalid object that counts: that it switches off, or nothing."""
-        key = keys_of(type(self.defaults)).get(self.switch, "")
+        key = json_keys(type(self.defaults)).get(self.switch, "")
         is_off = canonical_keys(tree, (key,)).get(key) is False
         return self.convert({key: False}) if is_off else self.empty
 
 
 @cache
-def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
+def json_keys(kind: type[msgspec.Struct]) -> dict[str, str]:
     """The JSON key of each field."""
     return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
@@ -106,32 +106,36 @@ def convert(tree: Mapping[str, Any], kind: type[Config]) -> Config:
     """Convert an object with keys in any case; unknown keys are ignored, null is not set. Raises
     InvalidPolicyError for a value of another type, and for an unknown word of an enumeration."""
     try:
-        return msgspec.convert(_as_go_reads(tree, _type_of(kind)), kind)
+        return msgspec.convert(_with_canonical_keys(tree, _type_info(kind)), kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidPolicyError(str(error)) from error
 
 
 @cache
-def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
+def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _as_go_reads(value: Any, kind: inspect.Type) -> Any:
+def _with_canonical_keys(value: Any, kind: inspect.Type) -> Any:
     """The value with every key in the case that its type `kind` expects."""
     match kind:
         case inspect.Metadata(type=inner):
-            return _as_go_reads(value, inner)
+            return _with_canonical_keys(value, inner)
         case inspect.UnionType(types=types):
             for inner in types:
-                value = _as_go_reads(value, inner)
+                value = _with_canonical_keys(value, inner)
         case inspect.StructType(fields=fields) if isinstance(value, Mapping):
-            types_of = {field.encode_name: field.type for field in fields}
-            items = canonical_keys(value, types_of).items()
-            return {key: _as_go_reads(v, types_of[key]) for key, v in items if key in types_of}
+            field_types = {field.encode_name: field.type for field in fields}
+            items = canonical_keys(value, field_types).items()
+            return {
+                key: _with_canonical_keys(v, field_types[key])
+                for key, v in items
+                if key in field_types
+            }
         case inspect.DictType(value_type=inner) if isinstance(value, Mapping):
-            return {key: _as_go_reads(item, inner) for key, item in value.items()}
+            return {key: _with_canonical_keys(item, inner) for key, item in value.items()}
         case inspect.VarTupleType(item_type=inner) if isinstance(value, list):
-            return [_as_go_reads(item, inner) for item in value]
+            return [_with_canonical_keys(item, inner) for item in value]
     return value
 
 
@@ -162,23 +166,23 @@ def unknown_keys(
             yield f"unknown key {name!r:.80}"
 
 
-def merged(base: Config, own: Config) -> Config:
+def merge(base: Config, own: Config) -> Config:
     """Merge `own` over `base`: values and lists replace those of `base`, objects are merged key
     by key, as in a JSON merge patch."""
     replaced: dict[str, Any] = {}
-    for field in keys_of(type(base)):
+    for field in json_keys(type(base)):
         before, value = getattr(base, field), getattr(own, field)
         if value is None:
             continue
         if isinstance(value, msgspec.Struct) and before is not None:
-            value = merged(before, value)
+            value = merge(before, value)
         elif isinstance(value, dict) and before is not None:
             value = before | value
         replaced[field] = value
     return msgspec.structs.replace(base, **replaced)
 
 
-def without(config: Config, fields: Iterable[str]) -> Config:
+def unset(config: Config, fields: Iterable[str]) -> Config:
     """`config` with these fields not set."""
     return msgspec.structs.replace(config, **dict.fromkeys(fields, None))
 
@@ -193,7 +197,7 @@ def out_of_range(
     struct: msgspec.Struct, ranges: Mapping[str, tuple[int, int]], qualifier: str = "allowed"
 ) -> Iterator[tuple[str, str]]:
     """Every number outside of its range in `ranges`, whose ends are included."""
-    keys = keys_of(type(struct))
+    keys = json_keys(type(struct))
     for field, (least, most) in ranges.items():
         value = getattr(struct, field)
         if value is not None and not least <= value <= most:
@@ -206,7 +210,7 @@ def unknown_words(
     struct: msgspec.Struct, known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, str]]:
     """Every text that is not `known` for its field."""
-    keys = keys_of(type(struct))
+    keys = json_keys(type(struct))
     for field, texts in known.items():
         value = getattr(struct, field)
         if value and value not in texts:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.processors.policy.colocation_config import COLOCATION, KEYS, STATIC, Colocation
-from pipeline.processors.policy.config_sections import Config, keys_of, merged
+from pipeline.processors.policy.config_sections import Config, json_keys, merge
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import THRESHOLD
 from pipeline.processors.policy.selectors import Selector
@@ -41,11 +41,17 @@ def contradictions(
     """Contradictions of the cluster's part, and further ones for the nodes of an entry. Entries
     with equal selectors belong together."""
     cluster = _Group(colocation.cluster, own.cluster, rules.cluster)
-    known = set(_within(cluster, limits))
-    yield from (PolicyProblem(key, text, True) for key, text in _within(cluster, limits))
+    known = set(_group_contradictions(cluster, limits))
+    yield from (
+        PolicyProblem(key, text, True) for key, text in _group_contradictions(cluster, limits)
+    )
     for selector, name in _selectors(colocation, own, rules).values():
-        entry = _Group(_for(colocation, selector), _for(own, selector), _for(rules, selector))
-        for key, text in _within(entry, limits):
+        entry = _Group(
+            _for_selector(colocation, selector),
+            _for_selector(own, selector),
+            _for_selector(rules, selector),
+        )
+        for key, text in _group_contradictions(entry, limits):
             if (key, text) not in known:
                 yield PolicyProblem(key, f"nodes of {name}: {text}", True)
 
@@ -57,8 +63,8 @@ def node_contradictions(
 ) -> Iterator[PolicyProblem]:
     """Contradictions by a node's own annotations and labels, which the `usual` policy of the node
     does not have."""
-    known = set(_within(_Group(*usual, rules), None))
-    for key, text in _within(_Group(*own, rules), None):
+    known = set(_group_contradictions(_Group(*usual, rules), None))
+    for key, text in _group_contradictions(_Group(*own, rules), None):
         if (key, text) not in known:
             yield PolicyProblem(key, f"by annotations or labels of the node: {text}", True)
 
@@ -75,16 +81,16 @@ def _selectors(*policies: Policy[Any]) -> dict[bytes, tuple[Selector, str]]:
     return selectors
 
 
-def _for(policy: Policy[Config], selector: Selector) -> Config:
+def _for_selector(policy: Policy[Config], selector: Selector) -> Config:
     own = next((entry.own for entry in policy.entries if entry.selector == selector), None)
-    return policy.cluster if own is None else merged(policy.cluster, own)
+    return policy.cluster if own is None else merge(policy.cluster, own)
 
 
-def _within(group: _Group, limits: FilterLimits | None) -> Iterator[tuple[str, str]]:
+def _group_contradictions(group: _Group, limits: FilterLimits | None) -> Iterator[tuple[str, str]]:
     """Contradictions with the key that they are in."""
     if group.strategy.enable:
         yield from ((SPRINGTIDE.key, text) for text in _promised_twice(group.strategy, group.own))
-        yield from ((COLOCATION.key, text) for text in _within_colocation(group.strategy))
+        yield from ((COLOCATION.key, text) for text in _colocation_contradictions(group.strategy))
     if group.rules.enable and group.strategy.enable:
         suppressed = _offered_and_suppressed(group.strategy, group.rules)
         yield from ((THRESHOLD.key, text) for text in suppressed)
@@ -104,7 +110,7 @@ def _promised_twice(strategy: Colocation, own: SpringtideConfig) -> Iterator[str
         )
 
 
-def _within_colocation(strategy: Colocation) -> Iterator[str]:
+def _colocation_contradictions(strategy: Colocation) -> Iterator[str]:
     for resource, batch_key in (
         ("cpu", "batchCPUThresholdPercent"), ("memory", "batchMemoryThresholdPercent"),
     ):  # fmt: skip
@@ -140,7 +146,7 @@ def _offered_and_suppressed(strategy: Colocation, rules: ThresholdStrategy) -> I
         limit = getattr(rules, field)
         if reclaim is not None and limit is not None and reclaim > limit:
             yield (
-                f"{keys_of(ThresholdStrategy)[field]} is {limit}, below "
+                f"{json_keys(ThresholdStrategy)[field]} is {limit}, below "
                 f"{resource}ReclaimThresholdPercent of {COLOCATION.key}, which is {reclaim}: Batch "
                 f"that uses what it is offered is {consequence}; offer less"
             )
@@ -155,9 +161,9 @@ def _filled_and_suppressed(limits: FilterLimits, rules: ThresholdStrategy) -> It
     ):
         allowed, limit = getattr(limits, setting), getattr(rules, field)
         if limit is not None and (allowed > limit or allowed == 0):
-            up_to = f"{allowed:g}" if allowed else "0 (no limit)"
+            allowed_text = f"{allowed:g}" if allowed else "0 (no limit)"
             yield (
-                f"{keys_of(ThresholdStrategy)[field]} is {limit}, below the setting "
-                f"extender.{setting}, which is {up_to}: the scheduler fills what the node then "
-                f"{consequence}; set it to {limit} or less"
+                f"{json_keys(ThresholdStrategy)[field]} is {limit}, below the setting "
+                f"extender.{setting}, which is {allowed_text}: the scheduler fills what the node "
+                f"then {consequence}; set it to {limit} or less"
             )

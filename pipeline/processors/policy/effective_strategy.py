@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from pipeline.processors.policy.colocation_config import COLOCATION, KEYS, Colocation
-from pipeline.processors.policy.config_sections import merged
-from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, annotated
+from pipeline.processors.policy.config_sections import merge
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, read_annotation
 
 ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
 RATIO_LABELS: Final = {
@@ -28,7 +28,7 @@ class Effective(NamedTuple):
     problems: tuple[PolicyProblem, ...]
 
 
-def effective(
+def effective_strategy(
     policy: Policy[Colocation], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Effective:
     """Merge the cluster's part, the first entry whose selector matches, the node's annotation and
@@ -37,8 +37,8 @@ def effective(
     The node is on if both the cluster and the merged strategy are: a node can only switch itself
     off. An own value out of range is ignored; the others count.
     """
-    own, problems = annotated(COLOCATION, ANNOTATION, annotations.get(ANNOTATION))
-    strategy = merged(policy.for_labels(labels), own)
+    own, problems = read_annotation(COLOCATION, ANNOTATION, annotations.get(ANNOTATION))
+    strategy = merge(policy.for_labels(labels), own)
     ratios: dict[str, Any] = {}
     for label, field in RATIO_LABELS.items():
         if label in labels:
@@ -53,7 +53,7 @@ def effective(
                 problems += [
                     PolicyProblem(f"label {label}", text, in_force=True) for text in warnings
                 ]
-    strategy = merged(strategy, Colocation(**ratios))
+    strategy = merge(strategy, Colocation(**ratios))
     is_on = bool(policy.cluster.enable) and bool(strategy.enable)
     return Effective(strategy, is_on, tuple(problems))
 

@@ -12,18 +12,18 @@ from pipeline.processors.policy.config_sections import (
     Section,
     canonical_keys,
     convert,
+    json_keys,
     json_type,
-    keys_of,
-    merged,
+    merge,
     read_object,
     unknown_keys,
-    without,
+    unset,
 )
-from pipeline.processors.policy.selectors import Selector, check
+from pipeline.processors.policy.selectors import Selector, check_selector
 
 CONFIG_MAP: Final = "slo-controller-config"
-_OF_ENTRY: Final = ("name", "nodeSelector")
-_OF_SELECTOR: Final = ("matchLabels", "matchExpressions")
+_ENTRY_KEYS: Final = ("name", "nodeSelector")
+_SELECTOR_KEYS: Final = ("matchLabels", "matchExpressions")
 
 
 class PolicyEntry(NamedTuple, Generic[Config]):
@@ -45,7 +45,7 @@ class Policy(NamedTuple, Generic[Config]):
     def for_labels(self, labels: Mapping[str, str]) -> Config:
         """The cluster's settings, and over them the first entry that selects these labels."""
         entry = self._entry_of(labels)
-        return self.cluster if entry is None else merged(self.cluster, entry.own)
+        return self.cluster if entry is None else merge(self.cluster, entry.own)
 
     def is_certain_for(self, labels: Mapping[str, str]) -> bool:
         """Whether `for_labels` has the user's settings: not if the entry that selects the labels
@@ -80,7 +80,7 @@ class Loaded(NamedTuple, Generic[Config]):
     problems: tuple[PolicyProblem, ...] = ()
 
 
-def load(
+def load_section(
     section: Section[Config], data: Mapping[str, str] | None, last: Policy[Config] | None = None
 ) -> Loaded[Config]:
     """Load a section from the data of the ConfigMap, None if there is no such object.
@@ -102,7 +102,7 @@ def load(
     except InvalidPolicyError as error:
         return Loaded(last, True, (PolicyProblem(section.key, error.message),))
     try:
-        cluster = merged(section.defaults, section.convert(part))
+        cluster = merge(section.defaults, section.convert(part))
         invalid = [PolicyProblem(section.key, text) for _, text in section.problems(cluster)]
     except InvalidPolicyError as error:
         invalid = [PolicyProblem(section.key, error.message)]
@@ -111,7 +111,7 @@ def load(
         if off == section.empty:
             return Loaded(last, True, tuple(invalid))
         before = last or defaults
-        policy = before._replace(cluster=merged(before.cluster, off))
+        policy = before._replace(cluster=merge(before.cluster, off))
         return Loaded(policy, True, (*invalid, _switched_off_anyway(section.key)))
     warnings = [*section.warnings(cluster), *_unknown_keys(section, tree)]
     problems = [PolicyProblem(section.key, text, in_force=True) for text in warnings]
@@ -160,15 +160,15 @@ def _entry(
     if not isinstance(tree, dict):
         problem = PolicyProblem(where, f"{json_type(tree)}, not an object")
         return PolicyEntry("", None, empty), [problem]
-    tree = canonical_keys(tree, _OF_ENTRY)
+    tree = canonical_keys(tree, _ENTRY_KEYS)
     name = tree["name"] if isinstance(tree.get("name"), str) else ""
     if name:
         where = f"{where} ({name:.100})"
     selector, problems = _selector(tree.get("nodeSelector"), where)
     try:
-        own = merged(section.entry_defaults or empty, section.convert(tree))
+        own = merge(section.entry_defaults or empty, section.convert(tree))
         # The cluster may set the other end of a range.
-        invalid = [text for _, text in section.problems(merged(cluster, own))]
+        invalid = [text for _, text in section.problems(merge(cluster, own))]
     except InvalidPolicyError as error:
         own, invalid = empty, [error.message]
     problems += [PolicyProblem(where, text) for text in invalid]
@@ -180,8 +180,8 @@ def _entry(
         off = section.switched_off(tree)
         if off == empty:
             return entry, problems
-        return entry._replace(own=merged(entry.own, off)), [*problems, _switched_off_anyway(where)]
-    warnings = [*section.warnings(own), *section.unknown_keys(tree, *_OF_ENTRY)]
+        return entry._replace(own=merge(entry.own, off)), [*problems, _switched_off_anyway(where)]
+    warnings = [*section.warnings(own), *section.unknown_keys(tree, *_ENTRY_KEYS)]
     problems += [PolicyProblem(where, text, in_force=True) for text in warnings]
     return entry, problems
 
@@ -194,10 +194,10 @@ def _selector(tree: Any, where: str) -> tuple[Selector | None, list[PolicyProble
         if not isinstance(tree, Mapping):
             raise InvalidPolicyError(f"{json_type(tree)}, not an object")
         # Ignoring an unknown key would make the entry apply to all nodes.
-        if unknown := sorted(canonical_keys(tree, _OF_SELECTOR).keys() - set(_OF_SELECTOR)):
+        if unknown := sorted(canonical_keys(tree, _SELECTOR_KEYS).keys() - set(_SELECTOR_KEYS)):
             raise InvalidPolicyError(f"{unknown[0]!r:.60} is not a key of a selector")
         selector = convert(tree, Selector)
-        check(selector)
+        check_selector(selector)
     except InvalidPolicyError as error:
         return None, [PolicyProblem(where, f"nodeSelector: {error}")]
     if selector == Selector():
@@ -217,12 +217,12 @@ def _last_valid(
         is_same = entry.selector == invalid.selector
         if invalid.selector is None:
             is_same = bool(invalid.name) and entry.name == invalid.name
-        if is_same and not any(section.problems(merged(cluster, entry.own))):
+        if is_same and not any(section.problems(merge(cluster, entry.own))):
             return entry
     return None
 
 
-def annotated(
+def read_annotation(
     section: Section[Config], annotation: str, text: str | None, last: Config | None = None
 ) -> tuple[Config, list[PolicyProblem]]:
     """Read a node's annotation. An invalid value is replaced by that of `last`, or not set; the
@@ -237,8 +237,8 @@ def annotated(
     own, invalid = section.convert_each(tree)
     invalid |= dict(section.problems(own))
     problems = [PolicyProblem(where, problem) for problem in invalid.values()]
-    own = without(own, invalid)
+    own = unset(own, invalid)
     if last is not None:
-        own = merged(without(last, keys_of(type(own)).keys() - invalid), own)
+        own = merge(unset(last, json_keys(type(own)).keys() - invalid), own)
     warnings = [*section.warnings(own), *section.unknown_keys(tree)]
     return own, [*problems, *(PolicyProblem(where, text, in_force=True) for text in warnings)]

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import Section
-from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, load
+from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, load_section
 from pipeline.processors.policy.slo_checks import HostApplications, problems_of, warnings_for
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import (
@@ -74,8 +74,10 @@ class LoadedSlo(NamedTuple):
 
 
 def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> LoadedSlo:
-    """`load` of each key from the data of the ConfigMap, None if there is no such object."""
-    loaded = [load(section, data, before) for section, before in zip(_SECTIONS, last, strict=True)]
+    """Load each key from the data of the ConfigMap, None if there is no such object."""
+    loaded = [
+        load_section(section, data, before) for section, before in zip(_SECTIONS, last, strict=True)
+    ]
     return LoadedSlo(
         SloPolicy(*(section.policy for section in loaded)),
         any(section.failed for section in loaded),

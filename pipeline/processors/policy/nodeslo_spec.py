@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.policy.config_sections import merged, without
+from pipeline.processors.policy.config_sections import merge, unset
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
 from pipeline.processors.policy.load_slo_config import SloPolicy
 from pipeline.processors.slo.crd_fields import Document
@@ -38,18 +38,18 @@ def node_rules(
     A part without valid rules is taken from `before`, or is missing in the spec: the node may keep
     what it has. Classes that are switched off keep their values; the node's agent undoes them.
     """
-    hosts = _of_node(policy.host_applications, labels)
-    system, problems = _system(_of_node(policy.system, labels), annotations)
+    hosts = _resolve(policy.host_applications, labels)
+    system, problems = _system(_resolve(policy.system, labels), annotations)
     spec = NodeSLOSpec(
-        resource_used_threshold_with_be=_of_node(policy.threshold, labels),
-        resource_qos_strategy=_of_node(policy.qos, labels),
-        cpu_burst_strategy=_of_node(policy.burst, labels),
+        resource_used_threshold_with_be=_resolve(policy.threshold, labels),
+        resource_qos_strategy=_resolve(policy.qos, labels),
+        cpu_burst_strategy=_resolve(policy.burst, labels),
         system_strategy=system,
         host_applications=None if hosts is None else hosts.applications,
     )
     known = [field for field, part in zip(_PARTS, policy, strict=True) if part is not None]
     if before is not None:
-        spec = merged(without(before, known), spec)
+        spec = merge(unset(before, known), spec)
     return NodeRules(spec, problems)
 
 
@@ -69,7 +69,7 @@ def slo_spec(node: NodeRecord) -> NodeSLOSpec | None:
     return msgspec.json.decode(node.slo, type=NodeSLOSpec | None)
 
 
-def _of_node(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
+def _resolve(policy: Policy[T] | None, labels: Mapping[str, str]) -> T | None:
     return None if policy is None else policy.for_labels(labels)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.config_sections import Section, keys_of
+from pipeline.processors.policy.config_sections import Section, json_keys
 from pipeline.topics.nodes import NodeRecord
 
 RATIO: Final = "node.koordinator.sh/cpu-normalization-ratio"
@@ -65,7 +65,7 @@ def problems_of(config: Normalization) -> Iterator[tuple[str, str]]:
     if config.default_ratio is not None and not _is_ratio(config.default_ratio):
         yield "default_ratio", f"defaultRatio is {_refused(config.default_ratio)}"
     for name, model in (config.ratio_model or {}).items():
-        for field, key in keys_of(Model).items():
+        for field, key in json_keys(Model).items():
             ratio = getattr(model, field)
             if ratio is not None and not _is_ratio(ratio):
                 yield "ratio_model", f"ratioModel {name!r:.100}: {key} is {_refused(ratio)}"
@@ -87,7 +87,7 @@ def ratio_text(config: Normalization, labels: Mapping[str, str], cpu_info: CpuIn
             "the node's CPU is unknown", hint=f"its topology has no annotation {CPU_INFO}"
         )
     model = (config.ratio_model or {}).get(cpu_info.cpu_model, Model())
-    ratio = _ratio_of(model, cpu_info)
+    ratio = _model_ratio(model, cpu_info)
     if ratio is None:
         ratio = config.default_ratio
     if ratio is None:
@@ -120,7 +120,7 @@ def node_ratio(node: NodeRecord, cpu_info: CpuInfo | None) -> str | None:
     return None if config is None else ratio_text(config, node.labels, cpu_info)
 
 
-def _ratio_of(model: Model, cpu: CpuInfo) -> float | None:
+def _model_ratio(model: Model, cpu: CpuInfo) -> float | None:
     if cpu.hyper_thread_enabled:
         ratio = model.hyper_thread_enabled_ratio
         return model.hyper_thread_turbo_enabled_ratio if cpu.turbo_enabled else ratio

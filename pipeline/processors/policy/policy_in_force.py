@@ -17,7 +17,7 @@ from pipeline.processors.policy.config_sections import (
     Config,
     Section,
     document,
-    merged,
+    merge,
     unknown_keys,
 )
 from pipeline.processors.policy.contradictions import (
@@ -25,14 +25,14 @@ from pipeline.processors.policy.contradictions import (
     contradictions,
     node_contradictions,
 )
-from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
-from pipeline.processors.policy.effective_strategy import effective
+from pipeline.processors.policy.effective_strategy import ANNOTATION as COLOCATION_STRATEGY
+from pipeline.processors.policy.effective_strategy import effective_strategy
 from pipeline.processors.policy.load_configmap import (
     CONFIG_MAP,
     Policy,
     PolicyProblem,
-    annotated,
-    load,
+    load_section,
+    read_annotation,
 )
 from pipeline.processors.policy.load_slo_config import (
     NO_RULES,
@@ -41,7 +41,7 @@ from pipeline.processors.policy.load_slo_config import (
     SloPolicy,
     load_slo,
 )
-from pipeline.processors.policy.node_annotations import usable
+from pipeline.processors.policy.node_annotations import with_valid_annotations
 from pipeline.processors.policy.nodeslo_spec import node_rules, slo_spec
 from pipeline.processors.policy.normalization import ENABLED, NORMALIZATION, Normalization, is_on
 from pipeline.processors.policy.slo_checks import HOST_CLASSES
@@ -85,11 +85,11 @@ def load_policies(
     all problems, too. `limits` are those of the scheduler extender."""
     last = last or Policies()
     before = zip(_SECTIONS, last[:4], strict=True)
-    loaded = [load(section, data, policy) for section, policy in before]
-    of_sections: list[Any] = [section.policy for section in loaded]
-    rules, _, of_rules = load_slo(data, last.slo)
-    policies = Policies(*of_sections)._replace(slo=rules)
-    problems = [*(problem for section in loaded for problem in section.problems), *of_rules]
+    loaded = [load_section(section, data, policy) for section, policy in before]
+    section_policies: list[Any] = [section.policy for section in loaded]
+    rules, _, rule_problems = load_slo(data, last.slo)
+    policies = Policies(*section_policies)._replace(slo=rules)
+    problems = [*(problem for section in loaded for problem in section.problems), *rule_problems]
     if policies.colocation is not None and policies.springtide is not None:
         threshold = rules.threshold or Policy(THRESHOLD.defaults)
         problems += contradictions(policies.colocation, policies.springtide, threshold, limits)
@@ -108,15 +108,15 @@ def with_policy(
     an annotation of the node.
     """
     before = before or record
-    record, of_own = usable(record, before)
+    record, own_problems = with_valid_annotations(record, before)
     strategies, problems = _strategies(record, policies, before)
-    ratios, of_ratios = _ratios(record, policies, before)
-    rules, of_rules = _rules(record, policies.slo, before)
+    ratios, ratio_problems = _ratios(record, policies, before)
+    rules, rule_problems = _rules(record, policies.slo, before)
     fields = strategies | ratios | rules
     resolved = msgspec.structs.replace(record, **fields)
     if resolved != record:
         resolved = msgspec.structs.replace(resolved, strategy_hash=_hash(fields))
-    all_problems = (*of_own, *problems, *of_ratios, *of_rules)
+    all_problems = (*own_problems, *problems, *ratio_problems, *rule_problems)
     return resolved, tuple(dict.fromkeys(all_problems))
 
 
@@ -132,24 +132,26 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
     problems: list[PolicyProblem] = []
     if colocation is not None:
-        resolved = effective(colocation, labels, record.annotations)
+        resolved = effective_strategy(colocation, labels, record.annotations)
         strategy, is_on = resolved.strategy, resolved.is_on
         problems += resolved.problems
     else:
         # The node's own annotation counts nevertheless: a node must be able to switch itself off.
-        text = record.annotations.get(OF_KOORDINATOR)
-        own_config, of_own = annotated(COLOCATION, OF_KOORDINATOR, text)
-        problems += of_own
-        strategy = merged(COLOCATION.convert(before.colocation or {}), own_config)
+        text = record.annotations.get(COLOCATION_STRATEGY)
+        own_config, own_problems = read_annotation(COLOCATION, COLOCATION_STRATEGY, text)
+        problems += own_problems
+        strategy = merge(COLOCATION.convert(before.colocation or {}), own_config)
         is_on = before.overcommit is not None and own_config.enable is not False
         if policies.colocation is not None:
             # An invalid entry can be switched off, and so can the cluster beside it.
             cluster, for_node = policies.colocation.cluster, policies.colocation.for_labels(labels)
             is_on = is_on and bool(cluster.enable) and bool(for_node.enable)
     if springtide is not None:
-        annotation, of_own = annotated(SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY))
-        own = merged(springtide.for_labels(labels), annotation)
-        problems += of_own
+        annotation, own_problems = read_annotation(
+            SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY)
+        )
+        own = merge(springtide.for_labels(labels), annotation)
+        problems += own_problems
     else:
         own = SPRINGTIDE.convert(before.springtide or {})
     if colocation is not None and springtide is not None:
@@ -162,7 +164,7 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
     fields = {
         # As the spec of its NodeMetric: a node that is off is measured by the defaults.
         "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
-        "overcommit": overcommit_of(strategy, own) if is_on else None,
+        "overcommit": overcommit_settings(strategy, own) if is_on else None,
         "colocation": document(strategy),
         "springtide": document(own),
     }
@@ -235,7 +237,7 @@ def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy |
     return None if settings == NodeStrategy() else settings
 
 
-def overcommit_of(strategy: Colocation, own: SpringtideConfig) -> Overcommit:
+def overcommit_settings(strategy: Colocation, own: SpringtideConfig) -> Overcommit:
     """The settings of Mid and Batch from both strategies."""
     settings: dict[str, Any] = {}
     for part in (strategy, own):

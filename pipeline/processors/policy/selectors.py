@@ -10,8 +10,8 @@ from pipeline.errors import InvalidPolicyError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_WITH_VALUES: Final = ("In", "NotIn")
-_WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
+_VALUE_OPERATORS: Final = ("In", "NotIn")
+_KEY_OPERATORS: Final = ("Exists", "DoesNotExist")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,31 +29,31 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     match_expressions: tuple[Requirement, ...] | None = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the selector, which has passed `check`, selects an object with these labels."""
+        """Whether the selector, which `check_selector` accepts, selects these labels."""
         return all(
             labels.get(key) == value for key, value in (self.match_labels or {}).items()
-        ) and all(_holds(requirement, labels) for requirement in self.match_expressions or ())
+        ) and all(_is_met(requirement, labels) for requirement in self.match_expressions or ())
 
 
-def check(selector: Selector) -> None:
+def check_selector(selector: Selector) -> None:
     """Raise InvalidPolicyError for a selector that Kubernetes would refuse."""
     for key, value in (selector.match_labels or {}).items():
         _check_key(key)
         _check_value(value)
     for requirement in selector.match_expressions or ():
         _check_key(requirement.key)
-        if requirement.operator not in (*_WITH_VALUES, *_WITHOUT_VALUES):
+        if requirement.operator not in (*_VALUE_OPERATORS, *_KEY_OPERATORS):
             raise InvalidPolicyError(
                 f"{requirement.operator!r:.40} is not an operator of selectors"
             )
-        if (requirement.operator in _WITH_VALUES) != bool(requirement.values):
-            needs = "needs" if requirement.operator in _WITH_VALUES else "takes no"
+        if (requirement.operator in _VALUE_OPERATORS) != bool(requirement.values):
+            needs = "needs" if requirement.operator in _VALUE_OPERATORS else "takes no"
             raise InvalidPolicyError(f"operator {requirement.operator} {needs} values")
         for value in requirement.values or ():
             _check_value(value)
 
 
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+def _is_met(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     match requirement.operator:
         case "In":
             return labels.get(requirement.key) in (requirement.values or ())

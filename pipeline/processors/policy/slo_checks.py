@@ -29,7 +29,7 @@ HOST_CLASSES: Final[Mapping[str, str]] = {
 _QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 # The first of each pair must be less than the second.
-_IN_ORDER: Final = {
+_ORDERED_FIELDS: Final = {
     ThresholdStrategy: (
         ("memory_evict_lower_percent", "memory_evict_threshold_percent"),
         ("cpu_evict_lower_percent", "cpu_evict_threshold_percent"),
@@ -116,7 +116,7 @@ def _out_of_range(value: int, path: str, least: int, most: int, largest: int) ->
 
 
 def _out_of_order(struct: Document, path: str = "") -> Iterator[str]:
-    for lower, upper in _IN_ORDER.get(type(struct), ()):
+    for lower, upper in _ORDERED_FIELDS.get(type(struct), ()):
         low, high = getattr(struct, lower), getattr(struct, upper)
         if low is not None and high is not None and not low < high:
             name, other = (_name(type(struct), field) for field in (lower, upper))

@@ -40,7 +40,7 @@ def _problems(args: LoadAwareArgs) -> Iterator[str]:
 
 
 def _notes(tree: Tree, args: LoadAwareArgs) -> Iterator[str]:
-    return loadaware_args.ignored(args)
+    return loadaware_args.ignored_arguments(args)
 
 
 SCORER: Final = Scorer(

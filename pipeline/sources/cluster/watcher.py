@@ -38,10 +38,10 @@ OBJECTS = gauge("watcher_objects", "Objects known to the watcher.", ["kind"])
 IN_STEP = gauge(
     "watcher_in_step", "1 when a complete list of the kind has been written, else 0.", ["kind"]
 )
-ALIVE_AT = gauge(
+LAST_EVENT = gauge(
     "watcher_last_event_timestamp_seconds", "When the API server last sent an event.", ["kind"]
 )
-BEGUN = counter("watcher_starts", "Starts and restarts of the watcher, by cause.", ["why"])
+STARTS = counter("watcher_starts", "Starts and restarts of the watcher, by cause.", ["why"])
 
 _PATHS: Final[Mapping[str, str]] = {
     "Node": "/api/v1/nodes",
@@ -118,7 +118,7 @@ class Watcher:
             async for event in events:
                 async with lock:
                     await self._take(kind, event)
-                ALIVE_AT.labels(kind.name).set(self._api.clock.now())
+                LAST_EVENT.labels(kind.name).set(self._api.clock.now())
                 OBJECTS.labels(kind.name).set(len(kind))
 
     async def _take(self, kind: Kind, event: Event) -> None:
@@ -233,7 +233,7 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     Raises `KubernetesError` if the API server denies access, `TopicDriftError` if a topic is
     missing.
     """
-    BEGUN.labels("start").inc()
+    STARTS.labels("start").inc()
     while True:
         try:
             await require_topics(settings.kafka)
@@ -242,6 +242,6 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
             raise
         except KafkaError as error:
             why = "another writes" if is_fenced(error) else "Kafka"
-            BEGUN.labels(why).inc()
+            STARTS.labels(why).inc()
             log.error("restarting", why=str(error), seconds=_PAUSE_SECONDS)
             await clock.sleep(_PAUSE_SECONDS)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
-from pipeline.processors.policy.config_sections import merged
-from pipeline.processors.policy.policy_in_force import overcommit_of
+from pipeline.processors.policy.config_sections import merge
+from pipeline.processors.policy.policy_in_force import overcommit_settings
 from pipeline.processors.policy.springtide_config import SpringtideConfig
 from pipeline.times import format_time
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -115,5 +115,5 @@ def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Policies]:
             request=amounts([pod.request for _, pod in pods]),
             usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
         ),
-        Policies([overcommit_of(merged(DEFAULTS, node.own), CONFIG) for node in nodes]),
+        Policies([overcommit_settings(merge(DEFAULTS, node.own), CONFIG) for node in nodes]),
     )

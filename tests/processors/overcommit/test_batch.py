@@ -14,7 +14,7 @@ from pipeline.processors.overcommit.resource_columns import PodAmounts as PodCol
 from pipeline.processors.overcommit.resource_columns import percent_of, sum_by_node
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
-from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.config_sections import merge
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
 
 CAPS = ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")
@@ -22,7 +22,7 @@ CAPS = ("batch_cpu_threshold_percent", "batch_memory_threshold_percent")
 
 def oracle(node: Node, pods: list[Pod], r: int, mid: int = 0) -> int:
     """Batch of one resource by Koordinator's formula; `mid` is promised to Mid."""
-    own = merged(DEFAULTS, node.own)
+    own = merge(DEFAULTS, node.own)
     threshold = (own.cpu_reclaim_threshold_percent, own.memory_reclaim_threshold_percent)[r]
     policy = (own.cpu_calculate_policy, own.memory_calculate_policy)[r]
     cap = (own.batch_cpu_threshold_percent, own.batch_memory_threshold_percent)[r]

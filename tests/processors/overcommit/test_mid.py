@@ -9,7 +9,7 @@ from pipeline.processors.overcommit.mid import FORMULAS, allocated, mid
 from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
-from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.config_sections import merge
 from pipeline.topics.overcommit_policy import MID_FORMULAS, Overcommit
 from tests.processors.overcommit.fleets import CONFIG, FLEET, Fleet, Node, Pod, columns
 
@@ -28,7 +28,7 @@ def of_both(cpu: int | None, memory: int | None, r: int) -> int:
 
 def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
     """Mid of one resource, as the page of each formula says it, in words."""
-    own = merged(DEFAULTS, node.own)
+    own = merge(DEFAULTS, node.own)
     threshold = of_both(own.mid_cpu_threshold_percent, own.mid_memory_threshold_percent, r)
     share = own.mid_unallocated_percent or 0
     capacity, allocatable = node.capacity[r], node.allocatable[r]

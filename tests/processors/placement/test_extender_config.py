@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.extender_config import BY_REQUESTS, Mode, Wanted, generated
+from pipeline.processors.placement.extender_config import BY_REQUESTS, Mode, Wanted, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 
 HTTP = Wanted("http://extender:8888")
@@ -14,7 +14,7 @@ HTTPS = Wanted("https://extender:8888", ca_file="/etc/ca.pem")
 
 def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
     """The problems of a good configuration with other values of its extender; None removes one."""
-    tree = generated(HTTP._replace(mode=mode))
+    tree = generate_config(HTTP._replace(mode=mode))
     result = tree["extenders"][0] | extender
     tree["extenders"] = [{key: value for key, value in result.items() if value is not None}]
     return list(findings(tree, mode))
@@ -22,7 +22,7 @@ def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
 
 def scored(mode: Mode = "act", **plugins: Any) -> list[Finding]:
     """The problems of a configuration whose profile has these plugins."""
-    tree = generated(HTTP)
+    tree = generate_config(HTTP)
     tree["profiles"] = [{"plugins": plugins}]
     return list(findings(tree, mode))
 
@@ -30,15 +30,15 @@ def scored(mode: Mode = "act", **plugins: Any) -> list[Finding]:
 @pytest.mark.parametrize("mode", ["observe", "act"])
 @pytest.mark.parametrize("wanted", [HTTP, HTTPS])
 def test_generated_configurations_have_no_problems(wanted: Wanted, mode: Mode) -> None:
-    assert list(findings(generated(wanted._replace(mode=mode)), mode)) == []
+    assert list(findings(generate_config(wanted._replace(mode=mode)), mode)) == []
 
 
 def test_each_mode_needs_its_own_configuration() -> None:
-    (observing,) = findings(generated(HTTP), "act")
+    (observing,) = findings(generate_config(HTTP), "act")
     assert (
         "NodeResourcesFit, NodeResourcesBalancedAllocation score by requests" in observing.problem
     )
-    (acting,) = findings(generated(HTTP._replace(mode="act")), "observe")
+    (acting,) = findings(generate_config(HTTP._replace(mode="act")), "observe")
     assert "nothing scores by requests" in acting.problem
     assert not observing.is_refused
     assert not acting.is_refused
@@ -98,7 +98,7 @@ def test_only_extended_resources_can_be_managed(name: Any) -> None:
 
 def test_https_needs_a_ca() -> None:
     """Without a CA kube-scheduler takes any certificate."""
-    tree = generated(HTTPS._replace(mode="act"))
+    tree = generate_config(HTTPS._replace(mode="act"))
     tree["extenders"][0]["tlsConfig"] = {"caData": "x"}
     assert list(findings(tree, "act")) == []
     for tls in ({}, {"insecure": True}, {"insecure": False}, {"certFile": "mine.pem"}):
@@ -119,7 +119,7 @@ OTHER = {
 
 
 def test_other_extenders_are_checked_for_what_is_refused() -> None:
-    tree = generated(Wanted("http://springtide:8888", "act"))
+    tree = generate_config(Wanted("http://springtide:8888", "act"))
     tree["extenders"].insert(0, OTHER)
     assert list(findings(tree, "act")) == []
     # Theirs have nothing to do with how much ours counts.
@@ -133,7 +133,7 @@ def test_other_extenders_are_checked_for_what_is_refused() -> None:
 
 
 def test_an_ambiguous_extender_is_reported() -> None:
-    tree = generated(Wanted("http://ours:8888", "act"))
+    tree = generate_config(Wanted("http://ours:8888", "act"))
     tree["extenders"].append(OTHER)
     (result,) = findings(tree, "act")
     assert "no address contains springtide" in result.problem
@@ -144,7 +144,7 @@ def test_an_ambiguous_extender_is_reported() -> None:
 
 
 def test_an_extender_named_twice_is_reported() -> None:
-    tree = generated(Wanted("http://springtide:8888", "act"))
+    tree = generate_config(Wanted("http://springtide:8888", "act"))
     tree["extenders"] *= 2
     (result,) = findings(tree, "act")
     assert "there 2 times" in result.problem
@@ -161,12 +161,12 @@ def test_versions_and_keys_of_another_scheduler_are_refused() -> None:
         {"profiles": [{"plugins": {"reserve": [{"enabled": []}]}}]},
     )  # fmt: skip
     for change in changes:
-        result = list(findings(generated(HTTP) | change, "observe"))
+        result = list(findings(generate_config(HTTP) | change, "observe"))
         assert [finding.is_refused for finding in result] == [True], change
 
 
 def test_a_configuration_without_extenders_is_refused() -> None:
-    tree = generated(HTTP._replace(mode="act"))
+    tree = generate_config(HTTP._replace(mode="act"))
     del tree["extenders"]
     (result,) = findings(tree, "act")
     assert result.is_refused
@@ -225,7 +225,7 @@ def test_weights_decide_whether_scores_compete() -> None:
     (result,) = scored(score={"disabled": [{"name": "*"}], **heavy})
     assert "up to 700 points, where a step of the extender's score is 10" in result.problem
     for weight, is_outvoted in ((19, True), (20, False)):
-        tree = generated(HTTP._replace(weight=weight))
+        tree = generate_config(HTTP._replace(weight=weight))
         assert bool(list(findings(tree, "act"))) == is_outvoted
 
 
@@ -244,12 +244,12 @@ def test_plugins_of_the_extender_are_refused_in_the_scheduler() -> None:
         {"kind": "Pod"},
         {"kind": "ConfigMap", "apiVersion": "v1", "data": {}},
         {"apiVersion": "v1", "kind": "KubeSchedulerConfiguration"},
-        {**generated(HTTP), "extender": []},
-        {**generated(HTTP), "extenders": {}},
-        {**generated(HTTP), "extenders": [3]},
-        {**generated(HTTP), "extenders": [{"urlprefix": "http://x"}]},
-        {**generated(HTTP), "extenders": [{"weight": "1"}]},
-        {**generated(HTTP), "profiles": [{"plugins": {"scores": {}}}]},
+        {**generate_config(HTTP), "extender": []},
+        {**generate_config(HTTP), "extenders": {}},
+        {**generate_config(HTTP), "extenders": [3]},
+        {**generate_config(HTTP), "extenders": [{"urlprefix": "http://x"}]},
+        {**generate_config(HTTP), "extenders": [{"weight": "1"}]},
+        {**generate_config(HTTP), "profiles": [{"plugins": {"scores": {}}}]},
     ],
 )
 def test_other_documents_are_refused(tree: Any) -> None:

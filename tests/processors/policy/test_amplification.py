@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.amplification import AMPLIFICATION, ratios, ratios_text
-from pipeline.processors.policy.load_configmap import load
+from pipeline.processors.policy.load_configmap import load_section
 
 KEY = AMPLIFICATION.key
 HUNDREDTHS = st.integers(100, 500)
@@ -81,9 +81,9 @@ def test_written_ratios_are_read_back(stated: dict[str, int], normal: int | None
     ],
 )
 def test_an_invalid_section_keeps_the_last_policy(stated: Any, says: str) -> None:
-    last = load(AMPLIFICATION, {KEY: '{"enable":true}'}).policy
+    last = load_section(AMPLIFICATION, {KEY: '{"enable":true}'}).policy
     config = {"resourceAmplificationRatio": stated}
-    loaded = load(AMPLIFICATION, {KEY: json.dumps(config)}, last)
+    loaded = load_section(AMPLIFICATION, {KEY: json.dumps(config)}, last)
     assert (loaded.policy, loaded.failed) == (last, True)
     assert says in str(loaded.problems[0])
 
@@ -95,7 +95,7 @@ def test_an_entry_replaces_the_ratios_that_it_names() -> None:
         "resourceAmplificationRatio": {"cpu": 2, "memory": 2},
         "nodeConfigs": [entry],
     }
-    loaded = load(AMPLIFICATION, {KEY: json.dumps(config)})
+    loaded = load_section(AMPLIFICATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
     result = ratios(loaded.policy.for_labels({}), None)
     assert ratios_text(result) == '{"cpu":3.00,"memory":2.00}'

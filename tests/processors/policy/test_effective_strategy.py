@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS, Colocation
-from pipeline.processors.policy.effective_strategy import ANNOTATION, RATIO_LABELS, effective
-from pipeline.processors.policy.load_configmap import Policy, load
-from pipeline.processors.policy.selectors import Requirement, Selector, check
+from pipeline.processors.policy.effective_strategy import (
+    ANNOTATION,
+    RATIO_LABELS,
+    effective_strategy,
+)
+from pipeline.processors.policy.load_configmap import Policy, load_section
+from pipeline.processors.policy.selectors import Requirement, Selector, check_selector
 
 KEY = COLOCATION.key
 
@@ -18,7 +22,7 @@ CPU_RATIO = "node.koordinator.sh/cpu-reclaim-ratio"
 
 
 def policy(**config: Any) -> Policy[Colocation]:
-    result = load(COLOCATION, {KEY: json.dumps(config)}).policy
+    result = load_section(COLOCATION, {KEY: json.dumps(config)}).policy
     assert result is not None
     return result
 
@@ -31,7 +35,7 @@ def test_a_node_can_only_switch_itself_off(
     cluster: bool | None, node: bool | None, is_on: bool
 ) -> None:
     annotations = {} if node is None else {ANNOTATION: json.dumps({"enable": node})}
-    assert effective(policy(enable=cluster), {}, annotations).is_on is is_on
+    assert effective_strategy(policy(enable=cluster), {}, annotations).is_on is is_on
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def test_a_node_can_only_switch_itself_off(
 )  # fmt: skip
 def test_ratio_labels_are_exact_percentages(ratio: str, percent: int) -> None:
     for label, field in RATIO_LABELS.items():
-        result = effective(Policy(DEFAULTS), {label: ratio}, {})
+        result = effective_strategy(Policy(DEFAULTS), {label: ratio}, {})
         assert getattr(result.strategy, field) == percent
         assert all(problem.in_force for problem in result.problems)
 
@@ -52,14 +56,14 @@ def test_ratio_labels_are_exact_percentages(ratio: str, percent: int) -> None:
     "ratio", ["NaN", "Inf", "+Inf", "-0.1", "-0", "", " 1", "1_0", "0x1p-2", "1e9", "one", "1e999"]
 )
 def test_invalid_ratio_labels_are_reported_and_ignored(ratio: str) -> None:
-    result = effective(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
+    result = effective_strategy(Policy(DEFAULTS), {CPU_RATIO: ratio}, {})
     assert result.strategy == Policy(DEFAULTS).cluster
     assert str(result.problems[0]).startswith(f"label {CPU_RATIO}: {ratio!r} is not a ratio")
 
 
 def test_an_unusual_ratio_label_is_a_warning() -> None:
     label = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
-    result = effective(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
+    result = effective_strategy(Policy(DEFAULTS), {label: "1.5", CPU_RATIO: "1.5"}, {})
     assert result.strategy.mid_static_cpu_reserved_percent == 150
     (problem,) = result.problems
     assert str(problem) == f"label {label}: midStaticCPUReservedPercent is 150, usual is 0 to 100"
@@ -67,7 +71,7 @@ def test_an_unusual_ratio_label_is_a_warning() -> None:
 
 def test_values_of_an_annotation_are_checked() -> None:
     text = json.dumps({"degradeTimeMinutes": -1, "midUnallocatedPercent": 10})
-    result = effective(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
+    result = effective_strategy(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
     assert result.strategy.degrade_time_minutes == 20
     assert result.strategy.mid_unallocated_percent == 10
     (problem,) = result.problems
@@ -76,14 +80,14 @@ def test_values_of_an_annotation_are_checked() -> None:
 
 @pytest.mark.parametrize("text", ["{", "null", "[]", '{"enable":"yes"}', ""])
 def test_an_unreadable_annotation_is_ignored_and_reported(text: str) -> None:
-    result = effective(policy(enable=True), {}, {ANNOTATION: text})
+    result = effective_strategy(policy(enable=True), {}, {ANNOTATION: text})
     assert result.strategy == policy(enable=True).cluster
     assert len(result.problems) == 1
 
 
 def test_labels_come_over_the_annotation() -> None:
     text = json.dumps({"cpuReclaimThresholdPercent": 100})
-    result = effective(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
+    result = effective_strategy(Policy(DEFAULTS), {CPU_RATIO: "0.8"}, {ANNOTATION: text})
     assert result.strategy.cpu_reclaim_threshold_percent == 80
 
 
@@ -106,7 +110,7 @@ def test_selectors_match_by_their_operators(
     labels: dict[str, str], wanted: dict[str, str], requirements: tuple[Requirement, ...]
 ) -> None:
     selector = Selector(match_labels=wanted, match_expressions=requirements)
-    check(selector)
+    check_selector(selector)
     expected = wanted.items() <= labels.items()
     for one in requirements:
         has = one.key in labels
@@ -118,4 +122,4 @@ def test_selectors_match_by_their_operators(
 
 
 def test_unset_fields_stay_unset() -> None:
-    assert effective(Policy(Colocation()), {}, {}).strategy == Colocation()
+    assert effective_strategy(Policy(Colocation()), {}, {}).strategy == Colocation()

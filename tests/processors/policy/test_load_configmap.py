@@ -15,8 +15,8 @@ from pipeline.processors.policy.colocation_config import (
     problems_of,
 )
 from pipeline.processors.policy.config_sections import Section, document
-from pipeline.processors.policy.effective_strategy import ANNOTATION, effective
-from pipeline.processors.policy.load_configmap import Policy, load
+from pipeline.processors.policy.effective_strategy import ANNOTATION, effective_strategy
+from pipeline.processors.policy.load_configmap import Policy, load_section
 from pipeline.processors.policy.load_slo_config import BURST
 
 KEY = COLOCATION.key
@@ -25,7 +25,7 @@ GOLD = {"matchLabels": {"pool": "gold"}}
 
 
 def read(config: Any, last: Policy[Colocation] | None = None) -> Policy[Colocation]:
-    loaded = load(
+    loaded = load_section(
         COLOCATION, {KEY: config if isinstance(config, str) else json.dumps(config)}, last
     )
     assert loaded.policy is not None
@@ -35,12 +35,12 @@ def read(config: Any, last: Policy[Colocation] | None = None) -> Policy[Colocati
 
 def reports(config: Any, last: Policy[Colocation] | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
-    return [str(problem) for problem in load(COLOCATION, {KEY: text}, last).problems]
+    return [str(problem) for problem in load_section(COLOCATION, {KEY: text}, last).problems]
 
 
 def strategy_of(policy: Policy[Colocation], **annotated: Any) -> dict[str, Any]:
     annotations = {ANNOTATION: json.dumps(annotated)} if annotated else {}
-    return document(effective(policy, {"pool": "gold"}, annotations).strategy)
+    return document(effective_strategy(policy, {"pool": "gold"}, annotations).strategy)
 
 
 def test_the_defaults_are_those_of_koordinator() -> None:
@@ -90,7 +90,7 @@ def test_the_defaults_are_those_of_koordinator() -> None:
 def test_an_invalid_cluster_part_keeps_the_last_valid_one(text: str, says: str) -> None:
     last = read({"enable": True, "cpuReclaimThresholdPercent": 70})
     for before in (last, None):
-        loaded = load(COLOCATION, {KEY: text}, before)
+        loaded = load_section(COLOCATION, {KEY: text}, before)
         assert (loaded.policy, loaded.failed) == (before, True)
         (problem,) = loaded.problems
         assert says in str(problem)
@@ -99,7 +99,7 @@ def test_an_invalid_cluster_part_keeps_the_last_valid_one(text: str, says: str) 
 
 @pytest.mark.parametrize("data", [{}, {KEY: ""}, {KEY: " \n"}, {"other": "{}"}])
 def test_without_the_key_the_defaults_are_in_force(data: dict[str, str]) -> None:
-    assert load(COLOCATION, data, read({"enable": True})) == (Policy(DEFAULTS), False, ())
+    assert load_section(COLOCATION, data, read({"enable": True})) == (Policy(DEFAULTS), False, ())
 
 
 def test_an_unknown_text_is_accepted_with_a_warning() -> None:
@@ -127,7 +127,7 @@ def test_values_that_koordinators_admission_refuses_are_accepted_with_a_warning(
 ) -> None:
     assert reports(config) == [f"{KEY}: {says}"]
     assert strategy_of(read(config)) == document(DEFAULTS) | config
-    _, _, problems = effective(read({}), {}, {ANNOTATION: json.dumps(config)})
+    _, _, problems = effective_strategy(read({}), {}, {ANNOTATION: json.dumps(config)})
     assert [(problem.text, problem.in_force) for problem in problems] == [(says, True)]
 
 
@@ -208,7 +208,7 @@ class Keys(NamedTuple):
     ) -> tuple[Policy[Any], list[str]]:
         part = {} if cluster is None else {self.number: cluster}
         config = {**({self.cluster: part} if self.cluster else part), self.entries: entries}
-        loaded = load(self.section, {self.section.key: json.dumps(config)}, last)
+        loaded = load_section(self.section, {self.section.key: json.dumps(config)}, last)
         assert loaded.policy is not None
         assert not loaded.failed
         return loaded.policy, [str(problem) for problem in loaded.problems]
@@ -279,6 +279,6 @@ def test_entries_that_are_not_a_list_leave_the_last_ones(keys: Keys) -> None:
 
 @given(st.text() | st.from_regex(r'\{"[a-zA-Z]{1,9}": ?[0-9a-z".-]{0,9}\}'))
 def test_no_text_breaks_it(text: str) -> None:
-    loaded = load(COLOCATION, {KEY: text}, Policy(DEFAULTS))
+    loaded = load_section(COLOCATION, {KEY: text}, Policy(DEFAULTS))
     assert loaded.policy is not None
     assert loaded.failed == bool([p for p in loaded.problems if not p.in_force])

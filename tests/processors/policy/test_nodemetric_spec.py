@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.processors.kubernetes.durations import duration_text, timestamp_seconds
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS
 from pipeline.processors.policy.effective_strategy import ANNOTATION
-from pipeline.processors.policy.load_configmap import load
+from pipeline.processors.policy.load_configmap import load_section
 from pipeline.processors.policy.nodemetric_spec import metric_spec
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.processors.policy.springtide_config import SPRINGTIDE
@@ -179,7 +179,7 @@ def test_an_empty_or_invalid_strategy_in_a_record_gives_the_defaults() -> None:
 
 
 def test_an_empty_policy_gives_the_defaults() -> None:
-    loaded = load(COLOCATION, {COLOCATION.key: '{"enable":true}'})
+    loaded = load_section(COLOCATION, {COLOCATION.key: '{"enable":true}'})
     assert loaded.policy is not None
     assert loaded.policy.cluster == msgspec.structs.replace(DEFAULTS, enable=True)
     assert spec({"enable": True}) == {"metricCollectPolicy": USUAL}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.policy import slo_defaults
-from pipeline.processors.policy.config_sections import merged
+from pipeline.processors.policy.config_sections import merge
 from pipeline.processors.policy.load_slo_config import (
     NO_RULES,
     SLO_KEYS,
@@ -355,11 +355,11 @@ def test_no_text_breaks_it(key: str, text: str) -> None:
 def test_merging_equals_a_json_merge() -> None:
     whole = schema_of(KINDS[1])["properties"]["spec"]["properties"]["resourceQOSStrategy"]
     all_of_it = msgspec.convert(everything(whole), QosStrategy)
-    assert merged(slo_defaults.QOS, QosStrategy()) == slo_defaults.QOS
-    assert merged(QosStrategy(), slo_defaults.QOS) == slo_defaults.QOS
-    assert merged(slo_defaults.QOS, all_of_it) == all_of_it
+    assert merge(slo_defaults.QOS, QosStrategy()) == slo_defaults.QOS
+    assert merge(QosStrategy(), slo_defaults.QOS) == slo_defaults.QOS
+    assert merge(slo_defaults.QOS, all_of_it) == all_of_it
     one: Document = slo_defaults.QOS
-    assert msgspec.to_builtins(merged(all_of_it, one)) == _json_merged(
+    assert msgspec.to_builtins(merge(all_of_it, one)) == _json_merged(
         msgspec.to_builtins(all_of_it), msgspec.to_builtins(one)
     )
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.load_configmap import load
+from pipeline.processors.policy.load_configmap import load_section
 from pipeline.processors.policy.normalization import (
     CPU_INFO,
     ENABLED,
@@ -122,7 +122,7 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
         "ratioModel": {"Y": MODEL, "X": {"turboEnabledRatio": 2}},
     }
     config = {"enable": True, "ratioModel": {"X": MODEL, "Z": MODEL}, "nodeConfigs": [entry]}
-    loaded = load(NORMALIZATION, {KEY: json.dumps(config)})
+    loaded = load_section(NORMALIZATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
     assert not loaded.problems
     result = loaded.policy.for_labels({"pool": "gold"}).ratio_model or {}
@@ -143,13 +143,13 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
     ],
 )
 def test_an_invalid_section_keeps_the_last_policy(config: Any, says: str) -> None:
-    last = load(NORMALIZATION, {KEY: '{"enable":true,"defaultRatio":2}'}).policy
-    loaded = load(NORMALIZATION, {KEY: json.dumps(config)}, last)
+    last = load_section(NORMALIZATION, {KEY: '{"enable":true,"defaultRatio":2}'}).policy
+    loaded = load_section(NORMALIZATION, {KEY: json.dumps(config)}, last)
     assert (loaded.policy, loaded.failed) == (last, True)
     assert says in str(loaded.problems[0])
 
 
 def test_without_the_section_it_is_off() -> None:
-    loaded = load(NORMALIZATION, {})
+    loaded = load_section(NORMALIZATION, {})
     assert loaded.policy is not None
     assert ratio_text(loaded.policy.for_labels({}), {}, None) == "1.00"

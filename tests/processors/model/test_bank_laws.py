@@ -149,7 +149,7 @@ def test_the_order_of_pods_in_a_window_changes_no_bit(
             continue
         order = list(range(len(w.pod_uids)))
         random.shuffle(order)
-        columns = ("pod_classes", "pods", "requests", "pod_ages", "pod_active", "pod_ended")
+        columns = ("pod_classes", "pod_usage", "requests", "pod_ages", "pod_active", "pod_ended")
         moved = {name: getattr(w, name)[order] for name in columns}
         uids = [w.pod_uids[i] for i in order]
         shuffled.append(dataclasses.replace(w, pod_uids=uids, **moved))

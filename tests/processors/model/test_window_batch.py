@@ -187,9 +187,8 @@ def bits(value: Any) -> Any:
 def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int) -> Any:
     """The columns of one of the windows, bit by bit."""
     pods, hosts, own = batch.pod_slices[i], batch.host_slices[i], slice(i, i + 1)
-    places = {
-        "pods": pods, "pods_alive": pods, "pod_coverage": pods, "pod_ages": pods, "hosts": hosts,
-    }  # fmt: skip
+    of_pods = ("pods", "pod_usage", "pods_alive", "pod_coverage", "pod_ages")
+    places = dict.fromkeys(of_pods, pods) | {"hosts": hosts}
     return [
         bits(getattr(columns, field.name)[places.get(field.name, own)])
         for field in dataclasses.fields(columns)

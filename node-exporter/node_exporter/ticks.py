@@ -20,8 +20,6 @@ class Tick(NamedTuple):
 
     at_ms: int
     """Grid point, milliseconds since 1970."""
-    monotonic: float
-    """Seconds on the monotonic clock at the start of the collection."""
     missed: int
     """Number of grid points since the previous tick without a collection."""
     stepped_seconds: float
@@ -48,7 +46,7 @@ class Ticker:
             at_ms = self._grid_point(wall)
             if self._previous is None:
                 self._previous = (at_ms, wall, monotonic)
-                return Tick(at_ms, monotonic, 0, 0.0)
+                return Tick(at_ms, 0, 0.0)
             previous_ms, previous_wall, previous_monotonic = self._previous
             stepped = (wall - previous_wall) - (monotonic - previous_monotonic)
             if abs(stepped) < _STEP_SECONDS:
@@ -57,7 +55,7 @@ class Ticker:
                     continue  # slewed back: this grid point has a collection already
             self._previous = (at_ms, wall, monotonic)
             passed = round((monotonic - previous_monotonic) * 1000 / self._interval_ms)
-            return Tick(at_ms, monotonic, max(0, passed - 1), stepped)
+            return Tick(at_ms, max(0, passed - 1), stepped)
 
     def _grid_point(self, wall: float) -> int:
         steps = int(wall * 1000 / self._interval_ms + _EARLY_SHARE)

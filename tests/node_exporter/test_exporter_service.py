@@ -48,7 +48,7 @@ class MakerHarness:
         self.clock.jump(jump)
         for second in seconds:
             await self.clock.advance(second - self.clock.now() + START / 1000)
-            tick = Tick(START + round(second * 1000), self.clock.monotonic(), 0, 0.0)
+            tick = Tick(START + round(second * 1000), 0, 0.0)
             self.finished += self.maker.collect(tick)[1]
 
     @property

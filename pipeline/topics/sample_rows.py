@@ -75,10 +75,10 @@ class SampleRows:
         self._batch = batch
         self._layout = layout
         self._values = _items(batch.column(layout.statistics), layout.size)
-        if layout.points >= 0:
-            points = batch.column(layout.points)
-            _items(points.values, _TRIPLE)
-            if points.null_count:
+        self._points = batch.column(layout.points) if layout.points >= 0 else None
+        if self._points is not None:
+            _items(self._points.values, _TRIPLE)
+            if self._points.null_count:
                 raise InvalidRecordError("points of a row are null")
 
     def __len__(self) -> int:
@@ -127,12 +127,10 @@ class SampleRows:
 
     @cached_property
     def _node_points(self) -> pa.DoubleArray:
-        if self._layout.points < 0:
+        points = self._points
+        if points is None or not len(points.values):
             return _NO_NUMBERS
-        points = self._batch.column(self._layout.points)
         start, end = points.offsets.to_numpy()[self.listing.node :][:2].tolist()
-        if start == end:
-            return _NO_NUMBERS
         return points.values.values[start * _TRIPLE : end * _TRIPLE]
 
     def _by_statistic(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

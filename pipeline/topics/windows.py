@@ -9,9 +9,7 @@ A record is lines of JSON and the sample: a head, `NodeFacts`, `PodColumns`, the
 once.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Final, Literal
 
@@ -81,8 +79,7 @@ class WindowRows:
         return np.maximum(end - self.pods.created, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the log; a departure has only the row of the node.
 
     `sample_offset` is the offset of its sample (-1 for a departure), `appended_ms` the time at
@@ -180,7 +177,7 @@ def as_decoded(window: Window, data: bytes) -> Window:
     `encode_window(window)`, and the rows must come from `read_rows` and `read_pod_columns`."""
     end = data.index(b"\n")
     head, facts = data[:end], data[end + 1 : data.index(b"\n", end + 1)]
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         window, node=_read_facts(facts), bad_values=decode_json(_Head, head).bad_values
     )
 

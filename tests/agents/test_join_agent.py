@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from pipeline.agents import join_agent as module
 from pipeline.agents.cluster_state import ClusterState
@@ -299,7 +300,7 @@ async def test_idle_waits_for_appends_in_progress() -> None:
 def plain(value: Any) -> Any:
     """All that a window says, in values that can be compared with their types."""
     if isinstance(value, Window):
-        others = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "rows"}
+        others = {name: plain(each) for name, each in asdict(value).items() if name != "rows"}
         return others, repr(columns(value)), plain(value.rows.listing)
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.tolist()

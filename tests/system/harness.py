@@ -8,7 +8,6 @@ applied and covered by a complete round of checkpoints, and returns every record
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from pipeline.kafka.partition import partition_of
@@ -385,7 +385,7 @@ async def repartition_windows(logs: Logs, stage: Stage) -> None:
             mine = windows[partition_of(record.key.decode(), stage.partitions)]
             window = decode_window(record.value or b"")
             if window.type == "window":
-                window = dataclasses.replace(window, sample_offset=len(mine))
+                window = msgspec.structs.replace(window, sample_offset=len(mine))
             mine.append((record.key, encode_window(window)))
     await _write_windows(windows, stage)
 

@@ -5,7 +5,6 @@ Invalid values become null here and are counted, and pods that the inventory lac
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -49,8 +48,7 @@ _LARGEST: Final[Mapping[str, float]] = {
 _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(NamedTuple):
     """The inventory of one node at this moment: its `record`, None without a source, and its
     pods by cgroup UID, recently deleted ones included."""
 

@@ -1,7 +1,6 @@
 """Result records: a golden example in full, what is unknown, equal bytes for equal input."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -465,7 +464,7 @@ def test_usage_follows_the_memory_policy() -> None:
 
 def test_skew_may_be_negative_and_windows_of_any_length() -> None:
     window = joined(NODE_ROW, of=header(window_start_ms=1_700_000_035_000))
-    window = replace(window, appended_ms=window.header.window_end_ms - 1500)
+    window = msgspec.structs.replace(window, appended_ms=window.header.window_end_ms - 1500)
     _, found = reports(window)
     assert (found.window_seconds, found.skew_seconds) == (5.0, -1.5)
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -278,7 +279,7 @@ def test_missing_or_unsupported_class_counts_as_unknown(through_the_log: bool) -
     window = joined(NODE_ROW, *PODS)
     names = ("prod", "free", "of tomorrow", None)
     rows = WindowRows(window.rows.sample, encode_pod_columns(DecodedPods(pod_class=names)))
-    window = dataclasses.replace(window, rows=rows)
+    window = msgspec.structs.replace(window, rows=rows)
     if through_the_log:
         window = logged(window)
     codes = [CLASSES.index(name) for name in ("prod", "free", "unknown", "unknown")]

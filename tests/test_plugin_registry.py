@@ -22,7 +22,7 @@ for registry, taken, usable in (
     (PREDICTORS, "percentile", "vpa"), (SCORERS, "Peaks", "TargetLoadPacking"),
     (SOURCES, "prometheus", "metrics-server"),
 ):
-    for name in ("exits", "Text", taken):
+    for name in ("exits", "Text", taken, "Unknown"):
         try:
             registry.get(name)
         except SpringtideError as error:
@@ -34,18 +34,21 @@ for registry, taken, usable in (
 def test_an_unusable_plugin_is_an_error_of_its_package_and_others_work(tmp_path: Path) -> None:
     install(tmp_path, "acme-tools", "acme", "import sys; sys.exit(3)", POINTS)
     lines = run(CODE, tmp_path).replace("springtide 0.1.0", "springtide").splitlines()
-    exits = "exits of acme-tools 1.0 cannot be loaded: SystemExit(3)"
-    taken = "is in more than one package: acme-tools 1.0, springtide"
-    text = "Text of acme-tools 1.0 is not a"
+    kinds = (
+        ("", "predictor", "percentile", "a class with a `declaration`"),
+        ("", "plugin", "Peaks", "a Scorer"),
+        ("provider.kind: ", "sample source", "prometheus", "a SampleSource"),
+    )
     assert lines == [
-        f"predictor {exits}", f"predictor {text} class with a `declaration`",
-        f"predictor percentile {taken}",
-        f"plugin {exits}", f"plugin {text} Scorer", f"plugin Peaks {taken}",
-        *(
-            f"provider.kind: sample source {problem}"
-            for problem in (exits, f"{text} SampleSource", f"prometheus {taken}")
-        ),
-    ]  # fmt: skip
+        f"{setting}{problem}"
+        for setting, kind, taken, required in kinds
+        for problem in (
+            f"{kind} exits of acme-tools 1.0 cannot be loaded: SystemExit(3)",
+            f"{kind} Text of acme-tools 1.0 is not {required}",
+            f"{kind} {taken} is in more than one package: acme-tools 1.0, springtide",
+            f"there is no {kind} 'Unknown'",
+        )
+    ]
 
 
 @pytest.mark.parametrize("wrong", [{"summary": None}, {"options": ["a"]}, {"formulas": [1]}])

@@ -33,35 +33,10 @@ print(scored.plugins["PackGpus"].tolist())
 """
 
 
-def install_example(package: Path) -> Path:
-    module, _ = blocks(GUIDE, "python")
-    (toml,) = blocks(GUIDE, "toml")
-    return install(package, "gpu-tools", "pack_gpus", module, toml)
-
-
 def test_the_guides_scorer_scores_nodes_in_the_extender(tmp_path: Path) -> None:
-    install_example(tmp_path)
-    _, check = blocks(GUIDE, "python")
+    module, check = blocks(GUIDE, "python")
+    (toml,) = blocks(GUIDE, "toml")
+    install(tmp_path, "gpu-tools", "pack_gpus", module, toml)
     run(check, tmp_path)
     (config,) = blocks(GUIDE, "yaml")
     assert run(CHECK, tmp_path, config) == "[25, 0, 50]\n"
-
-
-def test_a_plugin_of_two_packages_is_refused(tmp_path: Path) -> None:
-    points = install_example(tmp_path)
-    points.write_text(points.read_text() + "Peaks = pack_gpus:SCORER\nNone = gone:SCORER\n")
-    code = """
-from pipeline.errors import InvalidPolicyError
-from pipeline.processors.scorers.registry import SCORERS
-for name in ("Peaks", "None", "Unknown"):
-    try:
-        SCORERS.get(name)
-    except InvalidPolicyError as error:
-        print(error.message)
-"""
-    assert run(code, tmp_path).splitlines() == [
-        "plugin Peaks is in more than one package: gpu-tools 1.0, springtide 0.1.0",
-        "plugin None of gpu-tools 1.0 cannot be loaded: "
-        """ModuleNotFoundError("No module named 'gone'")""",
-        "there is no plugin 'Unknown'",
-    ]

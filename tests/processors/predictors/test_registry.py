@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
@@ -141,18 +140,6 @@ def test_an_entry_point_that_leads_nowhere_is_an_error(
         build(["mine"], {})
 
 
-@pytest.mark.parametrize("raised", ["RuntimeError('no licence')", "ValueError('no licence')"])
-def test_a_module_that_raises_is_an_error_of_its_package(
-    raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "springtide_test_odd.py").write_text(f"raise {raised}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    install(monkeypatch, "mine", "springtide_test_odd:Mine")
-    problem = f"mine of an unknown package cannot be loaded: {raised}"
-    with pytest.raises(PredictorError, match=re.escape(problem)):
-        build(["mine"], {})
-
-
 @pytest.fixture
 def shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose predictor has the name of one of ours."""
@@ -208,10 +195,6 @@ def test_a_maximum_with_a_member_that_knows_the_system_may_decide(
     install(monkeypatch, "deaf", f"{__name__}:Deaf")
     options = {"max": {"members": ["deaf", "vpa"]}}
     Bank(ModelConfig(predictors=("max",), strategy=Strategy(predictor="max"), options=options))
-
-
-def test_built_in_predictors_belong_to_springtide() -> None:
-    assert PREDICTORS.packages("vpa")[0].startswith("springtide 0.")
 
 
 def test_a_predictor_that_does_not_run_cannot_decide() -> None:

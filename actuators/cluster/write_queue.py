@@ -3,7 +3,7 @@
 - Withdrawals take nine of ten writes; within a feature the longest waiting goes first.
 - A write that is queued again keeps its place.
 - A failed write backs off and delays no other. A feature without permission pauses for a minute.
-- All writes pause while the server is unavailable for several in a row, or asks for it.
+- All writes pause after several unavailable answers in a row, and for `Retry-After`.
 """
 
 import asyncio

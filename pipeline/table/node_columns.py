@@ -5,8 +5,9 @@ docs/how-to/add-a-node-state-field.md has the steps from a sample to a column.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +25,6 @@ from pipeline.topics.node_state import (
     DEVIATION,
     AggregatedUsage,
     NodeStateRecord,
-    UsageDeviation,
 )
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
@@ -109,20 +109,15 @@ def _within_bounds(used: float | None) -> float | None:
     return used if used is not None and 0 <= used <= limits.LARGEST_USAGE else None
 
 
-def _aggregated(statistic: str, span: str) -> tuple[Column, Column]:
-    nothing = AggregatedUsage()
-    return _usage(
-        f"usage_{statistic}_{span}",
-        lambda state: getattr(state.aggregated.get(span, nothing), statistic),
-    )
+def _over_spans(field: str, spans: Iterable[str], *statistics: str) -> Iterator[Column]:
+    """Statistics of usage over each span, from a field of node states that has them by span."""
+    for span, statistic in product(spans, statistics):
 
+        def get(state: NodeStateRecord, span: str = span, statistic: str = statistic) -> Usage:
+            usage: Usage = getattr(getattr(state, field).get(span), statistic, _NOTHING)
+            return usage
 
-def _deviation(statistic: str, span: str) -> tuple[Column, Column]:
-    nothing = UsageDeviation()
-    return _usage(
-        f"usage_{statistic}_{span}",
-        lambda state: getattr(state.deviation.get(span, nothing), statistic),
-    )
+        yield from _usage(f"usage_{statistic}_{span}", get)
 
 
 def _rate(name: str) -> Column:
@@ -211,18 +206,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("capacity_memory_bytes", "bytes", lambda row: capacity(row).memory_bytes),
     *_usage("usage", lambda state: state.usage),
     *_usage("system_usage", lambda state: state.system_usage),
-    *(
-        column
-        for span in AGGREGATED
-        for statistic in AggregatedUsage.__struct_fields__
-        for column in _aggregated(statistic, span)
-    ),
-    *(
-        column
-        for span in DEVIATION
-        for statistic in ("mean", "stdev")
-        for column in _deviation(statistic, span)
-    ),
+    *_over_spans("aggregated", AGGREGATED, *AggregatedUsage.__struct_fields__),
+    *_over_spans("deviation", DEVIATION, "mean", "stdev"),
     *(_rate(name) for name in RATES),
     *_usage("prod_usage", _prod_usage),
     *_usage("peak", _peak),

@@ -110,7 +110,7 @@ nightly: setup jars ## Fuzzing for ten minutes, kills with 30 seeds, then the so
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
 
 .PHONY: docs
-docs: setup ## Write settings and the tables of topics, predictors and plugins into docs
+docs: setup ## Write settings and tables of declarations, such as topics and limits, into docs
 	@$(BIN)/python -m tests.docs.tables
 
 # --no-emit-options: a lock must not contain a registry or the directories of one machine.

@@ -7,8 +7,9 @@ Source: https://pkg.go.dev/k8s.io/kube-scheduler/extender/v1
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -133,6 +134,7 @@ class _NodeList(msgspec.Struct, frozen=True):
     items: tuple[_Node, ...] | None = None
 
 
+_LAST_KEY: Final = b',"NodeNames":'
 _FILTER_KEYS = "an object with Pod and either NodeNames or Nodes"
 _nodes = msgspec.json.Decoder(_NodeList | None)
 _pod = msgspec.json.Decoder(Pod)
@@ -162,7 +164,7 @@ def read_question(
     Raises `BadRequestError`: not JSON, no object, a part of the wrong type, no pod, not exactly one
     of NodeNames and Nodes, or more than `limits.MAX_NODES` of them.
     """
-    parts = read_parts(body, _FILTER_KEYS)
+    parts = _read_parts(body)
     pod_json, names_json, nodes_json = (
         bytes(parts.get(key, b"null")) for key in ("pod", "nodenames", "nodes")
     )
@@ -193,6 +195,21 @@ def read_question(
         for node, item in zip(listed.items, nodes.items, strict=True):
             by_name.setdefault(node.metadata.name, item)
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
+
+
+def _read_parts(body: bytes) -> dict[str, msgspec.Raw]:
+    """The parts of a request; NodeNames may be invalid JSON.
+
+    A scheduler writes NodeNames last. It is read only once if it is cut off before: to find its end
+    takes a decoder longer than all else in the body.
+    """
+    start, end = body.find(_LAST_KEY), len(body) - len(b"}")
+    # A comma and an unescaped quote are nowhere inside of a text, so this is a key.
+    if start >= 0 and body.endswith(b"]}") and body.find(b"]", start) == end - len(b"]"):
+        with suppress(BadRequestError):
+            parts = read_parts(body[:start] + b"}", _FILTER_KEYS)
+            return parts | {"nodenames": msgspec.Raw(body[start + len(_LAST_KEY) : end])}
+    return read_parts(body, _FILTER_KEYS)
 
 
 def filter_reply(

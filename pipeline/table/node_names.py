@@ -55,6 +55,8 @@ class NodeNames(Sequence[str]):
 
     def take(self, is_taken: BoolArray) -> "NodeNames":
         """The names where `is_taken` (names,) is true."""
+        if is_taken.all():
+            return self
         items = self.items.filter(pa.array(is_taken))
         return NodeNames(items, self.rows[is_taken], self.name_index)
 
@@ -95,8 +97,10 @@ class NameIndex:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         items = pa.Array.from_buffers(pa.binary(), count, buffers)
         rows = self._find(items)
-        unknown = items.filter(pa.array(rows == UNKNOWN_ROW))
-        return NodeNames(items, rows, self) if not len(unknown) or self._are_new(unknown) else None
+        is_unknown = rows == UNKNOWN_ROW
+        if is_unknown.any() and not self._are_new(items.filter(pa.array(is_unknown))):
+            return None
+        return NodeNames(items, rows, self)
 
     def _are_new(self, items: pa.Array) -> bool:
         """Whether the items are plain names, each once, and none of them is known."""
@@ -105,8 +109,9 @@ class NameIndex:
         return are_plain and not are_known and len(items.unique()) == len(items)
 
     def _find(self, items: pa.Array) -> RowArray:
-        # A name that occurs twice is found where it occurs first.
-        positions = pc.index_in(self._items, items).fill_null(UNKNOWN_ROW).to_numpy()
-        rows: RowArray = np.full(len(items), UNKNOWN_ROW, np.intp)
-        rows[positions[positions >= 0]] = self._row_numbers[positions >= 0]
-        return rows
+        # A name that occurs twice is found where it occurs first. Known names that are not listed
+        # go to one more place.
+        positions = pc.index_in(self._items, items).fill_null(len(items)).to_numpy()
+        rows: RowArray = np.full(len(items) + 1, UNKNOWN_ROW, np.intp)
+        rows[positions] = self._row_numbers
+        return rows[:-1]

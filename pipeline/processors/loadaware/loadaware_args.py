@@ -1,6 +1,7 @@
 """LoadAwareSchedulingArgs with upstream's names and defaults."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +31,7 @@ class Aggregated(
 
 
 class LoadAwareArgs(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, dict=True
 ):
     """The arguments as given; None and empty values are not set."""
 
@@ -53,7 +54,7 @@ class LoadAwareArgs(
     aggregated: Aggregated | None = None
     supported_resources: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def resources(self) -> tuple[str, ...]:
         """The names of the resources that are judged."""
         aggregated = self.aggregated or Aggregated()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.agents import consume as module
-from pipeline.agents.consume import advance, consume
+from pipeline.agents.consume import advance, consume, fill
 from pipeline.errors import StateError
 from pipeline.kafka.partition_log import LogRecord
 from tests.agents.fakes import FakeSource, MemoryBroker
@@ -185,6 +185,15 @@ async def test_records_of_a_gap_removed_by_retention_are_counted_and_skipped(
     await run(source, {0: cursor}, broker)
     assert cursor.seen == seen
     assert counted(module.LOST) - before == lost
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_gap_that_retention_removed_is_passed_only_by_an_owner(owned: bool) -> None:
+    """A shard that was revoked meanwhile may be kept, and must read the gap when it returns."""
+    broker, cursor = make_log(10), FakeCursor(next_offset=2, owned=owned)
+    broker.trim(TOPIC, 0, 8)
+    await fill(cursor, TOPIC, 0, 6, broker.open_reader)
+    assert cursor.next_offset == (6 if owned else 2)
 
 
 async def test_a_gap_without_records_is_passed() -> None:

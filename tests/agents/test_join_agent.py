@@ -201,6 +201,18 @@ async def test_a_recreated_node_is_joined_again() -> None:
     assert join.joined == [0]
 
 
+async def test_a_deleted_pod_is_forgotten_after_a_later_window_without_it() -> None:
+    join, key = Fixture(), pod_key(NODE, "old")
+    pod = PodRecord(
+        node=NODE, uid="old", cgroup_uid="old", namespace="ns", name="web", pod_class="prod"
+    )
+    join.cluster_state.apply_pod(put(key, encode_json(pod)))
+    join.cluster_state.apply_pod(put(key, None)._replace(appended_ms=APPENDED_MS - 60_000))
+    assert len(join.cluster_state.deleted_pods) == 1
+    await join.cursor.process([sample(0)])
+    assert len(join.cluster_state.deleted_pods) == 0
+
+
 async def test_a_departure_is_appended_to_the_log() -> None:
     join = Fixture()
     await join.cursor.depart(NODE, APPENDED_MS)

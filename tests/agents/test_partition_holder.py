@@ -113,8 +113,14 @@ async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
     rows = sum(len(model.bank.node_models) for model in holder.models.values())
     assert (rows, holder.released) == (3, {})
     assert all(model.owned for model in holder.models.values())
+    assert {partition: join.owned for partition, join in holder.joins.items()} == {
+        0: True, 1: True, 2: True,
+    }  # fmt: skip
     # A partition that does not return leaves no rows.
+    models, joins = list(holder.models.values()), list(holder.joins.values())
     await holder.revoked()
+    assert not any(model.owned for model in models)
+    assert not any(join.owned for join in joins)
     group.generation = 3
     await holder.assigned({2})
     assert sorted(holder.models) == [2]
@@ -134,6 +140,18 @@ async def test_shards_loaded_for_an_old_generation_are_kept_for_the_next_load(
     assert holder.models == {}
     assert sorted(holder.released) == [0]
     assert not holder.released[0].model.owned
+
+
+async def test_a_shutdown_releases_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = MemoryBroker()
+    LogWriter(broker).windows(3, "node")
+    holder = new_holder()
+    holder.recovery = Owner(broker, "x").recovery
+    monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
+    await holder.assigned({0})
+    model = holder.models[0]
+    await holder.shut_down()
+    assert (holder.models, holder.joins, model.owned) == ({}, {}, False)
 
 
 @pytest.mark.parametrize("requested", [True, False])

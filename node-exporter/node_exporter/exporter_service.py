@@ -173,7 +173,7 @@ async def collect_window(
     ticker = Ticker(clock, interval_ms(settings))
     end_ms = window_end_ms(round(clock.now() * 1000), settings.window_seconds * 1000)
     log.info(
-        "collecting one window", seconds=settings.window_seconds, from_=format_time(end_ms / 1000)
+        "collecting one window", seconds=settings.window_seconds, start=format_time(end_ms / 1000)
     )
     try:
         closed = 0

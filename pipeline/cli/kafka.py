@@ -16,6 +16,7 @@ from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.running_brokers import (
     RunningBroker,
     default_data_dir,
+    make_state_dir,
     running_brokers,
     stop_running,
 )
@@ -65,6 +66,7 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
     """
     data_dir = (data_dir or default_data_dir()).resolve()
     _check_conflicts(port, data_dir)
+    make_state_dir()
     # `kill` and a closed terminal have the effect of Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

@@ -73,6 +73,9 @@ def api_access(settings: KubernetesSettings) -> ApiAccess:
     load_in_pod: Any = config.load_incluster_config
     load_file: Any = config.load_kube_config
     path = settings.kubeconfig or os.environ.get("KUBECONFIG")
+    # $KUBECONFIG may list several files, of which some may be missing.
+    if path and not any(Path(file).exists() for file in str(path).split(os.pathsep)):
+        raise _invalid(path, "No such file")
     try:
         if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and TOKEN_FILE.exists():
             load_in_pod(client_configuration=configuration)

@@ -47,6 +47,17 @@ def state_file(port: int) -> Path:
     return _state_dir() / f"{port}.json"
 
 
+def make_state_dir() -> None:
+    """Create the directory that announces brokers. Raises `LocalKafkaError` if that fails."""
+    try:
+        _state_dir().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalKafkaError(
+            f"cannot create {_state_dir()}: {error.strerror}",
+            hint="set XDG_STATE_HOME to a writable directory",
+        ) from error
+
+
 def default_data_dir() -> Path:
     """Return the default data directory of `springtide kafka start`."""
     return xdg_directory("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"

@@ -246,6 +246,8 @@ async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | Non
         async with open_api(settings, SystemClock()):
             pass
     assert "\n" not in raised.value.message
+    if text is None:
+        assert raised.value.message.endswith("cannot be used: No such file")
 
 
 async def test_an_invalid_server_address_is_reported(tmp_path: Path) -> None:

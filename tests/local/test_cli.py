@@ -160,3 +160,13 @@ def test_fetch_prints_the_directory_of_the_jars(cli: Cli) -> None:
     assert code == 0
     assert str(cache_dir()) in out
     assert out.startswith("46 jars")
+
+
+def test_unwritable_state_directory_is_an_error_before_the_start(home: Path) -> None:
+    cli = Cli(home)
+    cli.environ["XDG_STATE_HOME"] = "/proc"
+    code, out, err = cli("start", "--port", str(free_port()))
+    assert (code, out) == (1, "")
+    assert "error: cannot create /proc/springtide" in err
+    assert "set XDG_STATE_HOME" in err
+    assert "starting" not in err

@@ -91,8 +91,8 @@ def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]
         advice = "springtide scheduler config prints an entry"
         yield Finding("extenders", "there is none, so none is called", advice, is_refused=True)
     elif not ours:
-        problem = f"none of them is {url}" if url else "no address contains springtide"
-        yield Finding("extenders", problem, "name its address by --url", is_refused=url is not None)
+        problem = f"no extender has the address {url}" if url else "no address contains springtide"
+        yield Finding("extenders", problem, "give the address by --url", is_refused=url is not None)
     profiles = [read_profile(tree) for tree in _entries(configuration, "profiles") or [{}]]
     names = Counter(profile.scheduler_name for profile in profiles)
     for name, count in names.items():
@@ -309,8 +309,8 @@ def _check_scores(profile: Profile, mode: Mode, weight: int | None) -> Iterator[
     if mode == "observe" and not competing:
         yield Finding(
             where,
-            "nothing scores by requests, and an extender in mode observe gives no scores: nodes "
-            "are filled as it happens",
+            "nothing scores by requests, and an extender in mode observe gives no scores: load is "
+            "not considered",
             f"let {' and '.join(BY_REQUESTS)} score until the extender acts",
         )
     total, step = 100 * sum(competing.values()), _POINTS_A_STEP * (weight or 0)

@@ -133,7 +133,11 @@ class PrometheusSession:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             REQUESTS.labels("no answer").inc()
             text = str(error) or type(error).__name__
-            raise SampleSourceError(f"{self._settings.url}: {text}", may_pass=True) from error
+            raise SampleSourceError(
+                f"{self._settings.url}: {text}",
+                may_pass=True,
+                hint="check provider.url, and whether Prometheus answers there",
+            ) from error
         if status != 200:
             raise SampleSourceError(
                 f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _TRANSIENT

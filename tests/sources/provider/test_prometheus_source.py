@@ -110,6 +110,7 @@ async def test_failure_of_all_queries_is_a_provider_error() -> None:
         with pytest.raises(SampleSourceError, match=r"127\.0\.0\.1") as caught:
             await fetch(fake)
     assert caught.value.may_pass
+    assert "check provider.url" in str(caught.value.hint)
 
 
 async def test_missing_files_are_errors(tmp_path: Path) -> None:

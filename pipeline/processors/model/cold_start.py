@@ -29,23 +29,23 @@ def is_cold(
     rows: IntArray,
     ages: FloatArray,
     end_ms: IntArray,
-    node_of: IntArray,
+    node_index: IntArray,
     strategies: Mapping[str, npt.NDArray[Any]],
 ) -> BoolArray:
     """Whether each of n pods is cold, (n,): not older than the cold start, or with too few samples
     of a resource.
 
-    `rows` (n,) are the pods' rows of `models`, `ages` (n,) seconds, NaN unknown, `node_of` (n,)
+    `rows` (n,) are the pods' rows of `models`, `ages` (n,) seconds, NaN unknown, `node_index` (n,)
     the index of each pod's node, `end_ms` and the columns of `strategies` (k,) are per node. A pod
     of unknown age is as old as its first sample. A resource without samples counts only if the
     other has none either: it has no model to trust.
     """
     first_ms = models.first_ms.take(rows)
-    modelled_ms = np.where(first_ms == NEVER, 0, end_ms[node_of] - first_ms)
+    modelled_ms = np.where(first_ms == NEVER, 0, end_ms[node_index] - first_ms)
     ages = np.where(np.isnan(ages), modelled_ms / 1000.0, ages)
-    young = ages <= strategies["cold_start_seconds"][node_of]
+    young = ages <= strategies["cold_start_seconds"][node_index]
     samples = models.samples.take(rows, axis=0)
-    few = samples < per_resource(strategies["cold_start_samples"][node_of])
+    few = samples < per_resource(strategies["cold_start_samples"][node_index])
     begun = samples > 0
     cpu, memory = (few & (begun | ~begun[:, ::-1])).T
     return np.asarray(young | cpu | memory)

@@ -57,11 +57,11 @@ def observe(
         newest[rows] = slot
     codes = encode(np.ascontiguousarray(values.T), _RESOURCES)
     for number, positions in _by_value(slot):
-        own_rows = rows[positions]
+        slot_rows = rows[positions]
         for r in range(2):
-            # Of all rows the items of one slot lie together.
+            # The column is not by row: one slot of all rows is contiguous.
             column = recent[:, r, number % SLOTS]
-            column[own_rows] = np.maximum(column.take(own_rows), codes[r][positions])
+            column[slot_rows] = np.maximum(column.take(slot_rows), codes[r][positions])
 
 
 def _forget(
@@ -100,7 +100,7 @@ def percentile(
     """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
     values the one at `ranks[c]`; NaN without one."""
     codes = _codes_of(recent, newest, rows, resource, slots)
-    # Codes ascend as values do. Of 16 bits this is a radix sort, the fastest there is.
+    # Codes ascend as values do. For 16 bits numpy's stable sort is a radix sort.
     codes.sort(axis=1, kind="stable")
     empty = (codes == 0).sum(axis=1)
     place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)

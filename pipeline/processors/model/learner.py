@@ -168,7 +168,7 @@ class Learner:
     def _list_pods(self, node: NodeModels, pods: ListedPods) -> None:
         if pods.uids is not node.listed.uids and pods.uids != node.listed.uids:
             new = [uid for uid in pods.uids if uid not in node.row_by_uid]
-            # Their profile is that of their class, which `_take_profiles` sets.
+            # Their profile is that of their class, which `_assign_profiles` sets.
             rows = self.models.allocate(np.zeros(len(new), np.int8))
             node.row_by_uid.update(zip(new, rows.tolist(), strict=True))
             node.pod_rows = np.array([node.row_by_uid[uid] for uid in pods.uids], dtype=np.int64)
@@ -195,25 +195,25 @@ class Learner:
         training_samples.observe_points(self._slots, batch, nodes)
         training_samples.remember_pods(batch, nodes)
         rows = np.concatenate([node.pod_rows for node in nodes])
-        self._take_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
-        self.models.seen_ms[rows] = batch.end_ms.take(batch.window_of)
+        self._assign_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
+        self.models.seen_ms[rows] = batch.end_ms.take(batch.window_index)
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
             self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
 
-    def _take_profiles(self, rows: IntArray, classes: ByteArray) -> None:
+    def _assign_profiles(self, rows: IntArray, classes: ByteArray) -> None:
         """Give each pod the profile of its class. A pod whose class changes to another profile is
         cleared, for its weights have another meaning there. The class `unknown` changes nothing: a
         lost record must not cost what a pod has learned."""
         if len(self._half_life_ms) == 1:
             return
         wanted = self._profiles[FIRST_CLASS + classes]
-        other = np.flatnonzero(self.models.profile.take(rows) != wanted)
-        unknown = classes[other] == UNKNOWN_CLASS
-        other = other[~unknown | (self.models.last_ms[rows[other]] == NEVER)]
-        if len(other):
-            self.models.clear(rows[other])
-            self.models.profile[rows[other]] = wanted[other]
+        changed = np.flatnonzero(self.models.profile.take(rows) != wanted)
+        unknown = classes[changed] == UNKNOWN_CLASS
+        changed = changed[~unknown | (self.models.last_ms[rows[changed]] == NEVER)]
+        if len(changed):
+            self.models.clear(rows[changed])
+            self.models.profile[rows[changed]] = wanted[changed]
 
     def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
@@ -232,23 +232,25 @@ class Learner:
             shorten = self.config.drift == "shorten"
             training_samples.detect_drift(self.models, self._slots, nodes, values, shorten)
         usage = np.where(per_resource(short), np.nan, usage)
-        factors = training_samples.sample_weights(nodes, self._half_life_ms)
+        weights = training_samples.sample_weights(nodes, self._half_life_ms)
         rows = np.concatenate([fixed.ravel(), *(node.pod_rows for node in nodes)])
-        node_of = np.concatenate([np.arange(len(nodes)).repeat(len(ENTITIES)), batch.window_of])
-        place = node_of * factors.shape[1] + self.models.profile.take(rows)
+        entity_nodes = np.arange(len(nodes)).repeat(len(ENTITIES))
+        node_index = np.concatenate([entity_nodes, batch.window_index])
+        # The weight of each row, by its node and profile.
+        place = node_index * weights.shape[1] + self.models.profile.take(rows)
         self._train(
             rows,
             np.concatenate([values.reshape(-1, 2), usage]),
-            factors.reshape(-1, 2).take(place, axis=0),
-            batch.end_ms.take(node_of),
+            weights.reshape(-1, 2).take(place, axis=0),
+            batch.end_ms.take(node_index),
         )
 
     def _train(
-        self, rows: IntArray, values: FloatArray, factors: FloatArray, end_ms: IntArray
+        self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
     ) -> None:
         """Add one sample to each row: histogram, moments, day slots, then the predictors.
         Raises `PredictorError`, which names the predictor, if one fails."""
-        self.models.train(rows, values, factors, end_ms)
+        self.models.train(rows, values, weights, end_ms)
         store = self.models.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self.predictors.values():

@@ -237,7 +237,7 @@ class PeakBatch(Sequence[NodePeaks]):
         """The UIDs of each node's pods that were first measured recently, or never."""
         view = self.view
         first = view.models.first_ms.take(view.pods)
-        recent = view.end_ms[view.node_of] - YOUNG_SECONDS * 1000
+        recent = view.end_ms[view.node_index] - YOUNG_SECONDS * 1000
         is_young = ((first == NEVER) | (first > recent)).tolist()
         young: list[Sequence[str]] = []
         for pods, (start, end) in zip(self._listed, pairwise(self._starts), strict=True):
@@ -305,7 +305,7 @@ def predict_peaks(
     view = make_view(nodes, models, horizon_seconds)
     pods = reclaimable.NodePods(
         allocatable=stack_rows([node.allocatable for node in nodes]),
-        node_of=view.node_of,
+        node_index=view.node_index,
         classes=view.classes,
         requests=np.concatenate([node.listed.requests for node in nodes]),
         cold=view.cold,
@@ -322,7 +322,7 @@ def make_view(
     nodes: Sequence[NodeModels], models: EntityModels, horizon_seconds: FloatArray
 ) -> View:
     """The input of predictors for these nodes."""
-    node_of = np.arange(len(nodes)).repeat([len(node.pod_rows) for node in nodes])
+    node_index = np.arange(len(nodes)).repeat([len(node.pod_rows) for node in nodes])
     pods = np.concatenate([node.pod_rows for node in nodes])
     end_ms = np.array([node.end_ms for node in nodes], np.int64)
     ages = np.concatenate([node.pod_ages for node in nodes])
@@ -333,12 +333,12 @@ def make_view(
         models=models,
         entities=stack_rows([node.entity_rows for node in nodes]),
         pods=pods,
-        node_of=node_of,
+        node_index=node_index,
         classes=np.concatenate([node.listed.classes for node in nodes]),
         requests=requests,
         active=np.concatenate([node.listed.active for node in nodes]),
         ended=np.concatenate([node.listed.ended for node in nodes]),
-        cold=is_cold(models, pods, ages, end_ms, node_of, strategies),
+        cold=is_cold(models, pods, ages, end_ms, node_index, strategies),
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
         strategies=strategies,

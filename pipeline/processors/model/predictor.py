@@ -32,7 +32,7 @@ class View:
     """k nodes, their E entities (`ENTITIES`: node, system, classes) and the n pods that their last
     windows listed.
 
-    `entities` (k, E) and `pods` (n,) are row numbers of `models`; `node_of` (n,) is the index of
+    `entities` (k, E) and `pods` (n,) are row numbers of `models`; `node_index` (n,) is the index of
     each pod's node, ascending, `classes` (n,) its class code; `requests` (n, 2) are cores and
     bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
     (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
@@ -43,7 +43,7 @@ class View:
     models: EntityModels
     entities: IntArray
     pods: IntArray
-    node_of: IntArray
+    node_index: IntArray
     classes: ByteArray
     requests: FloatArray
     active: BoolArray
@@ -65,7 +65,7 @@ class View:
 
     def repeat_per_row(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """The value of its node, of `values` (k,), for each of `all_rows`."""
-        return np.concatenate([np.repeat(values, self.entities.shape[1]), values[self.node_of]])
+        return np.concatenate([np.repeat(values, self.entities.shape[1]), values[self.node_index]])
 
     def split(self, values: npt.NDArray[_T]) -> tuple[npt.NDArray[_T], npt.NDArray[_T]]:
         """Split values (k * E + n, ..) of `all_rows` into entities (k, E, ..) and pods (n, ..)."""
@@ -96,7 +96,7 @@ class Predictor(Protocol):
     `name` is the name in records. `columns` are its state per row, beside histogram and moments;
     the bank clears, saves and restores them. `prod` selects how the peak of Prod is computed: from
     the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
-    is higher. An optional attribute `never` names the entities without a peak by design (see
+    is higher. An optional attribute `no_peak_for` names the entities without a peak by design (see
     `entities_without_peak`).
     """
 
@@ -119,7 +119,7 @@ class Predictor(Protocol):
 
 def entities_without_peak(predictor: Predictor) -> Collection[str]:
     """The entities without a peak by design."""
-    names: Collection[str] = getattr(predictor, "never", ())
+    names: Collection[str] = getattr(predictor, "no_peak_for", ())
     return names
 
 
@@ -133,15 +133,19 @@ def protocol_violation(predictor: object) -> str | None:
     name, prod, columns = (
         getattr(predictor, attribute, None) for attribute in ("name", "prod", "columns")
     )
-    never = getattr(predictor, "never", ())
+    no_peak_for = getattr(predictor, "no_peak_for", ())
     if not isinstance(name, str) or not name:
         return f"its name is {name!r:.100}"
     if prod not in ("pair", "classes"):
         return f"prod is {prod!r:.100}, not 'pair' or 'classes'"
     if not (isinstance(columns, Mapping) and all(isinstance(c, Column) for c in columns.values())):
         return "columns are not `Column`s by name"
-    if isinstance(never, str) or not isinstance(never, Collection) or set(never) - {*ENTITIES}:
-        return f"never is {never!r:.100}, not some of {', '.join(ENTITIES)}"
+    if (
+        isinstance(no_peak_for, str)
+        or not isinstance(no_peak_for, Collection)
+        or set(no_peak_for) - {*ENTITIES}
+    ):
+        return f"no_peak_for is {no_peak_for!r:.100}, not some of {', '.join(ENTITIES)}"
     for method in ("observe", "peak"):
         if not callable(getattr(predictor, method, None)):
             return f"it has no method {method}"

@@ -23,14 +23,14 @@ _PROD, _NONE, _UNKNOWN = (CLASS_CODES[name] for name in ("prod", "none", "unknow
 
 @dataclass(frozen=True)
 class NodePods:
-    """n pods of k nodes as of their last windows; `node_of` (n,) is the node of each, 0..k-1.
+    """n pods of k nodes as of their last windows; `node_index` (n,) is the node of each, 0..k-1.
 
     `allocatable` is (k, 2), `requests` (n, 2). A pod that is not `active` is being deleted, or has
     `ended`. The cached masks (n, 2) and sums do not depend on a predictor.
     """
 
     allocatable: FloatArray
-    node_of: IntArray
+    node_index: IntArray
     classes: ByteArray
     requests: FloatArray
     cold: BoolArray
@@ -68,7 +68,7 @@ class NodePods:
 
     def sums(self, amounts: FloatArray, rows: IntArray | slice = slice(None)) -> FloatArray:
         """Sums by node, (k, 2), of `amounts`, which are those of all pods, or of these `rows`."""
-        return group_sums(self.node_of[rows], amounts, len(self.allocatable))
+        return group_sums(self.node_index[rows], amounts, len(self.allocatable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def pod_view(
     The second result (k, 2) is by how much counted requests exceed the peaks of the same pods,
     which `class_view` needs.
     """
-    peaks = with_margin(quantiles, margin.take(pods.node_of))
+    peaks = with_margin(quantiles, margin.take(pods.node_index))
     lacks_peak = np.isnan(peaks)
     unpredicted = counts_request(pods.has_request, pods.is_cold, lacks_peak)
     predicted = pods.counted & ~(unpredicted | lacks_peak)

@@ -79,9 +79,9 @@ class TrainingBatch:
     """n windows and their p pods: pods of all windows in their order, those of one by UID.
 
     `node_usage`, `host_apps` (the sum of host applications), `system` and `allocatable` are
-    (n, 2); a `system` of None is computed as node - pods - host applications. `window_of` (p,) is
-    the index of each pod's window, `pod_usage` (p, 2) its usage, `pod_coverage` (p,) the share of
-    the window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
+    (n, 2); a `system` of None is computed as node - pods - host applications. `window_index` (p,)
+    is the index of each pod's window, `pod_usage` (p, 2) its usage, `pod_coverage` (p,) the share
+    of the window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
     """
 
     heads: Sequence[WindowHead]
@@ -89,7 +89,7 @@ class TrainingBatch:
     node_usage: FloatArray
     host_apps: FloatArray
     system: FloatArray | None
-    window_of: IntArray
+    window_index: IntArray
     pod_usage: FloatArray
     pod_coverage: FloatArray
     pod_ages: FloatArray
@@ -105,14 +105,14 @@ class TrainingBatch:
             return self
         chosen = np.zeros(len(self.heads), np.bool_)
         chosen[positions] = True
-        pods = chosen.take(self.window_of)
+        pods = chosen.take(self.window_index)
         return TrainingBatch(
             heads=[self.heads[position] for position in positions],
             allocatable=self.allocatable[chosen],
             node_usage=self.node_usage[chosen],
             host_apps=self.host_apps[chosen],
             system=None if self.system is None else self.system[chosen],
-            window_of=(np.cumsum(chosen) - 1)[self.window_of[pods]],
+            window_index=(np.cumsum(chosen) - 1)[self.window_index[pods]],
             pod_usage=self.pod_usage[pods],
             pod_coverage=self.pod_coverage[pods],
             pod_ages=self.pod_ages[pods],
@@ -130,7 +130,7 @@ def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
         node_usage=stack_rows([window.node_usage for window in windows]),
         host_apps=stack_rows([window.host_apps for window in windows]),
         system=None,
-        window_of=np.arange(len(windows)).repeat([len(order) for order in orders]),
+        window_index=np.arange(len(windows)).repeat([len(order) for order in orders]),
         pod_usage=np.concatenate([window.pod_usage[order] for window, order in both]),
         pod_coverage=np.concatenate(
             [

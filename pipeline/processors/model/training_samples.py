@@ -43,7 +43,7 @@ def remember_pods(batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
 
 def observed_shares(batch: TrainingBatch) -> FloatArray:
     """The share of its node's time in which each pod was seen, (p,); 1 where it is unknown."""
-    coverage = np.array([head.coverage for head in batch.heads]).take(batch.window_of)
+    coverage = np.array([head.coverage for head in batch.heads]).take(batch.window_index)
     seen = np.fmin(batch.pod_coverage, coverage)
     share: FloatArray = np.ones(len(seen))
     np.divide(seen, coverage, out=share, where=coverage > 0.0)
@@ -65,12 +65,12 @@ def entity_values(
     moment only. `unknown_begun` (n,) marks nodes that have a model of class `unknown`.
     """
     count, num_classes = len(batch.heads), len(CLASSES)
-    groups = batch.window_of * num_classes + classes
+    groups = batch.window_index * num_classes + classes
     missing = np.isnan(usage)
     by_class = group_sums(groups, np.where(missing, 0.0, usage), count * num_classes)
     if (missing := missing & ~slight[:, None]).any():
-        for r, of_resource in enumerate(missing.T):
-            by_class[groups[of_resource], r] = np.nan
+        for r, is_missing in enumerate(missing.T):
+            by_class[groups[is_missing], r] = np.nan
     values = np.empty((count, len(ENTITIES), 2))
     values[:, NODE] = batch.node_usage
     values[:, SYSTEM] = _remainder(batch, usage) if batch.system is None else batch.system
@@ -86,7 +86,7 @@ def entity_values(
 def _remainder(batch: TrainingBatch, usage: FloatArray) -> FloatArray:
     return remainder(
         valid(batch.node_usage, MAX_USAGE),
-        group_sums(batch.window_of, usage, len(batch.heads)),
+        group_sums(batch.window_index, usage, len(batch.heads)),
         valid(batch.host_apps, MAX_USAGE),
     )
 
@@ -96,19 +96,19 @@ def sample_weights(
 ) -> FloatArray:
     """The weight of a sample of now, (nodes, profiles, 2)."""
     half_lives = list(chain.from_iterable(half_life_ms))
-    # Many nodes began within the same half-life, and their windows end together.
+    # Most nodes share references and ends: `pow` runs once for each combination.
     known: dict[tuple[int | None, ...], list[float]] = {}
     weights = []
     for node in nodes:
         key = (node.end_ms, *chain.from_iterable(node.reference_ms))
-        own = known.get(key)
-        if own is None:
-            own = known[key] = [
+        node_weights = known.get(key)
+        if node_weights is None:
+            node_weights = known[key] = [
                 decay_factor(node.end_ms, reference, half_life)
                 for reference, half_life in zip(key[1:], half_lives, strict=True)
                 if reference is not None
             ]
-        weights.append(own)
+        weights.append(node_weights)
     return np.array(weights).reshape(len(nodes), -1, 2)
 
 

@@ -68,20 +68,20 @@ def observe(
     last = _second(end_ms)
     _forget(ring, newest, rows, last)
     newest[rows] = last
-    counts = [len(own) for own in points]
+    counts = [len(row_points) for row_points in points]
     if not any(counts):
         return
-    row_of = np.arange(len(rows)).repeat(counts)
+    position = np.arange(len(rows)).repeat(counts)
     offsets, *usages = np.concatenate(points).T
     with np.errstate(over="ignore"):
         offset_ms = np.rint(offsets * 1000.0)
-    inside = (offset_ms >= 0.0) & (offset_ms <= (end_ms - start_ms)[row_of])
-    second = _second(start_ms[row_of] + np.where(inside, offset_ms, 0.0).astype(np.int64))
-    inside &= second > last[row_of] - SECONDS
+    inside = (offset_ms >= 0.0) & (offset_ms <= (end_ms - start_ms)[position])
+    second = _second(start_ms[position] + np.where(inside, offset_ms, 0.0).astype(np.int64))
+    inside &= second > last[position] - SECONDS
     for r, usage in enumerate(usages):
         known = np.flatnonzero(inside & (usage >= 0.0) & (usage <= MAX_USAGE[r]))
         # The last value of a second wins. Adding 0 turns -0 into 0.
-        ring[rows[row_of[known]], r, second[known] % SECONDS] = usage[known] + 0.0
+        ring[rows[position[known]], r, second[known] % SECONDS] = usage[known] + 0.0
 
 
 def _second(time_ms: IntArray) -> IntArray:
@@ -108,8 +108,8 @@ def read(ring: FloatArray, newest: IntArray, rows: IntArray) -> RecentUsage:
     # Nodes without points are skipped: all their statistics are unknown.
     some = [i for i, row in enumerate(rows.tolist()) if not np.isnan(ring[row]).all()]
     for first in range(0, len(some), _NODES_AT_ONCE):
-        own = some[first : first + _NODES_AT_ONCE]
-        aggregated[own], deviation[own] = _statistics(_newest_first(ring, newest, rows[own]))
+        part = some[first : first + _NODES_AT_ONCE]
+        aggregated[part], deviation[part] = _statistics(_newest_first(ring, newest, rows[part]))
     # By span and statistic, then resource.
     return RecentUsage(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1))
 
@@ -125,10 +125,10 @@ def _newest_first(ring: FloatArray, newest: IntArray, rows: IntArray) -> FloatAr
     """The points of these rows, (n, 2, SECONDS)."""
     series = np.empty((len(rows), 2, SECONDS))
     places = (newest.take(rows) % SECONDS).tolist()
-    for own, row, place in zip(series, rows.tolist(), places, strict=True):
+    for newest_first, row, place in zip(series, rows.tolist(), places, strict=True):
         # Two slices are copied in a fraction of the time of an index array.
-        own[:, : place + 1] = ring[row, :, place::-1]
-        own[:, place + 1 :] = ring[row, :, :place:-1]
+        newest_first[:, : place + 1] = ring[row, :, place::-1]
+        newest_first[:, place + 1 :] = ring[row, :, :place:-1]
     return series
 
 
@@ -180,5 +180,5 @@ def _over_spans(operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]
 
 def _percentiles(series: FloatArray, mean: FloatArray) -> FloatArray:
     """Percentiles (n, 2, percents) of `series` (n, 2, span), unknown where the mean is."""
-    found = row_percentiles(series.reshape(-1, series.shape[-1]), _PERCENTS)
-    return np.where(np.isnan(mean)[..., None], np.nan, found.reshape(*mean.shape, -1))
+    percentiles = row_percentiles(series.reshape(-1, series.shape[-1]), _PERCENTS)
+    return np.where(np.isnan(mean)[..., None], np.nan, percentiles.reshape(*mean.shape, -1))

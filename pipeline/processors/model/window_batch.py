@@ -140,7 +140,7 @@ class WindowBatch:
     """Columns of n windows, at least one, read once for learning, node states and resources.
 
     `facts` are those of each window, `coverage` (n,) the share of each that was measured, 0 where
-    it is unknown. Pods of all windows follow each other, those of one window by UID: `window_of`
+    it is unknown. Pods of all windows follow each other, those of one window by UID: `window_index`
     (p,) is the window of each, `pod_slices` are the places of each window's pods, `host_slices`
     those of its host applications.
     """
@@ -154,20 +154,20 @@ class WindowBatch:
         self.facts = [_facts_of(window.rows) for window in windows]
         lengths = [len(sample) for sample in self._samples]
         self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
-        self._window_of_row = np.arange(len(lengths)).repeat(lengths)
+        self._window_index_of_row = np.arange(len(lengths)).repeat(lengths)
         self.node_rows = self._starts + [facts.listing.node for facts in self.facts]
         self.pod_rows = self._placed([facts.rows for facts in self.facts])
         self._hosts = self._placed([facts.hosts for facts in self.facts])
-        self.window_of = self._window_of_row.take(self.pod_rows)
+        self.window_index = self._window_index_of_row.take(self.pod_rows)
         self.pod_slices = _slices([len(facts.rows) for facts in self.facts])
         self.host_slices = _slices([len(facts.hosts) for facts in self.facts])
         self._seen = self.number("coverage")
-        own = self._seen[self.node_rows]
-        self.coverage = np.where(np.isnan(own), 0.0, own)
-        of_node = self.coverage.take(self._window_of_row)
-        # As long as the node where it is not known.
-        seen = np.fmin(self._seen, of_node)
-        self._shares = np.divide(seen, of_node, out=np.ones(len(seen)), where=of_node > 0.0)
+        node_coverage = self._seen[self.node_rows]
+        self.coverage = np.where(np.isnan(node_coverage), 0.0, node_coverage)
+        of_window = self.coverage.take(self._window_index_of_row)
+        # A row of unknown coverage was seen as long as the node.
+        seen = np.fmin(self._seen, of_window)
+        self._shares = np.divide(seen, of_window, out=np.ones(len(seen)), where=of_window > 0.0)
 
     def number(self, name: str) -> FloatArray:
         """One of `NUMBER_COLUMNS`, (rows,), NaN unknown: take its `node_rows` or `pod_rows`."""
@@ -175,7 +175,7 @@ class WindowBatch:
             return np.concatenate([sample.number(name) for sample in self._samples])
         place = self._places.get(name)
         if place is None:
-            return np.full(len(self._window_of_row), np.nan)
+            return np.full(len(self._window_index_of_row), np.nan)
         return np.concatenate([sample.numbers[place] for sample in self._samples])
 
     def __len__(self) -> int:
@@ -205,7 +205,7 @@ class WindowBatch:
             node_usage=usage[self.node_rows],
             host_apps=self._sums(usage, self._hosts),
             system=self._system(usage),
-            window_of=self.window_of,
+            window_index=self.window_index,
             pod_usage=usage.take(self.pod_rows, axis=0),
             pod_coverage=self._seen.take(self.pod_rows),
             pod_ages=np.concatenate(
@@ -271,14 +271,14 @@ class WindowBatch:
 
     def _sums(self, usage: FloatArray, rows: IntArray) -> FloatArray:
         """The sum (n, 2) of these rows in each window, from the first to the last."""
-        return group_sums(self._window_of_row.take(rows), usage.take(rows, axis=0), len(self))
+        return group_sums(self._window_index_of_row.take(rows), usage.take(rows, axis=0), len(self))
 
     def _by_class(self, pods: FloatArray) -> tuple[FloatArray, IntArray]:
         """`classes` and `class_pods` of `AverageUsage`."""
         shape = (len(self), len(CLASSES))
         size = shape[0] * shape[1]
         classes = np.concatenate([facts.pods.classes for facts in self.facts])
-        groups = self.window_of * len(CLASSES) + classes
+        groups = self.window_index * len(CLASSES) + classes
         counts = np.bincount(groups, minlength=size)
         known = ~np.isnan(pods)
         if known.all():
@@ -301,7 +301,7 @@ class WindowBatch:
         whole = self._whole_rows
         pods, hosts = self._sums(whole, self.pod_rows), self._sums(whole, self._hosts)
         system = remainder(self._average_rows[self.node_rows], pods, hosts)
-        system[self._window_of_row[measured]] = usage[measured]
+        system[self._window_index_of_row[measured]] = usage[measured]
         return system
 
 

@@ -107,7 +107,7 @@ def pod_amounts(batch: WindowBatch) -> PodAmounts:
     request = _whole(np.concatenate([facts.pods.requests for facts in batch.facts]))
     known: BoolArray = ~np.isnan(usage)
     seen = PodAmounts(
-        node=batch.window_of,
+        node=batch.window_index,
         class_code=np.concatenate([facts.pods.classes for facts in batch.facts]).astype(np.int64),
         is_lse=np.concatenate([facts.exclusive for facts in batch.facts]),
         is_listed=running,

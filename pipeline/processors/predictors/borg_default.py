@@ -19,7 +19,7 @@ class BorgDefault(Stateless):
 
     name = "borg-default"
     prod: Literal["pair", "classes"] = "pair"
-    never = ("system",)
+    no_peak_for = ("system",)
     declaration: Final = Declaration(
         summary="sum of the requests of active pods / a",
         options=(positive("a", 1.1, "divisor of the requests"),),

@@ -58,7 +58,7 @@ class Maximum:
     def __init__(self, **options: Any) -> None:
         given = self.declaration.checked(options)
         self._members = build(given["members"], given["options"], Keys("members", "options"))
-        self.never = tuple(
+        self.no_peak_for = tuple(
             name
             for name in ENTITIES
             if all(name in entities_without_peak(member) for member in self._members.values())

@@ -70,8 +70,8 @@ def by_entity(view: View, values: FloatArray) -> FloatArray:
     for a class, NaN for the system. They are added in UID order."""
     nodes, classes = len(view.end_ms), len(CLASSES)
     sums = np.full((nodes, len(ENTITIES), 2), np.nan)
-    sums[:, NODE] = group_sums(view.node_of, values, nodes)
-    group = view.node_of * classes + view.classes
+    sums[:, NODE] = group_sums(view.node_index, values, nodes)
+    group = view.node_index * classes + view.classes
     sums[:, FIRST_CLASS:] = group_sums(group, values, nodes * classes).reshape(nodes, classes, 2)
     return sums
 

@@ -193,7 +193,7 @@ def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int)
     return [
         bits(getattr(columns, field.name)[places.get(field.name, own)])
         for field in dataclasses.fields(columns)
-        if field.name != "window_of"
+        if field.name != "window_index"
     ]
 
 

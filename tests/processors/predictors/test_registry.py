@@ -168,7 +168,7 @@ class Deaf(NSigmaV1):
 
     name = "deaf"
     prod: Literal["pair", "classes"] = "pair"
-    never = ("system",)
+    no_peak_for = ("system",)
 
 
 @pytest.mark.parametrize("name", ["deaf", "borg-default", "max"])

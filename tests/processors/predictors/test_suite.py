@@ -161,7 +161,7 @@ def test_the_error_names_predictor_and_law() -> None:
 
 
 def test_peaks_unknown_by_design_break_no_law() -> None:
-    by_design = answering("system unknown by design", _without_system, never=("system",))
+    by_design = answering("system unknown by design", _without_system, no_peak_for=("system",))
     LAWS["known once learned"](Subject(by_design))
 
 
@@ -198,7 +198,8 @@ class WithoutPeak:
         (broken("text for columns", columns="broken"), "columns are not `Column`s by name"),
         (broken("our column", columns={"recent": Column((2,))}),
          "no bank can run it: predictor broken: column 'recent' is another"),
-        (broken("other entity", never=("gpu",)), r"never is \('gpu',\), not some of node, system"),
+        (broken("other entity", no_peak_for=("gpu",)),
+         r"no_peak_for is \('gpu',\), not some of node, system"),
         (broken("not made", __init__=lambda self: _raise(RuntimeError("no licence"))),
          r"it cannot be made: RuntimeError\('no licence'\)"),
         (WithoutPeak, "it has no method peak"),

@@ -79,8 +79,10 @@ class Declaration:
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """All options, those that are not given with their defaults. Raises ValueError for an
         option that is not declared and for a value that is not allowed."""
-        if unknown := sorted(options.keys() - {option.name for option in self.options}):
-            raise ValueError(f"there is no option {unknown[0]!r:.100}")
+        names = [option.name for option in self.options]
+        if unknown := sorted(options.keys() - {*names}):
+            known = f"its options are {', '.join(names)}" if names else "it has none"
+            raise ValueError(f"there is no option {unknown[0]!r:.100}: {known}")
         return {
             option.name: option.check(option.name, options.get(option.name, option.default))
             for option in self.options

@@ -65,14 +65,8 @@ def _make(name: str, options: Mapping[str, Any], keys: Keys) -> Predictor:
         predictor_class = PREDICTORS.get(name)
     except PredictorError as error:
         raise _error(keys.names, error.message, error.hint) from error
-    known = [option.name for option in predictor_class.declaration.options]
-    if unknown := sorted(options.keys() - {*known}):
-        raise _error(
-            keys.options,
-            f"predictor {name} has no option {unknown[0]!r:.100}",
-            hint=f"its options are {', '.join(known)}" if known else "it has none",
-        )
     try:
+        predictor_class.declaration.checked(options)
         predictor = predictor_class(**options)
     except (Exception, SystemExit) as error:  # foreign code may raise anything, or exit
         raise _error(

@@ -10,7 +10,7 @@ from pipeline.processors.loadaware import filter_score, loadaware_args, node_thr
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs, span_seconds
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.node_usage import load_aware_usage, read_node_usage
-from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer, Tree
+from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer
 
 LOAD_AWARE: Final = "LoadAwareScheduling"
 
@@ -39,10 +39,6 @@ def _problems(args: LoadAwareArgs) -> Iterator[str]:
         yield "; ".join(problems)
 
 
-def _notes(tree: Tree, args: LoadAwareArgs) -> Iterator[str]:
-    return loadaware_args.ignored_arguments(args)
-
-
 SCORER: Final = Scorer(
     name=LOAD_AWARE,
     source="Koordinator",
@@ -54,6 +50,6 @@ SCORER: Final = Scorer(
     score=score,
     problems=_problems,
     defaults=loadaware_args.with_defaults,
-    notes=_notes,
+    notes=lambda tree, args: loadaware_args.ignored_arguments(args),
     expiration_seconds=lambda args: float(args.node_metric_expiration_seconds or 0),
 )

@@ -56,9 +56,9 @@ class Subject:
         _must(fault is None, fault)
         return made
 
-    def bank(self, *beside: Predictor) -> Bank:
+    def bank(self, *others: Predictor) -> Bank:
         """A bank that runs the predictor and then the others."""
-        return _bank_of(_Checked(self.new()), *beside)
+        return _bank_of(_Checked(self.new()), *others)
 
     def windows(self) -> list[NodeWindow]:
         return random_windows(np.random.default_rng(self.seed))
@@ -81,7 +81,7 @@ def check_predictor(make: Callable[[], Predictor], *, seed: int = 0) -> None:
 # -- the laws
 
 
-def _answers_are_peaks(subject: Subject) -> None:
+def _peaks_are_valid(subject: Subject) -> None:
     bank = subject.bank()
     for window in subject.windows():
         bank.apply([window])
@@ -115,7 +115,7 @@ def _known_once_learned(subject: Subject) -> None:
     _must(not np.isnan(answer.pod_raw).any(), "the peak of a pod is unknown after more than a day")
 
 
-def _a_node_stands_alone(subject: Subject) -> None:
+def _nodes_are_independent(subject: Subject) -> None:
     windows = subject.windows()
     together = subject.bank()
     together.apply(windows)
@@ -126,7 +126,7 @@ def _a_node_stands_alone(subject: Subject) -> None:
         _must_be_equal(_bits(alone, node), together_bits, "alone and among others")
 
 
-def _batches_do_not_matter(subject: Subject) -> None:
+def _batches_change_nothing(subject: Subject) -> None:
     windows = subject.windows()
     whole, pieces = subject.bank(), subject.bank()
     whole.apply(windows)
@@ -136,7 +136,7 @@ def _batches_do_not_matter(subject: Subject) -> None:
         _must_be_equal(_bits(pieces, node), _bits(whole, node), "in one batch and in several")
 
 
-def _state_is_in_the_columns(subject: Subject) -> None:
+def _columns_restore_all_state(subject: Subject) -> None:
     """A bank that is restored half way continues as one that is not."""
     windows = subject.windows()
     half = len(windows) // 2
@@ -153,7 +153,7 @@ def _state_is_in_the_columns(subject: Subject) -> None:
         )
 
 
-def _order_of_pods_does_not_matter(subject: Subject) -> None:
+def _order_of_pods_changes_nothing(subject: Subject) -> None:
     windows = subject.windows()
     listed, backwards = subject.bank(), subject.bank()
     listed.apply(windows)
@@ -162,36 +162,36 @@ def _order_of_pods_does_not_matter(subject: Subject) -> None:
         _must_be_equal(_bits(backwards, node), _bits(listed, node), "in two orders of pods")
 
 
-def _others_are_left_alone(subject: Subject) -> None:
-    """A predictor that runs beside it sees the same as without it."""
-    beside, alone = _Witness(), _Witness()
-    for bank in (subject.bank(beside), _bank_of(alone)):
+def _inputs_are_not_modified(subject: Subject) -> None:
+    """A predictor that runs in the same bank sees the same as without it."""
+    together, alone = _Witness(), _Witness()
+    for bank in (subject.bank(together), _bank_of(alone)):
         for window in subject.windows():
             bank.apply([window])
             bank.peaks(bank.nodes)
-    _must(beside.seen == alone.seen, "it writes to its inputs, to models or to columns of others")
+    _must(together.seen == alone.seen, "it writes to its inputs, to models or to columns of others")
 
 
-def _nothing_is_kept_outside_columns(subject: Subject) -> None:
+def _no_state_outside_columns(subject: Subject) -> None:
     predictor = subject.new()
     before = _attributes(predictor)
     bank = _bank_of(_Checked(predictor))
     for window in subject.windows():
         bank.apply([window])
         bank.peaks(bank.nodes)
-    _must(_attributes(predictor) == before, "its own attributes are others than when it was made")
+    _must(_attributes(predictor) == before, "its attributes have changed since it was made")
 
 
 LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
-    "answers are peaks": _answers_are_peaks,
+    "peaks are valid": _peaks_are_valid,
     "unknown is not zero": _unknown_is_not_zero,
     "known once learned": _known_once_learned,
-    "a node stands alone": _a_node_stands_alone,
-    "batches do not matter": _batches_do_not_matter,
-    "state is in the columns": _state_is_in_the_columns,
-    "order of pods does not matter": _order_of_pods_does_not_matter,
-    "others are left alone": _others_are_left_alone,
-    "nothing is kept outside columns": _nothing_is_kept_outside_columns,
+    "nodes are independent": _nodes_are_independent,
+    "batches change nothing": _batches_change_nothing,
+    "columns restore all state": _columns_restore_all_state,
+    "order of pods changes nothing": _order_of_pods_changes_nothing,
+    "inputs are not modified": _inputs_are_not_modified,
+    "no state outside columns": _no_state_outside_columns,
 }
 
 

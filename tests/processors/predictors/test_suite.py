@@ -109,7 +109,7 @@ class CountingCalls(Correct):
 
 
 BREAKERS: dict[str, tuple[type[Correct], ...]] = {
-    "answers are peaks": (
+    "peaks are valid": (
         answering("one entity short", lambda p: Peaks(p.entities[:, 1:], p.pods)),
         answering("single precision", lambda p: Peaks(p.entities, p.pods.astype(np.float32))),
         answering("negative", lambda p: Peaks(p.entities - 1.0, p.pods)),
@@ -123,18 +123,18 @@ BREAKERS: dict[str, tuple[type[Correct], ...]] = {
         answering("system unknown", _without_system),
         answering("pods unknown", lambda p: Peaks(p.entities, np.full(p.pods.shape, np.nan))),
     ),
-    "a node stands alone": (answering("busiest node", _busiest), COUNTING_ALL_ROWS),
-    "batches do not matter": (COUNTING_ALL_ROWS,),
-    "state is in the columns": (WithMemoryOutsideColumns,),
-    "order of pods does not matter": (CountingCalls,),
-    "others are left alone": (
+    "nodes are independent": (answering("busiest node", _busiest), COUNTING_ALL_ROWS),
+    "batches change nothing": (COUNTING_ALL_ROWS,),
+    "columns restore all state": (WithMemoryOutsideColumns,),
+    "order of pods changes nothing": (CountingCalls,),
+    "inputs are not modified": (
         learning("writing samples", lambda models, rows, values: values.fill(np.nan)),
         learning("writing moments", lambda models, rows, values: models.mean.fill(1.0)),
         broken("writing the view", answer=lambda self, p, view: view.requests.fill(0.0) or p),
         writing("writing recent usage", "recent_slot", 1),
         writing("writing another's column", "witness", -7.0),
     ),
-    "nothing is kept outside columns": (NotingInputs, WithMemoryOutsideColumns),
+    "no state outside columns": (NotingInputs, WithMemoryOutsideColumns),
 }
 
 

@@ -285,6 +285,15 @@ def test_full_disk_is_an_error_of_two_lines() -> None:
     )
 
 
+def test_errors_cannot_move_the_cursor(probe: Callable[..., Result]) -> None:
+    def fail(_: Settings) -> None:
+        raise SpringtideError("a log ends:\n\tnode \x1b[2Jn", hint="rename \r\x07")
+
+    assert probe("top", body=fail).stderr == (
+        "error: a log ends:\n        node \\x1b[2Jn\n  fix: rename \\r\\x07\n"
+    )
+
+
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_closed_standard_streams_are_no_failure(closed: str, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "pipeline.cli.main", "scheduler", "config"])

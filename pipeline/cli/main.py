@@ -19,6 +19,7 @@ import click
 from pipeline import __version__
 from pipeline.cli import INTERRUPTED
 from pipeline.cli.options import global_options, store_global_options
+from pipeline.cli.safe_output import printable
 from pipeline.errors import MissingExtraError, SpringtideError
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
@@ -110,9 +111,11 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
     """Print the error and its fix on standard error, a line each."""
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    click.echo(f"error: {error.message}", err=True)
+    lines = f"error: {error.message}".expandtabs().split("\n")
     if error.hint:
-        click.echo(f"  fix: {error.hint}", err=True)
+        lines.append(f"  fix: {error.hint}")
+    # Messages may contain names from records and files.
+    click.echo("\n".join(map(printable, lines)), err=True)
 
 
 def _no_space_error(error: OSError) -> SpringtideError:

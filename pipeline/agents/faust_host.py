@@ -52,12 +52,11 @@ _BUFFERED_MESSAGES: Final = 2048
 # Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. The
 # session time-out detects a dead worker.
 _LONGEST_LOAD_SECONDS: Final = 7 * 86_400.0
-# aiokafka decodes a response for all partitions in Python, so responses are few.
-_FETCH_WAIT_MS: Final = 100
+# The broker gathers records, which then share requests to it and calls of the models.
+_FETCH_WAIT_MS: Final = 300
 _FETCH_MIN_BYTES: Final = 1024 * 1024
-# Records of one batch share requests to the broker and calls of the models.
-_LINGER_SECONDS: Final = 0.2
-_LINGER_CHECKS: Final = 10
+# Faust puts the records of a response into the queue one by one.
+_LINGER_SECONDS: Final = 0.02
 _LARGE_BATCH: Final = 100
 
 
@@ -207,7 +206,7 @@ class StreamSource:
 
     def __init__(self, stream: Any, linger_seconds: float = _LINGER_SECONDS) -> None:
         self._stream = stream
-        self._pause = linger_seconds / _LINGER_CHECKS
+        self._linger_seconds = linger_seconds
 
     async def take(self, limit: int) -> list[StreamDelivery]:
         """Wait for the next records, up to `limit`; an empty list is the end of the stream.
@@ -217,11 +216,8 @@ class StreamSource:
         queue = self._stream.channel.queue
         try:
             events = [await queue.get()]
-            checks = 0
-            enough = min(limit, _LARGE_BATCH)
-            while 1 + queue.qsize() < enough and checks < _LINGER_CHECKS and not queue.full():
-                await asyncio.sleep(self._pause)
-                checks += 1
+            if 1 + queue.qsize() < min(limit, _LARGE_BATCH) and not queue.full():
+                await asyncio.sleep(self._linger_seconds)
             while len(events) < limit and not queue.empty():
                 events.append(queue.get_nowait())
         except StopAsyncIteration:  # Faust throws it into the queue of a stopped stream
@@ -269,7 +265,7 @@ class RawSchema(Schema[bytes, bytes]):
 
 
 class PromptConsumerThread(AIOKafkaConsumerThread):
-    """The fetching thread, whose fetches wait 0.1 s in the broker unless they are large.
+    """The fetching thread; its fetches wait `_FETCH_WAIT_MS` in the broker unless they are large.
 
     Faust hard-codes 1.5 s, and the end of the wait at the first record.
     """

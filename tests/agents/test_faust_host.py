@@ -154,13 +154,13 @@ async def test_waiting_for_an_event_works_as_in_faust(consumer: UnpausedConsumer
 
 
 @pytest.mark.filterwarnings("ignore:Setting .* is deprecated")
-async def test_a_fetch_waits_a_tenth_of_a_second_in_the_broker(consumer: UnpausedConsumer) -> None:
+async def test_a_fetch_gathers_records_in_the_broker(consumer: UnpausedConsumer) -> None:
     ours = consumer._new_consumer_thread()
     theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
     transport: Any = consumer.transport
     clients = [each._create_worker_consumer(transport) for each in (ours, theirs)]
     try:
-        assert [client._fetch_max_wait_ms for client in clients] == [100, 1500]
+        assert [client._fetch_max_wait_ms for client in clients] == [300, 1500]
         assert [client._fetch_min_bytes for client in clients] == [1 << 20, 1]
     finally:
         for client in clients:

@@ -23,7 +23,7 @@ _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _HEADER, _COMPRESSION = 2, 3  # fields of Message and RecordBatch in Arrow's Message.fbs
 
 
-def schema_end(stream: bytes) -> int:
+def schema_end(stream: memoryview) -> int:
     """Position in an IPC stream at which its first message, the schema, ends."""
     return 8 + int.from_bytes(stream[4:8], "little")
 
@@ -36,7 +36,7 @@ def read_schema(message: bytes) -> pa.Schema:
         raise UndecodableRecordError(f"no Arrow schema: {str(error)[:200]}") from error
 
 
-def read_batch(stream: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def read_batch(stream: memoryview, schema: pa.Schema) -> pa.RecordBatch:
     """Read the one record batch of an IPC stream with this schema, and validate it fully.
 
     Raises `UndecodableRecordError` for invalid bytes, and `InvalidRecordError` if the schema is not
@@ -51,7 +51,7 @@ def read_batch(stream: bytes, schema: pa.Schema) -> pa.RecordBatch:
         if _is_compressed(memoryview(message.metadata)):
             # Decompression trusts a length in the record: 4 MiB can become 64 GiB.
             raise InvalidRecordError("buffers are compressed", hint="let Kafka compress, not Arrow")
-        rest = stream[source.tell() :]
+        rest = bytes(stream[source.tell() :])
         if rest not in (b"", _END):
             if _END.startswith(rest):
                 raise UndecodableRecordError("stream ends inside its end marker")

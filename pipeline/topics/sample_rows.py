@@ -110,7 +110,8 @@ class SampleRows:
     def points(self) -> FloatArray:
         """Raw measurements of the node, (points, 3) in order of `LIST_COLUMNS`; NaN where null or
         NaN."""
-        values: FloatArray = self._node_points.to_numpy(zero_copy_only=False)
+        # Copied, because sums of unaligned numbers may differ in the last bit.
+        values: FloatArray = np.array(self._node_points.to_numpy(zero_copy_only=False))
         return values.reshape(-1, _TRIPLE)
 
     @cached_property
@@ -161,11 +162,12 @@ def read_rows(data: bytes) -> SampleRows:
     """
     if not data:
         raise UndecodableRecordError("record is empty")
-    line, _, stream = data.partition(b"\n")
-    if not stream:
+    start = data.find(b"\n") + 1
+    stream = memoryview(data)[start:]
+    if not start or not stream:
         raise UndecodableRecordError("record has no line of JSON before an Arrow stream")
-    header = _decode_header(line)
-    message = stream[: schema_end(stream)]
+    header = _decode_header(data[: start - 1])
+    message = bytes(stream[: schema_end(stream)])
     layout = _cached_layout(message) if len(message) <= _CACHED_BYTES else _layout(message)
     return SampleRows(data, header, read_batch(stream, layout.schema), layout)
 

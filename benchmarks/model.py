@@ -45,8 +45,8 @@ from pipeline.processors.model.histogram import (
     decay_factor,
     nearest_reference_ms,
 )
-from pipeline.processors.model.model_config import KOORDINATOR, NodeWindow
-from pipeline.processors.model.training_batch import TrainingBatch, training_batch
+from pipeline.processors.model.model_config import KOORDINATOR
+from pipeline.processors.model.training_batch import NodeWindow, TrainingBatch, training_batch
 
 PODS_PER_NODE = 100
 NODES_PER_BATCH = 100

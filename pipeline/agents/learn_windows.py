@@ -16,7 +16,7 @@ from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.model import bank
-from pipeline.processors.model.model_config import Outcome, split_into_rounds
+from pipeline.processors.model.bank import Outcome, split_into_rounds
 from pipeline.processors.model.node_peaks import PeakBatch, PeakSummary
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch

@@ -15,8 +15,9 @@ from pipeline.processors.model import histogram
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, VPA_CPU_LAYOUT
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
 from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.reference import bucket_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window

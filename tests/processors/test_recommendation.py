@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from pipeline.errors import CheckpointError
 from pipeline.processors import recommendation
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import (
-    KOORDINATOR,
-    VPA,
-    ModelConfig,
-    NodeWindow,
-    Profile,
-)
+from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.recommendation import (
     FRACTIONS,
     Advice,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 
 START_MS = 1_700_000_040_000

@@ -13,9 +13,10 @@ from pipeline.clock import ManualClock
 from pipeline.errors import CheckpointError
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.model.state_codec import decode
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.node_state import Counters

@@ -9,9 +9,10 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, class_label
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.node_peaks import NodePeaks, ProdReclaimable
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.percentile import Percentile
 from pipeline.topics.nodes import Strategy
 from tests.vectors.cases import Case, plain

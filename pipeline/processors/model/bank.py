@@ -13,23 +13,43 @@ call for a few nodes takes little longer than one for a single node.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.model.learner import Learner
-from pipeline.processors.model.model_config import (
-    ModelConfig,
-    NodeWindow,
-    Outcome,
-    Status,
-    split_into_rounds,
-)
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.predictor import Predictor
-from pipeline.processors.model.training_batch import TrainingBatch, WindowHead, training_batch
+from pipeline.processors.model.training_batch import (
+    NodeWindow,
+    TrainingBatch,
+    WindowHead,
+    training_batch,
+)
 from pipeline.processors.model.usage_points import RecentUsage
+
+Status = Literal["applied", "duplicate", "late", "second_exporter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of applying a window.
+
+    `trained` is False if the coverage was too low. `gap` is the number of windows missing before
+    this one. `restarted`: another machine took the node's name, and the models of node, system and
+    classes started again. `expired` are the pods whose models were dropped.
+    """
+
+    node: str
+    end_ms: int
+    status: Status
+    trained: bool = False
+    gap: int = 0
+    restarted: bool = False
+    expired: tuple[str, ...] = ()
 
 
 class Bank:
@@ -197,7 +217,7 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
             learner.learn(batch.select([*admitted]), [*admitted.values()])
         for position, node in admitted.items():
             if node.absent_uids and (expired := learner.expire_pods(node)):
-                outcomes[position] = dataclasses.replace(outcomes[position], expired=expired)
+                outcomes[position] = replace(outcomes[position], expired=expired)
     return [outcomes[position] for position in range(len(banks))]
 
 
@@ -235,3 +255,17 @@ def _learner_of(banks: Sequence[Bank]) -> Learner:
 
 def _models(places: Sequence[Place]) -> list[NodeModels]:
     return [bank.node_models[name] for bank, name in places]
+
+
+def split_into_rounds(nodes: Iterable[str]) -> list[list[int]]:
+    """Positions in `nodes`, grouped so that no node occurs twice in a group and the windows of a
+    node stay in order from group to group."""
+    groups: list[list[int]] = []
+    counts: dict[str, int] = {}
+    for position, node in enumerate(nodes):
+        group = counts.get(node, 0)
+        counts[node] = group + 1
+        if group == len(groups):
+            groups.append([])
+        groups[group].append(position)
+    return groups

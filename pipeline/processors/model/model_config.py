@@ -1,4 +1,4 @@
-"""Configuration of the model bank, one window of one node, and the outcome of applying it.
+"""Configuration of the models: entities, profiles and settings.
 
 Usage arrays have two columns, cpu in cores and memory in bytes; requests and allocatable have
 millicores and bytes. NaN is unknown. Times are whole milliseconds since the Unix epoch, UTC.
@@ -7,15 +7,13 @@ millicores and bytes. NaN is unknown. Times are whole milliseconds since the Uni
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
@@ -133,71 +131,3 @@ class ModelConfig:
         )  # fmt: skip
         text = "|".join((self.profile.text, *classes, *learning))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@dataclass(slots=True, kw_only=True)
-class NodeWindow:
-    """One window of one node for `training_batch`, its pods in any order; arrays are read only.
-
-    `pod_usage` (p, 2) is the training statistic of each pod, `node_usage` and `host_apps` (2,) that
-    of the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the
-    window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
-    creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
-    for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
-    of `WindowHead`.
-    """
-
-    node: str
-    machine_id: str
-    epoch: int
-    start_ms: int
-    end_ms: int
-    coverage: float
-    node_usage: FloatArray
-    host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
-    points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
-    allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
-    strategy: Strategy | None = None
-    pod_uids: Sequence[str] = ()
-    pod_classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
-    pod_usage: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
-    pod_coverages: FloatArray | None = None
-    requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
-    pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
-    pod_active: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    pod_ended: npt.NDArray[np.bool_] | None = None
-
-
-Status = Literal["applied", "duplicate", "late", "second_exporter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of applying a window.
-
-    `trained` is False if the coverage was too low. `gap` is the number of windows missing before
-    this one. `restarted`: another machine took the node's name, and the models of node, system and
-    classes started again. `expired` are the pods whose models were dropped.
-    """
-
-    node: str
-    end_ms: int
-    status: Status
-    trained: bool = False
-    gap: int = 0
-    restarted: bool = False
-    expired: tuple[str, ...] = ()
-
-
-def split_into_rounds(nodes: Iterable[str]) -> list[list[int]]:
-    """Positions in `nodes`, grouped so that no node occurs twice in a group and the windows of a
-    node stay in order from group to group."""
-    groups: list[list[int]] = []
-    counts: dict[str, int] = {}
-    for position, node in enumerate(nodes):
-        group = counts.get(node, 0)
-        counts[node] = group + 1
-        if group == len(groups):
-            groups.append([])
-        groups[group].append(position)
-    return groups

@@ -7,14 +7,13 @@ millicores and bytes, as Kubernetes counts them. NaN is unknown. Nobody writes t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
-from pipeline.processors.model.model_config import NodeWindow
 from pipeline.processors.model.resource_pairs import stack_rows
 from pipeline.topics.nodes import Strategy
 
@@ -117,6 +116,42 @@ class TrainingBatch:
             pod_coverage=self.pod_coverage[pods],
             pod_ages=self.pod_ages[pods],
         )
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeWindow:
+    """One window of one node for `training_batch`, its pods in any order; arrays are read only.
+
+    Workers get a `TrainingBatch` from `WindowBatch`; this is for callers that have plain arrays,
+    such as the suite of predictors.
+
+    `pod_usage` (p, 2) is the training statistic of each pod, `node_usage` and `host_apps` (2,) that
+    of the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the
+    window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
+    creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
+    for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
+    of `WindowHead`.
+    """
+
+    node: str
+    machine_id: str
+    epoch: int
+    start_ms: int
+    end_ms: int
+    coverage: float
+    node_usage: FloatArray
+    host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
+    points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
+    allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
+    strategy: Strategy | None = None
+    pod_uids: Sequence[str] = ()
+    pod_classes: ByteArray = field(default_factory=lambda: np.zeros(0, np.int8))
+    pod_usage: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    pod_coverages: FloatArray | None = None
+    requests: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pod_active: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    pod_ended: BoolArray | None = None
 
 
 def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:

@@ -20,7 +20,7 @@ from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_models import EntityModels
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.node_peaks import PredictorPeaks
 from pipeline.processors.model.predictor import (
     Peaks,
@@ -29,6 +29,7 @@ from pipeline.processors.model.predictor import (
     entities_without_peak,
     protocol_violation,
 )
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.stateless import Stateless
 from pipeline.processors.predictors.suite_windows import (
     GIB,

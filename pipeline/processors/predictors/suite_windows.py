@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model.model_config import NodeWindow
+from pipeline.processors.model.training_batch import NodeWindow
 
 _START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000
 _MINUTE_MS: Final = 60_000

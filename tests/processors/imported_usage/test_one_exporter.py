@@ -4,7 +4,8 @@ import numpy as np
 
 from pipeline.processors.imported_usage.usage_samples import EPOCH, MACHINE_ID
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ModelConfig
+from pipeline.processors.model.training_batch import NodeWindow
 
 START_MS = 1_700_000_040_000
 

@@ -8,14 +8,14 @@ import pytest
 
 from pipeline.processors.model import bank as module
 from pipeline.processors.model import learner, state_codec
-from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.bank import Bank, Outcome
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
     MEMORY_LAYOUT,
     Layout,
     exponential_layout,
 )
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Outcome, Profile
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
 from pipeline.processors.model.training_batch import training_batch
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, peaks_of, warm_bank, window

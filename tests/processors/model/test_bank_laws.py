@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pipeline.kafka.partition import partition_of
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT, YEAR_ONE_MS
-from pipeline.processors.model.model_config import ENTITIES, ModelConfig, NodeWindow, Profile
+from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
 from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.reference import SlowHistogram, mean_and_variance
 from tests.processors.windows import GIB, Pod, streams, window

@@ -15,8 +15,9 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model import drift
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, ModelConfig
 from pipeline.processors.model.result_records import encode_prediction
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.predictions import Counts, DriftTimes, PredictionRecord

@@ -18,8 +18,9 @@ from pipeline.processors.model import publish_policy
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER
-from pipeline.processors.model.model_config import ModelConfig, NodeWindow
+from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.predictor import strategy_columns
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, streams, window
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pipeline.processors.model import usage_points
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
-from pipeline.processors.model.model_config import MAX_USAGE, NodeWindow
+from pipeline.processors.model.model_config import MAX_USAGE
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.model.usage_points import SECONDS, STATISTICS, RecentUsage, fractions
 from pipeline.topics.node_state import AGGREGATED, DEVIATION
 from tests.processors.joined import NODE_ROW, header, joined, training

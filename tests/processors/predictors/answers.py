@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.model.model_config import ENTITIES, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.node_peaks import NodePeaks
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.registry import build
 from tests.processors.windows import config_with
 

@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import given
 
-from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM
+from pipeline.processors.model.training_batch import NodeWindow
 from tests.processors.predictors.answers import LAWS, answer, learned, same
 from tests.processors.windows import GIB, Pod, streams, window
 

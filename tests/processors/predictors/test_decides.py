@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline.processors.model.model_config import NodeWindow
 from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.model.predictor import may_decide
 from pipeline.processors.model.reclaimable import surplus_in_peaks
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.registry import PREDICTORS, build
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import answer

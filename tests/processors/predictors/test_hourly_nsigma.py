@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointLayoutError
-from pipeline.processors.model.model_config import ENTITIES, NODE, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, NODE
+from pipeline.processors.model.training_batch import NodeWindow
 from tests.processors.predictors.answers import LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, window
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.model.model_config import NODE, SYSTEM, NodeWindow
+from pipeline.processors.model.model_config import NODE, SYSTEM
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.maximum import Maximum
 from pipeline.processors.predictors.registry import PREDICTORS
 from tests.processors.predictors.answers import LAWS, answer, learned

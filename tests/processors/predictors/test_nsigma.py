@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow, Profile
-from pipeline.processors.model.training_batch import training_batch
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, Profile
+from pipeline.processors.model.training_batch import NodeWindow, training_batch
 from tests.processors.predictors.answers import LAWS, answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, Pod, streams, window
 

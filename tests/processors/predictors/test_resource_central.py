@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.resource_central import ranks_of
 from tests.processors.predictors.answers import LAWS, answer, learned, same, sums_of
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, streams, window

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 
 from pipeline.processors.model.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
-from pipeline.processors.model.model_config import ENTITIES, NODE, VPA, NodeWindow
+from pipeline.processors.model.model_config import ENTITIES, NODE, VPA
+from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import LAWS, answer, learned
 from tests.processors.windows import GIB, Pod, streams, window

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.model.model_config import split_into_rounds
+from pipeline.processors.model.bank import split_into_rounds
 
 
 def test_no_windows_are_no_rounds() -> None:

@@ -36,16 +36,17 @@ from pipeline.processors.placement.threshold_hours import TIME_SHARED
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
-from pipeline.processors.scorers.scorer import Packing
+from pipeline.processors.scorers.scorer import Packing, PodAmount
 from pipeline.table import Table
 from pipeline.table.limits import TENTATIVE_SECONDS
-from pipeline.topics.pods import PodRecord
+from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import MID
 
 BEST_FIT: Final = "BestFit"
 PLUGIN_FAILURES: Final = counter(
     "extender_plugin_failures",
-    "Scores that a plugin failed to compute. Requests replaced them.",
+    "Scores that a plugin failed to compute, which requests replaced, and amounts of pods, which "
+    "count as 0.",
     ["plugin"],
 )
 
@@ -69,19 +70,36 @@ class Rules(NamedTuple):
     @property
     def counting(self) -> Counting:
         """The amounts of pods that the table must sum for these rules."""
-        declared = [
-            SCORERS.get(name).counts(args)
+        declared = {
+            name: SCORERS.get(name).counts(args)
             for name, args in self.placement.args.items()
             if name != TIME_SHARED
-        ]
-        resources = [name for counts in declared for name in counts.resources]
-        packings = [counts.packing for counts in declared if counts.packing is not None]
+        }
+        resources = [name for counts in declared.values() for name in counts.resources]
+        packings = [counts.packing for counts in declared.values() if counts.packing is not None]
         return Counting(
             self.placement.load_aware,
             tuple(dict.fromkeys(("cpu", "memory", *MID, *resources))),
-            {name: amount for counts in declared for name, amount in counts.amounts.items()},
+            {
+                name: _guard_amount(plugin, amount)
+                for plugin, counts in declared.items()
+                for name, amount in counts.amounts.items()
+            },
             packings[0] if packings else Packing(),
         )
+
+
+def _guard_amount(plugin: str, amount: PodAmount) -> PodAmount:
+    """Make a plugin's amount 0 for pods for which it fails: else no pod could be read."""
+
+    def guarded(pod: CountedPod | PodRecord) -> int:
+        try:
+            return int(amount(pod))
+        except Exception:  # foreign code may raise anything
+            PLUGIN_FAILURES.labels(plugin).inc()
+            return 0
+
+    return guarded
 
 
 class FilterResult(NamedTuple):

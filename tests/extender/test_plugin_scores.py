@@ -10,6 +10,7 @@ import pytest
 from pipeline.extender.decisions import BEST_FIT, PLUGIN_FAILURES, Decisions, Rules
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers import peaks
+from pipeline.processors.scorers.scorer import Counts
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
@@ -94,6 +95,18 @@ def test_requests_replace_a_failing_plugin_and_others_are_used(
     assert value_of(failures) == before + 3
     logged = [(record.message, record.exc_info is None) for record in caplog.records]
     assert logged == [("scoring plugin failed: disable or update it", False)] * 2
+
+
+def test_an_amount_that_a_plugin_fails_to_compute_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counts(amounts={"broken": lambda pod: 1 // 0})
+    monkeypatch.setattr(peaks, "SCORER", dataclasses.replace(peaks.SCORER, counts=lambda _: counts))
+    world, before = World("Peaks"), value_of(PLUGIN_FAILURES.labels("Peaks"))
+    asking = pod(cpu=1)
+    amounts = dict(
+        zip(world.rules.counting.names, world.rules.counting.amounts(asking), strict=True)
+    )
+    assert (amounts["broken"], amounts["request:cpu"]) == (0, 1)
+    assert value_of(PLUGIN_FAILURES.labels("Peaks")) == before + 1
 
 
 def test_target_load_packing() -> None:

@@ -119,7 +119,7 @@ class WorkloadSums:
 
         Raises CheckpointError, and adds nothing, for a state that does not fit the configuration.
         """
-        restored = self._learner.restored(self._learner.checked(node, state))
+        restored = self._learner.restore_node(self._learner.decode_state(node, state))
         try:
             known = [
                 (owners[uid], row) for uid, row in restored.row_by_uid.items() if uid in owners

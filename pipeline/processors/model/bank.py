@@ -188,9 +188,9 @@ class Bank:
         Raises CheckpointError, and leaves the bank unchanged, if the bytes are damaged, or of
         another version, node or fingerprint.
         """
-        state = self.learner.checked(node, data)
+        state = self.learner.decode_state(node, data)
         self.forget(node)
-        self.node_models[node] = self.learner.restored(state)
+        self.node_models[node] = self.learner.restore_node(state)
 
 
 Place = tuple[Bank, str]

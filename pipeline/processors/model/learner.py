@@ -192,7 +192,14 @@ class Learner:
     def learn(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Store the facts of these windows (at least one) about distinct nodes and pods, and train
         the models with those that cover enough. `prepare` has seen each window and its node."""
-        training_samples.observe_points(self._slots, batch, nodes)
+        usage_points.observe(
+            self._slots["points"],
+            self._slots["points_second"],
+            _node_slots(nodes),
+            np.array([head.start_ms for head in batch.heads], np.int64),
+            batch.end_ms,
+            [head.points for head in batch.heads],
+        )
         training_samples.remember_pods(batch, nodes)
         rows = np.concatenate([node.pod_rows for node in nodes])
         self._assign_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
@@ -269,9 +276,8 @@ class Learner:
 
         Raises ValueError without nodes.
         """
-        slots = np.array([node.slot for node in nodes], np.int64)
         ends = np.array([node.end_ms for node in nodes], np.int64)
-        changes = drift.changes(self._slots, slots, ends, self._drift_ms)
+        changes = drift.changes(self._slots, _node_slots(nodes), ends, self._drift_ms)
         return predict_peaks(
             names,
             nodes,
@@ -291,7 +297,7 @@ class Learner:
         ]
         return publish_policy.due(
             self._slots,
-            np.array([node.slot for node in nodes], np.int64),
+            _node_slots(nodes),
             publish_policy.watched_values(peaks),
             np.array(terms, np.int64),
             peaks.view.end_ms,
@@ -300,8 +306,8 @@ class Learner:
 
     def recent_usage(self, nodes: Sequence[NodeModels]) -> usage_points.RecentUsage:
         """Statistics of these nodes over the half hour up to the end of their last windows."""
-        slots = np.array([node.slot for node in nodes], np.int64)
-        return usage_points.read(self._slots["points"], self._slots["points_second"], slots)
+        points, newest = self._slots["points"], self._slots["points_second"]
+        return usage_points.read(points, newest, _node_slots(nodes))
 
     # -- state
 
@@ -309,14 +315,18 @@ class Learner:
         """The exact state of the models of `node`, called `name`."""
         return state_codec.capture(name, node, self.models, self._slots, self.fingerprint)
 
-    def checked(self, name: str, data: bytes) -> state_codec.CheckedState:
-        """The state in `data`, fit for `restored`. Raises CheckpointError if it is damaged, of
+    def decode_state(self, name: str, data: bytes) -> state_codec.CheckedState:
+        """The state in `data`, for `restore_node`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
         return state_codec.read(name, data, self.models, self._slots, self.fingerprint)
 
-    def restored(self, state: state_codec.CheckedState) -> NodeModels:
+    def restore_node(self, state: state_codec.CheckedState) -> NodeModels:
         """A node with the models of a state."""
         return state_codec.install(state, self.models, self._slots, self._new_slot())
+
+
+def _node_slots(nodes: Sequence[NodeModels]) -> IntArray:
+    return np.array([node.slot for node in nodes], np.int64)
 
 
 def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:

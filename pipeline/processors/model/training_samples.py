@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
-from pipeline.processors.model import drift, usage_points
+from pipeline.processors.model import drift
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.histogram import decay_factor
@@ -110,18 +110,6 @@ def sample_weights(
             ]
         weights.append(node_weights)
     return np.array(weights).reshape(len(nodes), -1, 2)
-
-
-def observe_points(slots: Columns, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
-    """Store the points of the nodes, whatever the coverage of their windows."""
-    usage_points.observe(
-        slots["points"],
-        slots["points_second"],
-        np.array([node.slot for node in nodes], np.int64),
-        np.array([head.start_ms for head in batch.heads], np.int64),
-        batch.end_ms,
-        [head.points for head in batch.heads],
-    )
 
 
 def detect_drift(

@@ -224,13 +224,13 @@ class Learner:
 
     def _observe_batch(self, batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
         """Train all models of these nodes with their windows."""
-        fixed = stack_rows([node.entity_rows for node in nodes])
+        entity_rows = stack_rows([node.entity_rows for node in nodes])
         usage = valid(batch.pod_usage, MAX_USAGE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         short = batch.pod_coverage < self.config.minimum_coverage
         values = training_samples.entity_values(
             batch,
-            self.models.last_ms[fixed[:, UNKNOWN]] != NEVER,
+            self.models.last_ms[entity_rows[:, UNKNOWN]] != NEVER,
             np.concatenate([node.listed.classes for node in nodes]),
             usage * per_resource(training_samples.observed_shares(batch)),
             short | np.concatenate([node.listed.ended for node in nodes]),
@@ -240,7 +240,7 @@ class Learner:
             training_samples.detect_drift(self.models, self._slots, nodes, values, shorten)
         usage = np.where(per_resource(short), np.nan, usage)
         weights = training_samples.sample_weights(nodes, self._half_life_ms)
-        rows = np.concatenate([fixed.ravel(), *(node.pod_rows for node in nodes)])
+        rows = np.concatenate([entity_rows.ravel(), *(node.pod_rows for node in nodes)])
         entity_nodes = np.arange(len(nodes)).repeat(len(ENTITIES))
         node_index = np.concatenate([entity_nodes, batch.window_index])
         # The weight of each row, by its node and profile.

@@ -131,6 +131,6 @@ def detect_drift(
         np.array([node.end_ms for node in nodes], np.int64),
     )
     if shorten:
-        fixed = stack_rows([node.entity_rows for node in nodes])
+        entity_rows = stack_rows([node.entity_rows for node in nodes])
         for r in range(len(RESOURCES)):
-            models.shift(fixed[changed[:, :, r]], r, drift.SHORTEN_FACTOR)
+            models.shift(entity_rows[changed[:, :, r]], r, drift.SHORTEN_FACTOR)

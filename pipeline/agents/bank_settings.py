@@ -14,6 +14,7 @@ from pipeline.settings import (
     Settings,
 )
 from pipeline.settings.base import Section
+from pipeline.settings.model_settings import ModelSettings
 from pipeline.topics.nodes import Strategy
 
 _PRESETS = {"koordinator": KOORDINATOR, "vpa": VPA}
@@ -48,8 +49,14 @@ def model_config(settings: Settings) -> ModelConfig:
         predictors=model.predictors,
         options=model.predictor_options,
         drift=model.drift,
-        strategy=Strategy(**{name: getattr(model, name) for name in Strategy.__struct_fields__}),
+        strategy=_strategy(model),
     )
+
+
+def _strategy(model: ModelSettings) -> Strategy:
+    # A field that only the policy sets keeps its default.
+    fields = {*Strategy.__struct_fields__} & {*model.__struct_fields__}
+    return Strategy(**{name: getattr(model, name) for name in fields})
 
 
 def _merged(default: _S, own: Section | None) -> _S:

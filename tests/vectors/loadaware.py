@@ -33,14 +33,10 @@ _TABLE = "Table, CandidateNodes"
 
 @group("object_records.pod_record")
 def loadaware_priority_class(case: Case) -> object:
-    labels = {
-        "koordinator.sh/priority-class": case["label_priority_class"],
-        "koordinator.sh/qosClass": case["label_qos"],
-    }
-    manifest = pod("p", [_for_qos(case["kube_qos"])])
-    manifest["metadata"]["labels"] = {k: v for k, v in labels.items() if v is not None}
-    manifest["spec"]["priority"] = case["priority"]
-    manifest["status"]["qosClass"] = case["kube_qos"]
+    manifest = pod(
+        "p", [_for_qos(case["kube_qos"])], priority_class=case["label_priority_class"],
+        koord_qos=case["label_qos"], kube_qos=case["kube_qos"], priority=case["priority"],
+    )  # fmt: skip
     return {"priority_class": class_label(pod_record(manifest).pod_class)}
 
 
@@ -84,8 +80,8 @@ _OWN = {
 
 def _manifest(case: Case, name: str = "asking", **more: Any) -> Case:
     return pod(
-        name, [container(case["requests"], case["limits"])], priority_class=case["priority_class"],
-        daemonset=case.get("daemonset", False),
+        name, [container(case["requests"], case["limits"])],
+        priority_class=case["priority_class"] or None, daemonset=case.get("daemonset", False),
         annotations={key: case[name] for key, name in _OWN.items() if case.get(name) is not None},
         **more,
     )  # fmt: skip

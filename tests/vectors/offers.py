@@ -36,8 +36,6 @@ from tests.vectors.world import World, container, placement, pod
 _NAMES = ("batch_cpu_milli", "batch_memory_bytes", "mid_cpu_milli", "mid_memory_bytes")
 _KEYS = ("cpu_milli", "memory_bytes")
 _HAS_ALL = (2**53,) * len(EXTENDED_RESOURCES)
-_LABEL = "koordinator.sh/priority-class"
-_QOS = "koordinator.sh/qosClass"
 _POLICY = "usageWithoutPageCache"
 _LISTED = ("Running", "Pending")
 
@@ -79,21 +77,19 @@ def _uid(tree: Case) -> str:
 
 def _pod(tree: Case) -> PodRecord:
     """A Pod of the list, as the watcher publishes it."""
-    name = _uid(tree)
-    labels = {_QOS: tree.get("koord_qos"), _LABEL: tree.get("priority_class_label")}
     requests = dict(zip(("cpu", "memory"), map((tree["requests"] or {}).get, _KEYS), strict=True))
-    manifest = pod(name, [container(requests, {})], phase=tree["phase"], node="node-1")
-    manifest["metadata"]["labels"] = {k: v for k, v in labels.items() if v is not None}
-    manifest["spec"]["priority"] = tree.get("priority")
-    manifest["status"]["qosClass"] = tree["kube_qos"]
+    manifest = pod(
+        _uid(tree), [container(requests, {})], phase=tree["phase"], node="node-1",
+        priority_class=tree.get("priority_class_label"), koord_qos=tree.get("koord_qos"),
+        kube_qos=tree["kube_qos"], priority=tree.get("priority"),
+    )  # fmt: skip
     return pod_record(manifest)
 
 
 def _reported_alone(metric: Case) -> PodRecord:
     """A pod that has ended and is still reported: its record keeps its class."""
-    label = metric.get("priority_class")
-    name = _uid(metric)
-    manifest = pod(name, [], priority_class=label or "", phase="Succeeded", node="node-1")
+    label = metric.get("priority_class") or None
+    manifest = pod(_uid(metric), [], priority_class=label, phase="Succeeded", node="node-1")
     return pod_record(manifest)
 
 

@@ -180,12 +180,12 @@ def class_of(case: Case) -> str:
 @group("object_records.pod_record", name="pod_class")
 def pod_classes(case: Case) -> object:
     """Class and QoS of a pod as the watcher publishes them."""
-    labels, priority, kube_qos = labels_of(case), case.get("priority"), case.get("kube_qos")
-    manifest = pod("p", [])
-    manifest["metadata"]["labels"] = labels
-    manifest["spec"]["priority"] = priority
-    manifest["status"]["qosClass"] = kube_qos
-    record = pod_record(manifest)
+    labels, priority = labels_of(case), case.get("priority")
+    own_class, koord_qos = case.get("priority_class_label"), case.get("koord_qos")
+    record = pod_record(
+        pod("p", [], priority_class=own_class, koord_qos=koord_qos, kube_qos=case.get("kube_qos"),
+            priority=priority)
+    )  # fmt: skip
     return {
         "priority_class_raw": class_label(explicit_class(labels, priority)),
         "priority_class": class_label(record.pod_class),

@@ -58,7 +58,9 @@ def pod(
     containers: Sequence[Case],
     *,
     node: str = "",
-    priority_class: str = "",
+    priority_class: str | None = None,
+    koord_qos: str | None = None,
+    kube_qos: str | None = None,
     phase: str = "Running",
     scheduled_at: float | None = None,
     initialized_at: float | None = None,
@@ -74,14 +76,15 @@ def pod(
         if time is not None
     ]
     owner = {"kind": "DaemonSet", "name": "ds", "controller": True}
-    label = {"koordinator.sh/priority-class": priority_class} if priority_class else {}
+    labels = {"koordinator.sh/priority-class": priority_class, "koordinator.sh/qosClass": koord_qos}
     return {
         "metadata": {
-            "name": name, "namespace": "d", "uid": name, "labels": label,
+            "name": name, "namespace": "d", "uid": name,
+            "labels": {key: value for key, value in labels.items() if value is not None},
             "annotations": dict(annotations or {}), "ownerReferences": [owner] if daemonset else [],
         },
         "spec": {"nodeName": node, "containers": [*containers], **spec},
-        "status": {"phase": phase, "conditions": conditions},
+        "status": {"phase": phase, "conditions": conditions, "qosClass": kube_qos},
     }  # fmt: skip
 
 

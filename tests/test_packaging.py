@@ -67,13 +67,6 @@ def test_images_have_the_tested_versions(project: Path) -> None:
         assert pins(project / f"requirements-{name}.lock").items() <= tested
 
 
-def test_faust_is_pinned_to_the_tested_version(project: Path) -> None:
-    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    pinned = wanted(metadata["optional-dependencies"]["pipeline"])["faust-streaming"]
-    assert pinned == "==0.15.3"
-    assert pins(project / "requirements-dev.lock")["faust-streaming"] == "0.15.3"
-
-
 @pytest.mark.parametrize(
     "module", ["pipeline.cli.main", "pipeline.topics", "pipeline.metrics", "node_exporter"]
 )

@@ -45,8 +45,9 @@ def test_the_installed_version_is_the_tested_one(name: str) -> None:
 
 
 def test_faust_is_pinned_to_the_tested_version(project: Path) -> None:
-    pin = f'"faust-streaming=={TESTED_VERSIONS["faust-streaming"]}"'
-    assert pin in (project / "pyproject.toml").read_text()
+    pin = f"faust-streaming=={TESTED_VERSIONS['faust-streaming']}"
+    assert f'"{pin}"' in (project / "pyproject.toml").read_text()
+    assert f"\n{pin} " in (project / "requirements-dev.lock").read_text()
 
 
 # -- names and signatures

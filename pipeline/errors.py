@@ -165,22 +165,6 @@ class LocalKafkaError(KafkaError):
     """The local broker cannot be prepared, started or stopped."""
 
 
-class JarFetchError(LocalKafkaError):
-    """The jars cannot be downloaded."""
-
-
-class JarChecksumError(LocalKafkaError):
-    """A jar is not the tested one: its SHA-256 differs."""
-
-
-class JavaNotFoundError(LocalKafkaError):
-    """No Java of a sufficient version was found."""
-
-
-class BrokerStartError(LocalKafkaError):
-    """The broker did not become ready; the message contains the end of its log."""
-
-
 class ControlPlaneError(SpringtideError):
     """The local control plane failed; the message contains the end of a log."""
 

@@ -10,7 +10,7 @@ import click
 from pipeline.cli.help_sections import Command
 from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
-from pipeline.errors import BrokerStartError, LocalKafkaError, NotReadyError, UsageError
+from pipeline.errors import LocalKafkaError, NotReadyError, UsageError
 from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.running_brokers import (
@@ -193,7 +193,7 @@ def _wait_until_stopped(broker: LocalKafka) -> None:
         click.echo("stopping Kafka ...", err=True)
         return
     if code != _STOPPED_BY_SIGTERM:
-        raise BrokerStartError(
+        raise LocalKafkaError(
             f"Kafka ended with exit code {code}; its log ends:\n{broker.log_tail()}\n",
             hint=f"see the whole log in {broker.log_file}",
         )

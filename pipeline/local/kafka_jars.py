@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import JarChecksumError, JarFetchError, LocalKafkaError, MissingExtraError
+from pipeline.errors import LocalKafkaError, MissingExtraError
 from pipeline.local.cache_folders import Report, cache_root, file_lock, print_to_stderr
 
 if TYPE_CHECKING:
@@ -98,9 +98,8 @@ def ensure_jars(
     """Verify all pinned jars, download missing or damaged ones, and return their paths.
 
     `fetch` downloads a jar (default: by jgo), `report` receives lines of progress (default:
-    standard error). Raises `JarFetchError` (no network, not found), `JarChecksumError` (the
-    downloaded jar is not the pinned one), `MissingExtraError` (no jgo) or `LocalKafkaError` (the
-    cache is not writable).
+    standard error). Raises `LocalKafkaError` if a jar cannot be downloaded or written or is not the
+    pinned one, `MissingExtraError` without jgo.
     """
     jars = read_lock(lock_file)
     directory = cache_dir(lock_file)
@@ -164,7 +163,7 @@ def _fetch_jar(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
             if attempt < ATTEMPTS:
                 time.sleep(0.5 * attempt)
                 continue
-            raise JarFetchError(
+            raise LocalKafkaError(
                 f"cannot download {jar.coordinates} in {ATTEMPTS} attempts: {error}",
                 hint=_download_hint(error, directory),
             ) from error
@@ -172,7 +171,7 @@ def _fetch_jar(jar: Jar, directory: Path, scratch: Path, fetch: Fetch) -> None:
             fetched.replace(directory / jar.file_name)
             return
         if attempt == ATTEMPTS:
-            raise JarChecksumError(
+            raise LocalKafkaError(
                 f"the downloaded {jar.coordinates} is not the tested jar: SHA-256 "
                 f"{_sha256(fetched)}, {fetched.stat().st_size} bytes, pinned are "
                 f"{jar.sha256}, {jar.size_bytes} bytes",

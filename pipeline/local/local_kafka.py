@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pipeline.errors import BrokerStartError, LocalKafkaError
+from pipeline.errors import LocalKafkaError
 from pipeline.local import process_guard
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
@@ -165,9 +165,9 @@ class LocalKafka:
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Start it, with the port and data of an earlier start; return when it is ready.
 
-        Downloads missing jars first. Raises `BrokerStartError` with the end of Kafka's log if it
-        ends or is not ready within `timeout_seconds` (without the download), `JavaNotFoundError`,
-        or what `ensure_jars` raises.
+        Downloads missing jars first. Raises `LocalKafkaError` without Java, or with the end of
+        Kafka's log if it ends or is not ready within `timeout_seconds` (without the download), or
+        what `ensure_jars` raises.
         """
         if self.pid is not None:
             return
@@ -178,7 +178,7 @@ class LocalKafka:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             port = free_port() if self._port is None else self._port
             if self._port is not None and not is_free(port):
-                raise BrokerStartError(
+                raise LocalKafkaError(
                     f"port {port} of {HOST} is in use",
                     hint=f"choose another port, or find its user: ss -ltnp 'sport = :{port}'",
                 )
@@ -296,9 +296,9 @@ class LocalKafka:
             file.seek(self._launched_at_byte)
             return file.read().decode(errors="replace")
 
-    def _start_error(self, *, timed_out: bool) -> BrokerStartError:
+    def _start_error(self, *, timed_out: bool) -> LocalKafkaError:
         problem = "was not ready in time" if timed_out else "ended at its start"
-        return BrokerStartError(
+        return LocalKafkaError(
             f"Kafka {problem} ({self.java}, data in {self.data_dir}); its log ends:\n"
             f"{self.log_tail()}\n",
             hint="free memory or disk space; if its data is damaged and dispensable, remove the "

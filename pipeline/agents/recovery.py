@@ -127,7 +127,7 @@ class Recovery:
         )
         if kept is not None and checkpoints.has_import_since(kept.ownership.epoch):
             bank.clear()
-            bank, kept = self.bank.sibling(), None
+            kept = None
         model = (
             await self._replay(reader, ownership, checkpoints, bank)
             if kept is None
@@ -185,8 +185,9 @@ class Recovery:
                 if checkpoint := restore(bank, node, covered):
                     restored[node] = checkpoint
             except CheckpointLayoutError as error:
-                # Rebuild models of another layout from the whole log.
-                start, rebuilt[node] = first, covered[0].counters
+                # Rebuild models of another layout from the whole log. An earlier start tells that
+                # the other nodes have lost windows.
+                start, rebuilt[node] = min(start, first), covered[0].counters
                 REBUILT.inc()
                 log.warning("model layout changed, rebuilding the models from the whole log",
                             node=node, error=error.message)  # fmt: skip

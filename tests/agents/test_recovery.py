@@ -429,6 +429,24 @@ async def test_lost_windows_of_a_rebuilt_node_are_counted() -> None:
     assert {key: state["counters"]["lost"] for key, state in states.items()} == {b"d": 3, b"e": 3}
 
 
+async def test_lost_windows_mark_nodes_beside_one_of_another_layout() -> None:
+    broker, log = make_log()
+    first = await Owner(broker, "x").load()
+    await first.round()
+    logs = {(topic, 0): broker.records(topic) for topic in (WINDOWS, SAMPLES)}
+    copied = MemoryBroker(logs=logs)
+    other = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
+    await (await Owner(copied, "x", config=other).load()).round()
+    key = node_key("c", first.epoch)
+    broker.put(CHECKPOINTS, 0, key, copied.live(CHECKPOINTS)[key])
+    log.windows(3, *NODES)
+    broker.trim(WINDOWS, 0, 27)
+    owner = await Owner(broker, "y").load()
+    intact = [node for node in NODES if node != "c"]
+    assert [owner.model.counters[node].lost for node in intact] == [7] * 4
+    assert owner.model.counters["c"].lost > 0
+
+
 async def test_a_damaged_checkpoint_resets_and_marks_the_models_of_its_node() -> None:
     broker, log = make_log()
     first = await Owner(broker, "x").load()

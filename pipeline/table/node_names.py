@@ -68,7 +68,8 @@ class NodeNames(Sequence[str]):
 
 
 class NameIndex:
-    """A snapshot of `rows`, a dictionary from names to rows."""
+    """Finds the rows of names. `rows`, a dictionary from names to rows, must not change meanwhile:
+    a table with other names makes another index."""
 
     def __init__(self, rows: Mapping[str, int]) -> None:
         self._rows = rows

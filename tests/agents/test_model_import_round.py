@@ -302,3 +302,15 @@ async def test_a_claim_between_the_last_check_and_the_marker_undoes_the_import()
     broker.put = put  # type: ignore[method-assign]
     second = await Owner(broker, "y").load()
     assert content(second.model) == content(undisturbed(broker))
+
+
+async def test_a_load_that_fails_after_an_import_leaves_no_rows() -> None:
+    broker, _, owner = await with_a_round()
+    await importing(broker, "node")
+    kept = owner.shard
+    assert kept is not None
+    kept.ownership.owned = False
+    owner.output.refuses = lambda topic: topic == "t.node-state"
+    with pytest.raises(ConnectionError):
+        await owner.load(kept)
+    assert len(owner.recovery.bank.learner.models) == 0

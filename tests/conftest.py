@@ -46,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _turn(item, runs_in_parallel=runs_in_parallel))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # xdist appends the group to the id. Without, every process starts each broker and each plane.
+    if hasattr(session.config, "workerinput") and any("@" not in i.nodeid for i in session.items):
+        raise pytest.UsageError("pytest-xdist ignores xdist_group with this version of pytest")
+
+
 def _kind(item: pytest.Item) -> int:
     if item.get_closest_marker("plane"):
         return _PLANE

@@ -1,4 +1,7 @@
-"""Convert settings to the configuration of the model bank."""
+"""Convert settings to the configuration of the model bank.
+
+A class inherits each field that it does not set from the default profile, and that from its preset.
+"""
 
 from typing import TypeVar
 
@@ -7,12 +10,7 @@ import msgspec
 from pipeline.errors import SettingsError
 from pipeline.processors.model.histogram import Layout, exponential_layout
 from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
-from pipeline.settings import (
-    BucketSettings,
-    HalfLifeSettings,
-    HistogramSettings,
-    Settings,
-)
+from pipeline.settings import BucketSettings, HalfLifeSettings, HistogramSettings, Settings
 from pipeline.settings.base import Section
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.topics.nodes import Strategy
@@ -89,6 +87,7 @@ def _profile(key: str, histogram: HistogramSettings, half_life: HalfLifeSettings
 
 
 def _layout(key: str, default: Layout, given: BucketSettings) -> Layout:
+    """Return `default` with the given values; it names the key to mend if the two contradict."""
     if given == BucketSettings():
         return default
     assert default.buckets is not None

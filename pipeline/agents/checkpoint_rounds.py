@@ -2,14 +2,15 @@
 
 A slice of nodes is captured without an await, so it belongs to one offset of the log. The marker is
 written after all slices were delivered, and records of older epochs are deleted after the marker.
-So the highest epoch with a marker always leads to a complete set.
+So the highest epoch with a marker always leads to a complete set, whenever the worker is killed.
+Rounds are spread over their interval, because all nodes at once would delay windows for seconds.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from pipeline.agents.learn_windows import GENERATION
+from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -35,16 +36,14 @@ SLICE = 50
 
 
 class CheckpointRounds:
-    """Writes the checkpoints of one shard. `stale` are the keys of older epochs, to delete."""
+    """Writes the checkpoints of one shard, and deletes its `stale_keys` after the first round."""
 
-    def __init__(
-        self, shard: Shard, output: Producer, topic: str, stale: Sequence[bytes], clock: Clock
-    ) -> None:
+    def __init__(self, shard: Shard, output: Producer, topic: str, clock: Clock) -> None:
         self._model = shard.model
         self._join = shard.join
         self._output = output
         self._topic = topic
-        self._stale = list(stale)
+        self._stale = list(shard.stale_keys)
         self._clock = clock
         self._written: set[str] = set()
         self._number = 0
@@ -92,6 +91,7 @@ class CheckpointRounds:
         await self._clean()
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
+        """Encode the checkpoints of those of `nodes` that have a window."""
         model = self._model
         records = {}
         for node in nodes:
@@ -110,14 +110,11 @@ class CheckpointRounds:
                 node_state=report.node_state if report else None,
                 resources=report.resources if report else None,
             )
-            value = encode_pack(checkpoint)
-            if len(value) > LARGEST_VALUE_BYTES:
-                # The prediction is also in its topic; the state is nowhere else.
-                value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
-            records[node] = Keyed(node_key(node, model.ownership.epoch), value)
+            records[node] = encode_checkpoint(checkpoint)
         return records
 
     async def _clean(self) -> None:
+        """Delete checkpoints of older epochs, and of nodes that have departed since."""
         epoch = self._model.ownership.epoch
         removed = self._written.difference(self._model.bank.nodes)
         keys = [*self._stale, *(node_key(node, epoch) for node in sorted(removed))]
@@ -130,7 +127,17 @@ class CheckpointRounds:
         CHECKPOINT_BYTES.inc(sum(len(value or b"") for _, value in records))
 
 
+def encode_checkpoint(checkpoint: NodeCheckpoint) -> Keyed:
+    """Encode the record of a checkpoint; without the prediction if it would exceed the limit."""
+    value = encode_pack(checkpoint)
+    if len(value) > LARGEST_VALUE_BYTES:
+        # The prediction is also in its topic; the state is nowhere else.
+        value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
+    return Keyed(node_key(checkpoint.node, checkpoint.epoch), value)
+
+
 def fits(record: Keyed) -> bool:
+    """Whether a record is within the limit; count and log one that is not."""
     size = len(record.value or b"")
     if size <= LARGEST_VALUE_BYTES:
         return True

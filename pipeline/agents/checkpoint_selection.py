@@ -1,8 +1,10 @@
 """Read a partition of `checkpoints`, and select the records that models may start from.
 
 Let E be the highest epoch with a marker, and X the offset from which its replay starts. Usable are
-the checkpoints of epoch E or higher that cover at least X. The one with the highest coverage is
-preferred.
+the checkpoints of epoch E or higher that cover at least X: one that covers less would miss windows
+that the replay skips. The one with the highest coverage is preferred, because it leaves the least
+to replay. Checkpoints of an epoch above E belong to a round that was interrupted; each is exact for
+its own node.
 """
 
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline.agents.cluster_state import Refuse
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
-from pipeline.kafka.partition_log import LogReader
+from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.processors.model.bank import Bank
 from pipeline.topics.checkpoints import (
@@ -140,3 +142,7 @@ def restore(bank: Bank, node: str, usable: Sequence[NodeCheckpoint]) -> NodeChec
         else:
             return checkpoint
     return None
+
+
+async def ignore_record(topic: str, record: LogRecord, error: RecordError) -> None:
+    """A `Refuse` for readers that write nothing: a worker writes the dead letter."""

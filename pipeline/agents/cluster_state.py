@@ -1,7 +1,8 @@
-"""The nodes and pods of one partition, followed from the topics `nodes` and `pods`.
+"""The cluster state: nodes and pods of one partition, from the topics `nodes` and `pods`.
 
 `ClusterStateTopics.load` reads both topics to their current end, `follow` keeps the state current.
-An invalid record becomes a dead letter and changes nothing.
+An invalid record becomes a dead letter and changes nothing. The order between the two topics is
+chance, so each record is applied on its own: a pod may come before its node, or stay after it.
 """
 
 import sys
@@ -14,7 +15,7 @@ from pipeline.kafka.follow import Fetching, TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
@@ -54,10 +55,10 @@ class ClusterState:
         """The facts of existing pods, by node and by the UID in their cgroup's name."""
         return self._pods
 
-    def view(self, node: str) -> NodeView:
+    def objects_of(self, node: str) -> NodeObjects:
         """Return the record of `node`, its pods, and deleted pods that a window may contain."""
         pods, deleted = self._pods.get(node, {}), self.deleted_pods.rows(node)
-        return NodeView(self.nodes.get(node), {**deleted, **pods} if deleted else pods)
+        return NodeObjects(self.nodes.get(node), {**deleted, **pods} if deleted else pods)
 
     def apply_node(self, record: LogRecord) -> str | None:
         """Apply a record of `nodes`; return the name of the node if it was deleted."""
@@ -103,7 +104,7 @@ class ClusterState:
         self.deleted_pods.forget(node, cgroup_uid)
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
-        """Return the UID in the cgroup's name, and the facts of the pod."""
+        """Remove a pod; return the UID in its cgroup's name and its facts, None if it is unknown."""
         cgroup_uid = self._cgroups.pop((node, uid), uid)
         pods = self._pods.get(node, {})
         # A recreated static pod has the cgroup of its predecessor, whose tombstone may come later.

@@ -1,17 +1,18 @@
 """Feed delivered records to the cursors of their partitions, without losing or repeating any.
 
 Each owned partition has a cursor that knows its next offset. Records below it are acknowledged and
-dropped. If records are missing below a delivered record, they are read from the log first. Records
-of a partition without a cursor are neither processed nor acknowledged.
+dropped. If records are missing below a delivered record, they are read from the log first: the host
+may start anywhere after a rebalance. Records of a partition without a cursor are neither processed
+nor acknowledged, because another worker owns it.
 
 Records are acknowledged in order, after the cursor has processed them and everything it wrote was
-delivered. An exception stops the worker, and unacknowledged records are read again. So the offset
-at which the host starts to read does not matter.
+delivered. An exception stops the worker, and unacknowledged records are read again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
 from typing import Protocol
 
 from pipeline.agents.consumer_group import Delivery, RecordSource
@@ -53,12 +54,12 @@ class Readers(Protocol):
 async def consume(
     source: RecordSource,
     topic: str,
-    cursors: Mapping[int, Cursor],
+    cursor_of: Callable[[int], Cursor | None],
     open_reader: Readers,
     *,
     batch_size: int,
 ) -> None:
-    """Feed the records of `topic` to `cursors` (by partition) until `source` ends.
+    """Feed the records of `topic` to the cursors of their partitions until `source` ends.
 
     Partitions of a batch are processed concurrently.
     """
@@ -68,7 +69,7 @@ async def consume(
             by_partition[delivery.record.partition].append(delivery)
         feeds = []
         for partition, batch in by_partition.items():
-            cursor = cursors.get(partition)
+            cursor = cursor_of(partition)
             if cursor is not None and cursor.owned:
                 batch[-1].report_progress()
                 feeds.append(_feed(cursor, topic, batch, open_reader))
@@ -76,15 +77,11 @@ async def consume(
 
 
 async def _feed(cursor: Cursor, topic: str, batch: list[Delivery], open_reader: Readers) -> None:
-    batch.sort(key=_offset)
+    batch.sort(key=attrgetter("record.offset"))
     await advance(cursor, topic, [delivery.record for delivery in batch], open_reader)
     if cursor.owned:
         for delivery in batch:
             delivery.acknowledge()
-
-
-def _offset(delivery: Delivery) -> int:
-    return delivery.record.offset
 
 
 async def advance(

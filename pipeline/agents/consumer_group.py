@@ -1,7 +1,8 @@
 """Interfaces between the stream library that hosts the consumer group (Faust) and the agents.
 
 A host runs the consumer group and calls a `GroupMember`. The member sees the group as a
-`ConsumerGroup`, and the records of `samples` as a `RecordSource`.
+`ConsumerGroup`, and the records of `samples` as a `RecordSource`. So tests drive a member without
+Faust, and another library would be one module.
 """
 
 from collections.abc import Sequence

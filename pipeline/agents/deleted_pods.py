@@ -1,8 +1,9 @@
-"""Deleted pods, kept while a window may still contain their usage.
+"""Remember deleted pods while a window may still contain their usage.
 
 A window is joined after its end, when a pod that ran in it may already be deleted. Usage of an
-unknown pod would count as Prod. Only event time decides how long a pod is kept: the append time of
-its tombstone, and the times of the windows.
+unknown pod would count as Prod. Only event time decides how long a pod is remembered (the append
+time of its tombstone, and the times of the windows), so that a worker that catches up with a
+backlog joins as one that keeps pace.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from pipeline.processors.join.pod_facts import PodRow, deleted_row
 
 LONGEST_MS: Final = 3_600_000
-"""How long a pod is kept on a node without windows, by the append time of tombstones."""
+"""How long a pod is remembered on a node without windows, by the append time of tombstones."""
 
 _EMPTY: Final[Mapping[str, PodRow]] = {}
 
@@ -25,7 +26,7 @@ class DeletedPods:
     """Deleted pods of one partition, by node and by the UID in their cgroup's name."""
 
     def __init__(self) -> None:
-        # The first node is the node without news for the longest time.
+        # In order of the last change, so that `add` need not look at every node for expired pods.
         self._nodes: dict[str, dict[str, _DeletedPod]] = {}
 
     def __len__(self) -> int:

@@ -1,9 +1,11 @@
 """The join agent: samples and cluster state in, windows out.
 
 The join waits for nothing: a pod that is unknown now is unknown in this window, and a deleted pod
-stays known while a window may contain its usage. After a restart the join resumes from its own
-output: each window carries the offset of its sample, and windows are appended in the order of their
-samples, without holes.
+stays known while a window may contain its usage. So one late pod delays no other, and whatever the
+join knew is in the window. After a restart the join resumes from its own output: each window
+carries the offset of its sample, and windows are appended in the order of their samples, without
+holes. A crash between append and acknowledgement repeats nothing, because the join skips samples
+below that offset.
 """
 
 import asyncio
@@ -13,12 +15,7 @@ from typing import NamedTuple
 
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
-from pipeline.errors import (
-    InvalidRecordError,
-    KeyMismatchError,
-    OversizedRecordError,
-    RecordError,
-)
+from pipeline.errors import InvalidRecordError, KeyMismatchError, OversizedRecordError, RecordError
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -28,11 +25,7 @@ from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.sample_join import ListingFacts, check_not_future, join, listing_facts
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.registry import (
-    DEAD_LETTERS,
-    SAMPLES,
-    WINDOWS,
-)
+from pipeline.topics.registry import DEAD_LETTERS, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import NodeFacts, Window, as_decoded, departure, encode_window
 
@@ -56,7 +49,7 @@ class JoinRules:
 
 
 HandOver = Callable[[Sequence[LogRecord]], Awaitable[None]]
-"""Takes appended windows in order; `appended_ms` is that of the last sample."""
+"""Takes appended windows in order; their `appended_ms` is that of the last sample."""
 
 
 class _EncodedWindow(NamedTuple):
@@ -86,7 +79,8 @@ class JoinCursor:
         self._hand_over = hand_over
         self._samples = SAMPLES.full_name(rules.prefix)
         self._windows = WINDOWS.full_name(rules.prefix)
-        # Different tasks append windows and departures.
+        # Different tasks append windows and departures: their order in the log must be the order
+        # in which they are handed over.
         self._appending = asyncio.Lock()
         self._warned: set[str] = set()
         self._bad_columns: dict[str, set[str]] = {}
@@ -156,6 +150,7 @@ class JoinCursor:
         return windows, refused
 
     def _join_sample(self, record: LogRecord) -> _EncodedWindow | None:
+        """Join one sample; None for a deleted node. Raises `RecordError` if it is invalid."""
         sample = read_rows(record.value or b"")
         node = sample.header.node
         if record.key != node.encode():
@@ -174,17 +169,17 @@ class JoinCursor:
                 log.warning("dropping samples of a deleted node", node=node)
             IGNORED.inc()
             return None
-        view = self.cluster_state.view(node)
-        pod_facts = listing_facts(sample.listing, view.pods, self._pod_facts.get(node))
+        objects = self.cluster_state.objects_of(node)
+        pod_facts = listing_facts(sample.listing, objects.pods, self._pod_facts.get(node))
         self._pod_facts[node] = pod_facts
         window = join(
             sample,
-            view,
+            objects,
             self._rules.strategy,
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
             pod_facts=pod_facts,
-            facts=self._facts_of(view.record),
+            facts=self._facts_of(objects.record),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
         self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
@@ -197,6 +192,7 @@ class JoinCursor:
         return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))
 
     def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
+        """Return the facts of a node, computed once per record: windows come more often."""
         if record is None:
             return None
         cached = self._facts.get(record.node)

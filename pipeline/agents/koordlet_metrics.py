@@ -3,7 +3,8 @@
 For each node of this worker they have what each predictor expects of Prod after the node's last
 window: its unused requests, and its peak. Our predictors have their own names. The views of
 `percentile` have Koordinator's names: `podPredictor`, `priorityPredictor`, and `minPredictor` for
-the smaller amount and the higher peak of both. Unknown values have no series.
+the smaller amount and the higher peak of both. Unknown values have no series. Series are created
+from the newest values at each scrape, so nodes that departed need no clean-up.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ the result topics are tables.
 
 All results are a function of `windows` up to an offset. Models and position change together,
 without an await in between, so a checkpoint is exact at any moment. Results are published
-afterwards. If that fails, recovery publishes them again.
+afterwards. If that fails, the worker ends, and recovery publishes them again.
 """
 
 import asyncio
@@ -16,16 +16,14 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
+from pipeline.agents.apply_windows import (
+    PendingReport,
+    apply_in_order,
+    encode_applied,
+    encode_reports,
+)
 from pipeline.agents.join_agent import refuse_record
 from pipeline.agents.koordlet_metrics import ProdAmounts, predictor_labels
-from pipeline.agents.learn_windows import (
-    Applied,
-    PendingReport,
-    learn,
-    report,
-    report_applied,
-    segments,
-)
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import (
     ModelRules,
@@ -50,18 +48,18 @@ OVERSIZED = counter(
     "worker_oversized_results", "Results larger than the record limit, not published.", ["topic"]
 )
 
-Reported = tuple[str, NodeReport | None]
+NamedReport = tuple[str, NodeReport | None]
 """A node and the report to publish; None if the node departed."""
 
-
-_MISSING = NodeReport(None, b"")
+Refused = list[tuple[LogRecord, RecordError]]
+"""Invalid records, for the dead letters."""
 
 
 class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
     `joined` is the highest sample offset in the windows below `next_offset`. Hold `busy` to apply
-    and publish.
+    and publish: results of a node must reach the topics in the order of its windows.
     """
 
     def __init__(
@@ -76,19 +74,13 @@ class ModelCursor(PartitionModels):
         reports: dict[str, NodeReport | None] | None = None,
         counters: dict[str, Counters] | None = None,
     ) -> None:
-        super().__init__(
-            ownership,
-            bank,
-            rules,
-            reports if reports is not None else {},
-            counters if counters is not None else {},
-        )
+        super().__init__(ownership, bank, rules, reports or {}, counters or {})
         self.next_offset = next_offset
         self.joined = joined
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
-        self._reported: set[str] = set()
+        self._published: set[str] = set()
         self.output = output
         self._windows = WINDOWS.full_name(rules.prefix)
         self._replayed: dict[str, PendingReport] = {}
@@ -107,26 +99,19 @@ class ModelCursor(PartitionModels):
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records and publish the results."""
-        await process([(self, records)])
+        await process_batches([(self, records)])
 
     async def idle(self) -> None:
         """Wait until nothing is being published."""
         async with self.busy:
             pass
 
-    def apply(
-        self, records: Sequence[LogRecord]
-    ) -> tuple[list[Reported], list[tuple[LogRecord, RecordError]]]:
-        """Apply `records`; return reports in order, and invalid records."""
-        reported, refused = apply([(self, records)])
-        return reported[self], refused[self]
-
     def replay(self, records: Sequence[LogRecord], covers: Mapping[str, int]) -> None:
         """Apply `records` during recovery, without reports.
 
         `covers` has the offset up to which the checkpoint of a node covers the log: records below
-        it are not even decoded. `report_replayed` creates the report of each node from its last
-        window and its last due prediction.
+        it are not even decoded. `encode_replayed` then encodes one report per node, from its last
+        window and its last prediction that would have been published.
         """
         ahead = []
         for record in records:
@@ -136,15 +121,15 @@ class ModelCursor(PartitionModels):
                 continue
             if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
                 ahead.append(record)
-        for (_, node), applied in learn_all(self.decode(ahead)[0]).items():
+        for (_, node), applied in apply_in_order(self.decode(ahead)[0]).items():
             if applied is not None:
                 self._replayed[node] = applied.after(self._replayed.get(node)).pending()
         self.next_offset = records[-1].offset + 1
 
-    def report_replayed(self, limit: int) -> bool:
-        """Create the reports of up to `limit` replayed nodes; return whether any are left."""
+    def encode_replayed(self, limit: int) -> bool:
+        """Encode the reports of up to `limit` replayed nodes; return whether any are left."""
         nodes = list(self._replayed)[:limit]
-        report([self._replayed.pop(node) for node in nodes])
+        encode_reports([self._replayed.pop(node) for node in nodes])
         return bool(self._replayed)
 
     def lose(self, node: str, windows: int) -> None:
@@ -155,7 +140,7 @@ class ModelCursor(PartitionModels):
         if pending := self._replayed.get(node):
             self._replayed[node] = pending._replace(counters=counters)
 
-    async def publish(self, reported: Iterable[Reported]) -> None:
+    async def publish(self, reports: Iterable[NamedReport]) -> None:
         """Publish reports, and tombstones for departed nodes, and wait for their delivery.
 
         Nothing is written after the partition was revoked: tombstones of the next owner have no
@@ -163,8 +148,8 @@ class ModelCursor(PartitionModels):
         counted and dropped: they would stop this worker, and each that takes the partition over.
         """
         predictions, states, resources = [], [], []
-        reported = list(reported)
-        for node, newest in reported:
+        reports = list(reports)
+        for node, newest in reports:
             key, prediction = node.encode(), newest.prediction if newest else None
             if newest is None or prediction is not None:
                 predictions.append(Keyed(key, prediction))
@@ -180,31 +165,30 @@ class ModelCursor(PartitionModels):
             fitting = [record for record in records if _fits(topic.name, record)]
             if fitting and self.owned:
                 await self.output.append(topic.full_name(prefix), partition, fitting)
-        for node, newest in reported:
-            self._reported.add(node)
+        self._published.update(node for node, _ in reports)
+        for node, newest in reports:
             if newest is not None:
                 newest.pack()
-            else:
-                self._has_resources.pop(node, None)
-                if self.reports.get(node, _MISSING) is None:
-                    del self.reports[node]
+                continue
+            self._has_resources.pop(node, None)
+            # The node may have a new report: it returned while the tombstones were written.
+            if node in self.reports and self.reports[node] is None:
+                del self.reports[node]
 
-    def take_reported(self) -> set[str]:
+    def take_published(self) -> set[str]:
         """Return and reset the nodes whose results were published since the last call."""
-        taken, self._reported = self._reported, set()
+        taken, self._published = self._published, set()
         return taken
 
-    async def refuse(self, refused: Iterable[tuple[LogRecord, RecordError]]) -> None:
+    async def refuse(self, refused: Refused) -> None:
         """Write these records to the dead letters."""
         for record, error in refused:
             await refuse_record(self.output, self.rules.prefix, self._windows, record, error)
 
-    def decode(
-        self, records: Sequence[LogRecord]
-    ) -> tuple[list[PartitionWindow], list[tuple[LogRecord, RecordError]]]:
+    def decode(self, records: Sequence[LogRecord]) -> tuple[list[PartitionWindow], Refused]:
         """Decode `records` into valid windows and refused records."""
         windows: list[PartitionWindow] = []
-        refused: list[tuple[LogRecord, RecordError]] = []
+        refused: Refused = []
         for record in records:
             try:
                 window = record.window
@@ -229,7 +213,7 @@ Batch = tuple[ModelCursor, Sequence[LogRecord]]
 """Consecutive records from the position of a cursor on."""
 
 
-async def process(batches: Sequence[Batch]) -> None:
+async def process_batches(batches: Sequence[Batch]) -> None:
     """Apply records of distinct partitions in one call, then publish the results concurrently.
 
     Revoked partitions are skipped.
@@ -238,59 +222,33 @@ async def process(batches: Sequence[Batch]) -> None:
         for cursor, _ in sorted(batches, key=lambda batch: batch[0].ownership.partition):
             await stack.enter_async_context(cursor.busy)
         owned = [(cursor, records) for cursor, records in batches if cursor.owned and records]
-        reported, refused = apply(owned)
-        await run_all(_publish(cursor, refused[cursor], reported[cursor]) for cursor, _ in owned)
+        reports, refused = apply_batches(owned)
+        await run_all(_publish(cursor, refused[cursor], reports[cursor]) for cursor, _ in owned)
 
 
-async def _publish(
-    cursor: ModelCursor,
-    refused: Sequence[tuple[LogRecord, RecordError]],
-    reported: Sequence[Reported],
-) -> None:
+async def _publish(cursor: ModelCursor, refused: Refused, reports: Sequence[NamedReport]) -> None:
     await cursor.refuse(refused)
-    await cursor.publish(reported)
+    await cursor.publish(reports)
 
 
-def learn_all(
-    windows: Sequence[PartitionWindow],
-) -> dict[tuple[PartitionModels, str], Applied | None]:
-    """Apply windows in order; return the newest applied window of each node, None if it departed.
-
-    Each has the newest due prediction of the node.
-    """
-    newest: dict[tuple[PartitionModels, str], Applied | None] = {}
-    for run in segments(windows):
-        if run[0].window.type == "departure":
-            run[0].models.forget(run[0].node)
-            newest[run[0].models, run[0].node] = None
-            continue
-        for applied in learn(run):
-            key = applied.source.models, applied.source.node
-            newest[key] = applied.after(newest.get(key))
-    return newest
-
-
-def apply(
+def apply_batches(
     batches: Sequence[Batch],
-) -> tuple[
-    dict[PartitionModels, list[Reported]],
-    dict[PartitionModels, list[tuple[LogRecord, RecordError]]],
-]:
+) -> tuple[dict[PartitionModels, list[NamedReport]], dict[PartitionModels, Refused]]:
     """Apply records of distinct partitions; return reports in order, and invalid records."""
     windows: list[PartitionWindow] = []
-    reported: dict[PartitionModels, list[Reported]] = defaultdict(list)
-    refused: dict[PartitionModels, list[tuple[LogRecord, RecordError]]] = {}
+    reports: dict[PartitionModels, list[NamedReport]] = defaultdict(list)
+    refused: dict[PartitionModels, Refused] = {}
     for cursor, records in batches:
         decoded, refused[cursor] = cursor.decode(records)
         cursor.joined = max([cursor.joined, *(source.window.sample_offset for source in decoded)])
         windows += decoded
-    newest = learn_all(windows)
-    reports = iter(report_applied([applied for applied in newest.values() if applied is not None]))
+    newest = apply_in_order(windows)
+    encoded = iter(encode_applied([applied for applied in newest.values() if applied is not None]))
     for (models, node), applied in newest.items():
-        reported[models].append((node, None if applied is None else next(reports)))
+        reports[models].append((node, None if applied is None else next(encoded)))
     for cursor, records in batches:
         cursor.next_offset = records[-1].offset + 1
-    return reported, refused
+    return reports, refused
 
 
 def _fits(topic: str, record: Keyed) -> bool:

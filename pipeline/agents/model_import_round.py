@@ -3,16 +3,22 @@
 An import is in force from the next load of its partition, or not at all. A claim gives the epoch.
 Each checkpoint that a worker would start from is written again with that epoch, the node's with the
 imported models, then the marker with the offsets of the previous round. So the next load replays
-the same windows, on top of the import. An import is part of the checkpoints, not of the log: models
-that are rebuilt from the log do not have it.
+the same windows, on top of the import. All nodes are written, because a load reads one epoch only.
+An import is part of the checkpoints, not of the log: models that are rebuilt from the log do not
+have it.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from pipeline.agents.checkpoint_selection import PartitionCheckpoints, read_checkpoints
+from pipeline.agents.checkpoint_rounds import encode_checkpoint
+from pipeline.agents.checkpoint_selection import (
+    PartitionCheckpoints,
+    ignore_record,
+    read_checkpoints,
+)
 from pipeline.agents.consume import Readers
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -35,9 +41,9 @@ from pipeline.topics.checkpoints import (
     IMPORT,
     Claim,
     NodeCheckpoint,
+    RoundMarker,
     claim_key,
     marker_key,
-    node_key,
 )
 from pipeline.topics.codec import encode_pack
 
@@ -67,9 +73,8 @@ async def change_models(
     NotReadyError if no complete round has the node, and the errors of `change`. The state is then
     unchanged.
     """
-    topic, partition = place
     async with open_reader([place]) as reader:
-        content = await read_checkpoints(reader, *place, 0, _ignore)
+        content = await read_checkpoints(reader, *place, 0, ignore_record)
         groups = await find_running({content.group} - {""})
         if output is not None:
             _require_idle(groups)
@@ -85,29 +90,50 @@ async def change_models(
         if state is None:
             return result
         selected[node] = msgspec.structs.replace(selected[node], state=state)
-        _round(selected, marker.epoch)  # check the size before writing
-        if output is None:
-            return result
-        claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=content.group)
-        (epoch,) = await output.append(
-            topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))]
-        )
-        checkpoints = _round(selected, epoch)
-        new_marker = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(selected))
-        written = [key for key, _ in checkpoints]
-        try:
-            await output.append(topic, partition, checkpoints)
-            await _require_ours(reader, place, content, epoch)
-            _require_idle(await find_running({content.group} - {""}))
-            written.insert(0, marker_key(epoch))  # first: without it the other records are ignored
-            (marked,) = await output.append(
-                topic, partition, [Keyed(marker_key(epoch), encode_pack(new_marker))]
-            )
-            await _require_ours(reader, place, content, epoch, marked)
-        except StateError:
-            await output.append(topic, partition, [Keyed(key, None) for key in written])
-            raise
+        _round(selected.values(), marker.epoch)  # check the size before writing
+        if output is not None:
+            await _write_round(
+                content, selected, marker, place=place, output=output, reader=reader,
+                find_running=find_running, clock=clock,
+            )  # fmt: skip
     return result
+
+
+async def _write_round(
+    content: PartitionCheckpoints,
+    selected: Mapping[str, NodeCheckpoint],
+    marker: RoundMarker,
+    *,
+    place: tuple[str, int],
+    output: Producer,
+    reader: LogReader,
+    find_running: FindRunning,
+    clock: Clock,
+) -> None:
+    """Write `selected` as a round of an epoch of its own: claim, checkpoints, then the marker.
+
+    Readers ignore the round until its marker is there, so a crash before it changes nothing. Kafka
+    cannot make the marker depend on the absence of workers: they are looked for before and after
+    it, and the round is withdrawn if there are any.
+    """
+    topic, partition = place
+    claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=content.group)
+    (epoch,) = await output.append(topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))])
+    checkpoints = _round(selected.values(), epoch)
+    new_marker = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(selected))
+    written = [key for key, _ in checkpoints]
+    try:
+        await output.append(topic, partition, checkpoints)
+        await _require_ours(reader, place, content, epoch)
+        _require_idle(await find_running({content.group} - {""}))
+        written.insert(0, marker_key(epoch))  # deleted first: without it the others are ignored
+        (marked,) = await output.append(
+            topic, partition, [Keyed(marker_key(epoch), encode_pack(new_marker))]
+        )
+        await _require_ours(reader, place, content, epoch, marked)
+    except StateError:
+        await output.append(topic, partition, [Keyed(key, None) for key in written])
+        raise
 
 
 def add_models(
@@ -174,14 +200,11 @@ def _intact(usable: Sequence[NodeCheckpoint]) -> NodeCheckpoint:
     return usable[0]
 
 
-def _round(selected: Mapping[str, NodeCheckpoint], epoch: int) -> list[Keyed]:
+def _round(selected: Iterable[NodeCheckpoint], epoch: int) -> list[Keyed]:
     """Encode the checkpoints as records of `epoch`."""
     records = [
-        Keyed(
-            node_key(node, epoch),
-            _fitting(msgspec.structs.replace(checkpoint, epoch=epoch, round=1)),
-        )
-        for node, checkpoint in selected.items()
+        encode_checkpoint(msgspec.structs.replace(checkpoint, epoch=epoch, round=1))
+        for checkpoint in selected
     ]
     if any(len(record.value or b"") > LARGEST_VALUE_BYTES for record in records):
         raise CheckpointError("with the import a checkpoint exceeds the record limit")
@@ -197,14 +220,6 @@ def _require_idle(groups: Collection[str]) -> None:
         )
 
 
-def _fitting(checkpoint: NodeCheckpoint) -> bytes:
-    """Encode as `CheckpointRounds` does: without the prediction if the record is too large."""
-    value = encode_pack(checkpoint)
-    if len(value) > LARGEST_VALUE_BYTES:
-        value = encode_pack(msgspec.structs.replace(checkpoint, prediction=None))
-    return value
-
-
 async def _require_ours(
     reader: LogReader,
     place: tuple[str, int],
@@ -216,7 +231,7 @@ async def _require_ours(
 
     A claim after our marker at offset `marked` is fine: that worker loads the import.
     """
-    claims = (await read_checkpoints(reader, *place, 0, _ignore)).claims
+    claims = (await read_checkpoints(reader, *place, 0, ignore_record)).claims
     known = max(before.claims, default=-1)
     others = (claim for claim in claims if claim > known and claim != epoch)
     if any(marked is None or claim < marked for claim in others):
@@ -225,7 +240,3 @@ async def _require_ours(
             hint="check with `springtide model inspect` after the next round of checkpoints; if it "
             "is not, stop all workers of this topic prefix and import again",
         )
-
-
-async def _ignore(topic: str, record: LogRecord, error: RecordError) -> None:
-    """Skip an invalid record: a worker writes its dead letter."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Ownership:
     """Whether this worker still owns `partition`; `epoch` is the offset of its claim.
 
-    `owned` turns false when the partition is revoked: check it after every await.
+    `owned` turns false when the partition is revoked. Check it after every await and write nothing
+    then: another worker may own the partition already.
     """
 
     partition: int

@@ -2,7 +2,8 @@
 
 A worker that is assigned a partition of `samples` owns the same partition of every other topic.
 While it owns partitions, tasks write checkpoints and node views, follow nodes and pods, and look
-for silent nodes.
+for silent nodes. The shards of a revoked partition stay in memory until the next assignment, because
+most rebalances give a worker its partitions back; such a shard only catches up with the log.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from pipeline.agents.consume import consume
 from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
 from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse_record
 from pipeline.agents.koordlet_metrics import serve
-from pipeline.agents.learn_windows import LAST_END
+from pipeline.agents.apply_windows import LAST_END
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
@@ -65,34 +66,32 @@ class PartitionHolder:
         self.recovery: Recovery | None = None
         self._handover = WindowHandover(settings.worker.batch_size)
         self._feeding: asyncio.Task[None] | None = None
-        self._shards: dict[int, Shard] = {}
+        self.shards: dict[int, Shard] = {}
         self.released: dict[int, Shard] = {}
         self._loading: asyncio.Task[None] | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self._ending: list[asyncio.Task[None]] = []
         self._views: dict[int, NodeViews] = {}
-        self.joins: dict[int, JoinCursor] = {}
-        self.models: dict[int, ModelCursor] = {}
-        PARTITIONS.set_function(lambda: len(self._shards))
-        NODES.set_function(lambda: sum(len(m.bank.node_models) for m in list(self.models.values())))
-        serve(lambda: [model.prod_amounts for model in list(self.models.values())])
+        # Another thread serves the metrics page: copy before iterating.
+        PARTITIONS.set_function(lambda: len(self.shards))
+        NODES.set_function(
+            lambda: sum(len(s.model.bank.node_models) for s in list(self.shards.values()))
+        )
+        serve(lambda: [shard.model.prod_amounts for shard in list(self.shards.values())])
 
     async def revoked(self) -> None:
         """Release all partitions; the next assignment names those that stay."""
         if self._loading is not None:
             self._loading.cancel()
-            # What it has loaded must be kept before the next load starts.
+            # It must have released its shards before the next load starts.
             self._ending.append(self._loading)
             self._loading = None
         for task in self.tasks:
             task.cancel()
         self._ending += self.tasks
         self.tasks.clear()
-        for shard in self._shards.values():
-            shard.ownership.owned = False
-        self.released |= self._shards
-        for owned in (self._shards, self.joins, self.models):
-            owned.clear()
+        self._release(self.shards)
+        self.shards.clear()
         LAST_END.clear()
         BEHIND.clear()
         await self._handover.wake()
@@ -135,7 +134,11 @@ class PartitionHolder:
         samples = SAMPLES.full_name(self._settings.kafka.topic_prefix)
         reader = partial(open_reader, self._client)
         batch_size = self._settings.worker.batch_size
-        await consume(source, samples, self.joins, reader, batch_size=batch_size)
+        await consume(source, samples, self._join_of, reader, batch_size=batch_size)
+
+    def _join_of(self, partition: int) -> JoinCursor | None:
+        shard = self.shards.get(partition)
+        return None if shard is None else shard.join
 
     async def _idle(self) -> None:
         """Wait until no task or write of released partitions is in progress."""
@@ -146,36 +149,34 @@ class PartitionHolder:
             await shard.model.idle()
 
     async def load(self, partitions: AbstractSet[int], generation: int) -> None:
-        # Their writes must be in the logs before these are read.
+        """Load `partitions` for this generation of the group, and start their tasks."""
+        # Writes of released partitions must be in the logs before these are read.
         await self._idle()
         recovery = await self._prepare()
         for partition in self.released.keys() - partitions:
             self.released.pop(partition).model.bank.clear()
-        loaded: dict[int, tuple[Shard, list[bytes]]] = {}
+        loaded: dict[int, Shard] = {}
         try:
             async with aclosing(recovery.load_all(partitions, self.released)) as loading:
-                async for shard, stale in loading:
-                    loaded[shard.ownership.partition] = shard, stale
+                async for shard in loading:
+                    loaded[shard.ownership.partition] = shard
         except BaseException:
-            self._keep_for_next(loaded)
+            self._release(loaded)
             raise
         # aiokafka swallows cancellations while it closes, so check whether this task is current.
         revoked = self._loading is not asyncio.current_task()
         if revoked or generation != self._group.generation:
             log.info("loaded for an old generation", generation=generation)
-            self._keep_for_next(loaded)
+            self._release(loaded)
             return
-        for partition, (shard, _) in loaded.items():
-            self._shards[partition] = shard
-            self.joins[partition] = shard.join
-            self.models[partition] = shard.model
+        self.shards |= loaded
         self.start_tasks(recovery, loaded)
 
-    def _keep_for_next(self, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
-        """Keep shards loaded for an old generation, so that the next one only has to catch up."""
-        for partition, (shard, _) in loaded.items():
+    def _release(self, shards: Mapping[int, Shard]) -> None:
+        """Give up these partitions; the next load reuses the shards that are assigned again."""
+        for shard in shards.values():
             shard.ownership.owned = False
-            self.released[partition] = shard
+        self.released |= shards
 
     async def _prepare(self) -> Recovery:
         if self.recovery is None:
@@ -190,7 +191,7 @@ class PartitionHolder:
                 group=self._settings.worker.id,
                 output=output,
                 open_reader=reader,
-                cluster_topics=ClusterStateTopics(
+                cluster_state_topics=ClusterStateTopics(
                     kafka.topic_prefix, partial(_refuse, output, kafka)
                 ),
                 join_rules=JoinRules(
@@ -213,27 +214,27 @@ class PartitionHolder:
 
     # -- tasks of owned partitions
 
-    def start_tasks(self, recovery: Recovery, loaded: dict[int, tuple[Shard, list[bytes]]]) -> None:
+    def start_tasks(self, recovery: Recovery, loaded: Mapping[int, Shard]) -> None:
+        """Start the background tasks of partitions that were just loaded."""
         topic = CHECKPOINTS.full_name(self._settings.kafka.topic_prefix)
-        worker = self._settings.worker
+        worker, shards = self._settings.worker, list(loaded.values())
         interval = worker.checkpoint_interval_seconds
-        for number, (shard, stale) in enumerate(loaded.values(), start=1):
-            rounds = CheckpointRounds(shard, recovery.output, topic, stale, self._clock)
-            self.run_task(rounds.run(interval, interval * number / len(loaded)))
+        for number, shard in enumerate(shards, start=1):
+            rounds = CheckpointRounds(shard, recovery.output, topic, self._clock)
+            self.run_task(rounds.run(interval, interval * number / len(shards)))
             deleted = shard.join.cluster_state.deleted_nodes.keys() & set(shard.model.bank.nodes)
             for node in sorted(deleted):
                 self.run_task(shard.join.depart(node, round(self._clock.now() * 1000)))
-        if loaded:
+        if shards:
             views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)
             self._views = {
                 partition: NodeViews(shard, recovery.output, views, self._clock)
-                for partition, (shard, _) in loaded.items()
+                for partition, shard in loaded.items()
             }
             self.run_task(write_views(self._views.values(), self._clock))
             self.run_task(self._follow_cluster_state(recovery))
-            self.run_task(self._watch_log_ends([shard.model for shard, _ in loaded.values()]))
-            shards = [shard for shard, _ in loaded.values()]
-            ends = partial(self._ends_of_samples, [s.ownership.partition for s in shards])
+            self.run_task(self._watch_log_ends([shard.model for shard in shards]))
+            ends = partial(self._ends_of_samples, list(loaded))
             self.run_task(
                 expire_silent_nodes(shards, worker.node_expiration_seconds, ends, self._clock)
             )
@@ -279,7 +280,7 @@ class PartitionHolder:
             return await reader.ends(topic, partitions)
 
     async def _follow_cluster_state(self, recovery: Recovery) -> None:
-        shards = dict(self._shards)
+        shards = dict(self.shards)
         starts = {
             TopicPartition(topic, partition): offset
             for partition, shard in shards.items()
@@ -287,7 +288,7 @@ class PartitionHolder:
         }
         async for topic, record in follow(self._client, starts):
             shard = shards[record.partition]
-            deleted = await recovery.cluster_topics.apply(shard.join.cluster_state, topic, record)
+            deleted = await recovery.cluster_state_topics.apply(shard.join.cluster_state, topic, record)
             self._views[record.partition].touch(topic, record.key)
             shard.cluster_state_ends[topic] = record.offset + 1
             if deleted is not None:

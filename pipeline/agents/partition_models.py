@@ -30,8 +30,8 @@ class NodeReport:
     """Encoded results of a node: prediction, node state and resources.
 
     Without a prediction the last published one stays valid. Without resources the node has no
-    overcommit. A worker keeps the report of every node, 20 KiB for a node with a hundred pods:
-    `pack` it after it was published.
+    overcommit. A worker stores the report of every node, because a takeover publishes it again: 20
+    KiB for a node with a hundred pods, so `pack` it after it was published.
     """
 
     __slots__ = ("_packed", "_prediction", "_size", "node_state", "resources")

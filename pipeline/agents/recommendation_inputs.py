@@ -1,16 +1,17 @@
 """Load each pod's owner and its node's checkpoint, as input of recommendations.
 
-Nodes are added to `WorkloadSums` one partition after the other. Nothing is written. A node is
-loaded from the checkpoint that a worker would start from; nodes without an intact one are reported.
+Nodes are added to `WorkloadSums` one partition after the other, so that one partition at a time is
+in memory. Nothing is written. A node is loaded from the checkpoint that a worker would start from;
+nodes without an intact one are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.agents.checkpoint_selection import read_checkpoints
+from pipeline.agents.checkpoint_selection import ignore_record, read_checkpoints
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.consume import Readers
 from pipeline.errors import CheckpointError, RecordError
-from pipeline.kafka.partition_log import LogReader, LogRecord
+from pipeline.kafka.partition_log import LogReader
 from pipeline.processors.join.pod_facts import PodRow
 from pipeline.processors.recommendation import PodOwner, WorkloadSums
 from pipeline.topics.checkpoints import NodeCheckpoint
@@ -40,7 +41,7 @@ async def add_nodes(
             owners = _owner_numbers(
                 await _read_pods(reader, pod_topic, partition), workloads, is_wanted
             )
-            content = await read_checkpoints(reader, checkpoint_topic, partition, 0, _ignore)
+            content = await read_checkpoints(reader, checkpoint_topic, partition, 0, ignore_record)
             for node, checkpoints in content.usable().items():
                 if is_wanted and node not in owners:
                     continue
@@ -59,7 +60,7 @@ async def _read_pods(reader: LogReader, topic: str, partition: int) -> ClusterSt
             try:
                 cluster_state.apply_pod(record)
             except RecordError as error:
-                await _ignore(topic, record, error)
+                await ignore_record(topic, record, error)
     return cluster_state
 
 
@@ -100,7 +101,3 @@ def _add(
             if number == len(checkpoints):
                 raise
     return None
-
-
-async def _ignore(topic: str, record: LogRecord, error: RecordError) -> None:
-    """Skip an invalid record: a worker writes its dead letter."""

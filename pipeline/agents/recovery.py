@@ -1,4 +1,4 @@
-"""State = checkpoint + log: load a partition that was assigned.
+"""Load a partition that was assigned: state = checkpoint + log.
 
 1. *Claim*: append a record to the partition of `checkpoints`. Its offset is the worker's epoch.
 2. *Select* the checkpoints of the highest epoch with a marker (`checkpoint_selection`).
@@ -6,15 +6,17 @@
    resumes after the highest sample offset in the log.
 4. *Publish* the newest report of each node again.
 
-Commits are not used. Windows that retention removed are counted, and the models are marked.
+The claim comes first: a later reader of `checkpoints` then sees who may still write, and records of
+older epochs are ignored. A crash at any step changes nothing that the next load does not repeat.
+Commits are not used, because they may be ahead of what was written. Windows that retention removed
+are counted, and the models are marked.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-
-import msgspec
+from typing import NamedTuple
 
 from pipeline.agents.checkpoint_selection import (
     PartitionCheckpoints,
@@ -41,7 +43,7 @@ from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key
 from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import CHECKPOINTS, SAMPLES, WINDOWS
+from pipeline.topics.registry import CHECKPOINTS, NODES, PODS, SAMPLES, WINDOWS, Topic
 
 log = get_logger(__name__)
 
@@ -77,7 +79,7 @@ class Recovery:
     group: str
     output: Producer
     open_reader: Readers
-    cluster_topics: ClusterStateTopics
+    cluster_state_topics: ClusterStateTopics
     join_rules: JoinRules
     model_rules: ModelRules
     bank: Bank
@@ -85,59 +87,54 @@ class Recovery:
     clock: Clock
 
     async def load_all(
-        self, partitions: Iterable[int], kept: dict[int, Shard]
-    ) -> AsyncGenerator[tuple[Shard, list[bytes]], None]:
-        """Load `partitions` in ascending order; remove the used shards from `kept`.
+        self, partitions: Iterable[int], released: dict[int, Shard]
+    ) -> AsyncGenerator[Shard, None]:
+        """Load `partitions` in ascending order; remove the used shards from `released`.
 
         If loading is interrupted, the models of the current partition are dropped.
         """
         ordered = sorted(partitions)
-        topics = (self._checkpoints, self._windows, self._samples)
-        partition_topics = [
-            (topic, partition)
-            for topic in (*topics, self.cluster_topics.nodes, self.cluster_topics.pods)
-            for partition in ordered
-        ]
+        topics = map(self._topic, (CHECKPOINTS, WINDOWS, SAMPLES, NODES, PODS))
+        partition_topics = [(topic, partition) for topic in topics for partition in ordered]
         async with self.open_reader(partition_topics) as reader:
             for partition in ordered:
-                yield await self.load(reader, partition, kept.pop(partition, None))
+                yield await self.load(reader, partition, released.pop(partition, None))
 
-    async def load(
-        self, reader: LogReader, partition: int, kept: Shard | None
-    ) -> tuple[Shard, list[bytes]]:
+    async def load(self, reader: LogReader, partition: int, previous: Shard | None) -> Shard:
         """Load `partition` up to the end of its log, and publish its reports again.
 
-        `kept` is the shard of the previous assignment, whose models are reused. Returns the shard,
-        and the keys of older checkpoints to delete after the first complete round.
+        The models of the shard `previous`, of an earlier assignment, only catch up with the log.
         """
-        bank = self.bank.sibling() if kept is None else kept.model.bank
+        bank = self.bank.sibling() if previous is None else previous.model.bank
         try:
-            return await self._load(reader, partition, kept, bank)
+            return await self._load(reader, partition, previous, bank)
         except BaseException:
             bank.clear()
             raise
 
     async def _load(
-        self, reader: LogReader, partition: int, kept: Shard | None, bank: Bank
-    ) -> tuple[Shard, list[bytes]]:
+        self, reader: LogReader, partition: int, previous: Shard | None, bank: Bank
+    ) -> Shard:
         start_time = self.clock.monotonic()
         ownership = Ownership(partition, await self.claim(partition))
         checkpoints = await read_checkpoints(
-            reader, self._checkpoints, partition, ownership.epoch, self.cluster_topics.refuse
+            reader, self._topic(CHECKPOINTS), partition, ownership.epoch, self.cluster_state_topics.refuse
         )
-        if kept is not None and checkpoints.has_import_since(kept.ownership.epoch):
+        if previous is not None and checkpoints.has_import_since(previous.ownership.epoch):
             bank.clear()
-            kept = None
+            previous = None
         model = (
             await self._replay(reader, ownership, checkpoints, bank)
-            if kept is None
-            else await self._catch_up(reader, ownership, kept.model)
+            if previous is None
+            else await self._catch_up(reader, ownership, previous.model)
         )
-        cluster_state = ClusterState() if kept is None else kept.join.cluster_state
-        starts = {} if kept is None else kept.cluster_state_ends
-        ends = await self.cluster_topics.load(reader, partition, cluster_state, starts)
-        # Another worker may have owned a kept shard meanwhile.
-        join_done = max(checkpoints.joined + 1, kept.join.next_offset if kept is not None else 0)
+        cluster_state = ClusterState() if previous is None else previous.join.cluster_state
+        starts = {} if previous is None else previous.cluster_state_ends
+        ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)
+        # Another worker may have owned the partition since the earlier assignment.
+        join_done = max(
+            checkpoints.joined + 1, previous.join.next_offset if previous is not None else 0
+        )
         start = await self._join_start(reader, partition, model, join_done)
         # A paused worker may have published results of these nodes after their tombstones.
         deleted = cluster_state.deleted_nodes.keys() - set(model.bank.nodes)
@@ -145,98 +142,64 @@ class Recovery:
         hand_over = partial(self.handover.put, model)
         join = JoinCursor(ownership, start, cluster_state, self.output, self.join_rules, hand_over)
         duration = self.clock.monotonic() - start_time
-        LOADS.labels("new" if kept is None else "kept").inc()
+        LOADS.labels("new" if previous is None else "kept").inc()
         LOAD_SECONDS.observe(duration)
         log.info("partition loaded", partition=partition, epoch=ownership.epoch,
                  nodes=len(model.bank.nodes), windows_offset=model.next_offset,
-                 samples_offset=start, kept=kept is not None,
+                 samples_offset=start, kept=previous is not None,
                  seconds=round(duration, 3))  # fmt: skip
-        return Shard(ownership, join, model, ends), checkpoints.keys
+        return Shard(ownership, join, model, checkpoints.keys, ends)
 
     async def claim(self, partition: int) -> int:
+        """Claim `partition`; return the epoch."""
         now = format_time(self.clock.now())
         claim = Claim(member=self.member, claimed_at=now, group=self.group)
         record = Keyed(claim_key(self.member), encode_pack(claim))
-        (offset,) = await self.output.append(self._checkpoints, partition, [record])
+        (offset,) = await self.output.append(self._topic(CHECKPOINTS), partition, [record])
         return offset
 
     async def _replay(
         self, reader: LogReader, ownership: Ownership, checkpoints: PartitionCheckpoints, bank: Bank
     ) -> ModelCursor:
-        first, end = await reader.bounds(self._windows, ownership.partition)
-        marker = checkpoints.marker()
-        start = replay_start(marker, first)
-        restored: dict[str, NodeCheckpoint] = {}
-        reset: dict[str, tuple[Counters, Counters]] = {}
-        lost: dict[str, Counters] = {}
-        rebuilt: dict[str, Counters] = {}
-        for number, (node, usable) in enumerate(checkpoints.usable().items()):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-            # The end of the log was read after the checkpoints: they cannot cover more.
-            covered = [checkpoint for checkpoint in usable if checkpoint.covers <= end]
-            if not covered:
-                before = usable[0].counters
-                reset[node] = before, Counters(lost=before.applied + before.lost)
-                log.error("checkpoint covers more than the log has, resetting and marking the "
-                          "models of the node", node=node)  # fmt: skip
-                continue
-            try:
-                if checkpoint := restore(bank, node, covered):
-                    restored[node] = checkpoint
-            except CheckpointLayoutError as error:
-                # Rebuild models of another layout from the whole log. An earlier start tells that
-                # the other nodes have lost windows.
-                start, rebuilt[node] = min(start, first), covered[0].counters
-                REBUILT.inc()
-                log.warning("model layout changed, rebuilding the models from the whole log",
-                            node=node, error=error.message)  # fmt: skip
-            except CheckpointError as error:
-                # Replaying days for one damaged node would stop all others.
-                reset[node] = covered[0].counters, Counters(lost=max(covered[0].covers - first, 1))
-                REBUILT.inc()
-                log.error("checkpoint is damaged, resetting and marking the models of the node",
-                          node=node, error=error.message)  # fmt: skip
-        for node, before in (marker.left_out if marker else {}).items():
-            if node not in restored.keys() | rebuilt.keys() | reset.keys():
-                reset[node] = before, Counters(lost=before.applied + before.lost)
-                log.error("checkpoint exceeded the record limit, resetting and marking the models "
-                          "of the node", node=node)  # fmt: skip
-        if rebuilt:
-            # The whole log is replayed: reset nodes are rebuilt, too.
-            rebuilt |= {node: before for node, (before, _) in reset.items()}
-        else:
-            lost = {node: marked for node, (_, marked) in reset.items()}
+        """Restore the checkpoints and replay the windows after them."""
+        first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
+        nodes = await _restore_nodes(bank, checkpoints, first, end)
+        start = replay_start(checkpoints.marker(), first)
+        if nodes.changed:
+            # An earlier start would count as lost windows of all other nodes.
+            start = min(start, first)
         if start > end:
-            raise _recreated(self._windows, ownership.partition, end, start)
+            raise _recreated(self._topic(WINDOWS), ownership.partition, end, start)
+        empty = nodes.empty_counters()
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
-            reports={node: _report(checkpoint) for node, checkpoint in restored.items()},
-            counters=lost | {node: checkpoint.counters for node, checkpoint in restored.items()},
+            reports={node: _report(checkpoint) for node, checkpoint in nodes.restored.items()},
+            counters=empty | {node: known.counters for node, known in nodes.restored.items()},
         )  # fmt: skip
         if first > start:
             self._mark_lost(model, first - start)
-        covers = {node: checkpoint.covers for node, checkpoint in restored.items()}
+        covers = {node: checkpoint.covers for node, checkpoint in nodes.restored.items()}
         await self.apply_log(reader, model, max(first, start), end, covers)
-        for node in sorted(lost.keys() - set(model.bank.nodes) - model.reports.keys()):
-            self._depart(model, node)
-        for node, before in rebuilt.items():
+        for node in sorted(empty.keys() - set(model.bank.nodes) - model.reports.keys()):
+            _remove_results(model, node)
+        for node, before in nodes.rebuilt().items():
             self._mark_rebuilt(model, node, before)
-        await _report_replayed(model)
+        await _encode_replayed(model)
         return model
 
     async def _catch_up(
-        self, reader: LogReader, ownership: Ownership, kept: ModelCursor
+        self, reader: LogReader, ownership: Ownership, previous: ModelCursor
     ) -> ModelCursor:
+        """Replay the windows after the models of an earlier assignment."""
         model = ModelCursor(
-            ownership, kept.next_offset, kept.bank, self.output, self.model_rules,
-            joined=kept.joined, reports=kept.reports, counters=kept.counters,
+            ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
+            joined=previous.joined, reports=previous.reports, counters=previous.counters,
         )  # fmt: skip
-        first, end = await reader.bounds(self._windows, ownership.partition)
+        first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
         if first > model.next_offset:
             self._mark_lost(model, first - model.next_offset)
         await self.apply_log(reader, model, max(first, model.next_offset), end, {})
-        await _report_replayed(model)
+        await _encode_replayed(model)
         return model
 
     async def apply_log(
@@ -249,7 +212,7 @@ class Recovery:
     ) -> None:
         """Replay the log from `start` to `end`, without records below `covers` of their node."""
         partition, logged_at = model.ownership.partition, self.clock.monotonic()
-        async for records in reader.read(self._windows, partition, start, end):
+        async for records in reader.read(self._topic(WINDOWS), partition, start, end):
             model.replay(records, covers)
             REPLAYED.inc(len(records))
             if self.clock.monotonic() - logged_at > _LOG_SECONDS:
@@ -263,45 +226,99 @@ class Recovery:
         now = model.counters.get(node)
         if now is None:
             if node not in model.reports:
-                self._depart(model, node)
+                _remove_results(model, node)
         elif (missing := before.applied - now.applied) > 0:
             LOST.inc(missing)
             model.lose(node, before.lost + missing)
             log.error("retention removed windows of a rebuilt node, its models are marked",
                       node=node, windows=missing)  # fmt: skip
 
-    def _depart(self, model: ModelCursor, node: str) -> None:
-        """Publish tombstones for a node without windows."""
-        model.reports[node] = None
-        log.error("no window to rebuild a node from, removing its results", node=node)
-
-    def _mark_lost(self, model: ModelCursor, lost: int) -> None:
-        LOST.inc(lost)
+    def _mark_lost(self, model: ModelCursor, offsets: int) -> None:
+        """Mark every node: nobody knows which nodes had windows at the removed `offsets`."""
+        LOST.inc(offsets)
         log.error("retention removed windows before they were applied; models are marked",
-                  partition=model.ownership.partition, windows=lost)  # fmt: skip
-        for node, counters in model.counters.items():
-            model.counters[node] = msgspec.structs.replace(counters, lost=counters.lost + lost)
+                  partition=model.ownership.partition, windows=offsets)  # fmt: skip
+        for node in list(model.counters):
+            model.lose(node, offsets)
 
     async def _join_start(
         self, reader: LogReader, partition: int, model: ModelCursor, done: int
     ) -> int:
-        first, end = await reader.bounds(self._samples, partition)
+        first, end = await reader.bounds(self._topic(SAMPLES), partition)
         start = max(join_start(model, first), done)
         if start > end:
-            raise _recreated(self._samples, partition, end, start)
+            raise _recreated(self._topic(SAMPLES), partition, end, start)
         return start
 
-    @property
-    def _samples(self) -> str:
-        return SAMPLES.full_name(self.join_rules.prefix)
+    def _topic(self, topic: Topic) -> str:
+        return topic.full_name(self.join_rules.prefix)
 
-    @property
-    def _windows(self) -> str:
-        return WINDOWS.full_name(self.join_rules.prefix)
 
-    @property
-    def _checkpoints(self) -> str:
-        return CHECKPOINTS.full_name(self.join_rules.prefix)
+class _RestoredNodes(NamedTuple):
+    """The nodes of a partition, by what their checkpoints allow.
+
+    The models of `restored` nodes continue from these checkpoints. `changed` nodes have models of
+    another layout: their counters at the checkpoint. The checkpoints of `damaged` nodes cannot be
+    used: their counters at the checkpoint, and how many windows are lost if the replay starts where
+    the round says. These are windows of the node if the counters are valid, else an estimate: the
+    offsets of its partition that the checkpoint covered and the log still has.
+    """
+
+    restored: dict[str, NodeCheckpoint]
+    changed: dict[str, Counters]
+    damaged: dict[str, tuple[Counters, int]]
+
+    def rebuilt(self) -> dict[str, Counters]:
+        """Return the nodes that a replay of the whole log rebuilds, with their former counters.
+
+        Only a changed layout, which all nodes share, causes such a replay: replaying days for one
+        damaged node would stop all others.
+        """
+        damaged = {node: before for node, (before, _) in self.damaged.items()}
+        return self.changed | damaged if self.changed else {}
+
+    def empty_counters(self) -> dict[str, Counters]:
+        """Return the counters of nodes whose models start empty and stay incomplete."""
+        damaged = {} if self.changed else self.damaged
+        return {node: Counters(lost=lost) for node, (_, lost) in damaged.items()}
+
+
+async def _restore_nodes(
+    bank: Bank, checkpoints: PartitionCheckpoints, first: int, end: int
+) -> _RestoredNodes:
+    """Restore each node from its best usable checkpoint; the log has offsets `first` to `end`."""
+    nodes = _RestoredNodes({}, {}, {})
+    for number, (node, usable) in enumerate(checkpoints.usable().items()):
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+        # The end of the log was read after the checkpoints: they cannot cover more.
+        covered = [checkpoint for checkpoint in usable if checkpoint.covers <= end]
+        if not covered:
+            before = usable[0].counters
+            nodes.damaged[node] = before, before.applied + before.lost
+            log.error("checkpoint covers more than the log has, replaying the node's windows into "
+                      "empty models", node=node)  # fmt: skip
+            continue
+        try:
+            if checkpoint := restore(bank, node, covered):
+                nodes.restored[node] = checkpoint
+        except CheckpointLayoutError as error:
+            nodes.changed[node] = covered[0].counters
+            REBUILT.inc()
+            log.warning("model layout changed, rebuilding the models from the whole log",
+                        node=node, error=error.message)  # fmt: skip
+        except CheckpointError as error:
+            nodes.damaged[node] = covered[0].counters, max(covered[0].covers - first, 1)
+            REBUILT.inc()
+            log.error("checkpoint is damaged, replaying the node's windows into empty models",
+                      node=node, error=error.message)  # fmt: skip
+    marker = checkpoints.marker()
+    for node, before in (marker.left_out if marker else {}).items():
+        if not any(node in by_node for by_node in nodes):
+            nodes.damaged[node] = before, before.applied + before.lost
+            log.error("checkpoint exceeded the record limit, replaying the node's windows into "
+                      "empty models", node=node)  # fmt: skip
+    return nodes
 
 
 def join_start(model: ModelCursor, first: int) -> int:
@@ -316,11 +333,15 @@ def _recreated(topic: str, partition: int, end: int, known: int) -> StateError:
     )
 
 
-async def _report_replayed(model: ModelCursor) -> None:
-    remaining = True
-    while remaining:
-        remaining = model.report_replayed(_SLICE)
+async def _encode_replayed(model: ModelCursor) -> None:
+    while model.encode_replayed(_SLICE):
         await asyncio.sleep(0)
+
+
+def _remove_results(model: ModelCursor, node: str) -> None:
+    """Let the next publication write tombstones for a node of which no window is left."""
+    model.reports[node] = None
+    log.error("no window to rebuild a node from, removing its results", node=node)
 
 
 def _report(checkpoint: NodeCheckpoint) -> NodeReport | None:

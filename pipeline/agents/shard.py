@@ -12,10 +12,12 @@ class Shard:
     """One partition, from its claim to its revocation.
 
     `join` has the position in `samples`, `model` the position in `windows`, `cluster_state_ends`
-    the next offsets of `nodes` and `pods` by topic.
+    the next offsets of `nodes` and `pods` by topic. `stale_keys` are checkpoints of earlier epochs,
+    to be deleted after the first complete round.
     """
 
     ownership: Ownership
     join: JoinCursor
     model: ModelCursor
+    stale_keys: list[bytes] = field(default_factory=list)
     cluster_state_ends: dict[str, int] = field(default_factory=dict)

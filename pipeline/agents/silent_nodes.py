@@ -1,7 +1,8 @@
 """Expire nodes that have no record and have stopped sending samples.
 
-Each expired node gets a departure in the log, as a deleted node does. A node with a record in
-`nodes` never expires.
+Nothing announces that a node without a record has gone, and its models would stay for ever. Each
+expired node gets a departure in the log, as a deleted node does. A node with a record in `nodes`
+never expires: its record will be deleted with it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping

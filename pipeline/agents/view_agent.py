@@ -1,8 +1,9 @@
 """The view agent: publish strategy, resources and pods of each node as one document.
 
 A view is written within a second of a change, and only if its content differs. Generations only
-increase. The agent reads the state of join and model and has none of its own: a worker that takes
-over the partition writes all views again, with higher generations.
+increase, so that readers can drop a view that a paused worker writes later. The agent reads the
+state of join and model and has none of its own: a worker that takes over the partition writes all
+views again, with higher generations.
 """
 
 import hashlib
@@ -83,7 +84,7 @@ class NodeViews:
 
     async def write(self) -> None:
         """Write the views of up to 50 touched nodes."""
-        for name in self._shard.model.take_reported():
+        for name in self._shard.model.take_published():
             if self._update_resources(name):
                 self.touched[name] = None
         names = list(self.touched)[:_BATCH_NODES]

@@ -1,9 +1,9 @@
-"""Windows on their way from the joins to the models of the same partitions, in memory.
+"""Pass windows in memory from the joins to the models of the same partitions.
 
 A join hands over each appended window with its offset, so it is not fetched again. The log still
 decides: records that were not handed over (written by a worker that was paused, or by a tool) are
 read from it before later ones, and within seconds if there are no later ones. One loop feeds the
-models of all partitions with everything that waits.
+models of all partitions with everything that waits, so that they share calls.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from pipeline.agents.consume import Readers, advance, fill
-from pipeline.agents.model_agent import Batch, ModelCursor, process
+from pipeline.agents.model_agent import Batch, ModelCursor, process_batches
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError
 from pipeline.kafka.partition_log import LogRecord
@@ -42,7 +42,7 @@ class PendingRecords(NamedTuple):
 
 
 class WindowHandover:
-    """Handed over records that no model has taken.
+    """Handed over records that no model has taken, bounded so that joins cannot fill the memory.
 
     `put` waits while there are `max_records` or 64 MiB of them. `take` returns all of them: up to
     that limit and the last `put`.
@@ -109,7 +109,7 @@ async def feed_models(handover: WindowHandover, topic: str, open_reader: Readers
                 batches.append((cursor, ahead))
             elif cursor.owned:
                 gaps.append((cursor, ahead, end))
-        await process(batches)
+        await process_batches(batches)
         await run_all(_catch_up(*gap, topic, open_reader) for gap in gaps)
 
 
@@ -130,7 +130,8 @@ async def watch_log_ends(
     """Make models read records of the log that are not handed over, until cancelled.
 
     `read_ends` returns the end of the log by partition. A model that was behind at two consecutive
-    looks and did not move in between reads the log up to its end.
+    looks and did not move in between reads the log up to its end: at a single look, the records may
+    still be on their way from the join.
     """
     behind: dict[ModelCursor, int] = {}
     while True:

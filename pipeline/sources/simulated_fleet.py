@@ -154,7 +154,7 @@ class _Fleet:
     async def publish(self, start: int, end: int) -> None:
         """Publish the window from `start` to `end` of every node, after changes of its pods."""
         if self.sequence == 0:
-            await write(self._producer, self._kafka, SOURCE, self._first_inventory(start, end))
+            await write(self._producer, self._kafka, SOURCE, self._first_objects(start, end))
         for first in range(0, len(self.nodes), _NODES_PER_BATCH):
             nodes = self.nodes[first : first + _NODES_PER_BATCH]
             entries = [entry for node in nodes for entry in self._entries(node, start, end)]
@@ -171,7 +171,7 @@ class _Fleet:
         tombstones += [Entry(NODES, node.name, node.name.encode(), None) for node in self.nodes]
         await write(self._producer, self._kafka, SOURCE, tombstones)
 
-    def _first_inventory(self, start: int, end: int) -> list[Entry]:
+    def _first_objects(self, start: int, end: int) -> list[Entry]:
         nodes = [node_entry(node.record) for node in self.nodes]
         pods = []
         for node in self.nodes:

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
@@ -33,7 +33,7 @@ def window(
          "cpu_cores_p90": rng.random(), "memory_bytes_p90": rng.random() * 1e9},
     ]  # fmt: skip
     joined = join(
-        read_rows(encode_samples(SampleBatch(header, rows))), NodeView(None, {}), Strategy(),
+        read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, {}), Strategy(),
         sample_offset=sample_offset, appended_ms=APPENDED_MS,
     )  # fmt: skip
     return encode_window(joined)

@@ -8,7 +8,7 @@ import msgspec
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics
 from pipeline.agents.join_agent import JoinRules
-from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.model_agent import ModelCursor, apply_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
@@ -40,11 +40,10 @@ class Owner:
         self.refused: list[tuple[str, int, str]] = []
         self.recovery = Recovery(
             member=member, group="workers", output=self.output, open_reader=broker.open_reader,
-            cluster_topics=ClusterStateTopics("t", self._refuse), join_rules=JOIN_RULES,
+            cluster_state_topics=ClusterStateTopics("t", self._refuse), join_rules=JOIN_RULES,
             model_rules=MODEL_RULES, bank=Bank(config), handover=WindowHandover(), clock=self.clock,
         )  # fmt: skip
         self.shard: Shard | None = None
-        self.stale: list[bytes] = []
         self._round: asyncio.Task[None] | None = None
 
     async def _refuse(self, topic: str, record: LogRecord, error: RecordError) -> None:
@@ -53,11 +52,9 @@ class Owner:
     async def load(self, kept: Shard | None = None) -> "Owner":
         """Load the partition, reusing the shard `kept`."""
         shards = {} if kept is None else {0: kept}
-        [(self.shard, self.stale)] = [
-            loaded async for loaded in self.recovery.load_all([0], shards)
-        ]
+        [self.shard] = [shard async for shard in self.recovery.load_all([0], shards)]
         self.rounds = CheckpointRounds(
-            self.shard, self.recovery.output, "t.checkpoints", self.stale, self.clock
+            self.shard, self.recovery.output, "t.checkpoints", self.clock
         )
         return self
 
@@ -110,7 +107,7 @@ def undisturbed(broker: MemoryBroker, end: int | None = None) -> ModelCursor:
     cursor = ModelCursor(Ownership(0, epoch=0), 0, Bank(CONFIG), no_output, MODEL_RULES)
     log = broker.logs.get(("t.windows", 0), [])[:end]
     if log:
-        cursor.apply(log)
+        apply_batches([(cursor, log)])
     return cursor
 
 

@@ -8,6 +8,7 @@ import asyncio
 import random
 from typing import Any
 
+from pipeline.agents.model_agent import apply_batches
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
 from tests.agents.owners import Owner, content, published, settle, undisturbed
@@ -98,7 +99,7 @@ class Simulation:
             return content(undisturbed(self._broker, end))
         ahead = self._broker.records("t.windows")[self._reference.next_offset : end]
         if ahead:
-            self._reference.apply(ahead)
+            apply_batches([(self._reference, ahead)])
         return content(self._reference)
 
     def _unpublished(self, last: Owner) -> str | None:

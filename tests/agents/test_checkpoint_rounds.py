@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.agents import checkpoint_rounds
+from pipeline.agents.model_agent import apply_batches
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,
     RoundMarker,
@@ -117,7 +118,8 @@ async def test_a_slice_is_captured_before_it_is_sent() -> None:
     async def apply_meanwhile(*arguments: Any) -> Any:
         if arguments[0] == TOPIC:
             log.windows(1, *NODES)
-            owner.model.apply(broker.records("t.windows")[owner.model.next_offset :])
+            ahead = broker.records("t.windows")[owner.model.next_offset :]
+            apply_batches([(owner.model, ahead)])
         return await append(*arguments)
 
     owner.output.append = apply_meanwhile

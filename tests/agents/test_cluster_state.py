@@ -37,7 +37,7 @@ def pods_of(cluster_state: ClusterState, name: str) -> dict[str, str | None]:
 
 
 def deleted_pods_of(cluster_state: ClusterState, name: str) -> set[str]:
-    return {uid for uid, pod in cluster_state.view(name).pods.items() if pod.phase == GONE}
+    return {uid for uid, pod in cluster_state.objects_of(name).pods.items() if pod.phase == GONE}
 
 
 def delete(cluster_state: ClusterState, name: str, uid: str, at_ms: int = 0) -> None:
@@ -45,15 +45,15 @@ def delete(cluster_state: ClusterState, name: str, uid: str, at_ms: int = 0) -> 
 
 
 def test_a_node_without_a_record_is_unknown() -> None:
-    view = ClusterState().view("a")
-    assert (view.record, dict(view.pods)) == (None, {})
+    objects = ClusterState().objects_of("a")
+    assert (objects.record, dict(objects.pods)) == (None, {})
 
 
 def test_the_newest_record_of_a_node_is_used() -> None:
     cluster_state = ClusterState()
     assert cluster_state.apply_node(node("a", "1")) is None
     assert cluster_state.apply_node(node("a", "2")) is None
-    newest = cluster_state.view("a").record
+    newest = cluster_state.objects_of("a").record
     assert newest is not None
     assert newest.uid == "2"
 
@@ -62,7 +62,7 @@ def test_a_node_is_deleted_from_its_tombstone_to_its_next_record() -> None:
     cluster_state = ClusterState()
     cluster_state.apply_node(node("a"))
     assert cluster_state.apply_node(record(b"a", None)) == "a"
-    assert (cluster_state.view("a").record, set(cluster_state.deleted_nodes)) == (None, {"a"})
+    assert (cluster_state.objects_of("a").record, set(cluster_state.deleted_nodes)) == (None, {"a"})
     cluster_state.apply_node(node("a"))
     assert not cluster_state.deleted_nodes
 
@@ -137,7 +137,7 @@ def test_a_deleted_pod_is_known_without_requests_until_no_window_can_contain_it(
     cluster_state.apply_pod(pod("a", "x", pod_class="batch", phase="Running"))
     delete(cluster_state, "a", "x", at_ms=40_000)
     assert pods_of(cluster_state, "a") == {}
-    deleted = cluster_state.view("a").pods["x"]
+    deleted = cluster_state.objects_of("a").pods["x"]
     assert (deleted.name, deleted.pod_class, deleted.phase) == ("pod-x", CLASS_CODES["batch"], GONE)
     assert (deleted.deleting, deleted.view) == (True, None)
     # After the window of its deletion and a late one, it may still be in later windows.
@@ -163,7 +163,7 @@ def test_a_pod_replaces_a_deleted_pod_with_the_same_cgroup() -> None:
     assert deleted_pods_of(cluster_state, "a") == {"hash"}
     cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
     assert deleted_pods_of(cluster_state, "a") == set()
-    assert cluster_state.view("a").pods["hash"].name == "pod-mirror-2"
+    assert cluster_state.objects_of("a").pods["hash"].name == "pod-mirror-2"
     assert len(cluster_state.deleted_pods) == 0
 
 

@@ -57,7 +57,7 @@ def pick(broker: MemoryBroker, offsets: Sequence[int], partition: int = 0) -> li
 async def run(
     source: FakeSource, cursors: dict[int, Any], broker: MemoryBroker, batch_size: int = 100
 ) -> None:
-    await consume(source, TOPIC, cursors, broker.open_reader, batch_size=batch_size)
+    await consume(source, TOPIC, cursors.get, broker.open_reader, batch_size=batch_size)
 
 
 def counted(metric: Any) -> float:
@@ -138,7 +138,7 @@ async def test_an_unreadable_log_raises() -> None:
 
     source = FakeSource(pick(broker, [3]))
     with pytest.raises(ConnectionError):
-        await consume(source, TOPIC, {0: cursor}, refuse, batch_size=100)
+        await consume(source, TOPIC, {0: cursor}.get, refuse, batch_size=100)
     assert source.acknowledged == []
 
 

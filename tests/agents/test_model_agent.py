@@ -215,7 +215,7 @@ def test_a_replay_skips_the_windows_covered_by_a_nodes_checkpoint() -> None:
     model, _ = cursor_over(broker)
     model.replay(broker.records("t.windows"), {"a": 4, "b": 6})
     assert model.reports == {}
-    assert not model.report_replayed(10)
+    assert not model.encode_replayed(10)
     assert list(model.reports) == ["a"]
     assert model.counters["a"].applied == 1
     assert "b" not in model.counters
@@ -231,7 +231,7 @@ def test_a_replay_gives_the_models_and_reports_of_live_processing(cut: int, limi
     for part in (records[:cut], records[cut:]):
         if part:
             model.replay(part, {})
-    while model.report_replayed(limit):
+    while model.encode_replayed(limit):
         pass
     expected = undisturbed(broker)
     assert content(model) == content(expected)
@@ -248,7 +248,7 @@ async def test_a_replay_skips_invalid_records() -> None:
     log.window("a")
     model, output = cursor_over(broker)
     model.replay(broker.records("t.windows"), {})
-    model.report_replayed(50)
+    model.encode_replayed(50)
     assert (model.bank.nodes, model.counters["a"].applied) == (("a",), 2)
     assert (model.next_offset, output.dead_letters) == (4, [])
 
@@ -277,14 +277,14 @@ async def test_only_an_oversized_result_is_not_published(monkeypatch: pytest.Mon
     broker = MemoryBroker()
     LogWriter(broker).windows(1, "a", "b")
     model, _ = cursor_over(broker)
-    reported, _ = model.apply(broker.records("t.windows"))
-    largest = max(len(report.node_state) for _, report in reported if report)
-    due = [report.prediction for _, report in reported if report and report.prediction]
+    reports = module.apply_batches([(model, broker.records("t.windows"))])[0][model]
+    largest = max(len(report.node_state) for _, report in reports if report)
+    due = [report.prediction for _, report in reports if report and report.prediction]
     assert due
     assert min(map(len, due)) > largest
     monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", largest)
     before = value_of(module.OVERSIZED.labels("predictions"))
-    await model.publish(reported)
+    await model.publish(reports)
     assert broker.records("t.predictions") == []
     assert offsets(broker, "t.node-state") == {"a": [0], "b": [1]}
     assert value_of(module.OVERSIZED.labels("predictions")) - before == len(due)

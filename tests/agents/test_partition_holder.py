@@ -56,7 +56,7 @@ async def test_a_revocation_or_the_end_of_the_worker_cancels_a_load(revoked: boo
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await taking
-    assert (holder.joins, holder.models) == ({}, {})
+    assert holder.shards == {}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_a_failed_load_raises(error: BaseException, raised: Exception) -> 
         await holder.assigned({1})
 
 
-async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
+async def test_next_load_reuses_shards_loaded_before_a_revocation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker()
@@ -92,7 +92,7 @@ async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
 
     async def load_slowly(
         self: Recovery, reader: Any, partition: int, kept: Shard | None
-    ) -> tuple[Shard, list[bytes]]:
+    ) -> Shard:
         kinds.append((partition, kept is not None))
         if partition == 1 and not begun.is_set():
             begun.set()
@@ -104,31 +104,28 @@ async def test_shards_loaded_before_a_revocation_are_kept_for_the_next_load(
     await begun.wait()
     await holder.revoked()
     await taking
-    assert (holder.models, kinds) == ({}, [(0, False), (1, False)])
+    assert (holder.shards, kinds) == ({}, [(0, False), (1, False)])
     kinds.clear()
     group.generation = 2
     await holder.assigned({0, 1, 2})
     assert kinds == [(0, True), (1, False), (2, False)]
-    assert sorted(holder.models) == [0, 1, 2]
-    rows = sum(len(model.bank.node_models) for model in holder.models.values())
+    assert sorted(holder.shards) == [0, 1, 2]
+    shards = list(holder.shards.values())
+    rows = sum(len(shard.model.bank.node_models) for shard in shards)
     assert (rows, holder.released) == (3, {})
-    assert all(model.owned for model in holder.models.values())
-    assert {partition: join.owned for partition, join in holder.joins.items()} == {
-        0: True, 1: True, 2: True,
-    }  # fmt: skip
+    assert all(shard.model.owned and shard.join.owned for shard in shards)
     # A partition that does not return leaves no rows.
-    models, joins = list(holder.models.values()), list(holder.joins.values())
     await holder.revoked()
-    assert not any(model.owned for model in models)
-    assert not any(join.owned for join in joins)
+    assert not any(shard.model.owned or shard.join.owned for shard in shards)
     group.generation = 3
     await holder.assigned({2})
-    assert sorted(holder.models) == [2]
-    assert len(holder.recovery.bank.learner.models) == len(holder.models[2].bank.learner.models)
-    assert len({node for model in holder.models.values() for node in model.bank.nodes}) == 1
+    (shard,) = holder.shards.values()
+    assert shard.ownership.partition == 2
+    assert len(holder.recovery.bank.learner.models) == len(shard.model.bank.learner.models)
+    assert len(shard.model.bank.nodes) == 1
 
 
-async def test_shards_loaded_for_an_old_generation_are_kept_for_the_next_load(
+async def test_next_load_reuses_shards_loaded_for_an_old_generation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker()
@@ -137,7 +134,7 @@ async def test_shards_loaded_for_an_old_generation_are_kept_for_the_next_load(
     holder.recovery = Owner(broker, "x").recovery
     monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
     await holder.load({0}, generation=7)
-    assert holder.models == {}
+    assert holder.shards == {}
     assert sorted(holder.released) == [0]
     assert not holder.released[0].model.owned
 
@@ -149,9 +146,9 @@ async def test_a_shutdown_releases_all_partitions(monkeypatch: pytest.MonkeyPatc
     holder.recovery = Owner(broker, "x").recovery
     monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
     await holder.assigned({0})
-    model = holder.models[0]
+    model = holder.shards[0].model
     await holder.shut_down()
-    assert (holder.models, holder.joins, model.owned) == ({}, {}, False)
+    assert (holder.shards, model.owned) == ({}, False)
 
 
 @pytest.mark.parametrize("requested", [True, False])

@@ -259,7 +259,7 @@ async def test_a_kept_partition_keeps_its_models_and_catches_up() -> None:
     assert owner.shard is not None
     assert owner.shard.join.cluster_state is kept.join.cluster_state
     # Its own older records are older all the same.
-    assert node_key("a", epoch) in owner.stale
+    assert node_key("a", epoch) in owner.shard.stale_keys
 
 
 async def test_a_returned_partition_applies_missed_changes_of_nodes() -> None:

@@ -26,12 +26,12 @@ import numpy as np
 import pytest
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.agents.model_agent import ModelCursor, process
+from pipeline.agents.model_agent import ModelCursor, process_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.state_codec import decode as decode_state
@@ -158,13 +158,13 @@ def recorded_windows() -> list[LogRecord]:
             partition = partitions.setdefault(node, len(partitions) % PARTITIONS)
             offset = offsets[partition]
             offsets[partition] += 1
-            view = NodeView(nodes.get(node), dict(pods.get(node, {})))
+            view = NodeObjects(nodes.get(node), dict(pods.get(node, {})))
             value = _encoded(event, view, offset)
             log.append(LogRecord(partition, offset, node.encode(), value, event["appended_ms"]))
     return log
 
 
-def _encoded(event: Event, view: NodeView, offset: int) -> bytes:
+def _encoded(event: Event, view: NodeObjects, offset: int) -> bytes:
     """The record that the join agent writes for a `window` or `departure` event."""
     if event["type"] == "departure":
         return encode_window(departure(event["node"], event["appended_ms"]))
@@ -197,7 +197,7 @@ def results(log: list[LogRecord], settings: dict[str, Any], batch_size: int) -> 
     async def run() -> None:
         for start in range(0, len(log), batch_size):
             batch = log[start : start + batch_size]
-            await process(
+            await process_batches(
                 [
                     (cursor, [record for record in batch if record.partition == partition])
                     for partition, cursor in enumerate(cursors)

@@ -41,7 +41,7 @@ class Agent:
         shard: Any = SimpleNamespace(
             ownership=SimpleNamespace(owned=True, epoch=3, partition=0),
             join=SimpleNamespace(cluster_state=cluster_state),
-            model=SimpleNamespace(take_reported=lambda: (), reports={}),
+            model=SimpleNamespace(take_published=lambda: (), reports={}),
         )
         self.cluster_state, self.clock, self.output = cluster_state, ManualClock(0.0), Written()
         output: Any = self.output

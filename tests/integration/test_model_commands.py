@@ -64,7 +64,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
             group=GROUP,
             output=output,
             open_reader=partial(open_reader, client),
-            cluster_topics=ClusterStateTopics(prefix, refuse),
+            cluster_state_topics=ClusterStateTopics(prefix, refuse),
             join_rules=JoinRules(prefix, 2, future_tolerance_seconds=60, strategy=Strategy()),
             model_rules=ModelRules(
                 prefix=prefix, statistic="p90", memory_policy="usageWithoutPageCache"
@@ -73,9 +73,9 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
             handover=WindowHandover(),
             clock=SystemClock(),
         )
-        [(shard, stale)] = [found async for found in recovery.load_all([partition], {})]
+        [shard] = [loaded async for loaded in recovery.load_all([partition], {})]
         topic = CHECKPOINTS.full_name(prefix)
-        yield shard, CheckpointRounds(shard, output, topic, stale, SystemClock())
+        yield shard, CheckpointRounds(shard, output, topic, SystemClock())
 
 
 async def filled(kafka: KafkaSettings) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.processors.model.window_batch import AverageUsage, WindowBatch
@@ -30,7 +30,7 @@ from pipeline.topics.windows import Window, decode_window, encode_window
 GIB = float(1 << 30)
 WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
 END_MS = 1_700_000_040_000
-NOTHING = NodeView(None, {})
+NOTHING = NodeObjects(None, {})
 DEFAULT = Strategy(safety_margin_percent=7.0)
 Row = dict[str, Any]
 NODE_ROW: Row = {
@@ -54,7 +54,7 @@ def read(*rows: Row, of: SampleHeader | None = None) -> SampleRows:
     return read_rows(encode_samples(SampleBatch(of or header(), rows)))
 
 
-def joined(*rows: Row, view: NodeView = NOTHING, of: SampleHeader | None = None) -> Window:
+def joined(*rows: Row, view: NodeObjects = NOTHING, of: SampleHeader | None = None) -> Window:
     """The window of a sample with these rows."""
     return join(read(*rows, of=of), view, DEFAULT, sample_offset=5, appended_ms=END_MS + 250)
 
@@ -86,8 +86,8 @@ def known_pod(uid: str, **values: Any) -> PodRecord:
     return PodRecord(**(fields | values))
 
 
-def view_of(*pods: PodRecord, record: NodeRecord | None = None) -> NodeView:
-    return NodeView(record, {pod.cgroup_uid: row_of_pod(pod) for pod in pods})
+def view_of(*pods: PodRecord, record: NodeRecord | None = None) -> NodeObjects:
+    return NodeObjects(record, {pod.cgroup_uid: row_of_pod(pod) for pod in pods})
 
 
 # -- at random

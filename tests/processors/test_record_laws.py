@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
@@ -149,7 +149,7 @@ def check_all_ways(log: Sequence[Logged], random: Random) -> None:
     assert one.states | two.states == whole.states
 
 
-def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeView]]) -> list[Logged]:
+def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeObjects]]) -> list[Logged]:
     """The log that the join writes for (node, end, rows, view)."""
     return [
         Logged(offset, encode_window(_window(offset, *sample)))
@@ -157,7 +157,7 @@ def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeView]]) -> list[
     ]
 
 
-def _window(offset: int, node: str, end: int, result: Sequence[Row], view: NodeView) -> Window:
+def _window(offset: int, node: str, end: int, result: Sequence[Row], view: NodeObjects) -> Window:
     of = header(node, end)
     return join(read(*result, of=of), view, DEFAULT, sample_offset=offset,
                 appended_ms=END_MS + end * 30_000)  # fmt: skip
@@ -208,7 +208,7 @@ def busy_log(seed: int) -> list[Logged]:
     return log_of(samples)
 
 
-def _busy_node(random: np.random.Generator, most: int) -> tuple[list[Row], NodeView]:
+def _busy_node(random: np.random.Generator, most: int) -> tuple[list[Row], NodeObjects]:
     listed = np.flatnonzero(random.random(most) < 0.9).tolist()
     random.shuffle(listed)
     entities = [("node", ""), *(("pod", f"p{i}") for i in listed), ("host_app", "a"),

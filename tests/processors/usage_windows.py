@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
@@ -36,7 +36,7 @@ def usage_window(
         if name
     }
     return join(
-        read_rows(encode_samples(SampleBatch(header, rows))), NodeView(None, known), Strategy(),
+        read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, known), Strategy(),
         sample_offset=0, appended_ms=end_ms + 100,
     )  # fmt: skip
 

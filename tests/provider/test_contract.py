@@ -19,7 +19,7 @@ from pipeline.processors.imported_usage.fetched_usage import (
 from pipeline.processors.imported_usage.usage_samples import PodPlace, Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write
-from pipeline.sources.provider.cluster_topics import ClusterInventory
+from pipeline.sources.provider.provider_cluster_state import ProviderClusterState
 from pipeline.sources.provider.metrics_server_source import MetricsServerSession
 from pipeline.sources.provider.prometheus_source import open_prometheus
 from pipeline.sources.provider.registry import SOURCES
@@ -34,7 +34,7 @@ from tests.provider.conftest import WINDOW_SECONDS
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-class Cluster(ClusterInventory):
+class Cluster(ProviderClusterState):
     """An inventory that knows every pod."""
 
     def place(self, namespace: str, name: str) -> PodPlace | None:

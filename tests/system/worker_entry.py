@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaTimeoutError
 
 from pipeline.agents import checkpoint_rounds, recovery
-from pipeline.agents.learn_windows import GENERATION
+from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.topics.checkpoints import RoundMarker, marker_key

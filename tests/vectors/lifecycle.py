@@ -94,9 +94,10 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()},
     )  # fmt: skip
-    shard = cast(Shard, SimpleNamespace(model=model, join=SimpleNamespace(next_offset=1)))
+    join = SimpleNamespace(next_offset=1)
+    shard = cast(Shard, SimpleNamespace(model=model, join=join, stale_keys=()))
     clock = ManualClock()
-    rounds = CheckpointRounds(shard, cast(Producer, SimpleNamespace(append=append)), "t", (), clock)
+    rounds = CheckpointRounds(shard, cast(Producer, SimpleNamespace(append=append)), "t", clock)
     running = asyncio.create_task(rounds.run(interval_seconds, 0.0))
     await clock.advance(0.0)
     known = [age for age in ages.values() if age is not None]

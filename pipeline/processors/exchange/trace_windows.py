@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.times import format_time, parse_time
 from pipeline.topics.nodes import Strategy
@@ -117,9 +117,9 @@ def _window(header: SampleHeader, rows: pa.Table, strategy: Strategy) -> Window:
             points=pa.array(chain.from_iterable(points), pa.float64()),
         )
     )
-    view = NodeView(None, _pods(rows))
+    objects = NodeObjects(None, _pods(rows))
     end_ms = header.window_end_ms
-    return join(sample, view, strategy, sample_offset=header.sequence, appended_ms=end_ms)
+    return join(sample, objects, strategy, sample_offset=header.sequence, appended_ms=end_ms)
 
 
 def _pods(rows: pa.Table) -> dict[str, PodRow]:

@@ -1,7 +1,8 @@
 """Facts of a window's node: its record, and the requests of pods that the sample lacks.
 
-`node_facts` follows from the node's record alone, so callers compute it once a record and not once
-a window; `with_unmeasured` adds what changes with the sample.
+`node_facts` follows from the node's record alone, so callers compute it once per record and not
+once per window; `with_unmeasured` adds what changes with the sample. Invalid annotations never
+refuse a window: usage must be learned whatever a user writes on a Node.
 """
 
 from collections.abc import Mapping

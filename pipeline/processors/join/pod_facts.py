@@ -1,4 +1,7 @@
-"""Facts of one pod as a window carries them, computed once from its record."""
+"""Facts of one pod as a window carries them, computed once from its record.
+
+A worker holds up to a million: texts that repeat are interned, and only the `view` is encoded.
+"""
 
 import sys
 from functools import lru_cache

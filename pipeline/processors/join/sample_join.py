@@ -1,7 +1,8 @@
-"""Join a sample with the inventory of its node into a self-contained `Window`.
+"""Join a sample with the cluster state of its node into a self-contained `Window`.
 
-Invalid values become null here and are counted, and pods that the inventory lacks get the class
-`unknown`. The window is written to the log, so all that follows is a function of the log.
+Invalid values become null here and are counted, and pods that the cluster state lacks get the class
+`unknown`. The window is written to the log, so all that follows is a function of the log: which
+pods were known when a sample came is chance, and happens once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,8 @@ _LARGEST: Final[Mapping[str, float]] = {
 _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 
 
-class NodeView(NamedTuple):
-    """The inventory of one node at this moment: its `record`, None without a source, and its
+class NodeObjects(NamedTuple):
+    """The cluster state of one node at this moment: its `record`, None without a source, and its
     pods by cgroup UID, recently deleted ones included."""
 
     record: KnownNode | None
@@ -69,7 +70,7 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
 class ListingFacts(NamedTuple):
     """Facts about the pods of a listing: `columns` and `bad_values` follow from the other two.
 
-    `pods` are those of the listing, None where the inventory lacks one.
+    `pods` are those of the listing, None where the cluster state lacks one.
     """
 
     listing: Listing
@@ -79,13 +80,13 @@ class ListingFacts(NamedTuple):
 
     @property
     def num_known(self) -> int:
-        """Pods of the listing that the inventory has."""
+        """Number of pods of the listing that the cluster state has."""
         return len(self.pods) - self.pods.count(None)
 
 
 def join(
     sample: SampleRows,
-    view: NodeView,
+    objects: NodeObjects,
     default_strategy: Strategy,
     *,
     sample_offset: int,
@@ -95,17 +96,18 @@ def join(
 ) -> Window:
     """The window for one sample.
 
-    `pod_facts` is the result of `listing_facts` for the sample's listing and this view, `facts`
-    that of `node_facts` for the view's record; both are computed here if the caller has none.
+    `pod_facts` is the result of `listing_facts` for the sample's listing and these pods, `facts`
+    that of `node_facts` for this record. A caller that stored them passes them on, because they
+    seldom change from sample to sample; else they are computed here.
     """
-    pod_facts = pod_facts or listing_facts(sample.listing, view.pods)
+    pod_facts = pod_facts or listing_facts(sample.listing, objects.pods)
     clean, bad_values = clean_sample(sample)
-    if facts is None and view.record is not None:
-        facts = node_facts(view.record, default_strategy)
+    if facts is None and objects.record is not None:
+        facts = node_facts(objects.record, default_strategy)
     elif facts is None:
         facts = sample_node_facts(clean, default_strategy)
-    if len(view.pods) > pod_facts.num_known:
-        facts = with_unmeasured(facts, sample.listing, view.pods)
+    if len(objects.pods) > pod_facts.num_known:
+        facts = with_unmeasured(facts, sample.listing, objects.pods)
     return Window(
         type="window",
         header=sample.header,
@@ -122,8 +124,9 @@ def listing_facts(
 ) -> ListingFacts:
     """Facts about the pods in `listing`, looked up in `pods` by cgroup UID.
 
-    Gives `last`, the result for the node's previous sample, if nothing has changed since. A pod
-    that `pods` lacks has the class `unknown` and no other fact.
+    Returns `last`, the result for the node's previous sample, if nothing has changed since: the
+    identical object lets later stages skip their work, too. A pod that `pods` lacks has the class
+    `unknown` and no other fact.
     """
     listed = tuple(map(pods.get, listing.uids))
     if last is not None and last.listing is listing and last.pods == listed:

@@ -1,7 +1,7 @@
 """Views: a node and its pods as one JSON document for the node's actuator.
 
 The JSON of each pod is made once from its record; the view of a node is put together from these
-pieces.
+pieces, because one changed pod would else encode a hundred others again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodFacts, PodRecord
 
 GENERATIONS: Final = 1 << 24
-"""How many views one claim of a partition may write."""
+"""Views that one claim of a partition may write, before its generations reach those of the next."""
 
 LONGEST_ANNOTATION: Final = 8192
 """Characters of a pod's annotation; longer ones are left out of views."""

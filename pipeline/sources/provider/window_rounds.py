@@ -18,10 +18,10 @@ from pipeline.processors.imported_usage.usage_samples import Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import Entry, open_producer, write
 from pipeline.sources.provider import provider_metrics
-from pipeline.sources.provider.cluster_topics import (
+from pipeline.sources.provider.provider_cluster_state import (
     WINDOWS_SERVED,
-    ClusterInventory,
-    InventoryFollower,
+    ProviderClusterState,
+    ClusterStateFollower,
 )
 from pipeline.sources.provider.sample_source import SourceSession
 from pipeline.sources.provider.status_page import Status
@@ -78,7 +78,7 @@ class WindowPublisher:
         self._clock = clock
         self._status = status
         self._producer = producer
-        self._inventory = ClusterInventory()
+        self._inventory = ProviderClusterState()
         self._sampler = Sampler()
         self._logged_names: set[str] = set()
 
@@ -87,10 +87,10 @@ class WindowPublisher:
         # The windows of exporters may be longer: up to five minutes.
         lookback_ms = WINDOWS_SERVED * max(self._length_ms, 300_000) + self._length_ms
         since_ms = round(self._clock.now() * 1000) - lookback_ms
-        follower = InventoryFollower(self._kafka, self._inventory, since_ms)
+        follower = ClusterStateFollower(self._kafka, self._inventory, since_ms)
         await run_all([follower.run(), self.publish_windows(follower)])
 
-    async def publish_windows(self, follower: InventoryFollower) -> None:
+    async def publish_windows(self, follower: ClusterStateFollower) -> None:
         """Publish each window once, after `follower` has caught up. Raises `KafkaError`."""
         await follower.caught_up()
         last_end_ms: int | None = None

@@ -11,7 +11,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.exchange.trace_windows import TYPES, read_trace
 from pipeline.processors.explain.model_state_text import peaks_table
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import NodeView, join
+from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
@@ -56,7 +56,7 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
         pods = {uid: pod_row(pod) for uid, pod in node.pods(end - 300, end).items()}
         joined.append(
             join(
-                read_rows(encode_samples(SampleBatch(header, sample.rows))), NodeView(None, pods),
+                read_rows(encode_samples(SampleBatch(header, sample.rows))), NodeObjects(None, pods),
                 Strategy(), sample_offset=number, appended_ms=1000 * end,
             )
         )  # fmt: skip

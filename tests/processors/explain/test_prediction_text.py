@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.prediction_text import entity_of, explain, predictors_of
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import CPU_LAYOUT, MEMORY_LAYOUT
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
@@ -386,7 +386,7 @@ def test_the_deciding_predictor_comes_first() -> None:
 
 @given(rows(), VIEWS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
-def test_any_published_record_can_be_shown(sample: list[Row], view: NodeView) -> None:
+def test_any_published_record_can_be_shown(sample: list[Row], view: NodeObjects) -> None:
     record, state = records([joined(*sample, view=view)])
     lines = explain(record, state, now=0.0)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", "\n".join(lines))

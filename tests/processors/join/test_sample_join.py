@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.errors import FutureWindowError
 from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.sample_join import (
-    NodeView,
+    NodeObjects,
     check_not_future,
     clean_sample,
     join,
@@ -181,7 +181,7 @@ def test_facts_are_computed_again_only_after_a_change() -> None:
 @given(VIEWS, VIEWS)
 @LAWS
 def test_facts_do_not_depend_on_those_of_the_previous_sample(
-    one: NodeView, other: NodeView
+    one: NodeObjects, other: NodeObjects
 ) -> None:
     sample = read(NODE_ROW, *(pod_row(uid) for uid in UIDS))
     anew = listing_facts(sample.listing, other.pods)
@@ -342,7 +342,7 @@ def test_window_that_ends_beyond_the_tolerance_is_refused() -> None:
          view_of(known_pod("uid-0", requests=Resources(cpu_millicores=10**400))), 0)  # fmt: skip
 @LAWS
 def test_every_valid_sample_becomes_a_window_that_models_can_read(
-    sample: Sequence[Row], view: NodeView, end: int
+    sample: Sequence[Row], view: NodeObjects, end: int
 ) -> None:
     window = joined(*sample, view=view, of=header(end=end))
     again = logged(window)
@@ -362,11 +362,11 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
 
 @given(rows(), VIEWS)
 @LAWS
-def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeView) -> None:
+def test_equal_input_gives_equal_bytes(sample: Sequence[Row], view: NodeObjects) -> None:
     data = encode_samples(SampleBatch(header(), sample))
     one, two = (
         join(read(*sample), found, DEFAULT, sample_offset=1, appended_ms=2)
-        for found in (view, NodeView(view.record, dict(reversed(list(view.pods.items())))))
+        for found in (view, NodeObjects(view.record, dict(reversed(list(view.pods.items())))))
     )
     assert data == encode_samples(SampleBatch(header(), sample))
     assert encode_window(one) == encode_window(two)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
@@ -70,7 +70,7 @@ def encoded(
     return encode_prediction(window, peaks[0], position), state
 
 
-def state(*found: Row, view: NodeView = NOTHING) -> NodeStateRecord:
+def state(*found: Row, view: NodeObjects = NOTHING) -> NodeStateRecord:
     return reports(joined(NODE_ROW, *found, view=view))[1]
 
 
@@ -513,7 +513,7 @@ LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max
 
 @given(rows(), VIEWS)
 @LAWS
-def test_equal_windows_give_equal_bytes_that_can_be_read(sample: list[Row], view: NodeView) -> None:
+def test_equal_windows_give_equal_bytes_that_can_be_read(sample: list[Row], view: NodeObjects) -> None:
     window = joined(*sample, view=view)
     one, two = encoded(window), encoded(logged(window))
     assert one == two
@@ -524,7 +524,7 @@ def test_equal_windows_give_equal_bytes_that_can_be_read(sample: list[Row], view
 @given(rows(), VIEWS, st.integers(0, 2**40))
 @LAWS
 def test_the_epoch_is_all_that_two_writers_differ_in(
-    sample: list[Row], view: NodeView, epoch: int
+    sample: list[Row], view: NodeObjects, epoch: int
 ) -> None:
     window = joined(*sample, view=view)
     for one, two in zip(reports(window), reports(window, epoch=epoch), strict=True):
@@ -534,7 +534,7 @@ def test_the_epoch_is_all_that_two_writers_differ_in(
 
 @given(rows(), VIEWS)
 @LAWS
-def test_published_values_are_finite_and_not_negative(sample: list[Row], view: NodeView) -> None:
+def test_published_values_are_finite_and_not_negative(sample: list[Row], view: NodeObjects) -> None:
     prediction, found = reports(joined(*sample, view=view))
     reported = [
         found.usage, found.system_usage, found.host_app_usage, *found.class_usage.values(),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
 from pipeline.processors.model.training_batch import TrainingBatch
@@ -204,7 +204,7 @@ def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int)
     st.sampled_from(["avg", "p90"]),
 )
 def test_columns_of_a_window_do_not_depend_on_its_batch(
-    samples: list[tuple[Sequence[Row], NodeView]], policy: str, statistic: str
+    samples: list[tuple[Sequence[Row], NodeObjects]], policy: str, statistic: str
 ) -> None:
     windows = [joined(*sample, view=view) for sample, view in samples]
     batch = WindowBatch(windows, policy)

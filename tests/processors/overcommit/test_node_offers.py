@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.mid import FORMULAS
@@ -306,7 +306,7 @@ PEAKS = st.tuples(*[st.floats(0, 64) | st.just(float("nan"))] * 2)
 
 @given(st.lists(st.tuples(VIEWS, rows(), PEAKS, PEAKS), min_size=1, max_size=3))
 def test_offers_of_random_windows_are_unknown_or_within_capacity(
-    cases: list[tuple[NodeView, list[Row], Any, Any]],
+    cases: list[tuple[NodeObjects, list[Row], Any, Any]],
 ) -> None:
     windows = [
         logged(joined(*sample, view=view, of=header(f"n{i}")))

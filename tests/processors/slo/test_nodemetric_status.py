@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.join.pod_facts import deleted_row
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
-from pipeline.processors.join.sample_join import NodeView
+from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.processors.slo.nodemetric import HostApplicationMetric, PodMetric
 from pipeline.processors.slo.nodemetric_status import (
@@ -187,7 +187,7 @@ def test_pods_get_names_and_classes_from_the_window() -> None:
 
 def test_a_deleted_pod_is_not_reported_beside_a_new_pod_of_its_name() -> None:
     old, new = (row_of_pod(known_pod(uid, name="db-0", pod_class="prod")) for uid in ("u1", "u2"))
-    view = NodeView(None, {"u1": deleted_row(old), "u2": new})
+    view = NodeObjects(None, {"u1": deleted_row(old), "u2": new})
     window = logged(joined(NODE_ROW, pod_row("u1"), pod_row("u2"), view=view))
     (result,) = pods_of(window, np.array([[1.0, 10.0], [2.0, 20.0]]))
     assert (result.name, result.pod_usage) == ("db-0", resource_map(usage(2.0, 20.0)))

@@ -44,8 +44,8 @@ class _PlacedPod(NamedTuple):
     place: PodPlace
 
 
-class ClusterInventory:
-    """Nodes, pods and exporters, as an `InventoryFollower` reads them.
+class ProviderClusterState:
+    """Nodes, pods and exporters, as an `ClusterStateFollower` reads them.
 
     `nodes` has the names in `springtide.nodes`. `nodes_with_pods` has the number of pods of each
     node that has any.
@@ -124,10 +124,10 @@ class ClusterInventory:
                 self._exported[header.node] = window
 
 
-class InventoryFollower:
-    """Reads the topics into a `ClusterInventory`; recreated after each failure."""
+class ClusterStateFollower:
+    """Reads the topics into a `ProviderClusterState`; recreated after each failure."""
 
-    def __init__(self, kafka: KafkaSettings, inventory: ClusterInventory, since_ms: int) -> None:
+    def __init__(self, kafka: KafkaSettings, inventory: ProviderClusterState, since_ms: int) -> None:
         """Read samples appended at `since_ms` (milliseconds since 1970) or later."""
         self._kafka = kafka
         self._inventory = inventory

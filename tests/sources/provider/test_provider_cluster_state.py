@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from pipeline.errors import RecordError
 from pipeline.processors.imported_usage.fetched_usage import TimeWindow
 from pipeline.processors.imported_usage.usage_samples import PodPlace
-from pipeline.sources.provider.cluster_topics import ClusterInventory
+from pipeline.sources.provider.provider_cluster_state import ProviderClusterState
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 
-def put(inventory: ClusterInventory, node: str, uid: str, name: str | None = None) -> None:
+def put(inventory: ProviderClusterState, node: str, uid: str, name: str | None = None) -> None:
     """Apply the record of a pod; without `name`, a tombstone."""
     record = None
     if name is not None:
@@ -31,7 +31,7 @@ def sample(node: str, end_seconds: int, length: int = 30, machine_id: str = "m")
 
 
 def test_pods_are_found_by_name() -> None:
-    inventory = ClusterInventory()
+    inventory = ProviderClusterState()
     put(inventory, "n1", "u", "p")
     put(inventory, "", "w", "pending")
     assert inventory.place("s", "p") == PodPlace("n1", "cg-u")
@@ -45,7 +45,7 @@ def test_pods_are_found_by_name() -> None:
 
 
 def test_pod_of_same_name_added_before_the_tombstone_stays() -> None:
-    inventory = ClusterInventory()
+    inventory = ProviderClusterState()
     put(inventory, "n1", "old", "web-0")
     put(inventory, "n2", "new", "web-0")
     put(inventory, "n1", "old")
@@ -61,7 +61,7 @@ _changes = st.lists(
 
 @given(_changes)
 def test_inventory_equals_the_topic(changes: list[tuple[str, str, bool]]) -> None:
-    inventory, topic = ClusterInventory(), dict[tuple[str, str], PodPlace]()
+    inventory, topic = ProviderClusterState(), dict[tuple[str, str], PodPlace]()
     for node, uid, exists in changes:
         put(inventory, node, uid, _NAMES[uid] if exists else None)
         topic.pop((node, uid), None)
@@ -78,7 +78,7 @@ def test_inventory_equals_the_topic(changes: list[tuple[str, str, bool]]) -> Non
 
 
 def test_exporter_counts_as_stopped_after_three_windows() -> None:
-    inventory = ClusterInventory()
+    inventory = ProviderClusterState()
     inventory.put_sample(sample("n1", 600), 600_000)
     inventory.put_sample(sample("ours", 600, machine_id=""), 600_000)
     inventory.put_sample(sample("slow", 600, length=300), 600_000)
@@ -92,7 +92,7 @@ def test_exporter_counts_as_stopped_after_three_windows() -> None:
 
 
 def test_a_window_far_ahead_of_its_append_does_not_count() -> None:
-    inventory = ClusterInventory()
+    inventory = ProviderClusterState()
     inventory.put_sample(sample("n1", 4_000_000_000), 600_000)
     inventory.put_sample(sample("n2", 661), 600_000)
     inventory.put_sample(sample("n3", 660), 600_000)
@@ -100,7 +100,7 @@ def test_a_window_far_ahead_of_its_append_does_not_count() -> None:
 
 
 def test_nodes_are_added_and_deleted() -> None:
-    inventory = ClusterInventory()
+    inventory = ProviderClusterState()
     inventory.put_node(b"n1", b"{}")
     inventory.put_node(b"n2", b"{}")
     inventory.put_node(b"n1", None)
@@ -110,4 +110,4 @@ def test_nodes_are_added_and_deleted() -> None:
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff\xff\xff\xff\x10\0\0\0", sample("n", 60)[:40]])
 def test_invalid_sample_is_a_record_error(value: bytes) -> None:
     with pytest.raises(RecordError):
-        ClusterInventory().put_sample(value, 0)
+        ProviderClusterState().put_sample(value, 0)

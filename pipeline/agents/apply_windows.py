@@ -1,8 +1,10 @@
-"""Train the models with windows of several partitions in one call, and encode the results.
+"""Apply windows of several partitions to their models in one call, and encode the results.
 
-The results of a window are a function of its partition's log up to it, whatever other windows
-share the call. A call for a few nodes costs little more than one for a single node, so a worker
-applies the windows of all its partitions together. Nothing here awaits.
+To *apply* a window is to count it and, if it is new, to let its node's models learn it. A *report*
+has the encoded results of a node after a window; the model agent publishes it. A report is a
+function of its partition's log up to the window, whatever other windows share the call. Windows of
+all partitions share calls because a call for a few nodes costs little more than one for a single
+node. Nothing here awaits, so models and counters never disagree about which windows were applied.
 """
 
 from collections import Counter
@@ -36,16 +38,23 @@ GENERATION = 1
 
 
 class DuePrediction(NamedTuple):
-    """A prediction that is due: the peaks of a node after this window, `peaks[position]`."""
+    """A prediction to publish: the peaks of a node after the window `source`, `peaks[position]`.
+
+    It is encoded late, because a newer prediction of the node often replaces it first.
+    """
 
     source: PartitionWindow
     peaks: PeakBatch
     position: int
 
+    def encode(self) -> bytes:
+        peaks = self.peaks[self.position]
+        return encode_prediction(self.source.window, peaks, _log_position(self.source))
+
 
 class PendingReport(NamedTuple):
     """An applied window to be reported, with the node's counters and peaks as of then, and the
-    newest prediction to be published with it, as bytes."""
+    newest prediction to be published with it."""
 
     source: PartitionWindow
     counters: Counters
@@ -55,34 +64,53 @@ class PendingReport(NamedTuple):
 
 class Applied(NamedTuple):
     """A window of `batch` that was applied, with the node's counters and peaks as of then,
-    `peaks[position]`, and the newest prediction to be published with it, as peaks or as bytes."""
+    `peaks[position]`, and the newest prediction to be published with it."""
 
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
     peaks: PeakBatch
     position: int
-    due: DuePrediction | None = None
-    prediction: bytes | None = None
+    prediction: DuePrediction | bytes | None
 
     def after(self, before: "Applied | PendingReport | None") -> "Applied":
         """This window, with the prediction of an earlier window of the node if it has none."""
-        if before is None or self.due or self.prediction:
+        if before is None or self.prediction is not None:
             return self
-        due = before.due if isinstance(before, Applied) else None
-        return self._replace(due=due, prediction=before.prediction)
+        return self._replace(prediction=before.prediction)
 
     def pending(self) -> PendingReport:
         """The report without references to other nodes: `peaks` would keep theirs in memory."""
         summary, prediction = self.peaks.summaries[self.position], self.prediction
-        if self.due is not None:
-            source, peaks, position = self.due
-            prediction = encode_prediction(source.window, peaks[position], _log_position(source))
+        if isinstance(prediction, DuePrediction):
+            prediction = prediction.encode()
         return PendingReport(self.source, self.counters, summary, prediction)
 
 
+def apply_in_order(
+    windows: Sequence[PartitionWindow],
+) -> dict[tuple[PartitionModels, str], Applied | None]:
+    """Apply windows in order; return the newest applied window of each node, None if it departed.
+
+    Each has the newest prediction to be published of its node.
+    """
+    newest: dict[tuple[PartitionModels, str], Applied | None] = {}
+    for run in segments(windows):
+        if run[0].window.type == "departure":
+            run[0].models.forget(run[0].node)
+            newest[run[0].models, run[0].node] = None
+            continue
+        for applied in apply_distinct(run):
+            key = applied.source.models, applied.source.node
+            newest[key] = applied.after(newest.get(key))
+    return newest
+
+
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
-    """Split windows into runs without a node twice, and single departures, in order."""
+    """Split windows into runs without a node twice, and single departures, in order.
+
+    The windows of a node must be applied one after the other; those of distinct nodes share a call.
+    """
     segments: list[list[PartitionWindow]] = []
     runs: list[list[PartitionWindow]] = [[]]
     for source in windows:
@@ -96,8 +124,8 @@ def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
     return segments
 
 
-def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
-    """Apply windows of distinct nodes; returns the applied ones in order."""
+def apply_distinct(windows: Sequence[PartitionWindow]) -> list[Applied]:
+    """Apply windows of distinct nodes; return those that were new, in order."""
     rules = windows[0].models.rules
     batch = WindowBatch([source.window for source in windows], rules.memory_policy)
     outcomes = bank.apply(
@@ -110,11 +138,11 @@ def learn(windows: Sequence[PartitionWindow]) -> list[Applied]:
         _count(source, outcome)
         if outcome.status == "applied":
             applied.append(source)
-    return _answers(applied, batch) if applied else []
+    return _with_peaks(applied, batch) if applied else []
 
 
-def _answers(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
-    """The peaks after `windows` of `batch`, which were applied."""
+def _with_peaks(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
+    """Compute the peaks after `windows` of `batch`, which were applied."""
     latest: dict[int, int] = {}
     for source in windows:
         partition, end_ms = source.models.ownership.partition, source.window.header.window_end_ms
@@ -140,22 +168,27 @@ def _answers(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[App
     ]
 
 
-def report_applied(applied: Sequence[Applied]) -> list[NodeReport]:
-    """`report` of windows that were just applied, with their columns if these are all windows of
-    one batch."""
+def encode_applied(applied: Sequence[Applied]) -> list[NodeReport]:
+    """`encode_reports` of windows that were just applied.
+
+    If they are all windows of one batch, its columns are used again.
+    """
     pending = [window.pending() for window in applied]
     if applied and len(batch := applied[0].batch) == len(applied):
         pairs = zip(applied, batch.windows, strict=True)
         if all(window.source.window is read for window, read in pairs):
-            return report(pending, batch)
-    return report(pending)
+            return encode_reports(pending, batch)
+    return encode_reports(pending)
 
 
-def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -> list[NodeReport]:
-    """Encode the results of these windows, the last of their nodes.
+def encode_reports(
+    pending: Sequence[PendingReport], batch: WindowBatch | None = None
+) -> list[NodeReport]:
+    """Encode the reports of these windows, the last of their nodes.
 
-    `reports` of their partitions get them, too, with the previous prediction where there is no new
-    one. `batch` are the columns of these windows if they were read before.
+    They also become the newest `reports` of their partitions, there with the previous prediction
+    if they have none: after a failure all results of a node are published again. `batch` are the
+    columns of these windows if they were read before.
     """
     if not pending:
         return []
@@ -181,7 +214,7 @@ def report(pending: Sequence[PendingReport], batch: WindowBatch | None = None) -
 
 
 def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[bytes | None]:
-    """What each of these nodes has for Mid and Batch; None where no policy turns them on."""
+    """Encode Mid and Batch of each node; None for a node without an overcommit policy."""
     encoded: list[bytes | None] = [None] * len(pending)
     positions = [i for i, window in enumerate(batch.windows) if window.node.overcommit is not None]
     if positions:

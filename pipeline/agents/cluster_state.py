@@ -166,7 +166,7 @@ async def follow(
     Raises `LostOffsetError` if a topic was recreated: the state must be loaded again.
     """
     async with open_follower(client, starts, _FETCHING) as follower:
-        follower.seek(starts, {})
+        follower.read_from(starts, {})
         while True:
             for record in await follower.poll(timeout_seconds=1.0):
                 yield record.topic, record_of(record)

@@ -89,7 +89,7 @@ async def _run(settings: Settings) -> None:
         Table(),
         topics=HISTORY_TOPICS,
         name="history",
-        use=apply_point,
+        apply_record=apply_point,
         recent_seconds=REFILLED_SECONDS,
     )
     freezing = asyncio.create_task(_freeze_when_loaded(feed))

@@ -173,7 +173,7 @@ class CandidateNodes:
 
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included."""
-        return self.once(name, lambda: self._table.pods.named(name, self._index))
+        return self.once(name, lambda: self._table.pods.sums_of(name, self._index))
 
     @property
     def counted_names(self) -> tuple[str, ...]:

@@ -200,7 +200,7 @@ class Decisions:
     ) -> ExplainResult:
         """What filter would decide about `names` (each once), and prioritize about those that pass.
         Has no effect: the pod is neither placed nor withdrawn nor remembered."""
-        with self._table.aside(pod.uid, now):
+        with self._table.set_aside(pod.uid, now):
             nodes, demand = self.candidates(names, now), self.demand(pod)
             refused = {} if is_exempt else self.refused(nodes, demand)
             passed = _others(refused, len(nodes))

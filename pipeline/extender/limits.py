@@ -10,6 +10,8 @@ from typing import Final
 from pipeline.processors.placement.extender_config import TIMEOUT_SECONDS
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 
+# Declared where the scheduler's configuration is printed; named here because other limits are
+# chosen by it.
 SCHEDULER_TIMEOUT_SECONDS: Final = float(TIMEOUT_SECONDS)
 """`httpTimeout` of the configurations that Springtide prints and ships. The scheduler discards
 later answers."""
@@ -72,6 +74,7 @@ PLAN_VALID_SECONDS: Final = 30.0
 """An evictor must take up a plan before usage has changed much: one window."""
 PLAN_BEGUN_SECONDS: Final = 60.0
 """If no pod of a plan leaves within this time, no evictor executes it."""
+# Declared with the choice of victims, which is pure and must not depend on this service.
 PLAN_SETTLED_SECONDS: Final = SETTLE_SECONDS
 """After this time no window includes usage of the pods that left."""
 PLAN_PAUSE_SECONDS: Final = 1.0

@@ -1,6 +1,6 @@
 """Follow topics without a consumer group: from offsets or times to their present end, then live.
 
-`open_follower` connects. `Follower.begin` (or `seek`) sets where partitions are read from, `poll`
+`open_follower` connects. `Follower.begin` (or `read_from`) starts reading, `poll`
 returns the next records, `is_caught_up` says whether everything that was there at the beginning has
 been returned. Tombstones are records without a value. Only committed records are returned: the
 watcher writes in transactions, and for topics without transactions it makes no difference.
@@ -148,8 +148,8 @@ class Follower:
             return {}
         ends = await self.ends(times_ms)
         with translated_errors(self._servers, self._doing):
-            found = await self._consumer.offsets_for_times(dict(times_ms))
-        return {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in times_ms}
+            at_times = await self._consumer.offsets_for_times(dict(times_ms))
+        return {tp: ends[tp] if at_times[tp] is None else at_times[tp].offset for tp in times_ms}
 
     async def begin(self, since_ms: Mapping[str, int] | None = None) -> None:
         """Read all partitions: topics in `since_ms` from this append time on (milliseconds since
@@ -159,13 +159,16 @@ class Follower:
         starts = await self.beginnings()
         timed = {tp: since_ms[tp.topic] for tp in self.assigned if tp.topic in since_ms}
         starts |= await self.offsets_at(timed)
-        self.seek(starts, ends)
+        self.read_from(starts, ends)
 
-    def seek(
+    def read_from(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """Read these partitions from `starts` on, and no others. `is_caught_up` holds once all
-        below `ends` has been returned."""
+        """Read these partitions from `starts` on, and pause all others. `is_caught_up` holds once
+        all below `ends` has been returned.
+
+        Does not await: positions must be set before aiokafka fetches from other ones.
+        """
         self.pause()
         self.positions = dict(starts)
         self._behind = {tp: end for tp, end in ends.items() if starts[tp] < end}
@@ -175,12 +178,12 @@ class Follower:
         self._consumer.resume(*starts)
 
     def pause(self) -> None:
-        """Fetch nothing until `seek`."""
+        """Fetch nothing until `read_from`."""
         self._consumer.pause(*self.assigned)
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything below the ends given to `seek` (or found by `begin`) was returned."""
+        """Whether everything below the ends given to `read_from` (or read by `begin`) was returned."""
         return not self._behind
 
     async def poll(
@@ -226,7 +229,7 @@ class Follower:
         return [record for batch in batches.values() for record in batch]
 
     async def read_to_end(self) -> AsyncIterator[list[ConsumerRecord]]:
-        """The records up to the ends given to `seek` (or found by `begin`), and perhaps some that
+        """The records up to the ends given to `read_from` (or read by `begin`), and perhaps some that
         came since; then nothing is fetched any more. Raises as `poll` does."""
         while not self.is_caught_up:
             if records := await self.poll():
@@ -252,7 +255,7 @@ async def open_follower(
     partitions: Iterable[TopicPartition],
     fetching: Fetching = _DEFAULT_FETCHING,
 ) -> AsyncIterator[Follower]:
-    """A connected follower of these partitions, which reads nothing before `begin` or `seek`.
+    """A connected follower of these partitions, which reads nothing before `begin` or `read_from`.
 
     `client` is what `client_options` returns. Raises `BrokerUnavailableError` if no broker answers
     within 30 s, `KafkaError` if it refuses the connection.

@@ -1,8 +1,8 @@
 """Find the newest record of a key without reading its topic from the start.
 
-For commands that run once. The partition is searched from its end backwards in growing ranges: a
-node that reports now is found among the last records, a silent node wherever compaction left its
-record.
+For commands that run once: reading a topic of a large cluster from the start takes seconds. The
+partition is searched from its end backwards in growing ranges: a node that reports now is found
+among the last records, a silent node wherever compaction left its record.
 """
 
 import difflib

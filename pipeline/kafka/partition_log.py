@@ -1,6 +1,7 @@
 """Read a partition as a log: from an offset to an offset, for recovery, gaps and commands.
 
-A record is a `LogRecord` whether a `LogReader` or Faust has read it.
+A record is a `LogRecord` whether a `LogReader` or Faust has read it, so that the agents neither
+know nor care which of them it was.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -64,7 +65,7 @@ class LogReader:
         """
         tp = TopicPartition(topic, partition)
         while start < end:
-            self._follower.seek({tp: start}, {tp: end})
+            self._follower.read_from({tp: start}, {tp: end})
             try:
                 async for messages in self._follower.read_to_end():
                     if records := [record_of(each) for each in messages if each.offset < end]:

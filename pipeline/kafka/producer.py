@@ -2,8 +2,10 @@
 
 A `Producer` connects with its first record, or at `start` (`async with`). There are four ways to
 write: `deliver` awaits one record; `offer` does, too, but gives up after ten seconds, logs the loss
-and counts it; `send` and `send_batches` return deliveries, for many records in flight; `append`
-extends a log without holes. Errors are those of `translated_errors`, except those of a delivery.
+and counts it, for records that must not hold up their writer; `send` and `send_batches` return
+deliveries, for many records in flight; `append` extends a log without holes, so that the offset of
+a record tells that all earlier ones are there. Errors are those of `translated_errors`, except
+those of a delivery.
 
 What aiokafka 0.14 requires, all in this module:
 
@@ -18,7 +20,6 @@ What aiokafka 0.14 requires, all in this module:
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer
@@ -118,12 +119,7 @@ class Producer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def deliver(

@@ -3,7 +3,7 @@
 `check_topics` reports differences, `apply_topics` creates missing topics and corrects their
 configuration. Neither changes the number of partitions or replicas: with another number of
 partitions a node's records would be in another partition, which needs new topics below another
-prefix.
+prefix. No role creates a topic that it misses, because the operator decides where data may go.
 """
 
 import asyncio

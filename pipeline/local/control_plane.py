@@ -28,7 +28,7 @@ from pipeline.local import process_guard
 from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.pki import Authority, Pair, key_pair
-from pipeline.local.port_probe import HOST, PORT_IN_USE, free_port
+from pipeline.local.port_probe import HOST, PORT_TAKEN_IN_LOG, free_port
 
 ADMIN: Final = "springtide-admin"
 
@@ -129,7 +129,7 @@ class ControlPlane:
                 self.wait_ready(deadline)
                 break
             except ControlPlaneError as error:
-                if attempt == _ATTEMPTS or not PORT_IN_USE.search(error.message):
+                if attempt == _ATTEMPTS or not PORT_TAKEN_IN_LOG.search(error.message):
                     raise
                 for name in ("kube-apiserver", "etcd"):
                     self.components[name].kill()

@@ -22,7 +22,7 @@ from pipeline.local import process_guard
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
 from pipeline.local.kafka_jars import ensure_jars
-from pipeline.local.port_probe import HOST, PORT_IN_USE, broker_racks, free_port, is_free
+from pipeline.local.port_probe import HOST, PORT_TAKEN_IN_LOG, broker_racks, free_port, is_free
 from pipeline.local.running_brokers import RunningBroker, state_file
 
 # Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
@@ -185,7 +185,7 @@ class LocalKafka:
             if self._launch(class_path, port, deadline):
                 self._port = port
                 return
-            if attempt == _PORT_ATTEMPTS or not PORT_IN_USE.search(self._log_since_launch()):
+            if attempt == _PORT_ATTEMPTS or not PORT_TAKEN_IN_LOG.search(self._log_since_launch()):
                 raise self._start_error(timed_out=time.monotonic() >= deadline)
 
     def stop(self) -> None:

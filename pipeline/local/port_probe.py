@@ -10,7 +10,7 @@ from typing import BinaryIO
 from pipeline.errors import LocalKafkaError
 
 HOST = "127.0.0.1"
-PORT_IN_USE = re.compile("address already in use|BindException|failed to bind", re.IGNORECASE)
+PORT_TAKEN_IN_LOG = re.compile("address already in use|BindException|failed to bind", re.IGNORECASE)
 """What servers log if another process has taken their port."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

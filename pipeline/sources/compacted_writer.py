@@ -160,7 +160,7 @@ async def all_records(kafka: KafkaSettings, topic: Topic) -> AsyncIterator[Consu
     async with open_follower(client_options(kafka), partitions, fetching) as follower:
         starts, ends = await follower.beginnings(), await follower.ends()
         for group in (partitions[first : first + 1], partitions[:first] + partitions[first + 1 :]):
-            follower.seek({tp: starts[tp] for tp in group}, {tp: ends[tp] for tp in group})
+            follower.read_from({tp: starts[tp] for tp in group}, {tp: ends[tp] for tp in group})
             async for records in follower.read_to_end():
                 for record in records:
                     if record.key is not None:

@@ -1,4 +1,7 @@
-"""Apply records of the topics to the table. An invalid record raises, and leaves it as it was."""
+"""Apply records of the topics to the table.
+
+An invalid record raises before anything is changed, so that the feed can skip it.
+"""
 
 from typing import TypeVar
 

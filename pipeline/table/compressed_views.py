@@ -1,5 +1,4 @@
-"""The newest view of each node as compressed bytes, and futures for clients that wait for a newer
-one.
+"""Store the newest view of each node as compressed bytes, and wake clients that wait for a newer one.
 
 A view never goes back to an older generation, also not after a tombstone. Belongs to one event
 loop. Views stay compressed because the memory of a large cluster depends on it: 10,000 nodes of 100
@@ -31,7 +30,7 @@ class CompressedView(NamedTuple):
 
 
 class NodeViewStore:
-    """NodeViewStore by node."""
+    """The newest view of each node, and the clients that wait for a newer one."""
 
     def __init__(self) -> None:
         self._views: dict[str, CompressedView] = {}

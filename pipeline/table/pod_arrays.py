@@ -1,4 +1,7 @@
-"""Arrays of pods, as the parts of the table exchange them and as snapshots store them."""
+"""Arrays of pods, as the parts of the table exchange them and as snapshots store them.
+
+Arrays and not objects, because a large cluster has a million pods and each request reads many.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -1,8 +1,9 @@
 """The pods of all nodes as columns: sums of their amounts per node, and the pods in flight.
 
-A pod that comes or leaves changes the sums of its node without a recount. A pod is in flight while
-the usage of its node does not include it. A placed pod counts for `TENTATIVE_SECONDS` before its
-record arrives, so that the next pod does not take its place.
+A pod is *in flight* while the usage of its node does not include it. A *placed* pod is one that the
+extender expects on a node; it counts for `TENTATIVE_SECONDS` before its record arrives, so that the
+next pod does not take its place. Sums change with each pod, without a recount; pods in flight are
+recomputed when they are read (`refresh`), for the rows that changed since.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -95,17 +96,18 @@ class PodTable:
         """How many pods are placed and have no record yet."""
         return len(self._tentative)
 
-    def named(self, name: str, rows: Rows) -> IntArray:
+    def sums_of(self, name: str, rows: Rows) -> IntArray:
         """The sums of one amount, (rows,). Raises KeyError for an unknown amount."""
-        sum_in_flight: IntArray = self.sums[rows, self._names[name]]
-        return sum_in_flight
+        sums: IntArray = self.sums[rows, self._names[name]]
+        return sums
 
-    def seen(self, name: str, rows: RowArray) -> IntArray:
-        """The same without placed pods."""
-        amount, sum_in_flight = self._names[name], self.sums[:, self._names[name]].copy()
+    def sums_without_placed(self, name: str, rows: RowArray) -> IntArray:
+        """The sums of one amount over pods that have a record, (rows,)."""
+        amount = self._names[name]
+        sums: IntArray = self.sums[:, amount].copy()
         for place in map(self._index.__getitem__, self._tentative):
-            sum_in_flight[self._node[place]] -= self._amounts[place, amount]
-        return sum_in_flight[rows]
+            sums[self._node[place]] -= self._amounts[place, amount]
+        return sums[rows]
 
     def row_of(self, uid: str) -> int | None:
         """The row of a pod, or None."""
@@ -130,8 +132,8 @@ class PodTable:
         """The sums of the amounts of those of these pods that are on this row, (amounts,)."""
         places = (self._index[uid] for uid in set(uids) if uid in self._index)
         here = [place for place in places if self._node[place] == row]
-        sum_in_flight: IntArray = self._amounts[here].sum(axis=0)
-        return sum_in_flight
+        sums: IntArray = self._amounts[here].sum(axis=0)
+        return sums
 
     def evictable(self, rows: RowArray, began_seconds: FloatArray) -> EvictablePods:
         """The pods on these rows (each once) of lower classes than Prod that the last windows of
@@ -207,7 +209,7 @@ class PodTable:
         return self.remove(uid) if uid in self._tentative else None
 
     @contextmanager
-    def aside(self, uid: str) -> Iterator[None]:
+    def set_aside(self, uid: str) -> Iterator[None]:
         """A context in which a placed pod counts on no node; call `refresh` before and after."""
         if uid not in self._tentative:
             yield
@@ -232,12 +234,12 @@ class PodTable:
         them."""
         return self._tentative.expired(now)
 
-    def reported(self, row: int) -> None:
+    def usage_changed(self, row: int) -> None:
         """Note that the usage of a row has changed."""
         if row in self._flying:
             self._changed.add(row)
 
-    def unreported(self, row: int) -> None:
+    def usage_lost(self, row: int) -> None:
         """Note that the usage of a row is unknown: all of its pods are in flight."""
         flying = self._flying.get(row, set())
         if self.sums[row, self._names["pods"]] > len(flying):
@@ -262,7 +264,8 @@ class PodTable:
         return len(self._cgroup_uids) - 1
 
     def columns(self) -> PodArrays:
-        """A copy of every pod that has a record."""
+        """A copy of every pod that has a record. Placed pods are left out: after a restart nobody
+        knows whether they were bound."""
         uids, cgroups = self._uids[:], self._cgroup_uids[:]
         count = len(uids)
         flying = np.zeros(count, np.bool_)
@@ -388,7 +391,8 @@ class PodTable:
         )
 
     def _settle(self, places: RowArray, stay: BoolArray) -> None:
-        """Take the other pods out of flight: once in the usage of its node, a pod stays in it."""
+        """Take the other pods out of flight. A pod that its node measured once stays measured, so
+        it need not be looked at with every window."""
         for place in places[~stay].tolist():
             row = int(self._node[place])
             self._flying[row].discard(place)

@@ -152,7 +152,7 @@ class Table:
         self._departed.pop(record.node, None)
         if (self._last_window(record.node) < window).any():
             # A clock was set back: pods that the window before measured may be younger than this.
-            self.pods.unreported(self._index[record.node])
+            self.pods.usage_lost(self._index[record.node])
         return True
 
     def _last_window(self, name: str) -> FloatArray:
@@ -182,7 +182,7 @@ class Table:
         if len(self._departed) >= limits.MAX_DEPARTED:
             del self._departed[next(iter(self._departed))]
         self._departed[name] = (old.state.generation, old.state.offset)
-        self.pods.unreported(self._index[name])
+        self.pods.usage_lost(self._index[name])
         self._write(name, old._replace(state=None))
 
     def drop_node(self, name: str) -> None:
@@ -230,11 +230,11 @@ class Table:
         return True
 
     @contextmanager
-    def aside(self, uid: str, now: float) -> Iterator[None]:
+    def set_aside(self, uid: str, now: float) -> Iterator[None]:
         """A context in which a placed pod counts on no node; afterwards it counts as before. There
-        must be no await inside."""
+        must be no await inside, or other requests would miss the pod."""
         self.bring_up_to_date(now)
-        with self.pods.aside(uid):
+        with self.pods.set_aside(uid):
             yield
 
     def bring_up_to_date(self, now: float) -> None:
@@ -313,7 +313,7 @@ class Table:
             self._arrays[column.name][row] = value
         if "node" not in same:
             self._write_scalars(row, (records.node.scalars if records.node else None) or {})
-        self.pods.reported(row)
+        self.pods.usage_changed(row)
         if release:
             self._release_if_unused(row)
 
@@ -339,7 +339,7 @@ class Table:
         """Free a row without records and pods."""
         if row is None or any(record is not None for record in self._rows[row]):
             return
-        if not self.pods.named("pods", np.array([row]))[0]:
+        if not self.pods.sums_of("pods", np.array([row]))[0]:
             self._release(self._names[row])
 
     def _new_row(self) -> int:

@@ -1,11 +1,12 @@
 """Feed a `Table` from compacted topics.
 
 The table is filled in one step, once everything that was on the topics at the start has been read
-(`caught_up`); then records are applied as they come. While the broker is away the table keeps its
-records, `state` says so, and reading continues where it stopped. If a topic was recreated, or
-tombstones may have been missed, the topics are read into a fresh table, which replaces the old one
-in one step. After a restart the table begins with a snapshot on disk, if there is one. An invalid
-record is passed to `on_bad` as a dead letter, counted and skipped.
+(`caught_up`): a half-filled table would refuse nodes that it does not know. Then records are
+applied as they come. While the broker is away the table keeps its records, `state` says so, and
+reading continues where it stopped. If a topic was recreated, or tombstones may have been missed,
+the topics are read into a fresh table, which replaces the old one in one step. After a restart the
+table begins with a snapshot on disk, if there is one. An invalid record is passed to `on_bad` as a
+dead letter, counted and skipped.
 """
 
 import asyncio
@@ -17,12 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pipeline.clock import Clock
-from pipeline.errors import (
-    BrokerUnavailableError,
-    CheckpointError,
-    KafkaError,
-    RecordError,
-)
+from pipeline.errors import BrokerUnavailableError, CheckpointError, KafkaError, RecordError
 from pipeline.kafka.follow import (
     Backoff,
     ConsumerRecord,
@@ -95,7 +91,7 @@ class Feed:
     """Feeds `table` from `topics` below `prefix`; `run` it until cancelled.
 
     `client` is what `client_options` returns; `name` is for the log. With `recent_seconds` older
-    records are not read. `use` replaces `apply` as the function that applies a record.
+    records are not read. `apply_record` applies a record to the table.
     """
 
     def __init__(
@@ -109,11 +105,11 @@ class Feed:
         topics: Sequence[Topic] = NODE_TOPICS,
         snapshot: Path | None = None,
         name: str = "table",
-        use: Apply | None = None,
+        apply_record: Apply = apply,
         recent_seconds: float | None = None,
     ) -> None:
         self.name = name
-        self._use = use or apply
+        self._apply_record = apply_record
         self._recent_seconds = recent_seconds
         self.table = table
         self.state = FeedState()
@@ -126,7 +122,7 @@ class Feed:
         self._positions: Positions = {}
         self._seen_at = clock.monotonic()
         self._caught_up = asyncio.Event()
-        self._troubled = asyncio.Event()
+        self._has_failed = asyncio.Event()
         self._failure: KafkaError | None = None
 
     async def wait_caught_up(self) -> None:
@@ -136,7 +132,7 @@ class Feed:
     async def wait_failure(self) -> KafkaError:
         """Return the error when the broker or a topic cannot be reached; the feed goes on
         trying."""
-        await self._troubled.wait()
+        await self._has_failed.wait()
         assert self._failure is not None
         return self._failure
 
@@ -156,7 +152,7 @@ class Feed:
             except (KafkaError, OSError) as error:
                 if self.state.connected:
                     backoff.reset()
-                self._trouble(error)
+                self._note_failure(error)
             await self._clock.sleep(backoff.pause())
 
     async def _restore(self, path: Path) -> None:
@@ -222,7 +218,8 @@ class Feed:
         with self._writing:
             return save(path, copy)
 
-    def _trouble(self, error: KafkaError | OSError) -> None:
+    def _note_failure(self, error: KafkaError | OSError) -> None:
+        """Keep the table, and let `state` and one log line say why it is not fed."""
         if not isinstance(error, KafkaError):
             error = BrokerUnavailableError(f"the broker is away: {type(error).__name__}: {error}")
         elif isinstance(error, BrokerUnavailableError) and self.state.connected:
@@ -237,7 +234,7 @@ class Feed:
         self.state.message = error.message
         self.state.connected = False
         self._failure = error
-        self._troubled.set()
+        self._has_failed.set()
 
     async def _connect_and_follow(self) -> None:
         fetching = Fetching(min_bytes=limits.FETCH_BYTES, max_wait_ms=limits.FETCH_WAIT_MS)
@@ -286,7 +283,7 @@ class Feed:
             raise _RereadError("the topics have other partitions than before")
         if self._clock.monotonic() - self._seen_at > limits.FORGOTTEN_AFTER_SECONDS:
             raise _RereadError("away for so long that tombstones may be missing")
-        follower.seek(self._positions, {})
+        follower.read_from(self._positions, {})
 
     async def _read(self, follower: Follower, table: Table) -> None:
         """Apply records to `table` for two seconds."""
@@ -315,7 +312,7 @@ class Feed:
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:
-            newer = self._use(table, self._topics[record.topic], record.key, record.value)
+            newer = self._apply_record(table, self._topics[record.topic], record.key, record.value)
         except RecordError as error:
             await self._refuse(record, error)
             return

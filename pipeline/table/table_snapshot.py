@@ -1,9 +1,10 @@
 """Snapshots of the table on disk, from which an extender answers at once after a restart.
 
 A snapshot has offsets of the topics, and its table is at least as new as these: reading on from
-them leads to the same table. The file is complete or absent. Snapshots of another version or of
-other amounts, and damaged ones, are ignored; everything is then read from the topics. The table is
-copied in one step, and written while it changes.
+them leads to the same table, because older records replace nothing. The file is complete or absent
+(written beside, then renamed). Snapshots of another version or of other amounts, and damaged ones,
+are ignored; everything is then read from the topics. The table is copied in one step, and written
+while it changes.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Expiry of placed pods: pods that count on a node before their record arrives.
 
-Finding expired pods takes time that does not grow with the number of pods, also after the clock was
-set back.
+Every request looks for expired pods, so that takes time that does not grow with their number, also
+after the clock was set back.
 """
 
 import math

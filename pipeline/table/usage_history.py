@@ -1,6 +1,7 @@
 """Usage of the last windows of each node, in ring buffers of numpy.
 
-A point per window, in order. Takes 3 kB per node. Belongs to one event loop.
+A point per window, in order; 3 kB per node, however long the extender runs. Belongs to one event
+loop.
 """
 
 from typing import Final, NamedTuple

@@ -14,7 +14,8 @@ class ActionRecord(Record, frozen=True, kw_only=True):
 
     `before` and `after` have the values that change, by name; None is an absent value. `outcome` is
     `observed` or `recommended` if the mode forbids the action, `refused` if a check forbids it,
-    `intended` just before the action, then `done`, or `failed` with the reason in `error`.
+    `intended` just before the action, so that a crash leaves a trace, then `done`, or `failed` with
+    the reason in `error`.
     """
 
     node: str

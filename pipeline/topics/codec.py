@@ -6,6 +6,7 @@ not JSON or MessagePack, `InvalidRecordError` for a broken schema, and `Unsuppor
 another major version; each has the `reason` of a dead letter.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=Record)
 
 
@@ -54,6 +56,16 @@ def decode_pack(kind: type[RecordT], data: bytes) -> RecordT:
     return _decode(msgspec.msgpack.decode, kind, data)
 
 
+def decode_part(decode: Callable[..., T], data: bytes, what: str, **options: Any) -> T:
+    """Decode a part of a record; errors name it as `what`. Raises as `decode_json` does."""
+    try:
+        return decode(data, **options)
+    except msgspec.ValidationError as error:
+        raise InvalidRecordError(f"{what} breaks its schema: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UndecodableRecordError(f"{what} cannot be decoded: {error}") from error
+
+
 def check_version(found: int, supported: int, what: str) -> None:
     """Raise `UnsupportedVersionError` unless the version `found` is the `supported` one."""
     if found != supported:
@@ -70,11 +82,8 @@ def _version_of(kind: type[Record]) -> int:
 
 def _decode(decode: Any, kind: type[RecordT], data: bytes) -> RecordT:
     name = kind.__name__
-    try:
-        check_version(decode(data, type=_Versioned).version, _version_of(kind), name)
-        record: RecordT = decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRecordError(f"{name} breaks its schema: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UndecodableRecordError(f"{name} cannot be decoded: {error}") from error
+    # The version first: another version may break the schema, too.
+    version: int = decode_part(decode, data, name, type=_Versioned).version
+    check_version(version, _version_of(kind), name)
+    record: RecordT = decode_part(decode, data, name, type=kind)
     return record

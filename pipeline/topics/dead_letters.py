@@ -1,8 +1,8 @@
 """`springtide.dead-letters`: refused records, with the reason.
 
-Key and value are those of the record, cut to 1 KiB and 64 KiB. Headers have its topic, partition,
-offset, length and SHA-256, the reason and the error, so that the whole record can be found in its
-topic while retention keeps it there.
+Key and value are those of the record, cut to 1 KiB and 64 KiB, so that refused records cannot fill
+the topic. Headers have its topic, partition, offset, length and SHA-256, the reason and the error:
+the whole record can be found in its topic while retention keeps it there.
 """
 
 import hashlib

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.settings.model_settings import CLASSES as CLASSES
+from pipeline.topics.codec import decode_part
 from pipeline.topics.sample_rows import BoolArray, FloatArray
 
 GONE: Final = "Gone"
@@ -98,14 +98,7 @@ class PodColumns:
 
     def decode(self) -> DecodedPods:
         """Decode the line. Ignores unknown columns. Raises as `read_pod_columns`."""
-        try:
-            return _pods.decode(self.data)
-        except msgspec.ValidationError as error:
-            raise InvalidRecordError(f"pods of the window break their schema: {error}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UndecodableRecordError(
-                f"pods of the window cannot be decoded: {error}"
-            ) from error
+        return decode_part(_pods.decode, self.data, "the line about pods")
 
 
 _json = msgspec.json.Encoder(order="deterministic")

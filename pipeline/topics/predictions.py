@@ -84,15 +84,15 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of Prod's `requests` that Prod will not use, and the peak of Prod, by a predictor.
+    """The part of Prod's `requests` that Prod will not use (`amount`), and the peak of Prod.
 
-    `pair`: `amount` is the smaller of `pods_amount` and `classes_amount`, `peak` the larger of
-    `pods_peak` + `system` and `classes_peak`, per resource; else both are those of the classes.
-    For pods without a peak that can be trusted, `pods_peak` holds their requests, `unpredicted`,
-    and `classes_peak` what they asked for beyond their own peaks, `surplus`, without what the peaks
-    of classes hold of that already, as sums over pods do, `held`. `system` is the system's peak
-    with the margin, which `classes_peak` holds already. `left_out` is how many pods `pods_peak`
-    lacks, by resource: neither peak nor request of theirs is known.
+    The pod view adds up pods: `pods_peak` includes `unpredicted`, the requests of pods without a
+    trusted peak, and lacks `left_out` pods, whose peak and request are unknown. The class view uses
+    the models of classes: to `classes_peak` was added `surplus`, the part of these requests beyond
+    the pods' own peaks, less `held`, the part that the class peaks include. `classes_peak` also
+    includes `system`, the system's peak with the margin. With `pair`, per resource, `amount` is the
+    smaller of both views and `peak` the larger of `pods_peak` + `system` and `classes_peak`; else
+    both are those of the class view.
     """
 
     pair: bool = True

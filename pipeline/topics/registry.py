@@ -1,9 +1,12 @@
 """Every topic of Springtide, declared once.
 
 From this table `springtide topics apply` creates topics, `springtide topics check` reports drift,
-and docs/reference/topics.md is printed. All topics have the same number of partitions, fixed for
-the life of the topics, so that one worker owns all records of a node. Names start with
-`kafka.topic_prefix`.
+and docs/reference/topics.md is printed. Names start with `kafka.topic_prefix`.
+
+All records about a node, in every topic, are in the partition with one number, which
+`kafka.partition` computes from the node's name. So all topics have the same number of partitions,
+and the worker that is assigned a partition of `samples` owns everything about its nodes. The number
+is never changed: a node's records would be in another partition than its earlier ones.
 """
 
 from collections.abc import Mapping
@@ -20,20 +23,22 @@ checkpoint are larger than the sample, and a hostile sample must not stop the wo
 MAX_SAMPLE_BYTES: Final = MAX_RECORD_BYTES // 4
 
 Codec = Literal["json + arrow", "json", "msgpack", "bytes"]
-Cleanup = Literal["delete", "compact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic. `key` describes the record key, `record` names the module of `pipeline.topics` with
-    the record type. A compacted topic keeps every record for `compaction_lag_ms`."""
+    the record type.
+
+    Records are deleted after `retention_ms`. A topic without it is compacted: it keeps the newest
+    record of each key, and every record for `compaction_lag_ms`.
+    """
 
     name: str
     key: str
     value: str
-    codec: Codec
-    cleanup: Cleanup
     written_by: str
+    codec: Codec = "json"
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
     compaction_lag_ms: int = 0
@@ -53,12 +58,13 @@ class Topic:
         common = {
             "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(self.max_bytes),
-            "cleanup.policy": self.cleanup,
         }
-        if self.cleanup == "delete":
-            return common | {"retention.ms": str(self.retention_ms)}
+        if self.retention_ms is not None:
+            retained = {"cleanup.policy": "delete", "retention.ms": str(self.retention_ms)}
+            return common | retained
         # Segments roll hourly, because the active segment is never compacted.
         compacted = {
+            "cleanup.policy": "compact",
             "segment.ms": str(HOUR_MS),
             "min.cleanable.dirty.ratio": "0.2",
             "delete.retention.ms": str(TOMBSTONE_MS),
@@ -73,85 +79,79 @@ class Topic:
 
 
 SAMPLES: Final = Topic(
-    name="samples", key="node", codec="json + arrow", cleanup="delete", retention_ms=24 * HOUR_MS,
+    name="samples", key="node", codec="json + arrow", retention_ms=24 * HOUR_MS,
     value="usage of a node and its pods in one window, a row per entity",
     written_by="node exporter or provider", record="samples", max_bytes=MAX_SAMPLE_BYTES,
 )  # fmt: skip
 NODES: Final = Topic(
-    name="nodes", key="node", codec="json", cleanup="compact",
-    value="allocatable, labels, taints and strategy of a node",
+    name="nodes", key="node", value="allocatable, labels, taints and strategy of a node",
     written_by="cluster watcher or file source", record="nodes",
 )  # fmt: skip
 PODS: Final = Topic(
-    name="pods", key="node/uid", codec="json", cleanup="compact",
-    value="cgroup uid, class, requests, limits and phase of a pod",
+    name="pods", key="node/uid", value="cgroup uid, class, requests, limits and phase of a pod",
     written_by="cluster watcher or file source", record="pods",
 )  # fmt: skip
 WORKLOADS: Final = Topic(
-    name="workloads", key="namespace/kind/name", codec="json", cleanup="compact",
-    value="replicas and PodDisruptionBudgets", written_by="cluster watcher",
-    record="workloads",
+    name="workloads", key="namespace/kind/name", value="replicas and PodDisruptionBudgets",
+    written_by="cluster watcher", record="workloads",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool or workload", codec="json", cleanup="compact",
+    name="fleet", key="pool or workload",
     value="means and deviations of node pools, priors of workloads", written_by="planner",
 )  # fmt: skip
 WINDOWS: Final = Topic(
-    name="windows", key="node", codec="json + arrow", cleanup="delete", retention_ms=3 * DAY_MS,
-    value="the log of record: a sample with facts about its node and pods",
-    written_by="join agent", record="windows",
+    name="windows", key="node", codec="json + arrow", retention_ms=3 * DAY_MS,
+    value="the log of record: a sample with facts about its node and pods", written_by="join agent",
+    record="windows",
 )  # fmt: skip
 PREDICTIONS: Final = Topic(
-    name="predictions", key="node", codec="json", cleanup="compact",
+    name="predictions", key="node",
     value="peaks by predictor for node, system, classes and pods, with terms",
     written_by="model agent", record="predictions",
 )  # fmt: skip
 RESOURCES: Final = Topic(
-    name="resources", key="node", codec="json", cleanup="compact",
-    value="Mid and Batch, each with its terms", written_by="model agent",
-    record="node_resources",
+    name="resources", key="node", value="Mid and Batch, each with its terms",
+    written_by="model agent", record="node_resources",
 )  # fmt: skip
 NODE_STATE: Final = Topic(
-    name="node-state", key="node", codec="json", cleanup="compact",
+    name="node-state", key="node",
     value="the row of the state table: usage now and of the last half hour, peaks, ages",
     written_by="model agent", record="node_state", compaction_lag_ms=HOUR_MS // 2,
 )  # fmt: skip
 NODE_VIEWS: Final = Topic(
-    name="node-views", key="node", codec="json", cleanup="compact",
-    value="everything that a node actuator needs, with a generation", written_by="view agent",
-    record="node_views",
+    name="node-views", key="node", value="everything that a node actuator needs, with a generation",
+    written_by="view agent", record="node_views",
 )  # fmt: skip
 ALERTS: Final = Topic(
-    name="alerts", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
+    name="alerts", key="node", retention_ms=7 * DAY_MS,
     value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent",
 )  # fmt: skip
 EVICTION_REQUESTS: Final = Topic(
-    name="eviction-requests", key="node", codec="json", cleanup="delete", retention_ms=DAY_MS,
+    name="eviction-requests", key="node", retention_ms=DAY_MS,
     value="a node actuator asks for relief", written_by="node actuator",
 )  # fmt: skip
 EVICTION_PLANS: Final = Topic(
-    name="eviction-plans", key="node", codec="json", cleanup="delete", retention_ms=7 * DAY_MS,
-    value="pods to evict from a node, and why", written_by="extender",
-    record="eviction_plans",
+    name="eviction-plans", key="node", retention_ms=7 * DAY_MS,
+    value="pods to evict from a node, and why", written_by="extender", record="eviction_plans",
 )  # fmt: skip
 ACTIONS: Final = Topic(
-    name="actions", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
+    name="actions", key="node", retention_ms=30 * DAY_MS,
     value="writes and refusals of an actuator, with the reason", written_by="actuators",
     record="actions",
 )  # fmt: skip
 ACCURACY: Final = Topic(
-    name="accuracy", key="node", codec="json", cleanup="delete", retention_ms=30 * DAY_MS,
+    name="accuracy", key="node", retention_ms=30 * DAY_MS,
     value="past predictions compared with usage", written_by="model agent",
 )  # fmt: skip
 CHECKPOINTS: Final = Topic(
-    name="checkpoints", key="node@epoch", codec="msgpack", cleanup="compact",
-    value="exact model state, round markers and claims",
-    written_by="model agent", record="checkpoints",
+    name="checkpoints", key="node@epoch", codec="msgpack",
+    value="exact model state, round markers and claims", written_by="model agent",
+    record="checkpoints",
 )  # fmt: skip
 DEAD_LETTERS: Final = Topic(
-    name="dead-letters", key="as it came", codec="bytes", cleanup="delete",
-    retention_ms=14 * DAY_MS, value="records that could not be used; the reason in headers",
-    written_by="everyone", record="dead_letters",
+    name="dead-letters", key="as it came", codec="bytes", retention_ms=14 * DAY_MS,
+    value="records that could not be used; the reason in headers", written_by="everyone",
+    record="dead_letters",
 )  # fmt: skip
 
 TOPICS: Final = (

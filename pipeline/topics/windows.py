@@ -1,8 +1,9 @@
 """`springtide.windows`: the log of record, samples joined with facts about the node and its pods.
 
 Only the join agent writes this topic, keyed by node name. Models, peaks and node states are a pure
-function of it. A window carries the offset of its sample, so that the join finds in its own output
-where to continue. A *departure* records that a node was deleted.
+function of it: a replay after a crash gives the same bytes. A window carries the offset of its
+sample, so that the join finds in its own output where to continue. A *departure* records that a
+node was deleted.
 
 A record is lines of JSON and the sample: a head, `NodeFacts`, `PodColumns`, then the record of
 `springtide.samples` as it was read. A departure is the head alone. Lines that repeat are decoded
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
-from pipeline.topics.codec import Record, decode_json, encode_json
+from pipeline.topics.codec import Record, decode_json, decode_part, encode_json
 from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
@@ -193,12 +194,7 @@ def _read_facts(line: bytes) -> NodeFacts:
 
 
 def _decode_facts(line: bytes) -> NodeFacts:
-    try:
-        return _node_facts.decode(line)
-    except msgspec.ValidationError as error:
-        raise InvalidRecordError(f"facts about the node break their schema: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UndecodableRecordError(f"facts about the node cannot be decoded: {error}") from error
+    return decode_part(_node_facts.decode, line, "the line about the node")
 
 
 _cached_facts = lru_cache(maxsize=_CACHED_NODES)(_decode_facts)

@@ -279,7 +279,7 @@ def test_a_running_pod_stays_on_its_node_whatever_is_asked() -> None:
     decisions.place(small_pod("runs"), "b", NOW)
     for now in (NOW, NOW + 10):
         table.bring_up_to_date(now)
-        assert table.pods.named("pods", table.lookup(["a", "b"])).tolist() == [1, 0]
+        assert table.pods.sums_of("pods", table.lookup(["a", "b"])).tolist() == [1, 0]
 
 
 def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
@@ -291,7 +291,7 @@ def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
         best = decisions.prioritize(pod, names, NOW).best
         assert best is not None
         decisions.place(pod, names[best], NOW)
-    on_nodes = table.pods.named("pods", table.lookup(names))
+    on_nodes = table.pods.sums_of("pods", table.lookup(names))
     assert on_nodes.tolist() == [10] * 20
 
 

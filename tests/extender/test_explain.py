@@ -225,11 +225,11 @@ def everything(table: Table) -> list[Any]:
     rows, pods = table.lookup(NAMES), table.pods
     for _ in range(2):  # the first pass takes measured pods out of flight
         for row in rows.tolist():
-            pods.reported(row)
+            pods.usage_changed(row)
         table.bring_up_to_date(NOW)
     return [
         list(table), pods.tentative, pods.in_flight, len(pods), table.version,
-        *(pods.named(name, rows).tolist() for name in pods.counting.names),
+        *(pods.sums_of(name, rows).tolist() for name in pods.counting.names),
         *(np.array(getattr(pods, name)[rows]).tolist()
           for name in ("flight", "prod_flight", "unmeasured", "oldest")),
     ]  # fmt: skip

@@ -285,7 +285,7 @@ async def test_a_snapshot_answers_before_the_broker_and_catches_up(
     async with following(cluster, **options) as feed:
         await until(lambda: sorted(feed.table) == ["moves", "stays"])
         await until(lambda: cpu(feed, "moves") == 3.0 and len(feed.table.pods) == 2)
-        counted = feed.table.pods.named("pods", feed.table.lookup(["stays", "moves"]))
+        counted = feed.table.pods.sums_of("pods", feed.table.lookup(["stays", "moves"]))
         assert counted.tolist() == [2, 0]
         assert feed.state.rereads == 0
     # Recreated topics do not continue at the end of the snapshot.

@@ -67,7 +67,7 @@ async def test_reading_starts_at_the_requested_offset(client: dict[str, Any]) ->
     await write(client, tp, *(b"%d" % i for i in range(50)))
     for start in range(0, 50, 7):
         async with open_follower(client, [tp]) as follower:
-            follower.seek({tp: start}, {tp: 50})
+            follower.read_from({tp: start}, {tp: 50})
             read = [each.value async for records in follower.read_to_end() for each in records]
         assert read == [b"%d" % i for i in range(start, 50)]
 
@@ -94,7 +94,7 @@ async def test_a_deleted_or_recreated_topic_is_noticed(
     async with open_follower(client, [tp]) as follower:
         await follower.begin()
         assert len([r async for records in follower.read_to_end() for r in records]) == 10
-        follower.seek({tp: 10}, {})
+        follower.read_from({tp: 10}, {})
         async with admin_client(client) as admin:
             await admin.delete_topics([tp.topic])
             while tp.topic in await admin.list_topics():  # noqa: ASYNC110

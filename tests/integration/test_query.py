@@ -201,7 +201,7 @@ async def test_only_the_requested_part_of_the_past_is_read(cluster: Cluster) -> 
     await cluster.states(node_state("young", offset=2))
     feed = Feed(
         Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(),
-        topics=HISTORY_TOPICS, use=apply_point, recent_seconds=1.0, name="history",
+        topics=HISTORY_TOPICS, apply_record=apply_point, recent_seconds=1.0, name="history",
     )  # fmt: skip
     task = asyncio.create_task(feed.run())
     await asyncio.wait_for(feed.wait_caught_up(), 30)

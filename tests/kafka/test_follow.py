@@ -76,7 +76,7 @@ async def test_after_the_end_records_and_tombstones_follow(logs: Install) -> Non
     log = FakeLog(range(2))
     logs({TP: log})
     async with open_follower(CLIENT, [TP]) as follower:
-        follower.seek({TP: 2}, {})
+        follower.read_from({TP: 2}, {})
         assert follower.is_caught_up
         assert await follower.poll() == []
         log.append(b"new")
@@ -84,12 +84,12 @@ async def test_after_the_end_records_and_tombstones_follow(logs: Install) -> Non
         assert [record.value for record in await follower.poll()] == [b"new", None]
 
 
-async def test_only_partitions_given_to_seek_are_read(logs: Install) -> None:
+async def test_only_partitions_given_to_read_from_are_read(logs: Install) -> None:
     logs({TP: FakeLog(range(3)), OTHER: FakeLog(range(3))})
     async with open_follower(CLIENT, [TP, OTHER]) as follower:
-        follower.seek({OTHER: 1}, {OTHER: 3})
+        follower.read_from({OTHER: 1}, {OTHER: 3})
         assert await values(follower) == [b"1", b"2"]
-        follower.seek({TP: 2}, {TP: 3})
+        follower.read_from({TP: 2}, {TP: 3})
         assert await values(follower) == [b"2"]
 
 
@@ -97,7 +97,7 @@ async def test_a_partition_without_the_next_offset_raises(logs: Install) -> None
     logs({TP: FakeLog(range(5, 8), first=5)})
     async with open_follower(CLIENT, [TP]) as follower:
         for offset in (4, 9):  # deleted by retention; recreated topic
-            follower.seek({TP: offset}, {})
+            follower.read_from({TP: offset}, {})
             with pytest.raises(LostOffsetError, match=rf"t\.nodes\[0\] has no offset {offset}"):
                 await follower.poll()
 
@@ -105,7 +105,7 @@ async def test_a_partition_without_the_next_offset_raises(logs: Install) -> None
 async def test_a_deleted_partition_raises_once_it_was_known(logs: Install) -> None:
     consumer = logs({OTHER: FakeLog()})
     async with open_follower(CLIENT, [TP]) as follower:
-        follower.seek({TP: 3}, {})
+        follower.read_from({TP: 3}, {})
         assert await follower.poll() == []  # the broker has not yet sent metadata
         consumer.logs[TP] = FakeLog(range(4))
         assert len(await follower.poll()) == 1
@@ -128,7 +128,7 @@ async def test_silence_before_the_end_raises_and_silence_after_it_does_not(
         with pytest.raises(SilentTopicError, match=r"t\.nodes\[0\]: .* offsets 0 to 3 for 1 s"):
             await follower.poll(timeout_seconds=0.25)
         consumer.is_silent = False
-        follower.seek({TP: 0}, {TP: 3})
+        follower.read_from({TP: 0}, {TP: 3})
         assert len(await follower.poll()) == 3
         for _ in range(20):
             assert await follower.poll(timeout_seconds=0.25) == []
@@ -146,7 +146,7 @@ async def test_errors_of_the_client_are_translated(
 ) -> None:
     consumer = logs({TP: FakeLog(range(3))})
     async with open_follower(CLIENT, [TP]) as follower:
-        follower.seek({TP: 0}, {TP: 3})
+        follower.read_from({TP: 0}, {TP: 3})
         consumer.fails = raised
         for question in (follower.poll, follower.ends):
             with pytest.raises(expected, match=rf"reading t\.nodes: {text}"):
@@ -180,7 +180,7 @@ async def test_no_partition_is_ever_reset_by_the_client(logs: Install) -> None:
     consumer = logs({TP: FakeLog(range(3)), OTHER: FakeLog()})
     async with open_follower(CLIENT, [TP, OTHER]) as follower:
         await asyncio.sleep(0)
-        follower.seek({TP: 1}, {TP: 3})
+        follower.read_from({TP: 1}, {TP: 3})
         assert await values(follower) == [b"1", b"2"]
     assert consumer.resets == []
 
@@ -222,7 +222,7 @@ async def test_a_client_that_cannot_be_stopped_delays_its_caller_briefly(
     consumer = logs({TP: FakeLog()})
     monkeypatch.setattr(consumer, "stop", stop)
     async with open_follower(CLIENT, [TP]) as follower:
-        follower.seek({TP: 0}, {})
+        follower.read_from({TP: 0}, {})
     assert consumer.is_closed
 
 

@@ -33,6 +33,7 @@ from pipeline.processors.placement.kube_config import (
 
 _FIT: Final = BY_REQUESTS[0]
 _USUAL_TIMEOUT_SECONDS: Final = Decimal(5)
+_SET_TIMEOUT: Final = f"set it to {TIMEOUT_SECONDS}s"
 _POINTS_A_STEP: Final = 10
 """kube-scheduler multiplies an extender's scores by its weight and this; plugins score to 100."""
 
@@ -170,7 +171,7 @@ def _check_any(where: str, extender: _Extender) -> Iterator[Finding]:
         yield Finding(f"{where}.tlsConfig", problem, "leave out insecure", is_refused=True)
     if extender.http_timeout is not None and go_seconds(extender.http_timeout) is None:
         problem = f"{extender.http_timeout!r:.40} is no duration"
-        yield Finding(f"{where}.httpTimeout", problem, "set it to 1s", is_refused=True)
+        yield Finding(f"{where}.httpTimeout", problem, _SET_TIMEOUT, is_refused=True)
 
 
 _CONSEQUENCES: Final[Mapping[str, str]] = {
@@ -241,7 +242,7 @@ def _check_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
     if not 0 < seconds <= TIMEOUT_SECONDS:
         delay = f"{seconds:g} s" if seconds > 0 else "ever"
         problem = f"a connection that hangs holds up each pod for {delay}"
-        yield Finding(f"{where}.httpTimeout", problem, "set it to 1s")
+        yield Finding(f"{where}.httpTimeout", problem, _SET_TIMEOUT)
 
 
 class _Running(NamedTuple):

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pipeline.agents.koordlet_metrics import prod_amounts
-from pipeline.agents.partition_models import NodeReport, PartitionWindow
+from pipeline.agents.partition_models import NodeReport, PartitionModels, PartitionWindow
 from pipeline.metrics import counter, gauge
 from pipeline.processors.model import bank
 from pipeline.processors.model.bank import Outcome, split_into_rounds

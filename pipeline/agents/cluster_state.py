@@ -104,7 +104,7 @@ class ClusterState:
         self.deleted_pods.forget(node, cgroup_uid)
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
-        """Remove a pod; return the UID in its cgroup's name and its facts, None if it is unknown."""
+        """Remove a pod; return the UID in its cgroup's name and its facts, None if unknown."""
         cgroup_uid = self._cgroups.pop((node, uid), uid)
         pods = self._pods.get(node, {})
         # A recreated static pod has the cgroup of its predecessor, whose tombstone may come later.

@@ -25,10 +25,9 @@ from pipeline.errors import (
     CheckpointError,
     CheckpointLayoutError,
     NotReadyError,
-    RecordError,
     StateError,
 )
-from pipeline.kafka.partition_log import LogReader, LogRecord
+from pipeline.kafka.partition_log import LogReader
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.processors.exchange.export_models import replace_state
 from pipeline.processors.exchange.import_models import ImportedModel, ImportResults, merge_models

@@ -2,8 +2,8 @@
 
 A worker that is assigned a partition of `samples` owns the same partition of every other topic.
 While it owns partitions, tasks write checkpoints and node views, follow nodes and pods, and look
-for silent nodes. The shards of a revoked partition stay in memory until the next assignment, because
-most rebalances give a worker its partitions back; such a shard only catches up with the log.
+for silent nodes. The shard of a revoked partition stays in memory until the next assignment: most
+rebalances give a worker its partitions back, and such a shard only catches up with the log.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
+from pipeline.agents.apply_windows import LAST_END
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics, follow
@@ -22,7 +23,6 @@ from pipeline.agents.consume import consume
 from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
 from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse_record
 from pipeline.agents.koordlet_metrics import serve
-from pipeline.agents.apply_windows import LAST_END
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
@@ -288,7 +288,8 @@ class PartitionHolder:
         }
         async for topic, record in follow(self._client, starts):
             shard = shards[record.partition]
-            deleted = await recovery.cluster_state_topics.apply(shard.join.cluster_state, topic, record)
+            state = shard.join.cluster_state
+            deleted = await recovery.cluster_state_topics.apply(state, topic, record)
             self._views[record.partition].touch(topic, record.key)
             shard.cluster_state_ends[topic] = record.offset + 1
             if deleted is not None:

@@ -117,9 +117,8 @@ class Recovery:
     ) -> Shard:
         start_time = self.clock.monotonic()
         ownership = Ownership(partition, await self.claim(partition))
-        checkpoints = await read_checkpoints(
-            reader, self._topic(CHECKPOINTS), partition, ownership.epoch, self.cluster_state_topics.refuse
-        )
+        topic, refuse = self._topic(CHECKPOINTS), self.cluster_state_topics.refuse
+        checkpoints = await read_checkpoints(reader, topic, partition, ownership.epoch, refuse)
         if previous is not None and checkpoints.has_import_since(previous.ownership.epoch):
             bank.clear()
             previous = None
@@ -203,12 +202,7 @@ class Recovery:
         return model
 
     async def apply_log(
-        self,
-        reader: LogReader,
-        model: ModelCursor,
-        start: int,
-        end: int,
-        covers: Mapping[str, int],
+        self, reader: LogReader, model: ModelCursor, start: int, end: int, covers: Mapping[str, int]
     ) -> None:
         """Replay the log from `start` to `end`, without records below `covers` of their node."""
         partition, logged_at = model.ownership.partition, self.clock.monotonic()
@@ -334,7 +328,9 @@ def _recreated(topic: str, partition: int, end: int, known: int) -> StateError:
 
 
 async def _encode_replayed(model: ModelCursor) -> None:
-    while model.encode_replayed(_SLICE):
+    remaining = True
+    while remaining:
+        remaining = model.encode_replayed(_SLICE)
         await asyncio.sleep(0)
 
 

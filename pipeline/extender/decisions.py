@@ -12,12 +12,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from pipeline.extender import filters, limits
-from pipeline.extender.candidate_nodes import (
-    CandidateNodes,
-    NodePositions,
-    PodDemand,
-    pod_demand,
-)
+from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand, pod_demand
 from pipeline.extender.filters import Refusal
 from pipeline.extender.preempt_messages import MetaVictims
 from pipeline.logs import get_logger

@@ -82,9 +82,7 @@ class NodeViewHandler:
                 return web.Response(status=304, headers={"ETag": _etag(view)})
             view = self._views.get(node)
         return error_reply(
-            404,
-            f"node {node[:253]!r} has no view",
-            "workers write one for each known node",
+            404, f"node {node[:253]!r} has no view", "workers write one for each known node"
         )
 
     async def _changed(self, node: str, seconds: float) -> bool:

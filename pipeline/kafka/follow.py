@@ -183,7 +183,7 @@ class Follower:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything below the ends given to `read_from` (or read by `begin`) was returned."""
+        """Whether everything below the ends given to `read_from` (or by `begin`) was returned."""
         return not self._behind
 
     async def poll(
@@ -229,8 +229,8 @@ class Follower:
         return [record for batch in batches.values() for record in batch]
 
     async def read_to_end(self) -> AsyncIterator[list[ConsumerRecord]]:
-        """The records up to the ends given to `read_from` (or read by `begin`), and perhaps some that
-        came since; then nothing is fetched any more. Raises as `poll` does."""
+        """The records up to the ends of `is_caught_up`, and perhaps some that came since; then
+        nothing is fetched any more. Raises as `poll` does."""
         while not self.is_caught_up:
             if records := await self.poll():
                 yield records

@@ -29,10 +29,7 @@ class Found(NamedTuple):
 
 
 async def newest(
-    kafka: KafkaSettings,
-    topic: Topic,
-    node: str,
-    is_wanted: Callable[[bytes], bool] | None = None,
+    kafka: KafkaSettings, topic: Topic, node: str, is_wanted: Callable[[bytes], bool] | None = None
 ) -> Found | None:
     """The newest record of `node`, or of any key in the node's partition that `is_wanted` accepts;
     None if there is none, or a tombstone is newer.

@@ -1,4 +1,4 @@
-"""Store the newest view of each node as compressed bytes, and wake clients that wait for a newer one.
+"""Store the newest view of each node as compressed bytes, and wake clients that wait for one.
 
 A view never goes back to an older generation, also not after a tombstone. Belongs to one event
 loop. Views stay compressed because the memory of a large cluster depends on it: 10,000 nodes of 100

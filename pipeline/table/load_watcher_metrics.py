@@ -78,12 +78,7 @@ class LoadSnapshot(NamedTuple):
 
 
 def load_snapshot(
-    table: Table,
-    now: float,
-    stale_after_seconds: float,
-    *,
-    host: str = "",
-    window: str = "15m",
+    table: Table, now: float, stale_after_seconds: float, *, host: str = "", window: str = "15m"
 ) -> LoadSnapshot | None:
     """Load over `window`, or over the next shorter window with data; of one node, if `host` names
     it. None if no node has any."""

@@ -20,12 +20,7 @@ from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_TH
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
 from pipeline.table import limits
 from pipeline.times import parse_time
-from pipeline.topics.node_state import (
-    AGGREGATED,
-    DEVIATION,
-    AggregatedUsage,
-    NodeStateRecord,
-)
+from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import KnownNode
 from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result

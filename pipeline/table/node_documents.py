@@ -97,7 +97,9 @@ def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
     for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
         allocatable = table[f"allocatable_{column}"][rows] * scale
         with np.errstate(all="ignore"):
-            quotients = np.round(table.pods.sums_without_placed(f"limit:{resource}", rows) / allocatable, 4)
+            quotients = np.round(
+                table.pods.sums_without_placed(f"limit:{resource}", rows) / allocatable, 4
+            )
         ratios[resource] = [value if np.isfinite(value) else None for value in quotients.tolist()]
     pairs = zip(ratios["cpu"], ratios["memory"], strict=True)
     return {

@@ -38,14 +38,7 @@ from pipeline.table.state_table import Table
 from pipeline.table.table_snapshot import Copied, copied, load, save
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
-from pipeline.topics.registry import (
-    NODE_STATE,
-    NODE_VIEWS,
-    NODES,
-    PODS,
-    RESOURCES,
-    Topic,
-)
+from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES, Topic
 
 NODE_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
 """Topics of a table of nodes."""

@@ -166,10 +166,7 @@ PLANNED_TOPICS: Final = (FLEET, ALERTS, EVICTION_REQUESTS, ACCURACY)
 
 def markdown_table() -> str:
     """The registry as the table of docs/reference/topics.md."""
-    lines = [
-        "| topic | key | value | codec | kept | written by |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| topic | key | value | codec | kept | written by |", "|---|---|---|---|---|---|"]
     for topic in (*TOPICS, *PLANNED_TOPICS):
         writer = f"{topic.written_by} (not yet)" if topic in PLANNED_TOPICS else topic.written_by
         lines.append(

@@ -90,9 +90,7 @@ async def test_next_load_reuses_shards_loaded_before_a_revocation(
     monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
     load, kinds = Recovery.load, list[tuple[int, bool]]()
 
-    async def load_slowly(
-        self: Recovery, reader: Any, partition: int, kept: Shard | None
-    ) -> Shard:
+    async def load_slowly(self: Recovery, reader: Any, partition: int, kept: Shard | None) -> Shard:
         kinds.append((partition, kept is not None))
         if partition == 1 and not begun.is_set():
             begun.set()

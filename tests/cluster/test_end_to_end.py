@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.agents.bank_settings import model_config
 from pipeline.agents.apply_windows import GENERATION
+from pipeline.agents.bank_settings import model_config
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.window_batch import WindowBatch

@@ -19,9 +19,9 @@ from pipeline.processors.imported_usage.fetched_usage import (
 from pipeline.processors.imported_usage.usage_samples import PodPlace, Sampler
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write
-from pipeline.sources.provider.provider_cluster_state import ProviderClusterState
 from pipeline.sources.provider.metrics_server_source import MetricsServerSession
 from pipeline.sources.provider.prometheus_source import open_prometheus
+from pipeline.sources.provider.provider_cluster_state import ProviderClusterState
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.sources.provider.sample_source import SourceSession
 from pipeline.sources.provider.stream_source import open_stream
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class Cluster(ProviderClusterState):
-    """An inventory that knows every pod."""
+    """A cluster state that knows every pod."""
 
     def place(self, namespace: str, name: str) -> PodPlace | None:
         return PodPlace("n1", f"{namespace}-{name}")

@@ -114,7 +114,7 @@ async def samples(kafka: KafkaSettings) -> dict[str, list[SampleHeader]]:
     return headers
 
 
-async def write_inventory(kafka: KafkaSettings) -> None:
+async def write_cluster_state(kafka: KafkaSettings) -> None:
     """Write nodes and pods as a watcher does."""
     requests = Resources(cpu_millicores=1000, memory_bytes=2**30)
     capacity = Resources(cpu_millicores=4000, memory_bytes=8 * 2**30)
@@ -139,7 +139,7 @@ async def test_usage_of_prometheus_is_published_unchanged(
     settings: Settings, tmp_path: Path
 ) -> None:
     kafka = settings.kafka
-    await write_inventory(kafka)
+    await write_cluster_state(kafka)
     log = tmp_path / "log"
 
     async def windows(count: int) -> bool:
@@ -184,7 +184,7 @@ async def test_worker_treats_all_providers_as_one_exporter(
     settings: Settings, tmp_path: Path
 ) -> None:
     kafka = settings.kafka
-    await write_inventory(kafka)
+    await write_cluster_state(kafka)
 
     async def state() -> NodeStateRecord | None:
         value = (await latest(kafka, NODE_STATE)).get("n1")
@@ -214,7 +214,7 @@ async def test_node_with_an_exporter_is_skipped(
     settings: Settings, tmp_path: Path, prometheus: LocalPrometheus
 ) -> None:
     kafka = settings.kafka
-    await write_inventory(kafka)
+    await write_cluster_state(kafka)
     now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
     header = SampleHeader(
         node="n2", machine_id="real", boot_id="b", epoch=1, sequence=0,

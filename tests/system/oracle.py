@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.agents.bank_settings import model_config
 from pipeline.agents.apply_windows import apply_distinct, encode_reports, segments
+from pipeline.agents.bank_settings import model_config
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, PartitionWindow
@@ -93,7 +93,8 @@ def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int
             run[0].models.forget(run[0].node)
             continue
         pending = [applied.pending() for applied in apply_distinct(run)]
-        for (source, _, _, prediction), reported in zip(pending, encode_reports(pending), strict=True):
+        reports = encode_reports(pending)
+        for (source, _, _, prediction), reported in zip(pending, reports, strict=True):
             yield "node-state", source.offset, reported.node_state
             if prediction is not None:
                 yield "predictions", source.offset, prediction

@@ -29,11 +29,7 @@ from pipeline.processors.model.predictor import (
     may_decide,
     strategy_columns,
 )
-from pipeline.processors.model.resource_pairs import (
-    TO_KUBERNETES,
-    kubernetes_units,
-    stack_rows,
-)
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES, kubernetes_units, stack_rows
 from pipeline.topics.node_state import YOUNG_SECONDS
 
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))

@@ -264,10 +264,7 @@ def read(
 
 
 def _check_profiles(
-    state: ModelState,
-    profiles: ByteArray,
-    histograms: list[SparseHistograms],
-    models: EntityModels,
+    state: ModelState, profiles: ByteArray, histograms: list[SparseHistograms], models: EntityModels
 ) -> None:
     num_profiles = len(models.histograms[0].layouts)
     if (

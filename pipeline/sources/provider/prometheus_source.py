@@ -120,11 +120,7 @@ class PrometheusSession:
         timeout = aiohttp.ClientTimeout(total=self._settings.query_timeout_seconds)
         try:
             async with self._session.get(
-                url,
-                params=params,
-                headers=self._headers(),
-                timeout=timeout,
-                allow_redirects=False,
+                url, params=params, headers=self._headers(), timeout=timeout, allow_redirects=False
             ) as response:
                 REQUESTS.labels(str(response.status)).inc()
                 self._note_clock(response.headers.get("Date", ""))

@@ -127,10 +127,10 @@ class ProviderClusterState:
 class ClusterStateFollower:
     """Reads the topics into a `ProviderClusterState`; recreated after each failure."""
 
-    def __init__(self, kafka: KafkaSettings, inventory: ProviderClusterState, since_ms: int) -> None:
+    def __init__(self, kafka: KafkaSettings, state: ProviderClusterState, since_ms: int) -> None:
         """Read samples appended at `since_ms` (milliseconds since 1970) or later."""
         self._kafka = kafka
-        self._inventory = inventory
+        self._state = state
         self._since_ms = since_ms
         self._topics = {t.full_name(kafka.topic_prefix): t for t in (NODES, PODS, SAMPLES)}
         self._caught_up = asyncio.Event()
@@ -149,18 +149,16 @@ class ClusterStateFollower:
                     self._apply(record)
                 if follower.is_caught_up and not self._caught_up.is_set():
                     self._caught_up.set()
-                    log.info(
-                        "caught up", nodes=len(self._inventory.nodes), pods=self._inventory.pods
-                    )
+                    log.info("caught up", nodes=len(self._state.nodes), pods=self._state.pods)
 
     def _apply(self, record: ConsumerRecord) -> None:
         topic, key, value = self._topics[record.topic], record.key or b"", record.value
         try:
             if topic is SAMPLES:
-                self._inventory.put_sample(value, record.timestamp)
+                self._state.put_sample(value, record.timestamp)
             elif topic is PODS:
-                self._inventory.put_pod(key, value)
+                self._state.put_pod(key, value)
             else:
-                self._inventory.put_node(key, value)
+                self._state.put_node(key, value)
         except RecordError:
             return  # the join agent refuses and reports it

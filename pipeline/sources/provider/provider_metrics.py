@@ -16,9 +16,7 @@ FETCH_SECONDS: Final = histogram(
     buckets=(0.1, 0.3, 1, 3, 10, 30, 100),
 )  # fmt: skip
 COLUMNS_FAILED: Final = counter(
-    "provider_columns_failed",
-    "Columns missing because their query failed.",
-    ["column"],
+    "provider_columns_failed", "Columns missing because their query failed.", ["column"]
 )
 BAD_VALUES: Final = counter(
     "provider_bad_values", "Values replaced by null: NaN, negative or implausible.", ["column"]

@@ -20,8 +20,8 @@ from pipeline.sources.compacted_writer import Entry, open_producer, write
 from pipeline.sources.provider import provider_metrics
 from pipeline.sources.provider.provider_cluster_state import (
     WINDOWS_SERVED,
-    ProviderClusterState,
     ClusterStateFollower,
+    ProviderClusterState,
 )
 from pipeline.sources.provider.sample_source import SourceSession
 from pipeline.sources.provider.status_page import Status
@@ -78,7 +78,7 @@ class WindowPublisher:
         self._clock = clock
         self._status = status
         self._producer = producer
-        self._inventory = ProviderClusterState()
+        self._cluster_state = ProviderClusterState()
         self._sampler = Sampler()
         self._logged_names: set[str] = set()
 
@@ -87,7 +87,7 @@ class WindowPublisher:
         # The windows of exporters may be longer: up to five minutes.
         lookback_ms = WINDOWS_SERVED * max(self._length_ms, 300_000) + self._length_ms
         since_ms = round(self._clock.now() * 1000) - lookback_ms
-        follower = ClusterStateFollower(self._kafka, self._inventory, since_ms)
+        follower = ClusterStateFollower(self._kafka, self._cluster_state, since_ms)
         await run_all([follower.run(), self.publish_windows(follower)])
 
     async def publish_windows(self, follower: ClusterStateFollower) -> None:
@@ -125,7 +125,7 @@ class WindowPublisher:
             self._status.message = error.message
             log.error("window not fetched", end=format_time(window.end_ms / 1000), why=error)
             return
-        sampled = self._sampler.samples(fetched, window, self._inventory)
+        sampled = self._sampler.samples(fetched, window, self._cluster_state)
         entries = await encode_in_threads(sampled.batches)
         await write(self._producer, self._kafka, WRITER, entries)
         provider_metrics.count(fetched, sampled)

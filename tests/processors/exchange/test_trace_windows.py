@@ -56,8 +56,8 @@ def simulated(windows: int) -> tuple[list[Window], list[Row]]:
         pods = {uid: pod_row(pod) for uid, pod in node.pods(end - 300, end).items()}
         joined.append(
             join(
-                read_rows(encode_samples(SampleBatch(header, sample.rows))), NodeObjects(None, pods),
-                Strategy(), sample_offset=number, appended_ms=1000 * end,
+                read_rows(encode_samples(SampleBatch(header, sample.rows))),
+                NodeObjects(None, pods), Strategy(), sample_offset=number, appended_ms=1000 * end,
             )
         )  # fmt: skip
         for row in sample.rows:

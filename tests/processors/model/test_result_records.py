@@ -513,7 +513,7 @@ LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max
 
 @given(rows(), VIEWS)
 @LAWS
-def test_equal_windows_give_equal_bytes_that_can_be_read(sample: list[Row], view: NodeObjects) -> None:
+def test_equal_windows_give_equal_readable_bytes(sample: list[Row], view: NodeObjects) -> None:
     window = joined(*sample, view=view)
     one, two = encoded(window), encoded(logged(window))
     assert one == two

@@ -1,4 +1,4 @@
-"""The inventory of nodes, pods and exporters equals the records on the topics."""
+"""The state of nodes, pods and exporters equals the records on the topics."""
 
 import pytest
 from hypothesis import given
@@ -13,13 +13,13 @@ from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
 
-def put(inventory: ProviderClusterState, node: str, uid: str, name: str | None = None) -> None:
+def put(state: ProviderClusterState, node: str, uid: str, name: str | None = None) -> None:
     """Apply the record of a pod; without `name`, a tombstone."""
     record = None
     if name is not None:
         pod = PodRecord(node=node, uid=uid, cgroup_uid=f"cg-{uid}", namespace="s", name=name)
         record = encode_json(pod)
-    inventory.put_pod(pod_key(node, uid), record)
+    state.put_pod(pod_key(node, uid), record)
 
 
 def sample(node: str, end_seconds: int, length: int = 30, machine_id: str = "m") -> bytes:
@@ -31,26 +31,26 @@ def sample(node: str, end_seconds: int, length: int = 30, machine_id: str = "m")
 
 
 def test_pods_are_found_by_name() -> None:
-    inventory = ProviderClusterState()
-    put(inventory, "n1", "u", "p")
-    put(inventory, "", "w", "pending")
-    assert inventory.place("s", "p") == PodPlace("n1", "cg-u")
-    assert inventory.place("s", "pending") is None
-    assert inventory.nodes_with_pods == {"n1": 1}
-    put(inventory, "n1", "u")
-    put(inventory, "n1", "u")
-    assert inventory.place("s", "p") is None
-    assert inventory.nodes_with_pods == {}
-    assert inventory.pods == 0
+    state = ProviderClusterState()
+    put(state, "n1", "u", "p")
+    put(state, "", "w", "pending")
+    assert state.place("s", "p") == PodPlace("n1", "cg-u")
+    assert state.place("s", "pending") is None
+    assert state.nodes_with_pods == {"n1": 1}
+    put(state, "n1", "u")
+    put(state, "n1", "u")
+    assert state.place("s", "p") is None
+    assert state.nodes_with_pods == {}
+    assert state.pods == 0
 
 
 def test_pod_of_same_name_added_before_the_tombstone_stays() -> None:
-    inventory = ProviderClusterState()
-    put(inventory, "n1", "old", "web-0")
-    put(inventory, "n2", "new", "web-0")
-    put(inventory, "n1", "old")
-    assert inventory.place("s", "web-0") == PodPlace("n2", "cg-new")
-    assert inventory.nodes_with_pods == {"n2": 1}
+    state = ProviderClusterState()
+    put(state, "n1", "old", "web-0")
+    put(state, "n2", "new", "web-0")
+    put(state, "n1", "old")
+    assert state.place("s", "web-0") == PodPlace("n2", "cg-new")
+    assert state.nodes_with_pods == {"n2": 1}
 
 
 _NAMES = {"u": "web-0", "v": "web-0", "w": "alone"}
@@ -60,51 +60,51 @@ _changes = st.lists(
 
 
 @given(_changes)
-def test_inventory_equals_the_topic(changes: list[tuple[str, str, bool]]) -> None:
-    inventory, topic = ProviderClusterState(), dict[tuple[str, str], PodPlace]()
+def test_state_equals_the_topic(changes: list[tuple[str, str, bool]]) -> None:
+    state, topic = ProviderClusterState(), dict[tuple[str, str], PodPlace]()
     for node, uid, exists in changes:
-        put(inventory, node, uid, _NAMES[uid] if exists else None)
+        put(state, node, uid, _NAMES[uid] if exists else None)
         topic.pop((node, uid), None)
         if exists:
             topic[node, uid] = PodPlace(node, f"cg-{uid}")
     pod_nodes = [node for node, _ in topic]
-    assert inventory.nodes_with_pods == {node: pod_nodes.count(node) for node in pod_nodes}
+    assert state.nodes_with_pods == {node: pod_nodes.count(node) for node in pod_nodes}
     for name in ("web-0", "alone"):
         holders = [place for (_, uid), place in topic.items() if _NAMES[uid] == name]
-        assert inventory.place("s", name) in [*holders, None]
+        assert state.place("s", name) in [*holders, None]
     newest = [node for node, uid, exists in changes if uid == "w" and exists][-1:]
     if newest and (newest[0], "w") in topic:
-        assert inventory.place("s", "alone") == PodPlace(newest[0], "cg-w")
+        assert state.place("s", "alone") == PodPlace(newest[0], "cg-w")
 
 
 def test_exporter_counts_as_stopped_after_three_windows() -> None:
-    inventory = ProviderClusterState()
-    inventory.put_sample(sample("n1", 600), 600_000)
-    inventory.put_sample(sample("ours", 600, machine_id=""), 600_000)
-    inventory.put_sample(sample("slow", 600, length=300), 600_000)
-    assert inventory.served(TimeWindow(600_000, 660_000)) == {"n1", "slow"}
-    assert inventory.served(TimeWindow(720_000, 780_000)) == {"n1", "slow"}
-    assert inventory.served(TimeWindow(780_000, 840_000)) == {"slow"}
-    assert inventory.served(TimeWindow(1_500_000, 1_560_000)) == set()
+    state = ProviderClusterState()
+    state.put_sample(sample("n1", 600), 600_000)
+    state.put_sample(sample("ours", 600, machine_id=""), 600_000)
+    state.put_sample(sample("slow", 600, length=300), 600_000)
+    assert state.served(TimeWindow(600_000, 660_000)) == {"n1", "slow"}
+    assert state.served(TimeWindow(720_000, 780_000)) == {"n1", "slow"}
+    assert state.served(TimeWindow(780_000, 840_000)) == {"slow"}
+    assert state.served(TimeWindow(1_500_000, 1_560_000)) == set()
     # An older sample changes nothing.
-    inventory.put_sample(sample("n1", 570), 600_000)
-    assert "n1" in inventory.served(TimeWindow(720_000, 780_000))
+    state.put_sample(sample("n1", 570), 600_000)
+    assert "n1" in state.served(TimeWindow(720_000, 780_000))
 
 
 def test_a_window_far_ahead_of_its_append_does_not_count() -> None:
-    inventory = ProviderClusterState()
-    inventory.put_sample(sample("n1", 4_000_000_000), 600_000)
-    inventory.put_sample(sample("n2", 661), 600_000)
-    inventory.put_sample(sample("n3", 660), 600_000)
-    assert inventory.served(TimeWindow(600_000, 660_000)) == {"n3"}
+    state = ProviderClusterState()
+    state.put_sample(sample("n1", 4_000_000_000), 600_000)
+    state.put_sample(sample("n2", 661), 600_000)
+    state.put_sample(sample("n3", 660), 600_000)
+    assert state.served(TimeWindow(600_000, 660_000)) == {"n3"}
 
 
 def test_nodes_are_added_and_deleted() -> None:
-    inventory = ProviderClusterState()
-    inventory.put_node(b"n1", b"{}")
-    inventory.put_node(b"n2", b"{}")
-    inventory.put_node(b"n1", None)
-    assert inventory.nodes == {"n2"}
+    state = ProviderClusterState()
+    state.put_node(b"n1", b"{}")
+    state.put_node(b"n2", b"{}")
+    state.put_node(b"n1", None)
+    assert state.nodes == {"n2"}
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff\xff\xff\xff\x10\0\0\0", sample("n", 60)[:40]])

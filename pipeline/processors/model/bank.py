@@ -193,7 +193,7 @@ class Bank:
         self.node_models[node] = self.learner.restore_node(state)
 
 
-Place = tuple[Bank, str]
+NodeInBank = tuple[Bank, str]
 """The models of a node by bank and name."""
 
 
@@ -221,21 +221,21 @@ def apply(banks: Sequence[Bank], batch: TrainingBatch) -> list[Outcome]:
     return [outcomes[position] for position in range(len(banks))]
 
 
-def peaks(places: Sequence[Place]) -> PeakBatch:
+def peaks(nodes: Sequence[NodeInBank]) -> PeakBatch:
     """`Bank.peaks` over several banks that share their columns."""
-    return _learner_of([bank for bank, _ in places]).peaks(
-        [name for _, name in places], _models(places)
+    return _learner_of([bank for bank, _ in nodes]).peaks(
+        [name for _, name in nodes], _models(nodes)
     )
 
 
-def due(places: Sequence[Place], peaks: PeakBatch) -> BoolArray:
-    """`Bank.due` over several banks, with the peaks of these places."""
-    return _learner_of([bank for bank, _ in places]).due(peaks, _models(places))
+def due(nodes: Sequence[NodeInBank], peaks: PeakBatch) -> BoolArray:
+    """`Bank.due` over several banks, with the peaks of these nodes."""
+    return _learner_of([bank for bank, _ in nodes]).due(peaks, _models(nodes))
 
 
-def recent_usage(places: Sequence[Place]) -> RecentUsage:
+def recent_usage(nodes: Sequence[NodeInBank]) -> RecentUsage:
     """`Bank.recent_usage` over several banks that share their columns."""
-    return _learner_of([bank for bank, _ in places]).recent_usage(_models(places))
+    return _learner_of([bank for bank, _ in nodes]).recent_usage(_models(nodes))
 
 
 def _is_of_another(node: NodeModels, window: WindowHead) -> bool:
@@ -253,8 +253,8 @@ def _learner_of(banks: Sequence[Bank]) -> Learner:
     return banks[0].learner
 
 
-def _models(places: Sequence[Place]) -> list[NodeModels]:
-    return [bank.node_models[name] for bank, name in places]
+def _models(nodes: Sequence[NodeInBank]) -> list[NodeModels]:
+    return [bank.node_models[name] for bank, name in nodes]
 
 
 def split_into_rounds(nodes: Iterable[str]) -> list[list[int]]:

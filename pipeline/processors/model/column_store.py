@@ -1,7 +1,8 @@
 """Named columns by row number that models and predictors declare and the bank stores.
 
 Columns grow, are cleared and are saved together: a declared column has checkpoints, expiry and
-restarts without further code.
+restarts without further code. Growing must not move a large column, or a worker would stop for
+seconds and need twice the memory: address space is reserved ahead, and used page by page.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Column:
     empty: float = 0.0
     by_row: bool = field(default=True, repr=False)
 
-    def room(self, rows: int) -> npt.NDArray[Any]:
+    def allocate(self, rows: int) -> npt.NDArray[Any]:
         """Zeros, (rows or more, *shape), which take memory only as they are written. Large columns
         get address space for many more rows, so that they rarely move."""
         dtype = np.dtype(self.dtype)
@@ -65,9 +66,9 @@ class Column:
             return
         # To copy zeros would claim the pages of items that no row has filled yet.
         for item in np.ndindex(self.shape):
-            held = old[:, *item]
-            if held.view(f"u{held.itemsize}").any():
-                new[: len(old), *item] = held
+            values = old[:, *item]
+            if values.view(f"u{values.itemsize}").any():
+                new[: len(old), *item] = values
 
 
 def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
@@ -102,7 +103,7 @@ class Columns:
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self.columns = dict(columns)
-        self.reserved = {name: column.room(0) for name, column in columns.items()}
+        self.reserved = {name: column.allocate(0) for name, column in columns.items()}
         self._arrays: dict[str, npt.NDArray[Any]] = dict(self.reserved)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
@@ -133,7 +134,7 @@ class Columns:
         for name, column in self.columns.items():
             old = self._arrays[name]
             if rows > len(self.reserved[name]):
-                self.reserved[name] = column.room(rows)
+                self.reserved[name] = column.allocate(rows)
                 column.move(old, self.reserved[name])
             self._arrays[name] = self.reserved[name][:rows]
             if column.empty != 0.0:
@@ -146,8 +147,8 @@ class Columns:
 
     def pack(self, rows: IntArray) -> dict[str, bytes]:
         """The bytes of these rows, by column, in an order that compresses well."""
-        place = _place(rows)
-        return {name: _to_bytes(self._arrays[name][place]) for name in sorted(self.columns)}
+        index = _as_slice(rows)
+        return {name: _to_bytes(self._arrays[name][index]) for name in sorted(self.columns)}
 
     def check(self, packed: Mapping[str, bytes], rows: int) -> None:
         """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
@@ -162,13 +163,13 @@ class Columns:
 
     def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
         """Write the bytes that `pack` gave, and `check` accepted, into these rows."""
-        place = _place(rows)
+        index = _as_slice(rows)
         for name, column in self.columns.items():
             shape = (len(rows), *column.shape)
-            self._arrays[name][place] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
+            self._arrays[name][index] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
 
 
-def _place(rows: IntArray) -> IntArray | slice:
+def _as_slice(rows: IntArray) -> IntArray | slice:
     """Consecutive rows as a slice, which numpy copies several times as fast."""
     first = int(rows[0]) if len(rows) else 0
     follow = (rows == np.arange(first, first + len(rows))).all()
@@ -176,24 +177,24 @@ def _place(rows: IntArray) -> IntArray | slice:
 
 
 def _to_bytes(values: npt.NDArray[Any]) -> bytes:
-    """The bytes by rank within their items, series of integers as differences: like bytes are
-    neighbours, which compresses well."""
+    """The first bytes of all items, then the second ones, and so on; series of integers as
+    differences. So similar bytes are neighbours, which compresses well."""
     values = np.ascontiguousarray(values)
     if _is_series(values.dtype, values.shape):
         steps = values.copy()
         steps[..., 1:] -= values[..., :-1]
         values = steps
-    ranks = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
-    return b"".join(ranks[:, i].tobytes() for i in range(values.dtype.itemsize))
+    items = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
+    return b"".join(items[:, i].tobytes() for i in range(values.dtype.itemsize))
 
 
 def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """The inverse of `_to_bytes`."""
-    ranks = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
-    each = np.empty(ranks.shape[::-1], np.uint8)
-    for i, rank in enumerate(ranks):
-        each[:, i] = rank
-    values = each.view(dtype).reshape(shape)
+    by_position = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
+    items = np.empty(by_position.shape[::-1], np.uint8)
+    for i, position in enumerate(by_position):
+        items[:, i] = position
+    values = items.view(dtype).reshape(shape)
     return np.cumsum(values, axis=-1, dtype=dtype) if _is_series(dtype, shape) else values
 
 

@@ -1,7 +1,8 @@
 """Encode many records of one type as JSON, by column.
 
-A record type states once the constant texts between its values (`Template`); the texts of the
-values are made for a whole column at once. The result has the bytes of `encode_json`.
+A record type declares once the constant texts between its values (`Template`); the texts of the
+values are made for a whole column at once, because objects for each value would take most of the
+time of a window. The result has the bytes of `encode_json`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The learner: all work in the columns that banks share, over many nodes at once.
 
-It allocates and releases rows, trains models with windows, and gives peaks, of nodes of any bank.
-The result for a node depends on the node alone, to the last bit. Banks decide which nodes there are
-and which windows count.
+It allocates and releases rows, trains models with windows, and computes peaks, of nodes of any
+bank. The result for a node depends on the node alone, to the last bit. Banks decide which nodes
+there are and which windows count, so that one node's partition may leave without touching others.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Learner:
                 problem = f"predictor {predictor.name} failed: {error!r:.300}"
                 raise PredictorError(problem) from error
 
-    # -- answers
+    # -- results
 
     def peaks(self, names: Sequence[str], nodes: Sequence[NodeModels]) -> PeakBatch:
         """Peaks of `nodes`, called `names`, as of the end of their last windows.

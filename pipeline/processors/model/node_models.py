@@ -1,4 +1,7 @@
-"""The state of one node's models outside of the columns; `Bank` and `Learner` change it."""
+"""The state of one node's models outside of the columns; `Bank` and `Learner` change it.
+
+It is a few values per node and window; everything per entity is in columns.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Predicted peaks of nodes, by predictor, for every entity, and what Prod leaves unused.
 
 `predict_peaks` computes them for many nodes at once, from the models of the nodes and the pods of
-their last windows. `cold_start` decides when a pod counts its request instead of its peak.
+their last windows. `cold_start` decides when a pod counts its request instead of its peak. Results
+stay columns (`PeakBatch`) until a record needs the peaks of one node: most are never published.
 """
 
 from __future__ import annotations
@@ -37,13 +38,10 @@ _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
 @dataclass(frozen=True, slots=True)
 class ProdReclaimable:
-    """Both views of one node, each (2,) millicores and bytes, NaN unknown; with `pair` both count,
-    else only that of classes.
+    """What Prod leaves unused of one node: the pod view and the class view (`reclaimable`).
 
-    `unpredicted` are requests of cold pods within `pods_peak`. For the same pods `surplus` was
-    added to `classes_peak`, which included `held` already. `system` was added to `pods_peak`;
-    `classes_peak` includes it. `left_out` is the number of pods, by resource, that `pods_peak`
-    lacks because neither peak nor request is known.
+    Each is (2,) millicores and bytes, NaN unknown; with `pair` both views count, else only that of
+    classes. The fields are those of `pipeline.topics.predictions.Reclaimable`.
     """
 
     pair: bool

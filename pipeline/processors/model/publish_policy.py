@@ -1,8 +1,9 @@
 """Decide when the peaks of a node are published: at once when they get worse, later when they ease.
 
 The decision is a function of the node's own windows. The values last published are columns per
-node that the bank saves, so that a replay publishes the same peaks at the same windows. Peaks are
-published
+node that the bank saves, so that a replay publishes the same peaks at the same windows. A peak that
+is too low is unsafe at once; one that is too high only wastes room, and every publication costs all
+readers. Peaks are published
 
 - if they never were, if the last ones are older than the force interval, or rest on other terms;
 - if a value becomes known or unknown;
@@ -110,21 +111,33 @@ def due(
     )
     columns["eased_ms"][rows] = np.where(is_due[:, None, None], NEVER, since)
     if is_due.any():
-        due_rows, end = rows[is_due], ends[is_due]
-        columns["published"][due_rows] = values[is_due]
-        columns["published_ms"][due_rows] = end_ms[is_due]
-        columns["published_terms"][due_rows] = terms[is_due]
-        relaxed, longest_ms = columns["relaxed_ms"][due_rows], force_update_ms[is_due, None, None]
-        # Of several steps for the worse only the first counts as a turn.
-        turned = worse[is_due] & (relaxed != NEVER)
-        longer = np.where(
-            end - relaxed < longest_ms, np.minimum(2 * hold_ms[is_due], longest_ms), 0
-        )
-        columns["hold_ms"][due_rows] = np.where(turned, longer, columns["hold_ms"][due_rows])
-        columns["relaxed_ms"][due_rows] = np.where(
-            eased[is_due], end, np.where(turned, NEVER, relaxed)
-        )
+        columns["published"][rows[is_due]] = values[is_due]
+        columns["published_ms"][rows[is_due]] = end_ms[is_due]
+        columns["published_terms"][rows[is_due]] = terms[is_due]
+        _lengthen_holds(
+            columns, rows[is_due], ends[is_due], worse[is_due], eased[is_due], hold_ms[is_due],
+            force_update_ms[is_due, None, None],
+        )  # fmt: skip
     return np.asarray(is_due)
+
+
+def _lengthen_holds(
+    columns: Columns,
+    rows: IntArray,
+    ends: IntArray,
+    worse: BoolArray,
+    eased: BoolArray,
+    hold_ms: IntArray,
+    longest_ms: IntArray,
+) -> None:
+    """Let values that got worse soon after their easing was published stay better for longer the
+    next time, so that a value that swings is not published with every swing."""
+    relaxed = columns["relaxed_ms"][rows]
+    # Of several steps for the worse only the first counts as a turn.
+    turned = worse & (relaxed != NEVER)
+    longer = np.where(ends - relaxed < longest_ms, np.minimum(2 * hold_ms, longest_ms), 0)
+    columns["hold_ms"][rows] = np.where(turned, longer, columns["hold_ms"][rows])
+    columns["relaxed_ms"][rows] = np.where(eased, ends, np.where(turned, NEVER, relaxed))
 
 
 def _milliseconds(seconds: FloatArray) -> IntArray:

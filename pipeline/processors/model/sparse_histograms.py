@@ -1,10 +1,9 @@
 """Bucket weights of one resource for many rows, stored only for the span in use.
 
-The results are bit-identical to those of a dense array (rows, buckets), which needs a multiple of
-memory and time.
-Usage of an entity stays within a few dozen buckets, so a row has a stretch of cells for these, and
-moves to a wider stretch when a sample falls outside. Buckets outside the stretch are 0 and add
-nothing to a running sum.
+Usage of an entity stays within a few dozen buckets, so a row has a *stretch* of cells for these,
+and moves to a wider stretch when a sample falls outside. A dense array (rows, buckets) would need a
+multiple of memory and time. The results are the same to the last bit: buckets outside the stretch
+are 0 and add nothing to a running sum.
 """
 
 from __future__ import annotations
@@ -86,12 +85,12 @@ class Histograms:
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.layouts = tuple(layouts)
-        self._most = max(layout.num_buckets for layout in layouts)
-        widest = -(-self._most // _UNIT) * _UNIT
+        self._max_buckets = max(layout.num_buckets for layout in layouts)
+        widest = -(-self._max_buckets // _UNIT) * _UNIT
         self._widths = np.array([*(width for width in _NARROW if width < widest), widest], np.int64)
         self.cells = Cells(self._widths.tolist())
         # Position 0 stands for bucket -1. Layouts with fewer buckets leave positions unused.
-        self._ends = np.full((len(layouts), 1 + self._most), np.nan)
+        self._ends = np.full((len(layouts), 1 + self._max_buckets), np.nan)
         for ends, layout in zip(self._ends, layouts, strict=True):
             ends[1 : 1 + layout.num_buckets] = layout.ends
         self._terms = np.full((*self._ends.shape, len(BUCKET_TERMS)), np.nan)
@@ -150,7 +149,7 @@ class Histograms:
 
     def _table_positions(self, buckets: IntArray, profiles: ByteArray) -> IntArray:
         """Positions of buckets of these profiles in a flat table of all layouts."""
-        return profiles * np.int64(1 + self._most) + 1 + buckets
+        return profiles * np.int64(1 + self._max_buckets) + 1 + buckets
 
     def scale(self, rows: IntArray, factor: float, profiles: ByteArray) -> npt.NDArray[np.bool_]:
         """Multiply all weights of these rows; weights below epsilon become 0.
@@ -175,7 +174,7 @@ class Histograms:
 
     def dense(self, rows: IntArray) -> FloatArray:
         """All weights of these rows, (n, buckets of the largest layout)."""
-        weights = np.zeros((len(rows), self._most))
+        weights = np.zeros((len(rows), self._max_buckets))
         positions, buckets, filled = self._nonzero_buckets(rows)
         weights[positions, buckets] = filled
         return weights
@@ -196,9 +195,9 @@ class Histograms:
             selected = rows.take(positions)
             cells = self.cells.read(self._unit.take(selected), width).reshape(-1)
             filled = (cells > 0.0).nonzero()[0]
-            which, column = np.divmod(filled, width)
-            buckets = np.add(self._base.take(selected).take(which), column)
-            parts.append((positions.take(which), buckets, cells.take(filled)))
+            row_index, column = np.divmod(filled, width)
+            buckets = np.add(self._base.take(selected).take(row_index), column)
+            parts.append((positions.take(row_index), buckets, cells.take(filled)))
         if len(parts) == 1:
             return parts[0]
         nothing = np.zeros(0, np.int64)
@@ -245,7 +244,7 @@ class Histograms:
         """Give rows without cells stretches of zeros for buckets `low` to `high`."""
         span = high - low + 1
         widths = self._widths.take(self._widths.searchsorted(span))
-        base = np.minimum(low - (widths - span) // 2, self._most - widths)
+        base = np.minimum(low - (widths - span) // 2, self._max_buckets - widths)
         self._width[rows] = widths
         self._base[rows] = np.maximum(base, 0)
         for width, positions in self._by_width(rows):

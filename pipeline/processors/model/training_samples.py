@@ -1,7 +1,8 @@
 """Training samples of pods, classes, system and node, and the weight of each.
 
-The functions work on windows and the models of their nodes, in the same order. What they give for
-a node depends on its own window and models alone; sums run in UID order.
+The functions work on windows and the models of their nodes, in the same order. What they return for
+a node depends on its own window and models alone; sums run in UID order, because floats added in
+another order differ in the last bit.
 """
 
 from __future__ import annotations
@@ -55,20 +56,20 @@ def entity_values(
     unknown_begun: BoolArray,
     classes: ByteArray,
     usage: FloatArray,
-    slight: BoolArray,
+    is_brief: BoolArray,
 ) -> FloatArray:
     """The samples of node, system and classes, (n, entities, 2).
 
     `usage` (p, 2) is what each pod used over the whole window, `classes` (p,) its class code. A
     pod of unknown usage leaves the system unknown, for its usage would pass for the system's. It
-    also leaves its class unknown unless it is `slight` (p,): it has ended, or was there for a
+    also leaves its class unknown, unless it `is_brief` (p,): it has ended, or was there for a
     moment only. `unknown_begun` (n,) marks nodes that have a model of class `unknown`.
     """
     count, num_classes = len(batch.heads), len(CLASSES)
     groups = batch.window_index * num_classes + classes
     missing = np.isnan(usage)
     by_class = group_sums(groups, np.where(missing, 0.0, usage), count * num_classes)
-    if (missing := missing & ~slight[:, None]).any():
+    if (missing := missing & ~is_brief[:, None]).any():
         for r, is_missing in enumerate(missing.T):
             by_class[groups[is_missing], r] = np.nan
     values = np.empty((count, len(ENTITIES), 2))

@@ -145,9 +145,9 @@ def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
         aggregated[:, :, i, 1:] = _percentiles(series[..., :span], mean)
     for i, span in enumerate(DEVIATION.values()):
         mean = means[span]
-        off = (values[..., :span] - mean[..., None]) * known[..., :span]
+        deviations = (values[..., :span] - mean[..., None]) * known[..., :span]
         deviation[:, :, i, 0] = mean
-        deviation[:, :, i, 1] = np.sqrt((off * off).sum(axis=-1) / counts[span])
+        deviation[:, :, i, 1] = np.sqrt((deviations * deviations).sum(axis=-1) / counts[span])
     return aggregated, deviation
 
 

@@ -1,7 +1,8 @@
 """Read decoded windows into columns: samples for the models, average usage for the results.
 
-Only this module knows both the columns of `springtide.windows` and those of the model bank. Usage
-arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
+Only this module knows both the columns of `springtide.windows` and those of the model bank, so that
+either may change alone. Windows are read once: models, node states and resources share the arrays.
+Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 import math
@@ -146,28 +147,28 @@ class WindowBatch:
         self._memory_policy = memory_policy
         self._samples = [window.rows.sample for window in windows]
         self._places = self._samples[0].places
-        self._alike = all(sample.places is self._places for sample in self._samples)
+        self._share_statistics = all(sample.places is self._places for sample in self._samples)
         self.facts = [_facts_of(window.rows) for window in windows]
         lengths = [len(sample) for sample in self._samples]
         self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
         self._window_index_of_row = np.arange(len(lengths)).repeat(lengths)
         self.node_rows = self._starts + [facts.listing.node for facts in self.facts]
-        self.pod_rows = self._placed([facts.rows for facts in self.facts])
-        self._hosts = self._placed([facts.hosts for facts in self.facts])
+        self.pod_rows = self._batch_rows([facts.rows for facts in self.facts])
+        self._hosts = self._batch_rows([facts.hosts for facts in self.facts])
         self.window_index = self._window_index_of_row.take(self.pod_rows)
         self.pod_slices = _slices([len(facts.rows) for facts in self.facts])
         self.host_slices = _slices([len(facts.hosts) for facts in self.facts])
         self._seen = self.number("coverage")
         node_coverage = self._seen[self.node_rows]
         self.coverage = np.where(np.isnan(node_coverage), 0.0, node_coverage)
-        of_window = self.coverage.take(self._window_index_of_row)
+        coverage = self.coverage.take(self._window_index_of_row)
         # A row of unknown coverage was seen as long as the node.
-        seen = np.fmin(self._seen, of_window)
-        self._shares = np.divide(seen, of_window, out=np.ones(len(seen)), where=of_window > 0.0)
+        seen = np.fmin(self._seen, coverage)
+        self._shares = np.divide(seen, coverage, out=np.ones(len(seen)), where=coverage > 0.0)
 
     def number(self, name: str) -> FloatArray:
         """One of `NUMBER_COLUMNS`, (rows,), NaN unknown: take its `node_rows` or `pod_rows`."""
-        if not self._alike:
+        if not self._share_statistics:
             return np.concatenate([sample.number(name) for sample in self._samples])
         place = self._places.get(name)
         if place is None:
@@ -244,19 +245,20 @@ class WindowBatch:
     def _whole_rows(self) -> FloatArray:
         return np.asarray(self._average_rows * per_resource(self._shares))
 
-    def _placed(self, rows: list[IntArray]) -> IntArray:
+    def _batch_rows(self, rows: list[IntArray]) -> IntArray:
         """Row numbers within each window as row numbers within all."""
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
     def _usage(self, statistic: str) -> FloatArray:
         """One statistic of every row, (rows, 2), or what stands in for it (`SUBSTITUTES`)."""
-        memory = self._stated("memory_bytes", statistic)
-        if (asked := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
-            stated = self._stated(asked, statistic)
-            memory = np.where(np.isnan(stated), memory, stated)
-        return column_pair(self._stated("cpu_cores", statistic), memory)
+        memory = self._statistic("memory_bytes", statistic)
+        if (column := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
+            measured = self._statistic(column, statistic)
+            memory = np.where(np.isnan(measured), memory, measured)
+        return column_pair(self._statistic("cpu_cores", statistic), memory)
 
-    def _stated(self, usage: str, statistic: str) -> FloatArray:
+    def _statistic(self, usage: str, statistic: str) -> FloatArray:
+        """A statistic of one usage column, (rows,), or what stands in for it."""
         values = self.number(f"{usage}_{statistic}")
         for other in SUBSTITUTES[statistic]:
             missing = np.isnan(values)
@@ -290,7 +292,7 @@ class WindowBatch:
 
         A pod of unknown usage leaves the rest unknown: its part would pass for the system's.
         """
-        rows = self._placed([facts.system for facts in self.facts])
+        rows = self._batch_rows([facts.system for facts in self.facts])
         measured = rows[self._shares[rows] >= 0.5]
         if len(measured) == len(self):
             return usage[measured]

@@ -36,19 +36,13 @@ class Cursor(Protocol):
     @property
     def owned(self) -> bool:
         """False as soon as the partition is revoked."""
-        ...
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Apply records from `next_offset` on, deliver the results, and advance."""
-        ...
 
 
-class Readers(Protocol):
-    """Open a reader of (topic, partition) pairs."""
-
-    def __call__(
-        self, partitions: Iterable[tuple[str, int]], /
-    ) -> AbstractAsyncContextManager[LogReader]: ...
+Readers = Callable[[Iterable[tuple[str, int]]], AbstractAsyncContextManager[LogReader]]
+"""Opens a reader of (topic, partition) pairs."""
 
 
 async def consume(

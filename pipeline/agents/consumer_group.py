@@ -20,11 +20,9 @@ class Delivery(Protocol):
 
     def acknowledge(self) -> None:
         """Allow the host to commit this record."""
-        ...
 
     def report_progress(self) -> None:
         """Show the host's monitor that this partition is being processed."""
-        ...
 
 
 class RecordSource(Protocol):
@@ -32,7 +30,6 @@ class RecordSource(Protocol):
 
     async def take(self, limit: int) -> Sequence[Delivery]:
         """Wait for the next records, up to `limit`. An empty result is the end."""
-        ...
 
 
 class ConsumerGroup(Protocol):
@@ -41,11 +38,9 @@ class ConsumerGroup(Protocol):
     @property
     def generation(self) -> int:
         """The generation of the newest assignment."""
-        ...
 
     def crash(self, error: BaseException) -> None:
         """Stop the worker because of `error`."""
-        ...
 
 
 class GroupMember(Protocol):
@@ -53,16 +48,12 @@ class GroupMember(Protocol):
 
     async def assigned(self, partitions: AbstractSet[int]) -> None:
         """Take over `partitions`. Records are delivered after this has returned."""
-        ...
 
     async def revoked(self) -> None:
         """Release all partitions. The rebalance waits for this."""
-        ...
 
     async def shut_down(self) -> None:
         """Finish the batches in progress and release all resources."""
-        ...
 
     async def consume(self, source: RecordSource) -> None:
         """Process the records of `source` until its end."""
-        ...

@@ -31,11 +31,11 @@ from pipeline.agents.silent_nodes import expire_silent_nodes
 from pipeline.agents.view_agent import NodeViews, write_views
 from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models, watch_log_ends
 from pipeline.clock import Clock
-from pipeline.errors import RecordError, StateError
+from pipeline.errors import StateError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import TopicPartition
-from pipeline.kafka.partition_log import LogRecord, open_reader
-from pipeline.kafka.producer import Producer, log_producer
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.producer import log_producer
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.model.bank import Bank
@@ -192,7 +192,7 @@ class PartitionHolder:
                 output=output,
                 open_reader=reader,
                 cluster_state_topics=ClusterStateTopics(
-                    kafka.topic_prefix, partial(_refuse, output, kafka)
+                    kafka.topic_prefix, partial(refuse_record, output, kafka.topic_prefix)
                 ),
                 join_rules=JoinRules(
                     prefix=kafka.topic_prefix,
@@ -294,9 +294,3 @@ class PartitionHolder:
             shard.cluster_state_ends[topic] = record.offset + 1
             if deleted is not None:
                 await shard.join.depart(deleted, record.appended_ms)
-
-
-async def _refuse(
-    output: Producer, kafka: Any, topic: str, record: LogRecord, error: RecordError
-) -> None:
-    await refuse_record(output, kafka.topic_prefix, topic, record, error)

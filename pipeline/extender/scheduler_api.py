@@ -10,7 +10,7 @@ answers 503, because it can neither pass nor refuse nodes that it does not know;
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -38,7 +38,7 @@ from pipeline.extender.preempt_messages import (
 )
 from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.request_bodies import RequestBodies
-from pipeline.extender.routes import BODY_ERRORS, Answer, Route, register
+from pipeline.extender.routes import BODY_ERRORS, Answer, Handler, Route, register
 from pipeline.extender.scheduler_messages import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -97,7 +97,6 @@ _verdicts, _cycles = cache(VERDICTS.labels), cache(CYCLES.labels)
 _log = get_logger(__name__)
 
 Publish = Callable[[EvictionPlanRecord], None]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Health(msgspec.Struct, frozen=True):

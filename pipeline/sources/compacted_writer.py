@@ -5,7 +5,8 @@ no longer has becomes a tombstone. The record header `source` names the source, 
 removes the records of another.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -30,6 +31,10 @@ _BATCHING = Batching(linger_ms=5, batch_bytes=256 * 1024, compression="snappy")
 RECORDS = counter(
     "source_records", "Records that a source has written.", ["source", "topic", "change"]
 )
+
+
+ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[Producer]]
+"""Opens the producer of a source, by settings and client id."""
 
 
 class Entry(NamedTuple):

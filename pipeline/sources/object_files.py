@@ -12,8 +12,7 @@ files differ.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -38,6 +37,7 @@ from pipeline.processors.policy.policy_in_force import Policies, load_policies, 
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.compacted_writer import (
     Entry,
+    ProducerFactory,
     difference,
     node_entry,
     open_producer,
@@ -88,16 +88,11 @@ class FileObjects:
     entries: Mapping[bytes, Entry] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
 
-    @property
-    def has_unidentified(self) -> bool:
-        """Whether the identity of an invalid object is unknown."""
-        return any(not problem.identity for problem in self.problems)
-
     def retained_keys(self, known: Mapping[bytes, bytes]) -> set[bytes]:
         """Return the keys of `known` whose object exists or may exist, but is invalid."""
-        if self.has_unidentified:
-            return set(known)
         refused = {problem.identity for problem in self.problems}
+        if "" in refused:  # any of them may be the invalid object
+            return set(known)
         return {key for key in known if _identity_of_key(self.kind, key) in refused}
 
 
@@ -148,9 +143,6 @@ async def publish_files(
             else:
                 known_values[change.key] = change.value
     return written
-
-
-ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[Producer]]
 
 
 async def run_file_source(

@@ -6,8 +6,7 @@ marked as simulated. Nodes and pods have the source `fleet`, separate from other
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pipeline.clock import Clock
@@ -19,6 +18,7 @@ from pipeline.metrics import gauge
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.compacted_writer import (
     Entry,
+    ProducerFactory,
     difference,
     node_entry,
     open_producer,
@@ -46,8 +46,6 @@ _REMOVE_TIMEOUT_SECONDS = 15.0
 BEHIND = gauge("fleet_behind_seconds", "Time that the event time of the simulated nodes is behind.")
 
 log = get_logger(__name__)
-
-ProducerFactory = Callable[[KafkaSettings, str], AbstractAsyncContextManager[Producer]]
 
 
 async def run_fleet(

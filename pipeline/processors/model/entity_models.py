@@ -168,22 +168,11 @@ class EntityModels:
 
     def sparse(self, rows: IntArray, resource: int) -> tuple[IntArray, IntArray, FloatArray]:
         """The filled buckets of these rows: their number per row, then the buckets and weights of
-        all rows."""
+        all rows, as `Histograms.load` takes them."""
         weights = self.histograms[resource].dense(rows)
         filled = np.flatnonzero(weights > 0.0)
         positions, buckets = np.divmod(filled, weights.shape[1])
         return np.bincount(positions, minlength=len(rows)), buckets, weights.reshape(-1)[filled]
-
-    def load_sparse(
-        self,
-        rows: IntArray,
-        resource: int,
-        counts: IntArray,
-        buckets: IntArray,
-        weights: FloatArray,
-    ) -> None:
-        """Fill empty rows with what `sparse` gave."""
-        self.histograms[resource].load(rows, counts, buckets, weights)
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, self._capacity * 3 // 2, _FIRST_CAPACITY)

@@ -109,12 +109,10 @@ class Predictor(Protocol):
     ) -> None:
         """Learn one sample `values` (m, 2) for each of the distinct `rows` (m,), whose windows end
         at `end_ms` (m,); NaN is no sample. Called after histogram and moments have learned."""
-        ...
 
     def peak(self, view: View) -> Peaks:
         """Compute the peaks of all entities and pods in view. They depend only on the rows of the
         same node."""
-        ...
 
 
 def entities_without_peak(predictor: Predictor) -> Collection[str]:

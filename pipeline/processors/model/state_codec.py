@@ -289,8 +289,8 @@ def install(checked: CheckedState, models: EntityModels, slots: Columns, slot: i
     slots.unpack(np.array([slot]), state.node_columns)
     for name, column in checked.columns.items():
         getattr(models, name)[rows] = column
-    for r, histogram in enumerate(checked.histograms):
-        models.load_sparse(rows, r, *histogram)
+    for histograms, sparse in zip(models.histograms, checked.histograms, strict=True):
+        histograms.load(rows, *sparse)
     entity_rows, pod_rows = rows[: len(ENTITIES)], rows[len(ENTITIES) :]
     return NodeModels(
         **{name: getattr(state, name) for name in _NODE_FIELDS},

@@ -27,7 +27,6 @@ class SourceSession(Protocol):
 
         Missing parts are reported in the result. Raises `SampleSourceError` if there is no usage.
         """
-        ...
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

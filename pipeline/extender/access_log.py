@@ -1,4 +1,7 @@
-"""The access log, and a log of aiohttp's server that reports malformed HTTP at level info."""
+"""The access log, and a log of aiohttp's server that reports malformed HTTP at level info.
+
+aiohttp would log a traceback for each such request, and any port scanner could fill the log.
+"""
 
 import logging
 from typing import Final

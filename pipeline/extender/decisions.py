@@ -1,8 +1,9 @@
 """Filter, score and explain nodes for a pod from the state table.
 
 Each decision reads the table at one moment. `prioritize` reuses the columns that `filter` read for
-the same pod while the table has not changed. The pod then counts on the best node until its bind
-is seen. The arithmetic is in `pipeline.processors`.
+the same pod while the table has not changed: reading ten thousand rows is most of an answer. The
+pod then counts on the best node until its bind is seen, so that the next pod finds the room taken.
+The arithmetic is in `pipeline.processors`.
 """
 
 from collections import OrderedDict
@@ -173,7 +174,7 @@ class Decisions:
         self._table.withdraw(pod.uid)
         nodes, demand = self.candidates(names, now), self.demand(pod)
         refused = self.refused(nodes, demand)
-        passed = nodes.among(_others(refused, len(names)))
+        passed = nodes.among(_positions_without(refused, len(names)))
         if pod.uid:
             self._remember(pod.uid, demand, passed)
         texts = [*names] if refused else names
@@ -198,7 +199,7 @@ class Decisions:
         with self._table.set_aside(pod.uid, now):
             nodes, demand = self.candidates(names, now), self.demand(pod)
             refused = {} if is_exempt else self.refused(nodes, demand)
-            passed = _others(refused, len(nodes))
+            passed = _positions_without(refused, len(nodes))
             is_passed = np.ones(len(names), np.bool_)
             is_passed[nodes.order[list(refused)]] = False
             is_stale = ~self._table.fresh(nodes.rows, now, self.rules.stale_after_seconds)
@@ -367,7 +368,7 @@ def _are_scores(scores: IntArray) -> bool:
     return is_whole and bool(((scores >= 0) & (scores <= MAX_SCORE)).all())
 
 
-def _others(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:
+def _positions_without(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:
     """The positions of the nodes that are not refused."""
     passed = np.ones(nodes, np.bool_)
     passed[list(refused)] = False

@@ -4,8 +4,10 @@ A plan names a node and the pods of lower classes to evict there. It is made if 
 refused the pod would pass it without these pods and the usage that is expected to leave with them.
 kube-scheduler's own preemption cannot plan this, because its filters pass these nodes.
 
-There is one plan at a time per pod and per node, and few per pod. The pod counts on its node until
-the plan has had time to take effect; if no evictor executes it, only for a short while.
+There is one plan at a time per pod and per node, and few per pod: usage shows the effect of a plan
+only after minutes, and until then every further plan would evict more than needed. The pod counts
+on its node until the plan has had time to take effect; if no evictor executes it, only for a short
+while.
 """
 
 from collections import OrderedDict

@@ -165,7 +165,7 @@ def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     requested = by_node([nodes.counted(f"request:{name}") for name in RESOURCES])
     wanted = demand.amounts("request", RESOURCES)
     bounded = exceeds_reservation(allocatable, reservation, requested, wanted)
-    yield from _beyond(
+    yield from _exceeding(
         bounded, RESOURCES, requested, wanted, lambda _: "allocatable minus the node's reservation"
     )
 
@@ -183,13 +183,13 @@ def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) ->
         is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
     requested = by_node([nodes.counted(f"request:{name}") for name in MID])
     bounded = exceeds_lower_bound(bound, is_late, requested, wanted)
-    yield from _beyond(
+    yield from _exceeding(
         bounded, MID, requested, wanted,
         lambda index: f"lower bound predicted {age_text(float(ages[index]))}",
     )  # fmt: skip
 
 
-def _beyond(
+def _exceeding(
     bounded: Bounded,
     resources: tuple[str, ...],
     requested: IntArray,

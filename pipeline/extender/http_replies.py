@@ -1,4 +1,7 @@
-"""Answers of the service: JSON, and errors as JSON in the keys of the extender protocol."""
+"""Answers of the service: JSON, and errors as JSON in the keys of the extender protocol.
+
+Every client gets errors in these keys, because any request may come from a scheduler.
+"""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,7 @@
 """The extender's routes as an OpenAPI 3.1 document.
 
-Schemas and descriptions come from the routes and from the types of their bodies and answers.
+Schemas and descriptions come from the routes and from the types of their bodies and answers, so the
+document cannot differ from what is served.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The query interface for clients other than the scheduler: node states, and explained decisions.
 
-Queries have no effect, and keys of answers are stable. Errors: 400 for an invalid request, 404 for
-an unknown node, 503 while the table is not caught up.
+Queries have no effect (an explained pod is not placed), and keys of answers are stable. Errors: 400
+for an invalid request, 404 for an unknown node, 503 while the table is not caught up.
 """
 
 import asyncio

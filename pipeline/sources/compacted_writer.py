@@ -1,8 +1,9 @@
 """Write the records of a source to compacted topics: only the differences.
 
-A source reads its last records back from the topic and writes those that differ. A record that it
-no longer has becomes a tombstone. The record header `source` names the source, so that no source
-removes the records of another.
+A source reads its last records back from the topic and writes those that differ, so that a restart
+writes nothing and removes what was deleted meanwhile. A record that it no longer has becomes a
+tombstone. The record header `source` names the source, so that no source removes the records of
+another.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping

@@ -1,4 +1,7 @@
-"""Build the body of `POST /v1/explain` for a pod in a manifest or on the topic `pods`."""
+"""Build the body of `POST /v1/explain` for a pod in a manifest or on the topic `pods`.
+
+Commands send or evaluate this body, so they decide about a pod as the extender does.
+"""
 
 import difflib
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Load the scheduler plugins of the extender from a KubeSchedulerConfiguration or the settings."""
+"""Load the scheduler plugins of the extender from a KubeSchedulerConfiguration or the settings.
+
+The file may be the scheduler's own: plugins that run here keep their names, arguments and weights.
+"""
 
 from pathlib import Path
 from typing import Any

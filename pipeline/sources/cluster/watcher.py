@@ -1,7 +1,8 @@
 """Follow an API server and keep the topics of nodes, pods and workloads equal to it.
 
 The leader opens a transactional producer, which fences its predecessor, reads the topics back,
-lists every kind, and then follows changes. After a failure it restarts from there with empty state.
+lists every kind, and then follows changes. After a failure it restarts from there with empty state:
+only the topics show what was written.
 """
 
 import asyncio

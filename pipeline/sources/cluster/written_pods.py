@@ -1,8 +1,9 @@
 """A memory-efficient table of the pod records on the topic, for a million pods.
 
 For each uid it stores the node of the record and a digest of its value, in 30 bytes a slot, and
-whether the current list contains the pod. It is a hash table with open addressing and linear
-probing. It grows when two thirds are used; deleted slots stay marked until then.
+whether the current list contains the pod. A dictionary would take several times the memory. It is a
+hash table with open addressing and linear probing. It grows when two thirds are used; deleted slots
+stay marked until then, because a search for another pod may have to pass them.
 """
 
 import hashlib

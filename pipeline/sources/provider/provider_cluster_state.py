@@ -1,7 +1,9 @@
-"""Follow the topics for the nodes, the node of each pod, and the nodes with an exporter.
+"""The cluster state of a provider: nodes, the node of each pod, and the nodes with an exporter.
 
-A provider uses them to name nodes, to assign usage to pods, and to skip nodes whose exporter
-publishes. Samples are read from a few windows back, and only their headers are decoded.
+A provider follows the topics for them, to name nodes, to assign usage to pods, and to skip nodes
+whose exporter publishes. Samples are read from a few windows back, and only their headers are
+decoded. A worker's cluster state (`agents.cluster_state`) has one partition and all facts of pods;
+this one has all partitions and the names only.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 """Publish the windows of a sample source to `springtide.samples`.
 
 A window is fetched `provider.delay_seconds` after its end. A window that cannot be fetched is
-logged and skipped. Windows stay on a fixed grid. After a Kafka error the state is recreated.
+logged and skipped: usage of now is worth more than a gap filled late. Windows stay on a fixed grid,
+so that a provider that takes over continues without overlap. After a Kafka error the state is
+recreated.
 """
 
 import asyncio

@@ -220,13 +220,13 @@ def _resources(pending: Sequence[PendingReport], batch: WindowBatch) -> list[byt
     if positions:
         batch, pending = batch.select(positions), [pending[i] for i in positions]
         summaries = [last.summary for last in pending]
-        made = records(
+        resource_records = records(
             batch,
             offers(batch, *_prods(summaries)),
             [summary.decides for summary in summaries],
             [_log_position(last.source) for last in pending],
         )
-        for i, record in zip(positions, made, strict=True):
+        for i, record in zip(positions, resource_records, strict=True):
             encoded[i] = encode_json(record)
     return encoded
 

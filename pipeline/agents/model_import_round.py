@@ -57,7 +57,7 @@ async def change_models(
     node: str,
     change: Change[_T],
     *,
-    place: tuple[str, int],
+    topic_partition: tuple[str, int],
     output: Producer | None,
     open_reader: Readers,
     find_running: FindRunning,
@@ -65,15 +65,15 @@ async def change_models(
 ) -> _T:
     """Replace the models of `node` with what `change` returns; return its result.
 
-    `place` is the topic `checkpoints` and the node's partition. Without `output` everything is
-    checked and nothing written, even while workers run.
+    `topic_partition` is the topic `checkpoints` and the node's partition. Without `output`
+    everything is checked and nothing written, even while workers run.
 
     Raises StateError while workers run, or if a worker claims the partition meanwhile,
     NotReadyError if no complete round has the node, and the errors of `change`. The state is then
     unchanged.
     """
-    async with open_reader([place]) as reader:
-        content = await read_checkpoints(reader, *place, 0, ignore_record)
+    async with open_reader([topic_partition]) as reader:
+        content = await read_checkpoints(reader, *topic_partition, 0, ignore_record)
         groups = await find_running({content.group} - {""})
         if output is not None:
             _require_idle(groups)
@@ -92,8 +92,8 @@ async def change_models(
         _round(selected.values(), marker.epoch)  # check the size before writing
         if output is not None:
             await _write_round(
-                content, selected, marker, place=place, output=output, reader=reader,
-                find_running=find_running, clock=clock,
+                content, selected, marker, topic_partition=topic_partition, output=output,
+                reader=reader, find_running=find_running, clock=clock,
             )  # fmt: skip
     return result
 
@@ -103,7 +103,7 @@ async def _write_round(
     selected: Mapping[str, NodeCheckpoint],
     marker: RoundMarker,
     *,
-    place: tuple[str, int],
+    topic_partition: tuple[str, int],
     output: Producer,
     reader: LogReader,
     find_running: FindRunning,
@@ -115,7 +115,7 @@ async def _write_round(
     cannot make the marker depend on the absence of workers: they are looked for before and after
     it, and the round is withdrawn if there are any.
     """
-    topic, partition = place
+    topic, partition = topic_partition
     claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=content.group)
     (epoch,) = await output.append(topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))])
     checkpoints = _round(selected.values(), epoch)
@@ -123,13 +123,13 @@ async def _write_round(
     written = [key for key, _ in checkpoints]
     try:
         await output.append(topic, partition, checkpoints)
-        await _require_ours(reader, place, content, epoch)
+        await _require_ours(reader, topic_partition, content, epoch)
         _require_idle(await find_running({content.group} - {""}))
         written.insert(0, marker_key(epoch))  # deleted first: without it the others are ignored
         (marked,) = await output.append(
             topic, partition, [Keyed(marker_key(epoch), encode_pack(new_marker))]
         )
-        await _require_ours(reader, place, content, epoch, marked)
+        await _require_ours(reader, topic_partition, content, epoch, marked)
     except StateError:
         await output.append(topic, partition, [Keyed(key, None) for key in written])
         raise
@@ -221,7 +221,7 @@ def _require_idle(groups: Collection[str]) -> None:
 
 async def _require_ours(
     reader: LogReader,
-    place: tuple[str, int],
+    topic_partition: tuple[str, int],
     before: PartitionCheckpoints,
     epoch: int,
     marked: int | None = None,
@@ -230,7 +230,7 @@ async def _require_ours(
 
     A claim after our marker at offset `marked` is fine: that worker loads the import.
     """
-    claims = (await read_checkpoints(reader, *place, 0, ignore_record)).claims
+    claims = (await read_checkpoints(reader, *topic_partition, 0, ignore_record)).claims
     known = max(before.claims, default=-1)
     others = (claim for claim in claims if claim > known and claim != epoch)
     if any(marked is None or claim < marked for claim in others):

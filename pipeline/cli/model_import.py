@@ -296,7 +296,9 @@ async def _apply_change(settings: Settings, node: str, change: Change[_T], *, dr
     client = client_options(kafka)
     put = partial(
         change_models, node, change,
-        place=(CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)),
+        topic_partition=(
+            CHECKPOINTS.full_name(kafka.topic_prefix), partition_of(node, kafka.partitions)
+        ),
         open_reader=partial(open_reader, client), find_running=find_running, clock=SystemClock(),
     )  # fmt: skip
     with translated_errors(kafka, f"importing models of {node}"):

@@ -214,9 +214,9 @@ class CandidateNodes:
         began = self.column("as_of_seconds") - np.nan_to_num(self.column("window_seconds"))
         return self._table.pods.evictable(self.rows, began)
 
-    def uid_at(self, place: int) -> str:
-        """The UID of a pod by its place in `EvictablePods`."""
-        return self._table.pods.uid_at(place)
+    def uid_at(self, slot: int) -> str:
+        """The UID of a pod by its slot in `EvictablePods`."""
+        return self._table.pods.uid_at(slot)
 
     def flight(self, *, prod: bool = False) -> IntArray:
         """What pods in flight add to usage, (nodes, resources of LoadAwareScheduling)."""

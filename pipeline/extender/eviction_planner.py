@@ -203,7 +203,7 @@ def _freed_usage(nodes: CandidateNodes, evictable: EvictablePods) -> FloatArray:
 
 def _estimates(nodes: CandidateNodes, evictable: EvictablePods) -> IntArray:
     names = nodes.counted_names
-    nothing = np.zeros(len(evictable.places), np.int64)
+    nothing = np.zeros(len(evictable.slots), np.int64)
     columns = [
         evictable.amounts[:, names.index(f"estimate:{name}")]
         if f"estimate:{name}" in names
@@ -243,7 +243,7 @@ def _leaving_pod(
     nodes: CandidateNodes, evictable: EvictablePods, freed: FloatArray, index: int
 ) -> LeavingPod:
     return LeavingPod(
-        uid=nodes.uid_at(int(evictable.places[index])),
+        uid=nodes.uid_at(int(evictable.slots[index])),
         pod_class=CLASSES[evictable.class_code[index]],
         cpu_millicores=round(float(freed[index, 0])),
         memory_bytes=round(float(freed[index, 1])),

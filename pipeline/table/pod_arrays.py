@@ -45,11 +45,11 @@ class PodArrays(NamedTuple):
 
 
 class EvictablePods(NamedTuple):
-    """Pods of lower classes than Prod, (pods,) each: `places` in the pod table (valid until it
+    """Pods of lower classes than Prod, (pods,) each: `slots` in the pod table (valid until it
     changes), `node` as an index into the requested nodes, class code, priority (`NEVER_EVICTED`:
     not evictable), and `amounts` (pods, amounts)."""
 
-    places: RowArray
+    slots: RowArray
     node: RowArray
     class_code: npt.NDArray[np.int8]
     priority: IntArray

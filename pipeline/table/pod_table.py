@@ -2,7 +2,7 @@
 
 A pod is *in flight* while the usage of its node does not include it. A *placed* pod is one that the
 extender expects on a node; it counts for `TENTATIVE_SECONDS` before its record arrives, so that the
-next pod does not take its place. Sums change with each pod, without a recount; pods in flight are
+next pod does not take its room. Sums change with each pod, without a recount; pods in flight are
 recomputed when they are read (`refresh`), for the rows that changed since.
 """
 
@@ -105,14 +105,14 @@ class PodTable:
         """The sums of one amount over pods that have a record, (rows,)."""
         amount = self._names[name]
         sums: IntArray = self.sums[:, amount].copy()
-        for place in map(self._index.__getitem__, self._tentative):
-            sums[self._node[place]] -= self._amounts[place, amount]
+        for slot in map(self._index.__getitem__, self._tentative):
+            sums[self._node[slot]] -= self._amounts[slot, amount]
         return sums[rows]
 
     def row_of(self, uid: str) -> int | None:
         """The row of a pod, or None."""
-        place = self._index.get(uid)
-        return None if place is None else int(self._node[place])
+        slot = self._index.get(uid)
+        return None if slot is None else int(self._node[slot])
 
     def is_seen(self, uid: str) -> bool:
         """Whether the record of a pod has arrived."""
@@ -120,18 +120,18 @@ class PodTable:
 
     def is_leaving(self, uid: str) -> bool:
         """Whether an evictable pod is deleted, or being deleted."""
-        place = self._index.get(uid)
-        return place is None or int(self._priority[place]) == NEVER_EVICTED
+        slot = self._index.get(uid)
+        return slot is None or int(self._priority[slot]) == NEVER_EVICTED
 
     def class_of(self, uid: str) -> str | None:
         """The class of a pod; None if the pod is unknown."""
-        place = self._index.get(uid)
-        return None if place is None else CLASSES[self._class[place]]
+        slot = self._index.get(uid)
+        return None if slot is None else CLASSES[self._class[slot]]
 
     def amounts_of(self, uids: Iterable[str], row: int) -> IntArray:
         """The sums of the amounts of those of these pods that are on this row, (amounts,)."""
-        places = (self._index[uid] for uid in set(uids) if uid in self._index)
-        here = [place for place in places if self._node[place] == row]
+        slots = (self._index[uid] for uid in set(uids) if uid in self._index)
+        here = [slot for slot in slots if self._node[slot] == row]
         sums: IntArray = self._amounts[here].sum(axis=0)
         return sums
 
@@ -142,18 +142,18 @@ class PodTable:
         index_of_row = np.full(len(self.sums), -1, np.intp)
         index_of_row[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         may_leave = _IS_EVICTABLE_CLASS[self._class[:count]] & ~self._is_pending[:count]
-        places = np.flatnonzero(may_leave & (self._node[:count] >= 0))
-        node = index_of_row[self._node[places]]
-        places, node = places[node >= 0], node[node >= 0]
-        measured = self._scheduled[places] <= began_seconds[node]
-        places, node = places[measured], node[measured]
+        slots = np.flatnonzero(may_leave & (self._node[:count] >= 0))
+        node = index_of_row[self._node[slots]]
+        slots, node = slots[node >= 0], node[node >= 0]
+        measured = self._scheduled[slots] <= began_seconds[node]
+        slots, node = slots[measured], node[measured]
         return EvictablePods(
-            places, node, self._class[places], self._priority[places], self._amounts[places]
+            slots, node, self._class[slots], self._priority[slots], self._amounts[slots]
         )
 
-    def uid_at(self, place: int) -> str:
-        """The UID of the pod at this place."""
-        return self._uids[place]
+    def uid_at(self, slot: int) -> str:
+        """The UID of the pod at this slot."""
+        return self._uids[slot]
 
     # -- pods come and leave
 
@@ -169,20 +169,20 @@ class PodTable:
         before = self.remove(pod.uid)
         if pod.phase in _ENDED:
             return before
-        place = self._new_place()
-        self._index[pod.uid] = place
+        slot = self._new_slot()
+        self._index[pod.uid] = slot
         scheduled = now if now is not None else self._since(pod)
-        self._uids[place], self._cgroup_uids[place] = pod.uid, pod.cgroup_uid
-        self._node[place] = row
-        self._class[place] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
-        self._priority[place] = priority_of(pod)
-        self._is_pending[place] = pod.phase in ("Pending", "")
-        self._scheduled[place] = scheduled
+        self._uids[slot], self._cgroup_uids[slot] = pod.uid, pod.cgroup_uid
+        self._node[slot] = row
+        self._class[slot] = CLASS_CODES.get(pod.pod_class, _UNKNOWN)
+        self._priority[slot] = priority_of(pod)
+        self._is_pending[slot] = pod.phase in ("Pending", "")
+        self._scheduled[slot] = scheduled
         deadline = self.counting.deadline(pod, scheduled)
-        self._deadline[place] = np.nan if deadline is None else deadline
-        self._amounts[place] = self.counting.amounts(pod)
-        self.sums[row] += self._amounts[place]
-        self._flying.setdefault(row, set()).add(place)
+        self._deadline[slot] = np.nan if deadline is None else deadline
+        self._amounts[slot] = self.counting.amounts(pod)
+        self.sums[row] += self._amounts[slot]
+        self._flying.setdefault(row, set()).add(slot)
         self._changed.add(row)
         if now is not None:
             self._tentative.put(pod.uid, now + seconds)
@@ -191,17 +191,17 @@ class PodTable:
     def remove(self, uid: str) -> int | None:
         """Remove a pod. Returns its row, or None."""
         self._tentative.remove(uid)
-        place = self._index.pop(uid, None)
-        if place is None:
+        slot = self._index.pop(uid, None)
+        if slot is None:
             return None
-        row = int(self._node[place])
-        self.sums[row] -= self._amounts[place]
+        row = int(self._node[slot])
+        self.sums[row] -= self._amounts[slot]
         flying = self._flying.get(row, set())
-        if place in flying:
-            flying.discard(place)
+        if slot in flying:
+            flying.discard(slot)
             self._changed.add(row)
-        self._node[place] = -1
-        self._free.append(place)
+        self._node[slot] = -1
+        self._free.append(slot)
         return row
 
     def withdraw(self, uid: str) -> int | None:
@@ -214,19 +214,19 @@ class PodTable:
         if uid not in self._tentative:
             yield
             return
-        place = self._index[uid]
-        row = int(self._node[place])
+        slot = self._index[uid]
+        row = int(self._node[slot])
         flying = self._flying.setdefault(row, set())
-        was_in_flight = place in flying
-        flying.discard(place)
-        self.sums[row] -= self._amounts[place]
+        was_in_flight = slot in flying
+        flying.discard(slot)
+        self.sums[row] -= self._amounts[slot]
         self._changed.add(row)
         try:
             yield
         finally:
-            self.sums[row] += self._amounts[place]
+            self.sums[row] += self._amounts[slot]
             if was_in_flight:
-                self._flying.setdefault(row, set()).add(place)
+                self._flying.setdefault(row, set()).add(slot)
             self._changed.add(row)
 
     def expired(self, now: float) -> list[str]:
@@ -253,7 +253,7 @@ class PodTable:
         created = time_or_none(pod.created_at) if scheduled is None else scheduled
         return created or 0.0
 
-    def _new_place(self) -> int:
+    def _new_slot(self) -> int:
         if self._free:
             return self._free.pop()
         self._uids.append("")
@@ -288,16 +288,16 @@ class PodTable:
             restored[:count] = arrays[name][present]
             setattr(self, f"_{name}", restored)
         self._node[:count], self._node[count:] = row_of[arrays["node"][present]], -1
-        self._uids = [columns.uids[place] for place in present.tolist()]
-        self._cgroup_uids = [columns.cgroup_uids[place] for place in present.tolist()]
-        self._index = {uid: place for place, uid in enumerate(self._uids)}
+        self._uids = [columns.uids[slot] for slot in present.tolist()]
+        self._cgroup_uids = [columns.cgroup_uids[slot] for slot in present.tolist()]
+        self._index = {uid: slot for slot, uid in enumerate(self._uids)}
         if len(self._index) != count:
             raise ValueError("a pod occurs twice")
         self._free = []
         np.add.at(self.sums, self._node[:count], self._amounts[:count])
-        for place in np.flatnonzero(arrays["flying"][present]).tolist():
-            row = int(self._node[place])
-            self._flying.setdefault(row, set()).add(place)
+        for slot in np.flatnonzero(arrays["flying"][present]).tolist():
+            row = int(self._node[slot])
+            self._flying.setdefault(row, set()).add(slot)
             self._changed.add(row)
 
     def reserve(self, rows: int) -> None:
@@ -309,30 +309,30 @@ class PodTable:
 
     # -- pods in flight
 
-    def refresh(self, known: ReportedUsage) -> int:
+    def refresh(self, reported: ReportedUsage) -> int:
         """Recompute pods in flight on the rows that have changed; returns how many."""
         if not self._changed:
             return 0
         rows = np.fromiter(self._changed, np.intp, len(self._changed))
         self._changed.clear()
         here = [self._flying.get(row, ()) for row in rows.tolist()]
-        places, updated, report, pods = self._flying_on(rows, here, known)
+        slots, updated, report, pods = self._flying_on(rows, here, reported)
         node, added = pods.node, self._sums(pods, updated, report)
         self.flight[rows], self.prod_flight[rows] = added.node_delta, added.prod_delta
         end = np.fmax(updated, -np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
         late = pods.scheduled_seconds > end - report[node]
-        packed = self._amounts[places, self._names["packing"]]
+        packed = self._amounts[slots, self._names["packing"]]
         for millicores, selected in ((self.unmeasured, fresh), (self.unseen, late)):
             per_row = np.bincount(node[selected], packed[selected], minlength=len(rows))
             millicores[rows] = per_row.astype(np.int64)
         self.oldest[rows] = np.inf
         np.minimum.at(self.oldest, rows[node], pods.scheduled_seconds)
-        self._settle(places, is_in_flight(pods, updated, report) | fresh | late)
+        self._settle(slots, is_in_flight(pods, updated, report) | fresh | late)
         return len(rows)
 
     def flight_without(
-        self, rows: RowArray, without: Sequence[Sequence[str]], known: ReportedUsage
+        self, rows: RowArray, without: Sequence[Sequence[str]], reported: ReportedUsage
     ) -> tuple[IntArray, IntArray]:
         """`flight` and `prod_flight` of these rows, (rows, resources), without the pods whose UIDs
         `without` lists per row."""
@@ -340,19 +340,19 @@ class PodTable:
             self._flying.get(row, set()) - {self._index.get(uid, -1) for uid in uids}
             for row, uids in zip(rows.tolist(), without, strict=True)
         ]
-        _, updated, report, pods = self._flying_on(rows, here, known)
+        _, updated, report, pods = self._flying_on(rows, here, reported)
         added = self._sums(pods, updated, report)
         return added.node_delta, added.prod_delta
 
     def _flying_on(
-        self, rows: RowArray, here: Sequence[Collection[int]], known: ReportedUsage
+        self, rows: RowArray, here: Sequence[Collection[int]], reported: ReportedUsage
     ) -> tuple[RowArray, FloatArray, FloatArray, AssignedPods]:
-        """Of the pods `here` on each of the rows: their places, the ends and lengths of the rows'
+        """Of the pods `here` on each of the rows: their slots, the ends and lengths of the rows'
         last windows, and the pods themselves."""
-        places = np.fromiter(chain.from_iterable(here), np.intp)
+        slots = np.fromiter(chain.from_iterable(here), np.intp)
         node = np.arange(len(rows)).repeat([len(pods) for pods in here])
-        updated, report = known.as_of_seconds[rows], np.fmax(known.window_seconds[rows], 0.0)
-        return places, updated, report, self._assigned(places, node, known, updated, report)
+        updated, report = reported.as_of_seconds[rows], np.fmax(reported.window_seconds[rows], 0.0)
+        return slots, updated, report, self._assigned(slots, node, reported, updated, report)
 
     def _sums(self, pods: AssignedPods, updated: FloatArray, report: FloatArray) -> InFlightSums:
         nothing = np.zeros((len(updated), len(self._resources)), np.int64)
@@ -360,41 +360,41 @@ class PodTable:
 
     def _assigned(
         self,
-        places: RowArray,
+        slots: RowArray,
         node: IntArray,
-        known: ReportedUsage,
+        reported: ReportedUsage,
         updated: FloatArray,
         report: FloatArray,
     ) -> AssignedPods:
-        """The pods at these places. Node states list the usage of young pods; for an older running
+        """The pods at these slots. Node states list the usage of young pods; for an older running
         pod its estimate stands for its usage, so that nothing is added for it."""
-        estimate = self._amounts[places, : len(self._resources)]
-        scheduled = self._scheduled[places]
+        estimate = self._amounts[slots, : len(self._resources)]
+        scheduled = self._scheduled[slots]
         began = np.fmax(updated - report, -np.inf)[node]
-        is_measured = ~self._is_pending[places] & (scheduled <= began)
+        is_measured = ~self._is_pending[slots] & (scheduled <= began)
         usage = np.where(is_measured[:, None], estimate, 0)
-        for index, place in enumerate(places.tolist()):
-            state = known.states[self._node[place]]
-            young = None if state is None else state.young_pods.get(self._cgroup_uids[place])
+        for index, slot in enumerate(slots.tolist()):
+            state = reported.states[self._node[slot]]
+            young = None if state is None else state.young_pods.get(self._cgroup_uids[slot])
             if young is not None:
                 usage[index] = [reported_amount(young, name) for name in self._resources]
                 is_measured[index] = True
         return AssignedPods(
             node=node,
-            is_prod=self._class[places] == _PROD,
+            is_prod=self._class[slots] == _PROD,
             estimate=estimate,
             usage=usage,
             is_reported=is_measured,
             is_reported_prod=is_measured,
             scheduled_seconds=scheduled,
-            deadline_seconds=self._deadline[places],
+            deadline_seconds=self._deadline[slots],
         )
 
-    def _settle(self, places: RowArray, stay: BoolArray) -> None:
+    def _settle(self, slots: RowArray, stay: BoolArray) -> None:
         """Take the other pods out of flight. A pod that its node measured once stays measured, so
         it need not be looked at with every window."""
-        for place in places[~stay].tolist():
-            row = int(self._node[place])
-            self._flying[row].discard(place)
+        for slot in slots[~stay].tolist():
+            row = int(self._node[slot])
+            self._flying[row].discard(slot)
             if not self._flying[row]:
                 del self._flying[row]

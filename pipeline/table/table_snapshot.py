@@ -80,7 +80,7 @@ def save(path: Path, copy: Copied) -> int:
     records = [*_encoded(copy.rows)]
     uids = [*_texts(pods.uids)]
     # The cgroup of most pods is named by their UID.
-    others = {place: name for place, name in enumerate(pods.cgroup_uids) if name != uids[place]}
+    others = {i: name for i, name in enumerate(pods.cgroup_uids) if name != uids[i]}
     head = _Head(
         version=VERSION,
         saved_at=copy.at,
@@ -138,8 +138,8 @@ def load(path: Path, empty: Table) -> Restored | None:
             uids = archive["uids"].tobytes().decode().split("\n") if len(archive["uids"]) else []
             others = msgspec.json.decode(archive["cgroups"].tobytes(), type=dict[int, str])
             cgroups = [*uids]
-            for place, name in others.items():
-                cgroups[place] = name
+            for position, name in others.items():
+                cgroups[position] = name
             arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
     except FileNotFoundError:

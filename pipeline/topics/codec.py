@@ -66,11 +66,11 @@ def decode_part(decode: Callable[..., T], data: bytes, what: str, **options: Any
         raise UndecodableRecordError(f"{what} cannot be decoded: {error}") from error
 
 
-def check_version(found: int, supported: int, what: str) -> None:
-    """Raise `UnsupportedVersionError` unless the version `found` is the `supported` one."""
-    if found != supported:
+def check_version(version: int, supported: int, what: str) -> None:
+    """Raise `UnsupportedVersionError` unless `version` is the `supported` one."""
+    if version != supported:
         raise UnsupportedVersionError(
-            f"{what} has version {found}, this build reads version {supported}",
+            f"{what} has version {version}, this build reads version {supported}",
             hint="upgrade the readers before the writers",
         )
 

@@ -43,8 +43,8 @@ _check_node_name = lru_cache(maxsize=16_384)(check_node_name)
 
 class _Layout(NamedTuple):
     """Positions of the columns in `schema`, -1 where missing. A row has `size` statistics, of which
-    the topic knows those at `known` (None: all). `places` maps the name of each known one to its
-    row in `SampleRows.numbers`."""
+    the topic knows those at `known` (None: all). `statistic_rows` maps their names to their rows in
+    `SampleRows.numbers`."""
 
     schema: pa.Schema
     kind: int
@@ -54,15 +54,15 @@ class _Layout(NamedTuple):
     points: int
     size: int
     known: list[int] | None
-    places: Mapping[str, int]
+    statistic_rows: Mapping[str, int]
 
 
 class SampleRows:
     """The rows of one sample, made by `read_rows`.
 
-    `data` is the record and `listing` the entities of its rows. `places` maps the name of each
-    statistic to its row in `numbers`; samples with equal statistics share it. Nobody may write to
-    the arrays.
+    `data` is the record and `listing` the entities of its rows. `statistic_rows` maps the name of
+    each statistic to its row in `numbers`; samples with equal statistics share it. Nobody may write
+    to the arrays, because cached samples share them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SampleRows:
     ) -> None:
         self.data = data
         self.header = header
-        self.places = layout.places
+        self.statistic_rows = layout.statistic_rows
         self.listing = listing_of(batch.column(layout.kind), batch.column(layout.id))
         self._batch = batch
         self._layout = layout
@@ -103,8 +103,8 @@ class SampleRows:
 
     def number(self, name: str) -> FloatArray:
         """One statistic, (rows,); NaN is unknown."""
-        place = self.places.get(name)
-        return np.full(len(self), np.nan) if place is None else self.numbers[place]
+        row = self.statistic_rows.get(name)
+        return np.full(len(self), np.nan) if row is None else self.numbers[row]
 
     @cached_property
     def points(self) -> FloatArray:
@@ -146,8 +146,8 @@ class SampleRows:
             ids=self.listing.ids,
             qos=self.qos,
             statistics={
-                name: pa.array(numbers[place], from_pandas=True)
-                for name, place in self.places.items()
+                name: pa.array(numbers[row], from_pandas=True)
+                for name, row in self.statistic_rows.items()
             },
             points=pa.array(points.ravel(), from_pandas=True),
         )
@@ -189,8 +189,8 @@ def read_samples(data: bytes) -> SampleBatch:
     ]
     for row, qos in zip(rows, sample.qos, strict=True):
         row |= {"qos": qos} if qos else {}
-    for name, place in sample.places.items():
-        values = zip(rows, sample.numbers[place].tolist(), sample.null[place], strict=True)
+    for name, index in sample.statistic_rows.items():
+        values = zip(rows, sample.numbers[index].tolist(), sample.null[index], strict=True)
         for row, value, null in values:
             row |= {} if null else {name: value}
     if len(sample.points):
@@ -268,7 +268,7 @@ def _layout(message: bytes) -> _Layout:
         **positions,
         size=len(names),
         known=None if len(known) == len(names) else known,
-        places={names[index]: place for place, index in enumerate(known)},
+        statistic_rows={names[index]: row for row, index in enumerate(known)},
     )
 
 

@@ -46,7 +46,7 @@ async def importing(
     output = MemoryProducer(broker)
     change = add_models(node, learned(*names, reference_ms=reference_ms), config)
     taken = await change_models(
-        node, change, place=PLACE, output=None if dry_run else output,  # type: ignore[arg-type]
+        node, change, topic_partition=PLACE, output=None if dry_run else output,  # type: ignore[arg-type]
         open_reader=broker.open_reader, find_running=find_running, clock=ManualClock(),
     )  # fmt: skip
     return {name for name, (cpu, _) in taken.items() if cpu and cpu.buckets}
@@ -169,7 +169,8 @@ async def replace_state(
 
     clock = ManualClock(APPENDED_MS / 1000)
     return await change_models(
-        node, replace_models(node, data, CONFIG, clock), place=PLACE, output=MemoryProducer(broker),  # type: ignore[arg-type]
+        node, replace_models(node, data, CONFIG, clock), topic_partition=PLACE,
+        output=MemoryProducer(broker),  # type: ignore[arg-type]
         open_reader=broker.open_reader, find_running=find_running, clock=clock,
     )  # fmt: skip
 

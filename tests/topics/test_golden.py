@@ -70,7 +70,7 @@ def test_nanoarrow_and_pyarrow_write_the_same_sample() -> None:
     ]
     again = encode_arrays(
         sample.header, kinds=[KINDS[code] for code in sample.listing.kinds], ids=sample.listing.ids,
-        qos=sample.qos, statistics=dict(zip(sample.places, numbers, strict=True)),
+        qos=sample.qos, statistics=dict(zip(sample.statistic_rows, numbers, strict=True)),
         points=pa.array(sample.points.ravel(), from_pandas=True),
     )  # fmt: skip
     one, other = (

@@ -82,7 +82,7 @@ def test_rows_have_a_listing_statistics_and_points() -> None:
     assert listing.uids == (golden.POD, golden.STATIC_POD)
     assert listing.ids == ("", *listing.uids, "besteffort", "nginx")
     assert rows.qos == ["", "Burstable", "Guaranteed", "", ""]
-    assert tuple(rows.places) == NUMBER_COLUMNS
+    assert tuple(rows.statistic_rows) == NUMBER_COLUMNS
     assert rows.numbers.shape == rows.null.shape == (len(NUMBER_COLUMNS), 5)
     assert rows.null_count == rows.null.sum() == np.isnan(rows.numbers).sum() - 1
     assert rows.numbers.flags.aligned
@@ -104,7 +104,7 @@ def test_statistics_and_columns_that_a_sample_lacks_are_unknown() -> None:
 def test_unknown_statistics_and_columns_are_ignored() -> None:
     columns = node_row(gpu=[1.0], statistics=lists([[1.0, None, 3.0, None]]))
     rows = read_rows(sample(columns, ["gpu_avg", "coverage", "cpu_cores_avg", "gpu_max"]))
-    assert dict(rows.places) == {"coverage": 0, "cpu_cores_avg": 1}
+    assert dict(rows.statistic_rows) == {"coverage": 0, "cpu_cores_avg": 1}
     assert rows.number("cpu_cores_avg").tolist() == [3.0]
     assert np.isnan(rows.number("coverage")).all()
     assert (rows.null.tolist(), rows.null_count) == ([[True], [False]], 1)
@@ -168,7 +168,7 @@ def test_samples_share_their_listing_while_it_is_repeated() -> None:
         read_rows(sample(node_row(statistics=lists([[v]])), ["coverage"])) for v in (0.5, 1.0)
     )
     assert one.listing is other.listing
-    assert one.places is other.places
+    assert one.statistic_rows is other.statistic_rows
     assert read_rows(sample(rows_of(["node", "pod"], ["", "a"]))).listing.uids == ("a",)
     assert read_rows(sample(rows_of(["node", "pod"], ["", "b"]))).listing.uids == ("b",)
     assert read_rows(sample(rows_of(["pod", "node"], ["", "a"]))).listing.node == 1

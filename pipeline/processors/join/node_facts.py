@@ -31,8 +31,8 @@ def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
     reserves nothing.
     """
     try:
-        held = reservation(record.annotations)
-        reserved = Resources(cpu_millicores=held.cpu_millicores, memory_bytes=held.memory_bytes)
+        stated = reservation(record.annotations)
+        reserved = Resources(cpu_millicores=stated.cpu_millicores, memory_bytes=stated.memory_bytes)
     except InvalidPolicyError:
         reserved = Resources()
     return NodeFacts(

@@ -141,7 +141,7 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
 
     Returns the number of such values per column, too. A sample without any is returned itself.
     """
-    names, points = tuple(sample.places), sample.points
+    names, points = tuple(sample.statistic_rows), sample.points
     limits = _limit_bits(names)
     # Floats that are not negative sort as their bits, and those of all others sort above: one
     # comparison finds all invalid values, and takes -0.0 for one.

@@ -100,11 +100,11 @@ def due(
     before = columns["eased_ms"].take(rows, axis=0)
     since = np.where(eased, np.where(before == NEVER, ends, before), NEVER)
     hold_ms = np.maximum(columns["hold_ms"].take(rows, axis=0), report_interval_ms[:, None, None])
-    held = eased & (ends - since >= hold_ms)
+    lasting = eased & (ends - since >= hold_ms)
     appeared_or_vanished = np.isnan(values) != np.isnan(published)
     last = columns["published_ms"].take(rows)
     is_due = (
-        (worse | held | appeared_or_vanished).any(axis=(1, 2))
+        (worse | lasting | appeared_or_vanished).any(axis=(1, 2))
         | (terms != columns["published_terms"].take(rows))
         | (last == NEVER)
         | (end_ms - last >= force_update_ms)

@@ -146,8 +146,8 @@ class WindowBatch:
         self.windows = windows
         self._memory_policy = memory_policy
         self._samples = [window.rows.sample for window in windows]
-        self._places = self._samples[0].places
-        self._share_statistics = all(sample.places is self._places for sample in self._samples)
+        self._statistic_rows = rows = self._samples[0].statistic_rows
+        self._share_statistics = all(sample.statistic_rows is rows for sample in self._samples)
         self.facts = [_facts_of(window.rows) for window in windows]
         lengths = [len(sample) for sample in self._samples]
         self._starts = np.array([0, *accumulate(lengths[:-1])], np.int64)
@@ -170,10 +170,10 @@ class WindowBatch:
         """One of `NUMBER_COLUMNS`, (rows,), NaN unknown: take its `node_rows` or `pod_rows`."""
         if not self._share_statistics:
             return np.concatenate([sample.number(name) for sample in self._samples])
-        place = self._places.get(name)
-        if place is None:
+        row = self._statistic_rows.get(name)
+        if row is None:
             return np.full(len(self._window_index_of_row), np.nan)
-        return np.concatenate([sample.numbers[place] for sample in self._samples])
+        return np.concatenate([sample.numbers[row] for sample in self._samples])
 
     def __len__(self) -> int:
         """Windows."""

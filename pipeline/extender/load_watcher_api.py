@@ -7,6 +7,7 @@ Source: https://github.com/paypal/load-watcher
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -19,16 +20,14 @@ from pipeline.table import FeedState, Table
 from pipeline.table.load_watcher_metrics import load_snapshot
 
 
+@dataclass(frozen=True, slots=True)
 class LoadWatcherHandler:
     """The routes over one table."""
 
-    def __init__(
-        self, table: Table, state: FeedState, clock: Clock, stale_after_seconds: float
-    ) -> None:
-        self._table = table
-        self._state = state
-        self._clock = clock
-        self._stale_after = stale_after_seconds
+    table: Table
+    state: FeedState
+    clock: Clock
+    stale_after_seconds: float
 
     def routes(self) -> list[Route]:
         """The routes of this handler."""
@@ -67,10 +66,10 @@ class LoadWatcherHandler:
             raise BadRequestError(
                 f"there is no window {window[:80]!r}", hint=f"choose one of {', '.join(WINDOWS)}"
             )
-        if not self._state.caught_up:
-            return _text(500, f"the state table is not caught up: {self._state.message}")
+        if not self.state.caught_up:
+            return _text(500, f"the state table is not caught up: {self.state.message}")
         load = load_snapshot(
-            self._table, self._clock.now(), self._stale_after, host=host, window=window
+            self.table, self.clock.now(), self.stale_after_seconds, host=host, window=window
         )
         if load is None and host:
             return _text(404, f"No metrics found for host {host[:253]}")
@@ -81,7 +80,7 @@ class LoadWatcherHandler:
         return web.Response(body=body, content_type="application/json")
 
     async def health(self, _request: web.Request) -> web.Response:
-        healthy = self._state.caught_up and self._state.connected
+        healthy = self.state.caught_up and self.state.connected
         return web.Response(status=200 if healthy else 503)
 
 

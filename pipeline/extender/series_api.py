@@ -4,6 +4,7 @@ A missing window is no point, an unknown amount is null.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -44,13 +45,13 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
     statistics: dict[str, SeriesStatistics]
 
 
+@dataclass(frozen=True, slots=True)
 class NodeSeriesHandler:
     """The route over the history that a feed fills."""
 
-    def __init__(self, history: History, state: FeedState, clock: Clock) -> None:
-        self._history = history
-        self._state = state
-        self._clock = clock
+    history: History
+    feed_state: FeedState
+    clock: Clock
 
     def routes(self) -> list[Route]:
         """The routes of this handler."""
@@ -71,11 +72,11 @@ class NodeSeriesHandler:
         ]  # fmt: skip
 
     async def series(self, request: web.Request) -> web.Response:
-        node, now = request.match_info["node"], self._clock.now()
+        node, now = request.match_info["node"], self.clock.now()
         first, last = _range(request, now)
         columns = _columns(request)
-        require_caught_up(self._state)
-        series = self._history.get(node)
+        require_caught_up(self.feed_state)
+        series = self.history.get(node)
         if series is None:
             message = f"node {node[:253]!r} has no window in memory"
             return error_reply(404, message, "GET /v1/nodes lists the known nodes")

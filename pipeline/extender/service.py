@@ -76,7 +76,7 @@ async def serve(
     )
     await runner.setup()
     _refuse_expectations(runner)
-    feeds = [each.run() for each in (feed, views, history) if each is not None]
+    feeds = [source.run() for source in (feed, views, history) if source is not None]
     background = [feed.save_periodically(), watch_annotations(feed.table, clock)]
     feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
@@ -94,16 +94,21 @@ async def serve(
             async with asyncio.timeout(linger_seconds):
                 await _wait_for(at_once or asyncio.Event(), feeding)
     finally:
-        extender.drain()
-        # aiohttp's shutdown stops reading bodies that are still arriving: finish before it.
-        for site in list(runner.sites):
-            await site.stop()
-        await extender.finish(limits.FINISH_SECONDS)
-        await runner.cleanup()
+        await _finish(extender, runner)
         await cancel_tasks(feeding)
         await feed.save()
         if reloading is not None:
             await cancel_tasks(reloading)
+
+
+async def _finish(extender: Extender, runner: web.AppRunner) -> None:
+    """Accept no more connections, finish the answers under way, and close what is left."""
+    extender.drain()
+    # aiohttp's shutdown stops reading bodies that are still arriving: finish before it.
+    for site in list(runner.sites):
+        await site.stop()
+    await extender.finish(limits.FINISH_SECONDS)
+    await runner.cleanup()
 
 
 def _refuse_expectations(runner: web.AppRunner) -> None:

@@ -16,12 +16,15 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
+    InvalidReplicationFactorError,
     KafkaConnectionError,
     NoError,
     NotCoordinatorForGroupError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     for_code,
 )
 
@@ -360,15 +363,10 @@ def _raise_for(code: int, topic: str, message: str | None) -> None:
     error = for_code(code)
     if error is NoError:
         return
-    hints = {
-        "InvalidReplicationFactorError": "set kafka.replication_factor to at most the number of "
-        "brokers",
-        "TopicAuthorizationFailedError": "give this user the ACLs to create, describe and alter "
-        "topics",
-        "ClusterAuthorizationFailedError": "give this user the ACLs to create, describe and alter "
-        "topics",
-    }
-    raise KafkaError(
-        f"{topic}: the broker refused: {error.__name__}{f': {message}' if message else ''}",
-        hint=hints.get(error.__name__),
-    )
+    hint = None
+    if error is InvalidReplicationFactorError:
+        hint = "set kafka.replication_factor to at most the number of brokers"
+    elif error in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
+        hint = "give this user the ACLs to create, describe and alter topics"
+    detail = f": {message}" if message else ""
+    raise KafkaError(f"{topic}: the broker refused: {error.__name__}{detail}", hint=hint)

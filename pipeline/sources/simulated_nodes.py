@@ -7,7 +7,6 @@ pods.
 """
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -248,12 +247,7 @@ class _Lives:
     age: FloatArray  # as a share of the pod's lifetime
 
 
-_KUBE_QOS: Final[Mapping[str, str]] = {
-    "prod": "Burstable",
-    "mid": "BestEffort",
-    "batch": "BestEffort",
-    "free": "BestEffort",
-}
+_KUBE_QOS: Final = dict.fromkeys(_CLASSES, "BestEffort") | {"prod": "Burstable"}
 
 
 def _make_slots(random: np.random.Generator, pods: int, cores: int, memory: float) -> _Slots:

@@ -212,3 +212,11 @@ def valid(values: FloatArray, largest: FloatArray | float = _LARGEST) -> FloatAr
     limits = np.empty(values.shape)
     limits[:] = largest
     return np.where((values >= 0.0) & (values <= limits), values, np.nan)
+
+
+def system_remainder(
+    node: FloatArray, pods: FloatArray, host_apps: FloatArray | float = 0.0
+) -> FloatArray:
+    """Usage of the system: max(node - pods - host_apps, 0); NaN where any of them is NaN."""
+    left = node - pods - host_apps
+    return np.where(left < 0.0, 0.0, left)

@@ -29,8 +29,12 @@ from pipeline.processors.model.model_config import (
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES, group_sums, stack_rows
-from pipeline.processors.model.system_usage import remainder
-from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatch, valid
+from pipeline.processors.model.training_batch import (
+    UNKNOWN_CLASS,
+    TrainingBatch,
+    system_remainder,
+    valid,
+)
 
 
 def remember_pods(batch: TrainingBatch, nodes: Sequence[NodeModels]) -> None:
@@ -85,7 +89,7 @@ def entity_values(
 
 
 def _remainder(batch: TrainingBatch, usage: FloatArray) -> FloatArray:
-    return remainder(
+    return system_remainder(
         valid(batch.node_usage, MAX_USAGE),
         group_sums(batch.window_index, usage, len(batch.heads)),
         valid(batch.host_apps, MAX_USAGE),

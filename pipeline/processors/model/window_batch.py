@@ -24,12 +24,12 @@ from pipeline.processors.model.resource_pairs import (
     group_sums,
     per_resource,
 )
-from pipeline.processors.model.system_usage import remainder
 from pipeline.processors.model.training_batch import (
     ListedPods,
     TrainingBatch,
     WindowHead,
     listed_pods,
+    system_remainder,
 )
 from pipeline.topics.pod_columns import PodColumns
 from pipeline.topics.resource_amounts import RATES, Resources
@@ -298,7 +298,7 @@ class WindowBatch:
             return usage[measured]
         whole = self._whole_rows
         pods, hosts = self._sums(whole, self.pod_rows), self._sums(whole, self._hosts)
-        system = remainder(self._average_rows[self.node_rows], pods, hosts)
+        system = system_remainder(self._average_rows[self.node_rows], pods, hosts)
         system[self._window_index_of_row[measured]] = usage[measured]
         return system
 

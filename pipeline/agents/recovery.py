@@ -131,9 +131,7 @@ class Recovery:
         starts = {} if previous is None else previous.cluster_state_ends
         ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)
         # Another worker may have owned the partition since the earlier assignment.
-        join_done = max(
-            checkpoints.joined + 1, previous.join.next_offset if previous is not None else 0
-        )
+        join_done = max(checkpoints.joined + 1, previous.join.next_offset if previous else 0)
         start = await self._join_start(reader, partition, model, join_done)
         # A paused worker may have published results of these nodes after their tombstones.
         deleted = cluster_state.deleted_nodes.keys() - set(model.bank.nodes)
@@ -165,7 +163,7 @@ class Recovery:
         nodes = await _restore_nodes(bank, checkpoints, first, end)
         start = replay_start(checkpoints.marker(), first)
         if nodes.changed:
-            # An earlier start would count as lost windows of all other nodes.
+            # A round that starts before the log keeps its start: windows were lost in between.
             start = min(start, first)
         if start > end:
             raise _recreated(self._topic(WINDOWS), ownership.partition, end, start)
@@ -265,8 +263,8 @@ class _RestoredNodes(NamedTuple):
     def rebuilt(self) -> dict[str, Counters]:
         """Return the nodes that a replay of the whole log rebuilds, with their former counters.
 
-        Only a changed layout, which all nodes share, causes such a replay: replaying days for one
-        damaged node would stop all others.
+        Only a changed layout causes such a replay. To replay days for one damaged node would stop
+        all others.
         """
         damaged = {node: before for node, (before, _) in self.damaged.items()}
         return self.changed | damaged if self.changed else {}

@@ -14,8 +14,6 @@ from pipeline.processors.join.pod_facts import PodRow, deleted_row
 LONGEST_MS: Final = 3_600_000
 """How long a pod is remembered on a node without windows, by the append time of tombstones."""
 
-_EMPTY: Final[Mapping[str, PodRow]] = {}
-
 
 class _DeletedPod(NamedTuple):
     row: PodRow
@@ -34,8 +32,7 @@ class DeletedPods:
 
     def rows(self, node: str) -> Mapping[str, PodRow]:
         """Return the facts of the deleted pods of `node`, by UID."""
-        pods = self._nodes.get(node)
-        return _EMPTY if pods is None else {uid: pod.row for uid, pod in pods.items()}
+        return {uid: pod.row for uid, pod in self._nodes.get(node, {}).items()}
 
     def add(self, node: str, cgroup_uid: str, row: PodRow, deleted_ms: int) -> None:
         """Add a pod whose tombstone was appended at `deleted_ms`."""

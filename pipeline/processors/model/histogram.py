@@ -91,9 +91,12 @@ def _bucket_table(starts: FloatArray) -> npt.NDArray[np.uint16] | None:
 
 
 def exponential_layout(
-    *, max_value: float, first_bucket_size: float, ratio: float, epsilon: float
+    *, max_value: float, first_bucket_size: float, ratio: float = 1.05, epsilon: float = 1e-4
 ) -> Layout:
-    """Buckets that grow by `ratio`. Raises ValueError unless all are positive and ratio > 1."""
+    """Buckets that grow by `ratio`; ratio and epsilon default to those of Koordinator and VPA.
+
+    Raises ValueError unless all are positive and ratio > 1.
+    """
     _require_positive(max_value=max_value, first_bucket_size=first_bucket_size, epsilon=epsilon)
     if not (math.isfinite(ratio) and ratio > 1):
         raise ValueError(f"ratio is {ratio!r}; buckets can only grow by more than 1")
@@ -120,18 +123,10 @@ def _require_positive(**settings: float) -> None:
             raise ValueError(f"{name} is {value!r}; a histogram layout needs it above 0")
 
 
-CPU_LAYOUT: Final = exponential_layout(
-    max_value=1024.0, first_bucket_size=0.025, ratio=1.05, epsilon=1e-4
-)
-MEMORY_LAYOUT: Final = exponential_layout(
-    max_value=float(2 << 40), first_bucket_size=float(5 << 20), ratio=1.05, epsilon=1e-4
-)
-VPA_CPU_LAYOUT: Final = exponential_layout(
-    max_value=1000.0, first_bucket_size=0.01, ratio=1.05, epsilon=1e-4
-)
-VPA_MEMORY_LAYOUT: Final = exponential_layout(
-    max_value=1e12, first_bucket_size=1e7, ratio=1.05, epsilon=1e-4
-)
+CPU_LAYOUT: Final = exponential_layout(max_value=1024.0, first_bucket_size=0.025)
+MEMORY_LAYOUT: Final = exponential_layout(max_value=2.0**41, first_bucket_size=5.0 * 2**20)
+VPA_CPU_LAYOUT: Final = exponential_layout(max_value=1000.0, first_bucket_size=0.01)
+VPA_MEMORY_LAYOUT: Final = exponential_layout(max_value=1e12, first_bucket_size=1e7)
 
 
 def merge(weights: FloatArray, others: FloatArray) -> None:

@@ -113,7 +113,7 @@ class Feed:
         self._snapshot = snapshot
         self._writing = threading.Lock()
         self._positions: Positions = {}
-        self._seen_at = clock.monotonic()
+        self._answered_at = clock.monotonic()
         self._caught_up = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: KafkaError | None = None
@@ -173,7 +173,7 @@ class Feed:
         saved.table.bring_up_to_date(self._clock.now())
         self.table.adopt(saved.table)
         self._positions = {TopicPartition(*source): offset for *source, offset in saved.positions}
-        self._seen_at = self._clock.monotonic() - age
+        self._answered_at = self._clock.monotonic() - age
         self.state.caught_up = True
         self._caught_up.set()
         _log.info(
@@ -274,7 +274,7 @@ class Feed:
         """Read on where reading stopped, if no tombstone can have been missed since."""
         if set(self._positions) != set(follower.assigned):
             raise _RereadError("the topics have other partitions than before")
-        if self._clock.monotonic() - self._seen_at > limits.FORGOTTEN_AFTER_SECONDS:
+        if self._clock.monotonic() - self._answered_at > limits.FORGOTTEN_AFTER_SECONDS:
             raise _RereadError("away for so long that tombstones may be missing")
         follower.read_from(self._positions, {})
 
@@ -300,7 +300,7 @@ class Feed:
             raise _RereadError("a log ends before its next offset: the topic was recreated")
         self.state.connected = True
         self.state.contact = self._clock.now()
-        self._seen_at = self._clock.monotonic()
+        self._answered_at = self._clock.monotonic()
         self.state.lag_records = sum(end - follower.positions[tp] for tp, end in ends.items())
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:

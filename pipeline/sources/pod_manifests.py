@@ -61,9 +61,8 @@ def _template(tree: dict[str, Any]) -> dict[str, Any] | None:
     """Return the pod template of a workload, None if there is none."""
     if tree.get("kind") == "PodTemplate":
         tree = {"spec": tree}
-    template: Any = tree
     for path in (("spec", "template"), ("spec", "jobTemplate", "spec", "template")):
-        template = tree
+        template: Any = tree
         for key in path:
             template = template.get(key) if isinstance(template, dict) else None
         if isinstance(template, dict):

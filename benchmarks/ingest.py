@@ -37,7 +37,7 @@ from pipeline.kafka.producer import Keyed, log_producer
 from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import ListingFacts, NodeView, join, listing_facts
+from pipeline.processors.join.sample_join import ListingFacts, NodeObjects, join, listing_facts
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch
@@ -299,10 +299,10 @@ def stages(batches: list[bytes]) -> dict[str, float]:
 
 
 @lru_cache(maxsize=100_000)
-def _view(node: str, uids: tuple[str, ...]) -> NodeView:
+def _view(node: str, uids: tuple[str, ...]) -> NodeObjects:
     pods = {uid: inventory.pod_record(node, uid, number) for number, uid in enumerate(uids)}
     rows = {uid: pod_row(pod) for uid, pod in pods.items()}
-    return NodeView(inventory.node_record(node), rows)
+    return NodeObjects(inventory.node_record(node), rows)
 
 
 def _groups(windows: list[Window]) -> list[list[Window]]:

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import ingest, inventory
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.join.pod_facts import pod_row
-from pipeline.processors.join.sample_join import NodeView, join, listing_facts
+from pipeline.processors.join.sample_join import NodeObjects, join, listing_facts
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch
@@ -90,7 +90,7 @@ def windows(nodes: int, pods: int) -> Iterator[Window]:
             )
             for at, pod in enumerate(known)
         }  # fmt: skip
-        view = NodeView(inventory.node_record(node, overcommit), rows)
+        view = NodeObjects(inventory.node_record(node, overcommit), rows)
         window = join(
             sample, view, Strategy(), sample_offset=0, appended_ms=END_MS,
             pod_facts=listing_facts(sample.listing, rows, None),

@@ -103,7 +103,7 @@ async def _values(
         starts = await follower.beginnings() if start is None else {tp: start}
         if starts[tp] > ends[tp]:
             raise LostOffsetError(f"{tp.topic} ends before offset {starts[tp]}")
-        follower.seek(starts, ends)
+        follower.read_from(starts, ends)
         async for records in follower.read_to_end():
             values += [record.value for record in records if record.key == key]
         end = follower.positions[tp]
@@ -112,7 +112,7 @@ async def _values(
     wait = min(_FETCH_WAIT_SECONDS, kafka.request_timeout_seconds / 2)
     patient = Fetching(min_bytes=MAX_RECORD_BYTES, max_wait_ms=round(1000 * wait))
     async with open_follower(client, [tp], patient) as follower:
-        follower.seek({tp: end}, {})
+        follower.read_from({tp: end}, {})
         while True:
             records = await follower.poll(timeout_seconds=1.0)
             own = [record.value for record in records if record.key == key]

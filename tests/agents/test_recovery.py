@@ -583,7 +583,7 @@ async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() 
     owner.output.refuses = lambda topic: False
     log.windows(2, *NODES)
     before = value_of(module.REPLAYED)
-    [(shard, _)] = [loaded async for loaded in owner.recovery.load_all([0], held)]
+    [shard] = [loaded async for loaded in owner.recovery.load_all([0], held)]
     assert (held, value_of(module.REPLAYED) - before) == ({}, 2 * len(NODES))
     assert content(shard.model) == content(undisturbed(broker))
 

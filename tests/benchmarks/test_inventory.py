@@ -40,7 +40,7 @@ def test_every_pod_has_its_class_and_none_is_cold(
         record = LogRecord(0, 0, entry.key, entry.value, END_MS)
         (known.apply_node if entry.topic == NODES else known.apply_pod)(record)
     rows = read_rows(sample())
-    view = known.view(rows.header.node)
+    view = known.objects_of(rows.header.node)
     window = join(
         rows, view, Strategy(), sample_offset=0, appended_ms=END_MS,
         pod_facts=listing_facts(rows.listing, view.pods, None),

@@ -90,7 +90,7 @@ BUGS: Mapping[str, Callable[[], None]] = {
 def _ask_for_commits() -> None:
     load_all = recovery.Recovery.load_all
 
-    async def ask_first(self: Any, partitions: Any, kept: Any) -> Any:
+    async def ask_first(self: Any, partitions: Any, released: Any) -> Any:
         options = dict(zip(sys.argv, sys.argv[1:], strict=False))
         admin = AIOKafkaAdminClient(bootstrap_servers=options["--bootstrap-servers"])
         await admin.start()
@@ -99,7 +99,7 @@ def _ask_for_commits() -> None:
                 _committed[tp.topic.rpartition(".")[2], tp.partition] = commit.offset
         finally:
             await admin.close()
-        async for loaded in load_all(self, partitions, kept):
+        async for loaded in load_all(self, partitions, released):
             yield loaded
 
     recovery.Recovery.load_all = ask_first  # type: ignore[method-assign]

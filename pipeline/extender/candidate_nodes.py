@@ -120,9 +120,9 @@ class CandidateNodes:
         later.now = now
         return later
 
-    def once(self, name: str, compute: Callable[[], Array]) -> Array:
-        """Cache an array (nodes, ..) under a name for the rest of the request. It is read-only: it
-        may be a view of the table."""
+    def cached(self, name: str, compute: Callable[[], Array]) -> Array:
+        """An array (nodes, ..), computed at its first use in the request and cached under a name.
+        It is read-only: it may be a view of the table."""
         if name not in self._cache:
             self._cache[name] = compute().view()
             self._cache[name].flags.writeable = False
@@ -131,7 +131,7 @@ class CandidateNodes:
 
     def column(self, name: str) -> FloatArray:
         """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
-        return self.once(name, lambda: self._table[name][self._index])
+        return self.cached(name, lambda: self._table[name][self._index])
 
     def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
         """Allocatable of a resource in whole units, 0 for none; `kind` may also be `capacity`, or
@@ -139,8 +139,8 @@ class CandidateNodes:
         column = _COLUMNS.get(resource)
         if column is not None:
             name = f"{kind}_{column}"
-            return self.once(f"whole {name}", lambda: self._table.whole(name)[self._index])
-        return self.once(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
+            return self.cached(f"whole {name}", lambda: self._table.whole(name)[self._index])
+        return self.cached(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class CandidateNodes:
     def _used(self, column: str, resource: str) -> FloatArray:
         if resource not in _COLUMNS and not (resource in RATES and column == "usage"):
             return np.full(len(self), np.nan)
-        return self.once(f"used {column} {resource}", lambda: self._read_used(column, resource))
+        return self.cached(f"used {column} {resource}", lambda: self._read_used(column, resource))
 
     def _read_used(self, column: str, resource: str) -> FloatArray:
         used = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
@@ -166,14 +166,14 @@ class CandidateNodes:
 
     def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
         """Where usage of any of the resources is known."""
-        return self.once(
+        return self.cached(
             f"has {column} {resources}",
             lambda: np.logical_or.reduce(np.isfinite(self.usage(column, resources)), axis=1),
         )
 
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included."""
-        return self.once(name, lambda: self._table.pods.sums_of(name, self._index))
+        return self.cached(name, lambda: self._table.pods.sums_of(name, self._index))
 
     @property
     def counted_names(self) -> tuple[str, ...]:
@@ -189,15 +189,16 @@ class CandidateNodes:
             for of_node, row in zip(uids, self.rows.tolist(), strict=True)
         ]
         shape = len(self), len(self.counted_names)
-        part = self.less(np.array(amounts, np.int64).reshape(shape), {})
+        part = self.reduced(np.array(amounts, np.int64).reshape(shape), {})
         flights = self._table.flight_without(self.rows, uids)
         for is_prod, flight in zip((False, True), flights, strict=True):
             part._cache[f"flight {is_prod}"] = flight * self._in_flight
         return part
 
-    def less(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
+    def reduced(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
         """The nodes as they would be with lower sums, by `amounts` (nodes, amounts), and with lower
-        usage, by resource in millicores and bytes."""
+        usage, by resource in millicores and bytes. Cached arrays that depend on usage are dropped,
+        the others are shared."""
         part = copy(self)
         part._cache = {
             name: values
@@ -218,7 +219,7 @@ class CandidateNodes:
         """The UID of a pod by its slot in `EvictablePods`."""
         return self._table.pods.uid_at(slot)
 
-    def flight(self, *, prod: bool = False) -> IntArray:
+    def in_flight_usage(self, *, prod: bool = False) -> IntArray:
         """What pods in flight add to usage, (nodes, resources of LoadAwareScheduling)."""
         pods = self._table.pods
         return self._added(f"flight {prod}", pods.prod_flight if prod else pods.flight)
@@ -233,8 +234,8 @@ class CandidateNodes:
 
     def _added(self, name: str, of_rows: IntArray) -> IntArray:
         if not self._in_flight:
-            return self.once(name, lambda: np.zeros_like(of_rows[self._index]))
-        return self.once(name, lambda: of_rows[self._index])
+            return self.cached(name, lambda: np.zeros_like(of_rows[self._index]))
+        return self.cached(name, lambda: of_rows[self._index])
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""
@@ -242,14 +243,14 @@ class CandidateNodes:
 
     def is_fresh(self, expiration_seconds: float) -> BoolArray:
         """Where usage is younger than this, and where a node is new."""
-        return self.once(
+        return self.cached(
             f"fresh {expiration_seconds}",
             lambda: self._table.fresh(self._index, self.now, expiration_seconds) | self.is_new(),
         )
 
     def is_new(self) -> BoolArray:
         """Where a node never reported and all of its pods are young: it uses nothing yet."""
-        return self.once("new", self._is_new)
+        return self.cached("new", self._is_new)
 
     def _is_new(self) -> BoolArray:
         oldest = self._table.pods.oldest[self._index]

@@ -45,7 +45,10 @@ _CODES: Final = {name: CLASS_CODES[name] for name in PUSHED_OUT}
 
 
 class _Option(NamedTuple):
-    """Evictions that would help on one node: `pods` are indexes into its `EvictablePods`."""
+    """Evictions that would help on one node: `pods` are indexes into its `EvictablePods`.
+
+    Options are compared by their cost, which comes first.
+    """
 
     cost: Cost
     position: int
@@ -68,7 +71,7 @@ class EvictionPlanner:
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
         self._plans: OrderedDict[str, _PodPlans] = OrderedDict()
-        self._busy: dict[str, float] = {}  # nodes with a plan, and until when
+        self._planned: dict[str, float] = {}  # nodes with a plan, and when it ends
         self._next_plan_at = -np.inf
 
     def plan(
@@ -78,7 +81,7 @@ class EvictionPlanner:
         a plan is under way."""
         plans = self._plans.get(pod.uid, _PodPlans())
         if now < plans.until:
-            self._expect(pod, plans, now)
+            self._place_on_planned_node(pod, plans, now)
             return None
         if not pod.uid or pod.pod_class != "prod" or len(plans.nodes) >= limits.PLANS_PER_POD:
             return None
@@ -95,16 +98,16 @@ class EvictionPlanner:
         leaving = tuple(leaving_pod.uid for leaving_pod in plan.pods)
         plans = _PodPlans((*plans.nodes, plan.node), now + seconds, leaving)
         self._remember(pod, plans)
-        self._busy[plan.node] = now + limits.PLAN_BEGUN_SECONDS
-        self._expect(pod, plans, now)
+        self._planned[plan.node] = now + limits.PLAN_BEGUN_SECONDS
+        self._place_on_planned_node(pod, plans, now)
         return plan
 
     def _find(
         self, pod: PodRecord, refused: Mapping[str, Refusal], plans: _PodPlans, now: float
     ) -> EvictionPlanRecord | None:
-        self._busy = {node: until for node, until in self._busy.items() if until > now}
+        self._planned = {node: until for node, until in self._planned.items() if until > now}
         # A node where a plan did not help is not tried again.
-        names = [name for name in refused if name not in self._busy and name not in plans.nodes]
+        names = [name for name in refused if name not in self._planned and name not in plans.nodes]
         demand, nodes = self._decisions.demand(pod), self._decisions.candidates(names, now)
         nodes = nodes.among(_least_full_first(nodes, demand)[: limits.PLAN_NODES_CONSIDERED])
         evictable = nodes.evictable()
@@ -134,14 +137,14 @@ class EvictionPlanner:
         while len(self._plans) > limits.PLANNED_PODS:
             self._plans.popitem(last=False)
 
-    def _expect(self, pod: PodRecord, plans: _PodPlans, now: float) -> None:
+    def _place_on_planned_node(self, pod: PodRecord, plans: _PodPlans, now: float) -> None:
         """Count the pod on the node of its newest plan."""
         if not plans.nodes:
             return
         node = plans.nodes[-1]
         if any(map(self._decisions.is_leaving, plans.leaving)):
-            self._busy[node] = plans.until
-        until = self._busy.get(node, -np.inf)
+            self._planned[node] = plans.until
+        until = self._planned.get(node, -np.inf)
         if until > now:
             self._decisions.place(pod, node, now, until - now)
 
@@ -228,7 +231,7 @@ def _without(
     used = np.zeros((len(nodes), len(RESOURCES)))
     np.add.at(amounts, positions, evictable.amounts[pods])
     np.add.at(used, positions, freed[pods])
-    return nodes.less(amounts, {name: used[:, index] for index, name in enumerate(RESOURCES)})
+    return nodes.reduced(amounts, {name: used[:, index] for index, name in enumerate(RESOURCES)})
 
 
 def _span_seconds(args: LoadAwareArgs) -> float:

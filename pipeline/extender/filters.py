@@ -100,7 +100,7 @@ def _limits(
 
 def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePositions]]:
     """The nodes grouped by their annotation of thresholds; None for those without one."""
-    has_own = nodes.once("own", lambda: nodes.column("own_thresholds").astype(np.bool_))
+    has_own = nodes.cached("own", lambda: nodes.column("own_thresholds").astype(np.bool_))
     yield None, np.flatnonzero(~has_own)
     groups: dict[str | None, list[int]] = {}
     for position in np.flatnonzero(has_own).tolist():
@@ -125,7 +125,7 @@ def _load_reason(
     resource = int(verdict.resource[index])
     name = args.resources[resource]
     used = int(judged.compared[index, resource])
-    flying = int(nodes.flight(prod=limits.kind == node_thresholds.PROD)[index, resource])
+    flying = int(nodes.in_flight_usage(prod=limits.kind == node_thresholds.PROD)[index, resource])
     parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
     parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
     parts += [f"{amount(name, int(estimate[resource]))} for this pod"]

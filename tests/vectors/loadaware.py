@@ -266,8 +266,8 @@ def loadaware_inflight(case: Case) -> object:
     columns = [args.resources.index(name) for name in ("cpu", "memory")]
     prod = load_aware_usage(moment, args, Limits({}, node_thresholds.PROD))
     flights = {
-        "node_delta": moment.flight(), "prod_delta": moment.flight(prod=True),
-        "prod_usage": prod - moment.flight(prod=True),
+        "node_delta": moment.in_flight_usage(), "prod_delta": moment.in_flight_usage(prod=True),
+        "prod_usage": prod - moment.in_flight_usage(prod=True),
     }  # fmt: skip
     answer = {
         name: dict(zip(("cpu", "memory"), flight[0, columns].tolist(), strict=True))

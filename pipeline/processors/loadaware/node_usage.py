@@ -19,7 +19,7 @@ def load_aware_usage(
 ) -> IntArray:
     """The usage that `limits` are for, (nodes, resources), with pods in flight."""
     name = f"compared {limits.kind} {limits.statistic} {limits.span_seconds} {in_flight}"
-    return nodes.once(name, lambda: _compute_usage(nodes, args, limits, in_flight=in_flight))
+    return nodes.cached(name, lambda: _compute_usage(nodes, args, limits, in_flight=in_flight))
 
 
 def _compute_usage(
@@ -27,13 +27,13 @@ def _compute_usage(
 ) -> IntArray:
     resources = args.resources
     nothing = np.zeros((1, len(resources)), np.int64)
-    flight = nodes.flight() if in_flight else nothing
+    flight = nodes.in_flight_usage() if in_flight else nothing
     if limits.kind == node_thresholds.PROD:
         used = nodes.usage("prod_usage", resources)
         if args.prod_usage_include_sys:
             used = used + np.nan_to_num(nodes.usage("system_usage", resources))
         prod_usage = np.nan_to_num(used).astype(np.int64)
-        prod_flight = nodes.flight(prod=True) if in_flight else nothing
+        prod_flight = nodes.in_flight_usage(prod=True) if in_flight else nothing
         return prod_usage + prod_flight
     usage, estimated = nodes.usage("usage", resources), nothing
     if limits.kind == node_thresholds.AGGREGATED or not nodes.has_usage("usage", resources).all():

@@ -36,7 +36,7 @@ def score(nodes: NodesView, demand: PodDemand, args: PredictedHeadroomArgs) -> I
     unknown, or a node has nothing of it."""
     weights = {resource.name: resource.weight for resource in args.resources}
     estimated = {name: index for index, name in enumerate(_estimated_resources(demand))}
-    flight, is_fresh = nodes.flight(), nodes.is_fresh(USAGE_EXPIRES_SECONDS)
+    flight, is_fresh = nodes.in_flight_usage(), nodes.is_fresh(USAGE_EXPIRES_SECONDS)
     summed, known = np.zeros(len(nodes), np.int64), np.ones(len(nodes), np.bool_)
     for name, weight in weights.items():
         peak = np.where(is_fresh, nodes.usage("peak", [name])[:, 0], np.nan)

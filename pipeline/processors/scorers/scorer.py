@@ -67,7 +67,7 @@ class NodesView(Protocol):
         `request:`, `limit:`, `bound:` (the larger of both) and `estimate:` with a resource, and
         names that the scorer declares. Raises KeyError for an undeclared amount."""
 
-    def flight(self, *, prod: bool = False) -> IntArray:
+    def in_flight_usage(self, *, prod: bool = False) -> IntArray:
         """Usage that pods in flight add, (nodes, resources of LoadAwareScheduling)."""
 
     def unmeasured(self) -> IntArray:
@@ -79,7 +79,7 @@ class NodesView(Protocol):
     def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
         """A label or an annotation of each node, None where a node has none."""
 
-    def once(self, name: str, compute: Callable[[], Array]) -> Array:
+    def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         """Cache an array (nodes, ..) under a name for the rest of the question."""
 
 

@@ -85,7 +85,7 @@ class Nodes:
         largest = _LARGEST.get(name.partition(":")[2], 8)
         return self._chosen((self._random(f"counted {name}") * largest).astype(np.int64))
 
-    def flight(self, *, prod: bool = False) -> IntArray:
+    def in_flight_usage(self, *, prod: bool = False) -> IntArray:
         names = self.counting.load_aware.resources
         amounts = [self._random(f"flight {prod} {name}") * 1000 for name in names]
         return self._chosen(np.array(amounts).T.astype(np.int64))
@@ -100,7 +100,7 @@ class Nodes:
         values = (self._random(f"{source} {key}") * 100).astype(np.int64).tolist()
         return [None if values[p] < 10 else str(values[p]) for p in self.places.tolist()]
 
-    def once(self, name: str, compute: Callable[[], Array]) -> Array:
+    def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         return compute()
 
     def _random(self, name: str) -> FloatArray:

@@ -3,13 +3,16 @@
 kube-scheduler retries a refused pod when a Node changes, else only after minutes. A Node that was
 above the extender's thresholds, or its own, gets one change of the annotation when it is below them
 again. A Node with an eviction plan gets one per window for a while.
+
+Only the change of the annotation matters, not its value. So the actuator never reads it back, as
+`NodeMarks` does to repair a difference, and repeats a write whose outcome is unknown.
 """
 
 from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Final
 
-from actuators.cluster.feature import Context, Follower, Topics, Watch
-from actuators.cluster.node_marks import NodeMarks
+from actuators.cluster.feature import Context, Feature, Follower, Topics, Watch
+from actuators.cluster.node_marks import NodeMarks, patch_node
 from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
@@ -29,11 +32,22 @@ PLAN_SECONDS: Final = 180.0
 """For so long after an eviction plan each window of the node wakes pending pods."""
 
 
-class CooledNodes(NodeMarks):
-    """Which nodes the extender considers hot. Records read before `start` cause no write."""
+class _Removal(NodeMarks):
+    """Removes the annotation from every Node: no value is ever desired."""
 
     name = "cooled"
     annotations = (COOLED,)
+
+
+class CooledNodes(Feature):
+    """Follows which nodes the extender considers hot, and for which pods.
+
+    Records read before `start` cause no write: nodes that cooled before this actuator led were
+    the previous leader's work.
+    """
+
+    name = _Removal.name
+    annotations = _Removal.annotations
     topics: ClassVar[Topics] = {
         NODES: None,
         NODE_STATE: None,
@@ -42,6 +56,7 @@ class CooledNodes(NodeMarks):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self._removal = None if self.is_on else _Removal(context)
         self._has_started = False
         self._states: dict[str, NodeStateRecord] = {}
         self._hot_for: dict[str, Set[str]] = {}
@@ -51,8 +66,7 @@ class CooledNodes(NodeMarks):
 
     @property
     def watches(self) -> Mapping[Watch, Follower]:
-        # The annotation is written whatever its value, and removed only while the feature is off.
-        return {} if self.is_on else super().watches
+        return {} if self._removal is None else self._removal.watches
 
     def learn(self, topic: Topic, node: str, record: Any) -> None:
         if topic is NODES:
@@ -66,6 +80,8 @@ class CooledNodes(NodeMarks):
         self._has_started = True
 
     def _learn_node(self, name: str, record: NodeRecord | None) -> None:
+        if record is None:
+            self._planned_at.pop(name, None)
         annotation = None if record is None else record.annotations.get(ANNOTATION)
         if annotation is None:
             self._own_thresholds.pop(name, None)
@@ -98,7 +114,8 @@ class CooledNodes(NodeMarks):
             self._due.setdefault(name, self._clock.monotonic() + EXTENDER_LAG_SECONDS)
 
     def decide(self, *, everything: bool) -> None:
-        super().decide(everything=everything)
+        if self._removal is not None:
+            self._removal.decide(everything=everything)
         now = self._clock.monotonic()
         for name in [name for name, due in self._due.items() if due <= now]:
             del self._due[name]
@@ -117,10 +134,10 @@ class CooledNodes(NodeMarks):
 
     def _waking(self, name: str, as_of: str) -> Write:
         async def execute() -> None:
-            await self._patch(name, {"annotations": {COOLED: as_of}})
+            await patch_node(self._api, name, {"annotations": {COOLED: as_of}})
 
         def on_failure(error: KubernetesError) -> None:
-            # Writing it twice is harmless; no pod waits for a deleted Node.
+            # No pod waits for a deleted Node.
             state = self._states.get(name)
             exists = not isinstance(error, NotFoundError)
             if exists and state is not None and state.as_of == as_of:

@@ -52,8 +52,8 @@ def model_config(settings: Settings) -> ModelConfig:
 
 
 def _strategy(model: ModelSettings) -> Strategy:
-    # A field that only the policy sets keeps its default.
-    fields = {*Strategy.__struct_fields__} & {*model.__struct_fields__}
+    """The strategy of nodes without a policy: each field is the setting of the same name."""
+    fields = Strategy.__struct_fields__
     return Strategy(**{name: getattr(model, name) for name in fields})
 
 

@@ -26,6 +26,7 @@ log = get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 STOP_SECONDS = 30.0
 _FINAL_EXIT_CODES = frozenset({SettingsError.exit_code, UsageError.exit_code})
+"""Exit codes after which a restart with the same arguments would fail in the same way."""
 
 
 @contextmanager
@@ -53,7 +54,12 @@ def claim_member_name(folder: Path, group: str) -> Iterator[str]:
 
 
 class Supervisor:
-    """Runs `argv` again until it succeeds or a signal arrives. Pauses double up to `pause_max`."""
+    """Runs `argv` again until it succeeds, its failure is final, or a signal arrives.
+
+    The pause before a restart doubles up to `pause_max` seconds. It starts at `pause_min` again
+    once a child has run for twice `pause_max`: a child that fails sooner after its start would
+    otherwise be restarted without growing pauses.
+    """
 
     def __init__(self, argv: Sequence[str], pause_min: float, pause_max: float) -> None:
         self._argv = list(argv)

@@ -16,8 +16,8 @@ from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageE
 from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
-from pipeline.processors.predictors.documentation import markdown as markdown_tables
-from pipeline.processors.predictors.documentation import option_lines
+from pipeline.processors.predictors.predictor_tables import markdown as markdown_tables
+from pipeline.processors.predictors.predictor_tables import option_lines
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint

@@ -13,7 +13,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, SpringtideError
-from pipeline.processors.placement.extender_config import Wanted, generate_config
+from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
 from pipeline.settings import Settings
@@ -119,16 +119,17 @@ def config(
       springtide scheduler config --mode act --url https://extender:8888 --ca-file /etc/ca.pem
     """
     mode, scheme = settings.extender.mode, "http" if ca_file is None else "https"
-    url = url or f"{scheme}://{_HOST}:{settings.extender.port}"
+    address = url or f"{scheme}://{_HOST}:{settings.extender.port}"
     files = [file for file in (ca_file, cert_file, key_file) if file is not None]
-    if files and not url.startswith("https://"):
-        raise click.UsageError(f"{files[0]} is unused, because --url {url} is not https://")
+    if files and not address.startswith("https://"):
+        cause = f"--url {url} is not https://" if url else f"the default address is {address}"
+        raise click.UsageError(f"{files[0]} is unused: {cause}; give --ca-file or an https:// --url")
     if (cert_file is None) != (key_file is None):
         raise click.UsageError("give both --cert-file and --key-file")
     if not profile:
         raise click.UsageError("--profile is empty: give the schedulerName of the profile")
-    options = Wanted(
-        url=url,
+    options = GeneratorOptions(
+        url=address,
         mode=mode,
         weight=weight,
         scheduler_name=profile,
@@ -219,7 +220,7 @@ _DEFAULT_LOAD: Final = Load()
     exit_codes={0: "printed"},
 )
 @click.option(
-    "--wanted", type=click.FloatRange(20, 95), default=50.0, show_default=True,
+    "--wanted", "wanted_percent", type=click.FloatRange(20, 95), default=50.0, show_default=True,
     help="CPU usage to reach, in percent.",
 )  # fmt: skip
 @click.option(
@@ -254,9 +255,9 @@ _DEFAULT_LOAD: Final = Load()
     help="Seed of the random numbers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
-def simulated(
-    wanted: float, nodes: int, cores: int, pods: int, request: int, used: float, deviation: float,
-    seed: int, as_json: bool,
+def simulate_targets(
+    wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,
+    deviation: float, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate which usage targets of TargetLoadPacking lead to.
 
@@ -270,10 +271,13 @@ def simulated(
       springtide scheduler simulate
       springtide scheduler simulate --wanted 60 --nodes 50 --pods 800 --deviation 0.5
     """
-    if not all(map(math.isfinite, (wanted, used, deviation))):
+    if not all(map(math.isfinite, (wanted_percent, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
     load = Load(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
-    outcomes = [simulate(load, wanted - step, wanted, seed) for step in (0.0, 5.0, 10.0, 15.0)]
+    outcomes = [
+        simulate(load, wanted_percent - below, wanted_percent, seed)
+        for below in (0.0, 5.0, 10.0, 15.0)
+    ]
     if as_json:
         click.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
     else:

@@ -120,6 +120,14 @@ async def test_each_window_after_an_eviction_plan_causes_a_write_for_a_while() -
     assert await world.writes() == 0
 
 
+async def test_a_deleted_node_has_no_eviction_plan() -> None:
+    world = World()
+    world.learn_plan(plan(0))
+    world.cooled.learn(NODES, "n", None)
+    world.uses(1.0)
+    assert await world.writes() == 0
+
+
 async def test_a_plan_with_an_invalid_time_is_rejected() -> None:
     world = World()
     with pytest.raises(InvalidRecordError):

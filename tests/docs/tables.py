@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Final
 
 from pipeline.extender import limits
-from pipeline.processors.predictors.documentation import markdown
+from pipeline.processors.predictors.predictor_tables import markdown
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import settings_markdown

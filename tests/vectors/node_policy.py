@@ -2,7 +2,11 @@
 
 import json
 
-from pipeline.processors.policy.amplification import AMPLIFICATION, ratios, ratios_text
+from pipeline.processors.policy.amplification import (
+    AMPLIFICATION,
+    amplification_ratios,
+    ratios_text,
+)
 from pipeline.processors.policy.colocation_config import DEFAULTS
 from pipeline.processors.policy.load_configmap import Policy
 from pipeline.processors.policy.nodemetric_spec import metric_spec
@@ -72,5 +76,5 @@ def resource_amplification(case: Case) -> object:
     text = case["cpu_normalization_ratio"]
     normalization = read_ratio({} if text is None else {RATIO: text})
     config = AMPLIFICATION.convert(plain(case["config"]))
-    written = ratios_text(ratios(config, normalization))
+    written = ratios_text(amplification_ratios(config, normalization))
     return {"annotation": written and json.loads(written, parse_float=str)}

@@ -23,7 +23,7 @@ from pipeline.processors.explain.derivation import (
     sum_lines,
     unknown_line,
 )
-from pipeline.processors.explain.prod_text import margin_of, unused
+from pipeline.processors.explain.prod_text import margin_of, reclaimable_lines
 from pipeline.processors.explain.unknown_reasons import PeakCase, known_declaration, why_unknown
 from pipeline.processors.model import cold_start
 from pipeline.processors.predictors.declaration import Formula, Term
@@ -107,7 +107,7 @@ def _entity(
         yield from indented(_peak(case, record, peaks), 4)
         if name == "prod" and predictor in record.reclaimable:
             yield "    what Prod leaves unused"
-            yield from indented(unused(record, resource, predictor), 6)
+            yield from indented(reclaimable_lines(record, resource, predictor), 6)
 
 
 def entity_of(record: PredictionRecord, name: str) -> EntityPeaks:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.processors.explain.derivation import RESOURCES
-from pipeline.processors.explain.prod_text import COUNTED
+from pipeline.processors.explain.prod_text import PROD_CLASSES
 from pipeline.topics.predictions import PredictionRecord
 
 Document = dict[str, Any]
@@ -66,7 +66,7 @@ def _keep_entities(document: Document, entities: Sequence[str]) -> None:
         del document["reclaimable"]
     if "node" in entities:
         return
-    classes = {*entities, *(COUNTED if "prod" in entities else ())}
+    classes = {*entities, *(PROD_CLASSES if "prod" in entities else ())}
     pods = document["pods"]
     is_kept = [pod_class in classes for pod_class in pods["pod_class"]]
     document["pods"] = _rows(pods, is_kept)

@@ -1,4 +1,9 @@
-"""LoadAwareSchedulingArgs with upstream's names and defaults."""
+"""The arguments of LoadAwareScheduling, with Koordinator's names, ranges and defaults.
+
+Arguments are decoded as the user wrote them, checked, and then completed. The stages are separate
+because `scheduler_findings` and the notes of a plugin must tell a value that was given from a
+default.
+"""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -15,7 +20,8 @@ from pipeline.topics.resource_amounts import MEASURED, RATES
 ESTIMATOR: Final = "defaultEstimator"
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 
-Percents = dict[str, int]
+PercentByResource = dict[str, int]
+"""Thresholds, weights or scaling factors by resource; all are percentages from 0 or 1 to 100."""
 
 
 class Aggregated(
@@ -23,7 +29,7 @@ class Aggregated(
 ):
     """The statistic of usage that is compared, and its span; an empty type compares none."""
 
-    usage_thresholds: Percents = {}
+    usage_thresholds: PercentByResource = {}
     usage_aggregation_type: str = ""
     usage_aggregated_duration: str = ""
     score_aggregation_type: str = ""
@@ -40,14 +46,14 @@ class LoadAwareArgs(
     filter_expired_node_metrics: bool | None = None
     node_metric_expiration_seconds: int | None = None
     enable_schedule_when_node_metrics_expired: bool | None = None
-    resource_weights: Percents = {}
+    resource_weights: PercentByResource = {}
     dominant_resource_weight: int = 0
-    usage_thresholds: Percents = {}
-    prod_usage_thresholds: Percents = {}
+    usage_thresholds: PercentByResource = {}
+    prod_usage_thresholds: PercentByResource = {}
     prod_usage_include_sys: bool = False
     score_according_prod_usage: bool = False
     estimator: str = ""
-    estimated_scaling_factors: Percents = {}
+    estimated_scaling_factors: PercentByResource = {}
     estimated_seconds_after_pod_scheduled: int | None = None
     estimated_seconds_after_initialized: int | None = None
     allow_customize_estimation: bool = False
@@ -56,7 +62,7 @@ class LoadAwareArgs(
 
     @cached_property
     def resources(self) -> tuple[str, ...]:
-        """The names of the resources that are judged."""
+        """The resources that are judged: cpu, memory, and every resource that an argument names."""
         aggregated = self.aggregated or Aggregated()
         named = {
             "cpu", "memory",
@@ -73,7 +79,12 @@ _EXPIRATION_SECONDS: Final = 180
 
 
 def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
-    """The arguments with defaults: thresholds and weights as a whole, factors per resource."""
+    """Return `args` with Koordinator's defaults in place of what is not set.
+
+    Thresholds and weights have their default only as a whole: a map with one resource means that
+    the others have none. Scaling factors have a default for each resource, because every resource
+    with a weight needs a factor.
+    """
 
     def given(value: Any, default: Any) -> Any:
         return default if value is None else value
@@ -97,7 +108,10 @@ def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
 
 
 def problems(args: LoadAwareArgs) -> Iterator[tuple[str, str]]:
-    """The keys with a value out of range, and why. Upstream forgets the thresholds of Prod."""
+    """Yield the key and the problem of each invalid value in complete arguments (`with_defaults`).
+
+    These are the checks of Koordinator, and one that it lacks: the range of `prodUsageThresholds`.
+    """
     expiration = args.node_metric_expiration_seconds
     if expiration is not None and not 0 < expiration <= LONGEST_SECONDS:
         yield "nodeMetricExpirationSeconds", f"{expiration} is not more than 0 and at most a year"
@@ -166,7 +180,7 @@ def _aggregated_problems(args: Aggregated) -> Iterator[tuple[str, str]]:
             yield f"aggregated.{name}AggregatedDuration", text
 
 
-def _outside(key: str, percents: Percents, least: int) -> Iterator[tuple[str, str]]:
+def _outside(key: str, percents: PercentByResource, least: int) -> Iterator[tuple[str, str]]:
     for name, percent in percents.items():
         if not least <= percent <= 100:
             yield key, f"{percent} for {name:.80} is not from {least} to 100"

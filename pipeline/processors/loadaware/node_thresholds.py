@@ -11,7 +11,7 @@ from pipeline.processors.loadaware.loadaware_args import (
     AGGREGATIONS,
     Aggregated,
     LoadAwareArgs,
-    Percents,
+    PercentByResource,
     span_seconds,
 )
 from pipeline.processors.policy.config_sections import (
@@ -44,8 +44,8 @@ class Limits(NamedTuple):
 
 
 class _NodeThresholds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    usage_thresholds: Percents | None = None
-    prod_usage_thresholds: Percents | None = None
+    usage_thresholds: PercentByResource | None = None
+    prod_usage_thresholds: PercentByResource | None = None
     aggregated_usage: Aggregated | None = None
 
 

@@ -39,7 +39,6 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
-from pipeline.topics.nodes import Strategy
 from pipeline.topics.predictions import (
     CountColumns,
     Counts,
@@ -233,7 +232,10 @@ def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> b
     )
 
 
-_STRATEGY_FIELDS: Final = {*Strategy.__struct_fields__} & {*PredictionRecord.__struct_fields__}
+_STRATEGY_FIELDS: Final = (
+    "safety_margin_percent", "cold_start_seconds", "cold_start_samples", "nsigma_multiplier",
+)  # fmt: skip
+"""The fields of a node's strategy that a prediction states, because `explain` needs them."""
 
 
 @lru_cache(maxsize=64)

@@ -3,8 +3,11 @@
 Formulas and names of the policies are those of
 [Koordinator](https://koordinator.sh/docs/architecture/resource-model). `batch` computes the amount
 and its terms, `formula_text` shows the same formula with its names. A new term needs a place in
-both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`). The buffer of a node
-(`buffer_percent`) is subtracted afterwards, in `node_offers`, from Mid and from Batch.
+both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`).
+
+The term `margin` is Koordinator's: the part of capacity above the reclaim threshold, which is never
+offered. It is not the safety margin, by which predictors raise peaks, and not the node's buffer
+(`buffer_percent`), which `node_offers` subtracts from Mid and Batch afterwards.
 """
 
 from collections.abc import Mapping

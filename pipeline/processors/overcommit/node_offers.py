@@ -1,7 +1,9 @@
 """Compute what nodes have for Mid and Batch, with all terms, as records of `springtide.resources`.
 
-Inputs are windows and the predictors' peaks of Prod after them. Idle capacity is promised once, and
-first to Mid, unless a node's strategy sets otherwise. The buffer is taken from both tiers.
+Inputs are windows and the predictors' peaks of Prod after them. Nodes whose policies name the same
+formula are computed together, because a call costs hardly more for many nodes than for one. Mid is
+computed before Batch: idle capacity is promised once, first to Mid, unless the policy of the node
+says otherwise. The buffer is subtracted last, so that it shrinks both tiers by its percentage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,8 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch as compute_batch
-from pipeline.processors.overcommit.mid import allocated, formula_in_force, mid, unmeasured
+from pipeline.processors.overcommit.mid import allocated, formula_in_force, unmeasured
+from pipeline.processors.overcommit.mid import mid as compute_mid
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, Policies, percent_of
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.overcommit.window_columns import (
@@ -34,19 +37,20 @@ TermsT = TypeVar("TermsT", MidTerms, BatchTerms)
 class NodeOffers(NamedTuple):
     """Mid and Batch of n nodes less the buffer, which is one of their terms.
 
-    `mid_least` (nodes, 2) is Mid by the most careful predictor. `known` and `has_peak` (nodes,)
-    mark the nodes with valid amounts, and with a peak of Prod.
+    `mid_lower_bound` (nodes, 2) is the smallest Mid of all predictors, which is offered while the
+    record is late. `known` and `has_peak` (nodes,) mark the nodes with valid amounts, and with a
+    peak of Prod.
     """
 
     known: BoolArray
     has_peak: BoolArray
     mid: Tier
-    mid_least: IntArray
+    mid_lower_bound: IntArray
     batch: Tier
 
 
 def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOffers:
-    """Compute the amounts of nodes after these windows, one for each node with colocation.
+    """Compute the offers of nodes after these windows, one window for each node with colocation.
 
     `decided` is Prod by the deciding predictor of each node, `others` Prod by each predictor, NaN
     where unknown. A predictor that decides for all nodes may be missing in `others`.
@@ -54,26 +58,25 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
     overcommit = [window.node.overcommit or Overcommit() for window in batch.windows]
     formulas = list(map(formula_in_force, overcommit))
     policies, pods = Policies(overcommit), pod_amounts(batch)
-    requests = allocated(len(batch), pods)
+    requests, unmeasured_requests = allocated(len(batch), pods), unmeasured(len(batch), pods)
 
-    def mid_of(nodes: NodeAmounts) -> Tier:
-        return _without_buffer(_mid(nodes, requests, policies, formulas), policies)
+    def mid_offer(nodes: NodeAmounts) -> Tier:
+        tier = _mid_by_formula(nodes, requests, policies, formulas)
+        return _without_buffer(tier, policies)
 
-    nodes = node_amounts(batch, decided)
-    unmeasured_requests = unmeasured(len(batch), pods)
-    nodes = _with_unmeasured(nodes, unmeasured_requests)
-    tier = mid_of(nodes)
-    least = tier.amount
+    nodes = _with_unmeasured(node_amounts(batch, decided), unmeasured_requests)
+    mid = mid_offer(nodes)
+    lower_bound = mid.amount
     for prod in others:
         other = _with_unmeasured(with_prod(nodes, prod), unmeasured_requests)
-        smaller = np.minimum(least, mid_of(other).amount)
-        least = np.where(other.has_peak[:, None], smaller, least)
-    promised = np.where(policies.pair("promise_once"), tier.amount, 0)
+        smaller = np.minimum(lower_bound, mid_offer(other).amount)
+        lower_bound = np.where(other.has_peak[:, None], smaller, lower_bound)
+    promised = np.where(policies.pair("promise_once"), mid.amount, 0)
     return NodeOffers(
         known=has_valid_amounts(batch),
         has_peak=nodes.has_peak,
-        mid=tier,
-        mid_least=least,
+        mid=mid,
+        mid_lower_bound=lower_bound,
         batch=_without_buffer(compute_batch(nodes, pods, policies, promised), policies),
     )
 
@@ -89,15 +92,15 @@ def _without_buffer(tier: Tier, policies: Policies) -> Tier:
     return Tier(tier.amount - buffer, {**tier.terms, "buffer": buffer})
 
 
-def _mid(
+def _mid_by_formula(
     nodes: NodeAmounts, requests: IntArray, policies: Policies, formulas: Sequence[str]
 ) -> Tier:
-    """Mid of each node by its formula."""
+    """Mid of each node by its formula. Each formula in use is computed for all nodes."""
     first, *others = dict.fromkeys(formulas)
-    tier = mid(nodes, requests, policies, first)
+    tier = compute_mid(nodes, requests, policies, first)
     for formula in others:
         is_own = np.array([name == formula for name in formulas])[:, None]
-        own = mid(nodes, requests, policies, formula)
+        own = compute_mid(nodes, requests, policies, formula)
         terms = {name: np.where(is_own, own.terms[name], tier.terms[name]) for name in own.terms}
         tier = Tier(np.where(is_own, own.amount, tier.amount), terms)
     return tier
@@ -109,7 +112,8 @@ def records(
     predictors: Sequence[str],
     positions: Sequence[Mapping[str, int]],
 ) -> list[NodeResourcesRecord]:
-    """Make the record of each node; `positions` have generation, offset and epoch."""
+    """Make the record of each node; `positions` have generation, offset and epoch. Offers of a node
+    with unknown amounts are None, which is not an offer of 0."""
     return [
         NodeResourcesRecord(
             node=window.header.node,
@@ -120,18 +124,19 @@ def records(
             window_seconds=(window.header.window_end_ms - window.header.window_start_ms) / 1000,
             simulated=window.header.simulated,
             mid=mid if known else None,
-            mid_lower_bound=least if known else None,
-            batch=rest if known else None,
+            mid_lower_bound=mid_lower_bound if known else None,
+            batch=batch_offer if known else None,
             mid_terms=mid_terms
             if has_peak
             else msgspec.structs.replace(mid_terms, prod_peak=Resources()),
             batch_terms=batch_terms,
         )
         for (
-            window, predictor, position, known, has_peak, mid, least, rest, mid_terms, batch_terms,
+            window, predictor, position, known, has_peak, mid, mid_lower_bound, batch_offer, mid_terms,
+            batch_terms,
         ) in zip(
             batch.windows, predictors, positions, offers.known.tolist(), offers.has_peak.tolist(),
-            _resources(offers.mid.amount), _resources(offers.mid_least),
+            _resources(offers.mid.amount), _resources(offers.mid_lower_bound),
             _resources(offers.batch.amount), _terms(MidTerms, offers.mid),
             _terms(BatchTerms, offers.batch), strict=True,
         )

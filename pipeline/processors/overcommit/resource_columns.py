@@ -31,8 +31,8 @@ class NodeAmounts(NamedTuple):
 
     `allocatable` is that of Prod. `kubelet_reserved` and `annotated_reserved` are reserved for
     other processes. `system` is the usage of neither pods nor host applications, `prod_apps` and
-    `mid_apps` that of host applications by class. `reclaimable` is what Prod leaves unused beyond
-    the margin, `prod_peak` its peak.
+    `mid_apps` that of host applications by class. `prod_peak` is the peak of Prod with the safety
+    margin, `reclaimable` what its requests leave above that peak.
     """
 
     capacity: IntArray

@@ -26,7 +26,7 @@ _NO_USAGE = (0.0, 0.0)
 
 class Prod(NamedTuple):
     """Prod on each node by one predictor, (nodes, 2) in millicores and bytes, NaN is unknown: what
-    it leaves unused, and its peak with the margin, without the system."""
+    it leaves unused, and its peak with the safety margin, without the system."""
 
     reclaimable: FloatArray
     peak: FloatArray

@@ -21,7 +21,7 @@ TIME_SHARED: Final = "TimeSharedThresholds"
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 Time = Annotated[str, Meta(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
-Percents = dict[str, Annotated[int, Meta(ge=0, le=100)]]
+Thresholds = dict[str, Annotated[int, Meta(ge=0, le=100)]]
 
 
 class Hours(
@@ -33,9 +33,9 @@ class Hours(
     start: Time = msgspec.field(name="from")
     end: Time = msgspec.field(name="to")
     days: tuple[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], ...] = DAYS
-    usage_thresholds: Percents | None = None
-    prod_usage_thresholds: Percents | None = None
-    aggregated_usage_thresholds: Percents | None = None
+    usage_thresholds: Thresholds | None = None
+    prod_usage_thresholds: Thresholds | None = None
+    aggregated_usage_thresholds: Thresholds | None = None
 
     @property
     def resources(self) -> Iterator[str]:

@@ -49,7 +49,9 @@ AMPLIFICATION: Final = Section(
 )
 
 
-def ratios(config: Amplification, normalization: Decimal | None) -> dict[str, Decimal]:
+def amplification_ratios(
+    config: Amplification, normalization: Decimal | None
+) -> dict[str, Decimal]:
     """The ratio of each resource of a node, with two decimals. The ratio of cpu is multiplied by
     the node's `normalization`, and is left out if the product is 1.
 
@@ -70,10 +72,12 @@ def ratios(config: Amplification, normalization: Decimal | None) -> dict[str, De
 
 
 def node_ratios(node: NodeRecord) -> dict[str, Decimal] | None:
-    """`ratios` of this node with the normalization of its annotation; None before the first valid
-    policy: leave its annotation unchanged."""
+    """`amplification_ratios` of this node with the normalization of its annotation; None before the
+    first valid policy: leave its annotation unchanged."""
     config = msgspec.json.decode(node.amplification, type=Amplification | None)
-    return None if config is None else ratios(config, read_ratio(node.annotations))
+    if config is None:
+        return None
+    return amplification_ratios(config, read_ratio(node.annotations))
 
 
 def ratios_text(ratios: Mapping[str, Decimal]) -> str | None:

@@ -82,13 +82,20 @@ class ProviderClusterState:
 
     # -- records
 
-    def put_node(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record of `springtide.nodes`."""
+    def put_node(self, key: bytes, value: bytes | None, appended_ms: int) -> None:
+        """Apply a record of `springtide.nodes`. A tombstone removes a node and its exporter.
+
+        An exporter that published a window after the tombstone stays: the topics are read side by
+        side, so the tombstone of an earlier node of that name may arrive late.
+        """
         name = key.decode(errors="replace")
-        if value is None:
-            self.nodes.discard(name)
-        else:
+        if value is not None:
             self.nodes.add(name)
+            return
+        self.nodes.discard(name)
+        last = self._exported.get(name)
+        if last is not None and last.end_ms <= appended_ms:
+            del self._exported[name]
 
     def put_pod(self, key: bytes, value: bytes | None) -> None:
         """Apply a record of `springtide.pods`. Raises `RecordError` if it is invalid."""
@@ -161,6 +168,6 @@ class ClusterStateFollower:
             elif topic is PODS:
                 self._state.put_pod(key, value)
             else:
-                self._state.put_node(key, value)
+                self._state.put_node(key, value, record.timestamp)
         except RecordError:
             return  # the join agent refuses and reports it

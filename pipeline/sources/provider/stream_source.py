@@ -1,4 +1,10 @@
-"""Usage from Springtide's own samples, as exporters and other providers publish them."""
+"""The sample source `stream`: usage from Springtide's own samples on `springtide.samples`.
+
+Exporters publish these samples without a provider, so a provider refuses to run with this source.
+It exists for `springtide provider --once`, which prints the last window of every node as the other
+sources would see it, to compare them. Each window is read again from the log; no state is kept
+between windows, so a restart changes nothing.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

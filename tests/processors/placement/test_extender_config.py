@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.extender_config import BY_REQUESTS, Mode, Wanted, generate_config
+from pipeline.processors.placement.extender_config import BY_REQUESTS, Mode, GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 
-HTTP = Wanted("http://extender:8888")
-HTTPS = Wanted("https://extender:8888", ca_file="/etc/ca.pem")
+HTTP = GeneratorOptions("http://extender:8888")
+HTTPS = GeneratorOptions("https://extender:8888", ca_file="/etc/ca.pem")
 
 
 def changed(mode: Mode = "act", **extender: Any) -> list[Finding]:
@@ -28,9 +28,9 @@ def scored(mode: Mode = "act", **plugins: Any) -> list[Finding]:
 
 
 @pytest.mark.parametrize("mode", ["observe", "act"])
-@pytest.mark.parametrize("wanted", [HTTP, HTTPS])
-def test_generated_configurations_have_no_problems(wanted: Wanted, mode: Mode) -> None:
-    assert list(findings(generate_config(wanted._replace(mode=mode)), mode)) == []
+@pytest.mark.parametrize("options", [HTTP, HTTPS])
+def test_generated_configurations_have_no_problems(options: GeneratorOptions, mode: Mode) -> None:
+    assert list(findings(generate_config(options._replace(mode=mode)), mode)) == []
 
 
 def test_each_mode_needs_its_own_configuration() -> None:
@@ -119,7 +119,7 @@ OTHER = {
 
 
 def test_other_extenders_are_checked_for_what_is_refused() -> None:
-    tree = generate_config(Wanted("http://springtide:8888", "act"))
+    tree = generate_config(GeneratorOptions("http://springtide:8888", "act"))
     tree["extenders"].insert(0, OTHER)
     assert list(findings(tree, "act")) == []
     # Theirs have nothing to do with how much ours counts.
@@ -133,7 +133,7 @@ def test_other_extenders_are_checked_for_what_is_refused() -> None:
 
 
 def test_an_ambiguous_extender_is_reported() -> None:
-    tree = generate_config(Wanted("http://ours:8888", "act"))
+    tree = generate_config(GeneratorOptions("http://ours:8888", "act"))
     tree["extenders"].append(OTHER)
     (result,) = findings(tree, "act")
     assert "no address contains springtide" in result.problem
@@ -144,7 +144,7 @@ def test_an_ambiguous_extender_is_reported() -> None:
 
 
 def test_an_extender_named_twice_is_reported() -> None:
-    tree = generate_config(Wanted("http://springtide:8888", "act"))
+    tree = generate_config(GeneratorOptions("http://springtide:8888", "act"))
     tree["extenders"] *= 2
     (result,) = findings(tree, "act")
     assert "there 2 times" in result.problem

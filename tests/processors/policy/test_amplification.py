@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.policy.amplification import AMPLIFICATION, ratios, ratios_text
+from pipeline.processors.policy.amplification import (
+    AMPLIFICATION,
+    amplification_ratios,
+    ratios_text,
+)
 from pipeline.processors.policy.load_configmap import load_section
 
 KEY = AMPLIFICATION.key
@@ -20,7 +24,8 @@ def text_of(
     normalization: str | None = None, *, enable: bool = True, **stated: float
 ) -> str | None:
     of = AMPLIFICATION.convert({"enable": enable, "resourceAmplificationRatio": stated})
-    return ratios_text(ratios(of, None if normalization is None else Decimal(normalization)))
+    ratio = None if normalization is None else Decimal(normalization)
+    return ratios_text(amplification_ratios(of, ratio))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_written_ratios_are_read_back(stated: dict[str, int], normal: int | None
     of = AMPLIFICATION.convert(
         {"enable": True, "resourceAmplificationRatio": {n: v / 100 for n, v in stated.items()}}
     )
-    result = ratios(of, None if normal is None else Decimal(normal) / 100)
+    result = amplification_ratios(of, None if normal is None else Decimal(normal) / 100)
     text = ratios_text(result)
     written = json.loads(text, parse_float=Decimal) if text else {}
     assert written == result
@@ -97,5 +102,5 @@ def test_an_entry_replaces_the_ratios_that_it_names() -> None:
     }
     loaded = load_section(AMPLIFICATION, {KEY: json.dumps(config)})
     assert loaded.policy is not None
-    result = ratios(loaded.policy.for_labels({}), None)
+    result = amplification_ratios(loaded.policy.for_labels({}), None)
     assert ratios_text(result) == '{"cpu":3.00,"memory":2.00}'

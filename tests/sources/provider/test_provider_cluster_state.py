@@ -101,10 +101,21 @@ def test_a_window_far_ahead_of_its_append_does_not_count() -> None:
 
 def test_nodes_are_added_and_deleted() -> None:
     state = ProviderClusterState()
-    state.put_node(b"n1", b"{}")
-    state.put_node(b"n2", b"{}")
-    state.put_node(b"n1", None)
+    for name in (b"n1", b"n2"):
+        state.put_node(name, b"{}", 0)
+    state.put_node(b"n1", None, 0)
     assert state.nodes == {"n2"}
+
+
+def test_a_deleted_node_has_no_exporter_until_its_next_window() -> None:
+    state, window = ProviderClusterState(), TimeWindow(600_000, 660_000)
+    state.put_sample(sample("n1", 600), 600_000)
+    state.put_node(b"n1", None, 599_000)  # of an earlier node of this name, read late
+    assert state.served(window) == {"n1"}
+    state.put_node(b"n1", None, 601_000)
+    assert state.served(window) == set()
+    state.put_sample(sample("n1", 630), 630_000)
+    assert state.served(window) == {"n1"}
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff\xff\xff\xff\x10\0\0\0", sample("n", 60)[:40]])

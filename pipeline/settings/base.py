@@ -1,4 +1,8 @@
-"""Types of settings: checked names and numbers, secrets, sections."""
+"""Types of settings: checked names and numbers, secrets, sections.
+
+Every number has bounds that no sensible value reaches: a typing error is refused at the start, and
+the code behind a setting need not handle infinite or absurd values.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -6,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 SECONDS_OF_A_DAY = 86_400
+_SECONDS_OF_A_YEAR = 31_536_000
 
 # Characters and length of an RFC 1123 subdomain, which the API server requires of names.
 NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
@@ -14,6 +19,9 @@ _SERVER = rf"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):{_PORT}"
 _SERVERS = rf"^{_SERVER}(,{_SERVER})*$"
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Seconds = Annotated[float, Meta(ge=0, le=_SECONDS_OF_A_YEAR)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=_SECONDS_OF_A_YEAR)]
 Text = Annotated[str, Meta(min_length=1)]
 # `title` describes the allowed values, in place of a pattern.
 Name = Annotated[
@@ -25,11 +33,7 @@ Name = Annotated[
     ),
 ]
 NodeName = Annotated[
-    str,
-    Meta(
-        pattern=NODE_NAME,
-        title="a name of lower-case letters, digits, - and ., at most 253",
-    ),
+    str, Meta(pattern=NODE_NAME, title="a name of lower-case letters, digits, - and ., at most 253")
 ]
 ObjectName = Annotated[
     str,
@@ -45,10 +49,7 @@ Namespace = Annotated[
         title="a namespace: lower-case letters, digits and -, at most 63",
     ),
 ]
-Servers = Annotated[
-    str,
-    Meta(pattern=_SERVERS, title="host:port, several separated by commas"),
-]
+Servers = Annotated[str, Meta(pattern=_SERVERS, title="host:port, several separated by commas")]
 MetricsHost = Annotated[Text, Meta(description="Address of the metrics page.")]
 MetricsPort = Annotated[
     Port | None, Meta(description="Port of the metrics page; 0: any free port, null: no page.")

@@ -61,21 +61,17 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         float, Meta(ge=0.1, le=60, description="Interval of measurements.")
     ] = 1.0
     window_seconds: Annotated[
-        int,
+        Annotated[int, Meta(ge=1, le=3600)],
         Meta(
-            ge=1,
-            le=3600,
             description="Length of a window. Must divide a day, so that the windows of all nodes "
-            "are aligned to UTC.",
+            "are aligned to UTC."
         ),
     ] = 30
     system_outdated_seconds: Annotated[
-        float,
+        Annotated[float, Meta(gt=0, le=3600)],
         Meta(
-            gt=0,
-            le=3600,
             description="System usage (node minus pods minus host applications) is unknown while "
-            "the last measurement of one of these is older than this.",
+            "the last measurement of one of these is older than this."
         ),
     ] = 10.0
     memory_collect_policy: Annotated[
@@ -106,12 +102,10 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         ),
     ] = ()
     buffer_bytes: Annotated[
-        int,
+        Annotated[int, Meta(ge=65_536, le=2**32)],
         Meta(
-            ge=65_536,
-            le=2**32,
             description="Memory for windows while Kafka is unavailable; the oldest are dropped "
-            "first, and counted.",
+            "first, and counted."
         ),
     ] = 33_554_432
     socket_path: Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pipeline.settings.base import Port, Section, Text
+from pipeline.settings.base import Percent, Port, Section, Text
 
 
 class ExtenderSettings(Section, frozen=True, kw_only=True):
@@ -46,30 +46,22 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     cpu_threshold_percent: Annotated[
-        float,
+        Percent,
         Meta(
-            ge=0,
-            le=100,
             description="Refuse a node whose CPU usage is above this percentage of allocatable, "
-            "rounded half up: with 65, 65.4 passes and 65.5 is refused. 0: never.",
+            "rounded half up: with 65, 65.4 passes and 65.5 is refused. 0: never."
         ),
     ] = 65.0
     memory_threshold_percent: Annotated[
-        float,
+        Percent,
         Meta(
-            ge=0,
-            le=100,
             description="Refuse a node whose memory usage is above this percentage of allocatable, "
-            "rounded half up. 0: never.",
+            "rounded half up. 0: never."
         ),
     ] = 95.0
     stale_after_seconds: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=86_400,
-            description="A node whose last window is older passes with score 0.",
-        ),
+        Annotated[float, Meta(gt=0, le=86_400)],
+        Meta(description="A node whose last window is older passes with score 0."),
     ] = 180.0
     scheduler_config_file: Annotated[
         Text | None,

@@ -20,24 +20,20 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
         Name, Meta(description="Prefix of all topic names, followed by a period.")
     ] = "springtide"
     partitions: Annotated[
-        int,
+        Annotated[int, Meta(ge=1, le=4096)],
         Meta(
-            ge=1,
-            le=4096,
             description="Partitions of each topic that is keyed by node. Cannot change while the "
-            "topics exist, because it determines the partition of a node.",
+            "topics exist, because it determines the partition of a node."
         ),
     ] = 16
     replication_factor: Annotated[
         int, Meta(ge=1, le=32, description="Replicas of each partition; use 3 in production.")
     ] = 1
     request_timeout_seconds: Annotated[
-        float,
+        Annotated[float, Meta(gt=0, le=3600)],
         Meta(
-            gt=0,
-            le=3600,
             description="Time-out of a request. Set it longer than the broker outages that roles "
-            "must survive without a restart.",
+            "must survive without a restart."
         ),
     ] = 40.0
     security_protocol: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
-from pipeline.settings.base import Name, Section
+from pipeline.settings.base import Name, PositiveSeconds, Seconds, Section
 
 CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
 """Classes by code, which is the dictionary index of `pod_class` in windows."""
@@ -73,7 +73,7 @@ class ClassSettings(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     histogram: ClassHistogramSettings | None = None
     half_life_seconds: HalfLifeSettings | None = None
-    horizon_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    horizon_seconds: PositiveSeconds | None = None
 
 
 _DEFAULT_PREDICTOR: Final = "percentile"
@@ -83,20 +83,14 @@ class ModelSettings(Section, frozen=True, kw_only=True):
     """The models, and predictions from them."""
 
     cold_start_seconds: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=31_536_000,
-            description="A pod younger than this is cold: its request is used as its peak.",
-        ),
+        Seconds,
+        Meta(description="A pod younger than this is cold: its request is used as its peak."),
     ] = 86_400.0
     cold_start_samples: Annotated[
-        int,
+        Annotated[int, Meta(ge=0, le=1_000_000)],
         Meta(
-            ge=0,
-            le=1_000_000,
             description="A pod whose model has fewer windows is cold regardless of its age, for "
-            "example after a loss of state.",
+            "example after a loss of state."
         ),
     ] = 10
     safety_margin_percent: Annotated[
@@ -136,12 +130,10 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
     horizon_seconds: Annotated[
-        float,
+        PositiveSeconds,
         Meta(
-            gt=0,
-            le=31_536_000,
             description="Time for which a predicted peak should hold; each predictor interprets "
-            "it, see docs/explanation/models.md.",
+            "it, see docs/explanation/models.md."
         ),
     ] = 86_400.0
     training_statistic: Annotated[
@@ -164,55 +156,39 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         ),
     ] = "flag"
     expiration_seconds: Annotated[
-        float,
+        PositiveSeconds,
         Meta(
-            gt=0,
-            le=31_536_000,
             description="Time after the last window that listed a pod (event time) after which "
-            "its model is dropped.",
+            "its model is dropped."
         ),
     ] = 1800.0
     nsigma_multiplier: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=100,
-            description="Standard deviations above the mean in the N-sigma predictors.",
-        ),
+        Annotated[float, Meta(ge=0, le=100)],
+        Meta(description="Standard deviations above the mean in the N-sigma predictors."),
     ] = 3.0
     resource_diff_threshold_percent: Annotated[
-        float,
+        Annotated[float, Meta(ge=0, le=1000)],
         Meta(
-            ge=0,
-            le=1000,
             description="Publish a prediction at once if a peak rises, or a reclaimable amount "
-            "falls, by more than this percentage.",
+            "falls, by more than this percentage."
         ),
     ] = 5.0
     report_interval_seconds: Annotated[
-        float,
+        Seconds,
         Meta(
-            ge=0,
-            le=31_536_000,
             description="Publish a fall of a peak, or a rise of a reclaimable amount, by more than "
-            "that percentage once it has lasted this long (event time).",
+            "that percentage once it has lasted this long (event time)."
         ),
     ] = 60.0
     force_update_seconds: Annotated[
-        float,
+        Seconds,
         Meta(
-            ge=0,
-            le=31_536_000,
-            description="Publish a prediction after this time (event time) even without a change.",
+            description="Publish a prediction after this time (event time) even without a change."
         ),
     ] = 600.0
     minimum_coverage: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1,
-            description="Models skip a window with a smaller share of its measurements.",
-        ),
+        Annotated[float, Meta(ge=0, le=1)],
+        Meta(description="Models skip a window with a smaller share of its measurements."),
     ] = 0.5
 
     def problems(self) -> Mapping[str, str]:

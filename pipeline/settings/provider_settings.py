@@ -32,21 +32,17 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         Meta(description="Options of the sample source that `kind` names, if it declares any."),
     ] = field(default_factory=dict)
     window_seconds: Annotated[
-        int,
+        Annotated[int, Meta(ge=5, le=3600)],
         Meta(
-            ge=5,
-            le=3600,
             description="Length of a window. Must divide a day, and be at least twice the scrape "
-            "interval.",
+            "interval."
         ),
     ] = 60
     delay_seconds: Annotated[
-        float,
+        Annotated[float, Meta(ge=0, le=600)],
         Meta(
-            ge=0,
-            le=600,
             description="Delay after the end of a window before it is queried, so that its scrapes "
-            "are complete.",
+            "are complete."
         ),
     ] = 5.0
     lease: Annotated[
@@ -79,20 +75,16 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         float, Meta(gt=0, le=600, description="Time-out of a query.")
     ] = 10.0
     step_seconds: Annotated[
-        int,
+        Annotated[int, Meta(ge=1, le=3600)],
         Meta(
-            ge=1,
-            le=3600,
             description="Step between points of a window. Must divide window_seconds; best is the "
-            "scrape interval.",
+            "scrape interval."
         ),
     ] = 15
     rate_seconds: Annotated[
-        int,
+        Annotated[int, Meta(ge=1, le=86_400)],
         Meta(
-            ge=1,
-            le=86_400,
-            description="Range of the rates for CPU usage. Must contain two scrapes, better four.",
+            description="Range of the rates for CPU usage. Must contain two scrapes, better four."
         ),
     ] = 60
     node_label: Annotated[
@@ -112,12 +104,10 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
     poll_seconds: Annotated[
-        float,
+        Annotated[float, Meta(ge=1, le=600)],
         Meta(
-            ge=1,
-            le=600,
             description="Interval of requests to metrics-server. Use its --metric-resolution, so "
-            "that no reading is missed.",
+            "that no reading is missed."
         ),
     ] = 15.0
     host: Annotated[Text, Meta(description="Address to listen on for health and metrics.")] = (

@@ -27,12 +27,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     session_timeout_seconds: Annotated[
-        float,
-        Meta(
-            ge=6,
-            le=1800,
-            description="Time without a heartbeat after which another worker takes over.",
-        ),
+        Annotated[float, Meta(ge=6, le=1800)],
+        Meta(description="Time without a heartbeat after which another worker takes over."),
     ] = 30.0
     checkpoint_interval_seconds: Annotated[
         float, Meta(gt=0, le=86_400, description="Time between the starts of checkpoint rounds.")
@@ -70,29 +66,21 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = True
     future_tolerance_seconds: Annotated[
-        float,
+        Annotated[float, Meta(ge=0, le=86_400)],
         Meta(
-            ge=0,
-            le=86_400,
-            description="A window that ends this far ahead of the broker's clock is a dead letter.",
+            description="A window that ends this far ahead of the broker's clock is a dead letter."
         ),
     ] = 60.0
     node_expiration_seconds: Annotated[
-        float,
+        Annotated[float, Meta(ge=3600, le=31_536_000)],
         Meta(
-            ge=3600,
-            le=31_536_000,
             description="Time without windows (event time) after which a node without a record in "
-            "springtide.nodes departs, with its models and results.",
+            "springtide.nodes departs, with its models and results."
         ),
     ] = 86_400.0
     batch_size: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=10_000,
-            description="Samples per join; models apply up to twice as many windows at once.",
-        ),
+        Annotated[int, Meta(ge=1, le=10_000)],
+        Meta(description="Samples per join; models apply up to twice as many windows at once."),
     ] = 1000
     supervise: Annotated[
         bool,

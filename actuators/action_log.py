@@ -1,6 +1,7 @@
 """Write the decisions of actuators to `springtide.actions`.
 
-An actuator never waits for Kafka: during a long outage the oldest actions are dropped and counted.
+Actions are a record for people, and no decision depends on them. So an actuator never waits for
+Kafka: during a long outage the oldest queued actions are dropped and counted.
 """
 
 import asyncio
@@ -22,14 +23,14 @@ LOST = counter("actuator_lost_actions", "Actions that could not be written to sp
 
 
 class Actions:
-    """A queue of actions, written while `run` runs."""
+    """A bounded queue of actions, which `run` writes to the topic."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
         self._waiting: asyncio.Queue[ActionRecord] = asyncio.Queue(10_000)
 
     def put(self, action: ActionRecord) -> None:
-        """Queue an action."""
+        """Queue an action. If the queue is full, the oldest action is dropped."""
         if self._waiting.full():
             self._waiting.get_nowait()
             LOST.inc()

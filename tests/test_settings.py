@@ -14,7 +14,6 @@ from pipeline.settings import (
     flag_name,
     load_settings,
     node_name,
-    state_directory,
     variable_name,
 )
 from pipeline.settings.describe import is_secret, leaf_types, written
@@ -291,13 +290,6 @@ def test_node_name_comes_from_setting_then_variable_then_host(
     assert node_name(none, {"NODE_NAME": ""}) == "host-1.example"
     with pytest.raises(SettingsError, match="NODE_NAME 'n 2' is not a valid Node name"):
         node_name(none, {"NODE_NAME": "n 2"})
-
-
-def test_state_directory_follows_xdg() -> None:
-    assert state_directory({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/springtide")
-    assert state_directory({"XDG_STATE_HOME": "s", "HOME": "/h"}) == Path(
-        "/h/.local/state/springtide"
-    )
 
 
 def test_every_setting_has_a_description() -> None:

@@ -1,6 +1,8 @@
 """The cluster actuator: feed topics and lists to features, and execute their writes.
 
-It decides nothing before it has read all topics to their present end and all lists.
+It decides nothing before it has read all topics to their present end and all lists. With a part of
+the facts a feature would take nodes for deleted, and remove their offers. Nothing is stored: after
+a restart, and when another process leads, everything is read and decided again.
 """
 
 import asyncio
@@ -73,7 +75,8 @@ class _Deleted(msgspec.Struct):
 
 
 class ClusterActuator:
-    """One leader's turn. `placement` is the extender's."""
+    """The actuator while its process holds the lease; a new one is made for each lease. `placement`
+    is the extender's."""
 
     def __init__(
         self, api: Api, settings: Settings, placement: Placement, clock: Clock, lease: Lease
@@ -153,6 +156,9 @@ class ClusterActuator:
     # -- the API server
 
     async def _follow(self, watch: Watch, is_read: asyncio.Event) -> None:
+        """Deliver a list-watch to its followers. A collection that the server does not have, or
+        that this client may not read, counts as read unless it is required: it cannot contain
+        objects of ours."""
         try:
             events = follow(self._api, watch.path, only_metadata=watch.only_metadata)
             async for event in events:
@@ -161,7 +167,6 @@ class ClusterActuator:
                 if isinstance(event, Complete):
                     is_read.set()
         except (NotFoundError, ForbiddenError) as error:
-            # We cannot have written any of these objects.
             is_read.set()
             if watch.is_required and isinstance(error, NotFoundError):
                 text = f"the API server does not serve {watch.path}: {error.message}"

@@ -3,6 +3,10 @@
 Each Node with a desired spec gets an object. The Node owns it, also if another client created it,
 and its spec is restored after foreign changes. Objects that we created carry our label; without a
 desired spec those are deleted, and no others.
+
+Every write is one idempotent request, and the next one is decided from its answer or from the
+watch, whichever arrives first. A new leader does not know the last written specs, so it writes each
+object once.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

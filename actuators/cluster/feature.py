@@ -106,4 +106,5 @@ class Feature:
         """All topics and lists have been read: what `learn` brings from now on is new."""
 
     def decide(self, *, everything: bool) -> None:
-        """Queue the writes that are due for nodes that changed, or for all nodes."""
+        """Queue the writes of nodes that changed, or with `everything` of all nodes: a write may
+        also become due by time alone."""

@@ -1,4 +1,8 @@
-"""The base class of features that write annotations and labels of Nodes."""
+"""The base class of features that write annotations and labels of Nodes.
+
+A feature states the marks that a Node should have. The difference to its present marks is computed
+when a write is executed, not when it is queued: another client may have changed them meanwhile.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final

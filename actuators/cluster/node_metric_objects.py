@@ -1,7 +1,8 @@
 """NodeMetric objects: spec from the policy, status as koordlet reports it, from our topics.
 
-Each node is reported as often as its policy asks, by the ends of its windows. A status is computed
-when its write is executed, so that a write that waited is not old.
+Each node is reported as often as its policy asks, by the ends of its windows and not by the clock,
+so that a delayed window is reported late and not twice. A status is computed when its write is
+executed, so that a write that waited in the queue is not old.
 """
 
 from collections.abc import Mapping

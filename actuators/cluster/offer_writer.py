@@ -1,10 +1,13 @@
 """Write Mid and Batch to Nodes, by mode, and undo it.
 
-A Node gets the offer of `offers_now` by one patch of its status, and again only when the offer
-changes. Nodes that we wrote to carry our mark; the offer is removed when it is not wanted any more,
-when no topic knows the node, or in another mode. Foreign resources are left alone. An offer is
-computed when its write is executed. If the outcome of a write is unknown, the Node is read before
-the next one. Results from before the creation of a Node do not apply to it.
+A Node gets the offer of `offers_now` and our mark (`OFFERED`) in one patch of its status, so that
+no offer is ever without a mark: by it a later leader, or the actuator in another mode, knows which
+resources to remove. Resources without the mark belong to others and are left alone. An offer is
+removed when it is not wanted any more, when no topic knows the node, and in another mode.
+
+An offer is computed again when its write is executed, because records may have changed while the
+write waited. If the outcome of a write is unknown, the Node is read before the next one. Results
+from before the creation of a Node belong to an earlier machine of the same name.
 """
 
 import math
@@ -68,8 +71,8 @@ _MARKS_OF_OTHER_MODES: Final[Mapping[Mode, set[str]]] = {
 
 
 class ObservedNode(NamedTuple):
-    """A Node on the API server: our annotations, the offered amounts, and since when these are so
-    (monotonic, NaN if unknown). `created` is in UTC seconds."""
+    """A Node as last observed: our annotations, the offered amounts, and since when these are
+    unchanged (monotonic seconds, NaN if unknown). `created` is in UTC seconds."""
 
     annotations: Mapping[str, str]
     amounts: tuple[int, ...]
@@ -110,7 +113,8 @@ _texts: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class OfferWriter(Feature):
-    """The offers of all Nodes. It follows the Nodes and keeps `context.node_uids`."""
+    """Writes the offers of all Nodes. It follows the Nodes for all features, and updates
+    `context.node_uids`."""
 
     name = "offer"
     modes = ("observe", "recommend", "act")
@@ -203,7 +207,8 @@ class OfferWriter(Feature):
         known = [
             name
             for name in names
-            if name in self._nodes and (name in self._records or self._is_marked(name))
+            if name in self._nodes
+            and (name in self._records or not _MARKS.isdisjoint(self._nodes[name].annotations))
         ]
         offers = offers_now([self._case(name) for name in known], self._clock.now())
         for name, offer in zip(known, offers, strict=True):
@@ -213,9 +218,6 @@ class OfferWriter(Feature):
             ours = [node for node in self._nodes.values() if OFFERED in node.annotations]
             for tier, column in (("batch", 0), ("mid", 2)):
                 OFFERING.labels(tier).set(sum(node.amounts[column] >= 0 for node in ours))
-
-    def _is_marked(self, name: str) -> bool:
-        return not _MARKS.isdisjoint(self._nodes[name].annotations)
 
     def _case(self, name: str) -> OfferCase:
         record, resources = self._records.get(name), self._resources.get(name)

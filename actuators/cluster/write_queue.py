@@ -1,9 +1,10 @@
 """A rate-limited queue of writes to the API server: withdrawals first, then round-robin by feature.
 
-- Withdrawals take nine of ten writes; within a feature the longest waiting goes first.
-- A write that is queued again keeps its place.
-- A failed write backs off and delays no other. A feature without permission pauses for a minute.
-- All writes pause after several unavailable answers in a row, and for `Retry-After`.
+Withdrawals go first, because pods start on offers that are too large. They take nine of ten writes,
+so that other writes still advance. Within a feature the longest waiting write goes first; a write
+that is queued again keeps its place. A failed write backs off and delays no other. A feature
+without permission pauses for a minute. All writes pause after several unavailable answers in a row,
+and for `Retry-After`.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class Write(NamedTuple):
 
 
 class _Backoff(NamedTuple):
-    """Until when a failed write is not tried again, and how long that pause is."""
+    """When a failed write may be tried again (monotonic seconds), and the length of the pause."""
 
     until: float
     seconds: float
@@ -99,7 +100,7 @@ class WriteQueue:
             self._update_gauge(feature)
 
     async def run(self) -> None:
-        """Write, until cancelled."""
+        """Execute writes one at a time, until cancelled."""
         unavailable = 0
         while True:
             await self._has_work.wait()

@@ -1,7 +1,8 @@
 """The evictor of one leader: read eviction plans, execute each valid one once.
 
 A pending pod gets a few plans at most, each after the previous one had time to help, also if
-several extenders plan.
+several extenders plan. Executed plans are remembered in memory only: a plan that is executed again
+after a restart is harmless, because it names its pods by UID.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ Value = TypeVar("Value")
 
 
 class Evictor:
-    """One leader's turn."""
+    """The evictor while its process holds the lease."""
 
     def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
         evictor, kubernetes = settings.evictor, settings.kubernetes

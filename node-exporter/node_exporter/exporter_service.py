@@ -2,8 +2,9 @@
 
 `run` is the long-running role; `collect_window` returns one window for `--once`. `WindowMaker`
 handles clock steps, missed readings, and start and end of the process: a window carries its real
-coverage, and no end is emitted twice, not even by two consecutive processes. The settings define
-the length of windows; the policy may lengthen them.
+coverage, and no end is emitted twice, not even by two consecutive processes, because workers apply
+only the first window of an end. The settings define the length of windows; the policy may lengthen
+them.
 """
 
 import asyncio

@@ -204,7 +204,7 @@ class Sampler:
         wanted = {(entity.kind, entity.id): (entity, path) for entity, path in self._entity_paths()}
         for key, tracked in list(self._tracked.items()):
             if wanted.get(key) != (tracked.entity, tracked.path):
-                self._untrack(key)
+                self._tracked.pop(key).close()
         for key, (entity, path) in wanted.items():
             if key not in self._tracked:
                 self._tracked[key] = self._track(entity, path)
@@ -249,9 +249,6 @@ class Sampler:
             )
         self._kubepods_seen = seen
 
-    def _untrack(self, key: tuple[Kind, str]) -> None:
-        self._tracked.pop(key).close()
-
     def _read_tracked(
         self, slow: bool, dropped: Counter[str], errors: Counter[str]
     ) -> Iterable[Usage]:
@@ -267,7 +264,7 @@ class Sampler:
                 dropped["unreadable"] += 1
                 self._warn(entity.kind, error)
         for key in ended:
-            self._untrack(key)
+            self._tracked.pop(key).close()
 
     def _read_cgroup(
         self, tracked: _Tracked, slow: bool, dropped: Counter[str], errors: Counter[str]

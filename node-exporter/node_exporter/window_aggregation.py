@@ -8,12 +8,13 @@ rank over the collections.
 import operator
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from node_exporter.collection import NODE, Collection, Entity, Stall, Usage
 from node_exporter.kernel.formulas import average, rank_percentile
 from node_exporter.kernel.parse_files import Throttling
 from pipeline.settings.base import SECONDS_OF_A_DAY
+from pipeline.topics.samples import Row
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
 _MEMORY_FIELDS: Final = (
@@ -25,9 +26,6 @@ _MEMORY_FIELDS: Final = (
 _MAX_GAP_INTERVALS: Final = 3
 # Workers decide when windows end; longer windows would delay decisions.
 _MAX_WINDOW_SECONDS: Final = 300
-
-Row = dict[str, Any]
-
 
 def window_end_ms(at_ms: int, window_ms: int) -> int:
     """End of the window that contains `at_ms`; a time on the grid is the end of its window."""
@@ -99,7 +97,10 @@ class Window:
         node["points_offset_seconds"] = list(offsets)
         node["points_cpu_cores"] = list(cores)
         node["points_memory_bytes"] = list(memory)
-        others = sorted((e for e in self._series if e != NODE), key=_sort_key)
+        others = sorted(
+            (entity for entity in self._series if entity != NODE),
+            key=lambda entity: (_ORDER.index(entity.kind), entity.id),
+        )
         return [node, *(self._row(entity, self._series[entity]) for entity in others)]
 
     def _row(self, entity: Entity, series: "_Series") -> Row:
@@ -111,6 +112,7 @@ class Window:
         return row | series.statistics()
 
 
+_ORDER: Final = ("tier", "host_app", "pod")
 _RATES: Final = (
     "network_receive_bytes_per_second",
     "network_transmit_bytes_per_second",
@@ -211,10 +213,6 @@ def _summary(name: str, values: Sequence[float], mean: float | None) -> Row:
         f"{name}_max": float(ascending[-1]),
         f"{name}_last": float(values[-1]),
     }
-
-
-def _sort_key(entity: Entity) -> tuple[int, str]:
-    return ("node", "tier", "host_app", "pod").index(entity.kind), entity.id
 
 
 def _float(value: int | None) -> float | None:

@@ -1,4 +1,7 @@
-"""Buffer windows for Kafka: first in, first out, bounded in bytes, the oldest is dropped first."""
+"""Buffer windows for Kafka: first in, first out, bounded in bytes.
+
+If the buffer is full, the oldest window is dropped: after a long outage the newest usage matters.
+"""
 
 import asyncio
 from collections import deque

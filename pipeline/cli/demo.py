@@ -1,7 +1,7 @@
 """`springtide demo`: run all roles on this machine, and show what they report."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
-from pipeline.cli.text_table import align_columns
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.local.demo_run import DemoOptions, run_demo
 from pipeline.local.demo_screen import Placement, PodReport, Summary
 from pipeline.local.demo_settings import (
@@ -208,13 +208,8 @@ def placement_lines(placement: Placement) -> list[str]:
         lines.append(f"    and {more} more")
     lines.append("  /prioritize (0 to 10, least used first; unknown or stale: 0)")
     best = sorted(answer.scores, key=lambda name: (-answer.scores[name], real_first(name)))
-    lines += [f"    {answer.scores[name]:2}  {name}" for name in _first_and_last(best)]
-    return lines
-
-
-def _first_and_last(items: Sequence[str]) -> Sequence[str]:
-    """The first items and, if there are many, the last."""
-    return items if len(items) <= _MAX_SCORES else [*items[:_MAX_SCORES], items[-1]]
+    shown = best if len(best) <= _MAX_SCORES else [*best[:_MAX_SCORES], best[-1]]
+    return lines + [f"    {answer.scores[name]:2}  {name}" for name in shown]
 
 
 def pod_lines(pods: Iterable[PodReport]) -> list[str]:

@@ -1,4 +1,8 @@
-"""`springtide model import`: import models of Koordinator, VPA or Springtide into a node."""
+"""`springtide model import`: import models of Koordinator, VPA or Springtide into a node.
+
+The import is a new round of checkpoints, which workers restore when they start. Running workers
+would overwrite it, so the command refuses while the groups of the workers have members.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,8 @@
-"""Run a role until a signal stops it, alone or as the leader of several."""
+"""Run a role until a signal stops it, alone or as the leader of several.
+
+A signal cancels the work first and releases the lease afterwards, so that the next leader starts at
+once and never beside the old one.
+"""
 
 import asyncio
 import os

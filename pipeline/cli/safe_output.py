@@ -22,6 +22,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def suggestion(names: Iterable[str], default_hint: str) -> str:
-    """The hint of an error about an unknown name: the names that may be meant, else `otherwise`."""
+    """The hint of an error about an unknown name: the names that may be meant, else
+    `default_hint`."""
     names_text = printable(", ".join(names))
     return f"did you mean {names_text}?" if names_text else default_hint

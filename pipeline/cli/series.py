@@ -13,7 +13,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.cli.text_table import align_columns
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended

@@ -30,8 +30,8 @@ async def read_table(
 ) -> AsyncIterator[Feed]:
     """Fill `table` from the topics, and keep it up to date until the context ends.
 
-    Prints progress to standard error while it reads. Raises the `KafkaError` that stops it; a
-    patient reader waits for a broker that is unavailable.
+    Prints progress to standard error while it reads. Raises the `KafkaError` that stops it; with
+    `waits_for_broker` it waits for a broker that is unavailable.
     """
     feed = Feed(
         table,

@@ -174,7 +174,7 @@ async def _show_live(source: Source, view: View) -> None:
 
 
 async def _read_kafka(settings: Settings, *, waits_for_broker: bool, pods: bool) -> Source:
-    """Yield the table of the topics again and again; a patient reader waits for the broker."""
+    """Yield the table of the topics again and again."""
     topics = (*NODE_TOPICS, PODS) if pods else NODE_TOPICS
     async with read_table(settings, Table(), topics, waits_for_broker=waits_for_broker) as feed:
         while True:

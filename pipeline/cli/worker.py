@@ -19,9 +19,10 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.kafka.topic_admin import require_topics
+from pipeline.local.cache_folders import state_root
 from pipeline.metrics import serve_metrics
 from pipeline.processors.model.bank import Bank
-from pipeline.settings import Settings, state_directory
+from pipeline.settings import Settings
 from pipeline.sources.object_files import file_paths, read_at_start
 
 
@@ -87,7 +88,7 @@ def _supervise(settings: Settings) -> int:
 
 
 def _base_dir(settings: Settings) -> Path:
-    folder = settings.worker.data_dir or state_directory(os.environ)
+    folder = settings.worker.data_dir or state_root()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):

@@ -9,6 +9,7 @@ do not matter.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pipeline.errors import (
@@ -22,7 +23,6 @@ from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.tasks import cancel_tasks
-from pipeline.times import format_time
 
 log = get_logger(__name__)
 
@@ -217,6 +217,4 @@ def format_micros(seconds: float) -> str:
     >>> format_micros(1_700_000_000.25)
     '2023-11-14T22:13:20.250000Z'
     """
-    whole = int(seconds)
-    text = format_time(float(whole)).removesuffix("Z").partition(".")[0]
-    return f"{text}.{int((seconds - whole) * 1_000_000):06d}Z"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -15,6 +15,11 @@ def cache_root() -> Path:
     return xdg_directory("XDG_CACHE_HOME", ".cache") / "springtide"
 
 
+def state_root() -> Path:
+    """Return the directory for files that are written again if they are deleted."""
+    return xdg_directory("XDG_STATE_HOME", ".local/state") / "springtide"
+
+
 def xdg_directory(variable: str, below_home: str) -> Path:
     """Return the XDG base directory of this variable."""
     # The specification ignores relative paths.

@@ -1,4 +1,8 @@
-"""Run a child process that ends with this process, by a guard (`pipeline.local.process_guard`)."""
+"""Run a child process that ends with this process, by a guard (`pipeline.local.process_guard`).
+
+The guard is a process and not a thread or an exit handler, because neither runs when this process
+is killed.
+"""
 
 import contextlib
 import json

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.cache_folders import xdg_directory
+from pipeline.local.cache_folders import state_root, xdg_directory
 from pipeline.local.port_probe import HOST, broker_racks
 
 _STOP_SECONDS = 40.0
@@ -103,4 +103,4 @@ def _read(path: Path) -> RunningBroker | None:
 
 
 def _state_dir() -> Path:
-    return xdg_directory("XDG_STATE_HOME", ".local/state") / "springtide" / "kafka"
+    return state_root() / "kafka"

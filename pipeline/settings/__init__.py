@@ -25,7 +25,7 @@ from pipeline.settings.model_settings import (
 )
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.schema import Settings
-from pipeline.settings.worker_settings import WorkerSettings, state_directory
+from pipeline.settings.worker_settings import WorkerSettings
 
 __all__ = [
     "ActuatorSettings",
@@ -51,6 +51,5 @@ __all__ = [
     "load_settings",
     "node_name",
     "settings_markdown",
-    "state_directory",
     "variable_name",
 ]

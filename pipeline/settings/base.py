@@ -1,7 +1,7 @@
 """Types of settings: checked names and numbers, secrets, sections.
 
-Every number has bounds that no sensible value reaches: a typing error is refused at the start, and
-the code behind a setting need not handle infinite or absurd values.
+Every number has bounds, so that a typing error is refused at the start, and no code behind a
+setting has to handle infinite or absurd values.
 """
 
 from collections.abc import Mapping

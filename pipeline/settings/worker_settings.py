@@ -106,13 +106,3 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
                 "restart_backoff_max_seconds": f"at least restart_backoff_min_seconds ({least:g})"
             }
         return {}
-
-
-def state_directory(environ: Mapping[str, str]) -> Path:
-    """The directory for files that may be deleted: `$XDG_STATE_HOME/springtide`, else
-    `~/.local/state/springtide`."""
-    base = environ.get("XDG_STATE_HOME", "")
-    if base and Path(base).is_absolute():
-        return Path(base) / "springtide"
-    home = environ.get("HOME", "")
-    return (Path(home) if home else Path.home()) / ".local" / "state" / "springtide"

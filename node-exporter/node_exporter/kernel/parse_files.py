@@ -1,8 +1,9 @@
-"""Parse the contents of kernel files into integers; pure, strict, cheap enough for every second.
+"""Parse the contents of kernel files into integers; pure, cheap enough for every second.
 
 Each function takes the bytes of one file, and its path for the error. Names of results contain the
 unit. A missing field, a word that is not a number or a number with more digits than the kernel can
-print raises `KernelFileError`. Fields that no caller needs are ignored.
+print raises `KernelFileError`: a wrong number would train models for days. Fields that no caller
+needs are ignored.
 """
 
 from typing import Final, NamedTuple

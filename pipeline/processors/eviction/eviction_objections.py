@@ -4,7 +4,7 @@ No pod is evicted for a pod that no longer waits, or for one that is not more im
 opt out, or that their controller would start on the same node again, are never evicted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from pipeline.processors.placement.victim_selection import AT_MOST, PUSHED_OUT
@@ -57,11 +57,9 @@ def objection(
         return f"the waiting pod is of class {waiting.pod_class}, not prod"
     if len(plan.pods) > AT_MOST:
         return f"{len(plan.pods)} pods are more than the {AT_MOST} that may be evicted for one"
-    return next(filter(None, _objections(pods_to_evict(plan, on_node), waiting)), None)
-
-
-def _objections(pods: Sequence[PodRecord], waiting: PodRecord) -> list[str | None]:
-    return [_objection_to(pod, waiting.priority or 0) for pod in pods]
+    pods = pods_to_evict(plan, on_node)
+    objections = (_objection_to(pod, waiting.priority or 0) for pod in pods)
+    return next(filter(None, objections), None)
 
 
 def _objection_to(pod: PodRecord, priority: int) -> str | None:

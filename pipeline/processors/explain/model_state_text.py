@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model import moments
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
@@ -78,7 +79,7 @@ def table(state: ModelState, names: Sequence[str] = (), *, pods: bool = False) -
     grid = [list(_TITLES)]
     for row in shown:
         grid.extend(_lines(models, row))
-    return _aligned(grid)
+    return [*align_columns(grid)]
 
 
 def peaks_table(peaks: NodePeaks) -> list[str]:
@@ -92,19 +93,11 @@ def peaks_table(peaks: NodePeaks) -> list[str]:
                 grid.append([entity, resource, *(_amount(value, _UNITS[r]) for value in values)])
     unused = zip(peaks.reclaimable.amount, ("millicores", "bytes"), strict=True)
     amounts = ", ".join(_amount(value, unit) for value, unit in unused)
-    return [*_aligned(grid), f"prod leaves unused, by {peaks.decides}: {amounts}"]
+    return [*align_columns(grid), f"prod leaves unused, by {peaks.decides}: {amounts}"]
 
 
 def _amount(value: float, unit: str) -> str:
     return "unknown" if np.isnan(value) else f"{value:.6g} {unit}"
-
-
-def _aligned(grid: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in grid
-    ]
 
 
 def names_of(state: ModelState) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Derive a node's Mid and Batch from its resources record, with the numbers filled in.
 
-Lines (see `derivation`) are in whole millicores and bytes. Results are those of the record. The
-formulas and the order of their terms are declared beside their computation, in
-`overcommit.mid` and `overcommit.batch`.
+Lines (see `derivation`) are in whole millicores and bytes. Results are those of the record, so that
+an error of the worker is visible. The formulas and the order of their terms are declared beside
+their computation, in `overcommit.mid` and `overcommit.batch`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

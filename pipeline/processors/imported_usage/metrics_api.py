@@ -1,9 +1,9 @@
 """Read lists of `metrics.k8s.io/v1beta1`, and turn the readings of a window into usage.
 
-metrics-server reports the average usage of each node and pod over a span; it chooses length and end
-of the span. It knows the working set as the only figure of memory, which fills the two nearest
+metrics-server reports the average usage of each node and pod over a span, and chooses length and
+end of the span. So readings are collected, and assigned to the window in which their span ends; a
+repeated reading counts once. The working set is the only figure of memory; it fills the two nearest
 columns. An unreadable item is skipped and counted. Readings outside of the window are left out.
-A repeated reading counts once.
 """
 
 import math

@@ -92,15 +92,19 @@ def gather(answers: Mapping[Query, Matrix], window: TimeWindow, grid: QueryGrid)
     """The usage of nodes and pods in `window` by these answers."""
     fetched = FetchedUsage(knows_pods=any(query.entity == "pod" for query in answers))
     measured: dict[str, dict[str, TimedValues]] = {}
-    read_node, read_pod = _node_reader(grid.node_label), _pod_reader(grid.pod_node_label)
+
+    def read_node(metric: Mapping[str, str]) -> str | None:
+        return node_name(metric.get(grid.node_label, ""))
+
+    read_pod = _pod_reader(grid.pod_node_label)
     for query, matrix in answers.items():
         if query.entity == "pod":
-            for pod, values in _values_by_entity(matrix, window, query, fetched, read_pod).items():
+            pods = _values_by_entity(matrix, window, query, fetched, read_pod)
+            for pod, values in pods.items():
                 fetched.pods.setdefault(pod, {}).update(_columns(query.column, values, grid))
         else:
-            for node, values in _values_by_entity(
-                matrix, window, query, fetched, read_node
-            ).items():
+            nodes = _values_by_entity(matrix, window, query, fetched, read_node)
+            for node, values in nodes.items():
                 fetched.nodes.setdefault(node, {}).update(_columns(query.column, values, grid))
                 measured.setdefault(node, {})[query.column] = values
     for node, usages in measured.items():
@@ -179,10 +183,6 @@ def node_name(text: str) -> str | None:
     except InvalidRecordError:
         return None
     return name
-
-
-def _node_reader(label: str) -> Callable[[Mapping[str, str]], str | None]:
-    return lambda metric: node_name(metric.get(label, ""))
 
 
 def _pod_reader(label: str) -> Callable[[Mapping[str, str]], PodName | None]:

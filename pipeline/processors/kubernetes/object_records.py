@@ -1,8 +1,9 @@
 """Convert Node and Pod objects of the Kubernetes API into NodeRecord and PodRecord.
 
 Every source of nodes and pods (files, the cluster watcher) uses these functions, so that requests,
-class and cgroup name follow one set of rules. An invalid object raises `InvalidRecordError`, which
-names the field.
+class and cgroup name follow one set of rules. Only fields that decisions need are copied: a record
+that changed would be published, and cause a new view of its node. An invalid object raises
+`InvalidRecordError`, which names the field.
 """
 
 from collections.abc import Iterable, Mapping

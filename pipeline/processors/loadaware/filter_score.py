@@ -1,6 +1,7 @@
 """LoadAwareScheduling's comparison: usage plus pods in flight plus the pod, over capacity.
 
-For many nodes at once. Source: the plugin's filter and score.
+Many nodes are compared in one call. Amounts and rounding are those of the plugin's filter and
+score, so that the extender and Koordinator's scheduler decide alike.
 """
 
 from collections.abc import Mapping

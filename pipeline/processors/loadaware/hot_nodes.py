@@ -1,6 +1,7 @@
 """Whether a node is too hot for pods, by LoadAwareScheduling's thresholds without pods in flight.
 
 Thresholds are those of the extender: a node's own before those of all nodes. cpu and memory count.
+Pods in flight are left out, because only a measured rise or fall of usage makes a node hot or cool.
 """
 
 from collections.abc import Set
@@ -26,7 +27,8 @@ _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 def hot_for(state: NodeStateRecord, args: LoadAwareArgs, annotation: str | None) -> Set[str]:
     """For which pods a node's last window is over a threshold: `FOR_PROD`, `FOR_OTHERS`.
-    `annotation` holds the node's own thresholds, None if it has none."""
+    `annotation` holds the node's own thresholds, None if it has none. If usage of Prod is unknown,
+    the thresholds of other pods apply to Prod, too."""
     limits = {
         FOR_OTHERS: select_limits(args, annotation, is_prod=False),
         FOR_PROD: select_limits(args, annotation, is_prod=True),

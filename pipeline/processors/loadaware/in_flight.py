@@ -1,7 +1,8 @@
-"""Pods that a node's usage does not include yet, and the share of usage that is Prod's.
+"""Sums over the pods in flight of each node, and the part of a node's usage that is Prod's.
 
-Four sums per node over its pods, as arrays over all pods at once. Source: Koordinator's assign
-cache.
+A pod is in flight from the decision of the scheduler until a report of the node includes its usage.
+Until then its estimate counts, reduced by the part that was measured: without it a burst of pods
+would pile up on the node that was least used a minute ago. Source: Koordinator's assign cache.
 """
 
 from typing import NamedTuple

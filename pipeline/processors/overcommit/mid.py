@@ -1,8 +1,9 @@
 """Mid: requests of Prod that will not be used, and a share of unrequested capacity.
 
 `FORMULAS` has the published formulas by name: `source` is Koordinator's code, `v1.6` and `v1.3` are
-the notes of its releases, `proposal` its design proposal. Static mode overrides all of them. Each
-formula has its computation and its expressions for `explain`.
+the notes of its releases, `proposal` its design proposal. They differ, and users may depend on any
+of them. Static mode overrides all of them. Each formula has its computation and, beside it, its
+expressions for `explain`; a test computes both and compares them.
 """
 
 from collections.abc import Callable, Mapping
@@ -82,8 +83,7 @@ def allocated(nodes: int, pods: PodAmounts) -> IntArray:
 
 
 def unmeasured(nodes: int, pods: PodAmounts) -> IntArray:
-    """What Prod asked for by pods without usage, (nodes, 2): what they will leave of it is
-    unknown."""
+    """Requests of Prod pods without usage, (nodes, 2): how much of them will be used is unknown."""
     return sum_by_node(nodes, pods, pods.request, pods.is_prod & pods.is_listed & ~pods.has_usage)
 
 

@@ -1,10 +1,12 @@
 """Decide what each node offers now, from its resources record and the record's age.
 
 A record younger than the node's `updateTimeThresholdSeconds`, or than two windows, is offered as it
-is. After that the lower bound of Mid is offered, and no tier grows. After `degradeTimeMinutes`
-nothing is offered. An age equal to a limit is below it. The offer is removed if colocation is off
-for the node, or if usage or size are unknown. Third parties keep their allocation while their
-annotation is invalid.
+is. An older record may hide a rise of usage: then the lower bound of Mid is offered, and no tier
+grows. After `degradeTimeMinutes` nothing is offered. An age equal to a limit is below it.
+
+The offer is removed if colocation is off for the node, or if usage or size are unknown. Third
+parties retain their last known allocation while their annotation is invalid, because their pods
+still run.
 """
 
 import math
@@ -40,11 +42,12 @@ _MOST: Final = 2**53
 
 
 class OfferCase(NamedTuple):
-    """The state of a node.
+    """The state of a node that its offer depends on.
 
-    `policy` is None if colocation is off, `resources` is its record, if any. `amounts` (in the
-    order of `WRITTEN`) and `annotations` are those of the Node, unchanged for `unchanged_seconds`,
-    NaN if unknown. `writes_origin`: the annotation of Batch before third parties is written, too.
+    `policy` is None if colocation is off, `resources` is the record of the node, if any. `amounts`
+    (in the order of `EXTENDED_RESOURCES`) and `annotations` are those of the Node, unchanged for
+    `unchanged_seconds`, NaN if unknown. With `writes_origin` the annotation with Batch before third
+    parties is written, too.
     """
 
     policy: Overcommit | None
@@ -67,8 +70,8 @@ class Offer(NamedTuple):
     problems: tuple[str, ...]
 
 
-class _Wanted(NamedTuple):
-    """Amounts before normalization and third parties, None for no offer."""
+class _PlainOffer(NamedTuple):
+    """The offer of a node before normalization and third parties; None is no offer."""
 
     mid: tuple[int, int] | None
     batch: tuple[int, int] | None
@@ -90,7 +93,7 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     policies = [case.policy or Overcommit() for case in cases]
     ages = np.array([_age(case, now) for case in cases])
     fresh = is_fresh(ages, Policies(policies)).tolist()
-    wanted = list(map(_wanted, cases, ages.tolist(), fresh))
+    plain = list(map(_plain_offer, cases, ages.tolist(), fresh))
     ratios, allocations, problems = zip(
         *(_annotated(case.annotations) for case in cases), strict=True
     )
@@ -98,12 +101,12 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     old_origin = np.array([read_origin(case.annotations) for case in cases], np.int64)
     is_invalid = np.array([allocation is None for allocation in allocations])[:, None]
     new = amounts_to_write(
-        _column([offer.batch for offer in wanted]),
-        _column([offer.mid for offer in wanted]),
+        _column([offer.batch for offer in plain]),
+        _column([offer.mid for offer in plain]),
         np.array(ratios, float),
         np.where(is_invalid, _last_allocation(old, old_origin), _column(allocations)),
     )
-    is_late = np.array([offer.why.startswith(_LATE) for offer in wanted])[:, None]
+    is_late = np.array([offer.why.startswith(_LATE) for offer in plain])[:, None]
     must_not_grow = is_late | (is_invalid & _IS_BATCH)
     at_most_old = np.where(old < 0, ABSENT, np.minimum(new.amounts, old))
     amounts = np.where(must_not_grow, at_most_old, new.amounts)
@@ -126,7 +129,7 @@ def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
     return [
         Offer(tuple(node_amounts), encode_origin(origin), offer.why, node_due, node_problems)
         for node_amounts, origin, offer, node_due, node_problems in zip(
-            amounts.tolist(), origins.tolist(), wanted, due.tolist(), problems, strict=True
+            amounts.tolist(), origins.tolist(), plain, due.tolist(), problems, strict=True
         )
     ]
 
@@ -147,23 +150,23 @@ def _age(case: OfferCase, now: float) -> float:
     return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
 
 
-def _wanted(case: OfferCase, age: float, is_fresh: bool) -> _Wanted:
+def _plain_offer(case: OfferCase, age: float, is_fresh: bool) -> _PlainOffer:
     policy, record = case.policy, case.resources
     if policy is None:
-        return _Wanted(None, None, "colocation is off for the node")
+        return _PlainOffer(None, None, "colocation is off for the node")
     if record is None:
-        return _Wanted(None, None, "there is no resources record yet")
+        return _PlainOffer(None, None, "there is no resources record yet")
     if not is_fresh:
-        return _Wanted(None, None, f"stale: as of {record.as_of}")
+        return _PlainOffer(None, None, f"stale: as of {record.as_of}")
     if record.mid is None or record.batch is None:
-        return _Wanted(None, None, "usage or size of the node is unknown")
+        return _PlainOffer(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
     if abs(age) > max(
         policy.update_time_threshold_seconds, _LATE_AFTER_WINDOWS * record.window_seconds
     ):
         least = _pair(record.mid_lower_bound or Resources())
-        return _Wanted(least, batch, f"{_LATE}: as of {record.as_of}, the lower bound")
-    return _Wanted(_pair(record.mid), batch, f"as of {record.as_of}")
+        return _PlainOffer(least, batch, f"{_LATE}: as of {record.as_of}, the lower bound")
+    return _PlainOffer(_pair(record.mid), batch, f"as of {record.as_of}")
 
 
 def _annotated(

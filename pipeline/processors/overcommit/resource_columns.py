@@ -1,7 +1,8 @@
 """Columns of nodes, of their pods, and of policies: the inputs of Mid and Batch.
 
-Amounts are rows of millicores and bytes. Unknown amounts of a node are 0; `has_usage` and
-`has_peak` tell whether usage and peak are known.
+Rows are nodes or pods, so that one numpy call computes all nodes. Amounts are int64, millicores and
+bytes: a sum is exact, and the same wherever it is computed. Unknown amounts of a node are 0;
+`has_usage` and `has_peak` tell whether usage and peak are known.
 """
 
 from collections.abc import Iterable, Sequence

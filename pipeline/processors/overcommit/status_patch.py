@@ -1,6 +1,8 @@
 """The amounts of Batch and Mid in a Node's status, and when they have to be written.
 
-Amounts are whole and in the order of `WRITTEN`; `ABSENT` removes a resource from the node.
+Small changes are not written, because each write of a Node wakes every client that watches Nodes.
+Amounts are whole and in the order of `EXTENDED_RESOURCES`; `ABSENT` removes a resource from the
+node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ _LARGEST_THRESHOLD: Final = 1000.0
 
 
 class StatusAmounts(NamedTuple):
-    """The amounts of each node, (nodes, 4) in the order of `WRITTEN`, and its Batch before the
+    """The amounts of each node, (nodes, 4) in the order of `EXTENDED_RESOURCES`, and its Batch before the
     share of third parties is taken, (nodes, 2), 0 if Batch is removed."""
 
     amounts: IntArray

@@ -1,4 +1,7 @@
-"""Limits on requests that kube-scheduler does not know: reservations, and Mid's lower bound."""
+"""Limits on requests that kube-scheduler does not know: reservations, and Mid's lower bound.
+
+kube-scheduler compares requests with allocatable alone.
+"""
 
 from typing import NamedTuple
 

@@ -1,6 +1,8 @@
 """Read, check and merge the keys of `slo-controller-config`: JSON objects, read as Go reads them.
 
-A section is a key of the ConfigMap and a struct whose fields are None if not set.
+A section is a key of the ConfigMap and a struct whose fields are None if not set. Keys may be in
+any case, and of several the last counts, because Koordinator's encoding/json reads them so: the
+same ConfigMap must mean the same here.
 """
 
 import difflib
@@ -111,9 +113,7 @@ def convert(tree: Mapping[str, Any], kind: type[Config]) -> Config:
         raise InvalidPolicyError(str(error)) from error
 
 
-@cache
-def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
+_type_info: Final = cache(inspect.type_info)
 
 
 def _with_canonical_keys(value: Any, kind: inspect.Type) -> Any:

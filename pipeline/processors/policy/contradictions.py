@@ -1,6 +1,6 @@
 """Warn of settings of a policy that contradict each other.
 
-Contradicting settings are in force: each is valid, and the author may know better.
+They stay in force: each setting is valid alone, and only its author knows which one is wrong.
 """
 
 from collections.abc import Iterator

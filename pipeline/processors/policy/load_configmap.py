@@ -1,6 +1,7 @@
 """Load a section of the ConfigMap `slo-controller-config`, or retain the last valid policy.
 
-An invalid part changes nothing and is reported; valid parts beside it count.
+An invalid part changes nothing and is reported; valid parts beside it count. A typing error in one
+entry must neither stop colocation in the cluster nor offer more than before.
 """
 
 from collections.abc import Iterator, Mapping

@@ -161,14 +161,10 @@ def read_ratio(annotations: Mapping[str, str]) -> Decimal | None:
     text = annotations.get(RATIO)
     if text is None:
         return None
-    ratio = _decimal(text)
+    ratio = Decimal(text) if _DECIMAL.fullmatch(text) else None
     if ratio is None or not SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
         raise InvalidPolicyError(
             f"annotation {RATIO} is {text!r:.60}, not a number from {SMALLEST_RATIO} to "
             f"{LARGEST_RATIO}"
         )
     return ratio
-
-
-def _decimal(text: str) -> Decimal | None:
-    return Decimal(text) if _DECIMAL.fullmatch(text) else None

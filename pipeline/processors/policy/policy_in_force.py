@@ -1,6 +1,8 @@
 """Load the policies of the ConfigMap, and resolve them in the record of each node.
 
-Invalid parts leave the last valid ones in force, and are reported.
+The resolved policy is a part of the node's record: so every reader applies the same policy, and a
+window is joined with the policy that was known at its offset. Invalid parts leave the last valid
+ones in force, and are reported.
 """
 
 import hashlib

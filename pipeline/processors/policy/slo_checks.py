@@ -1,7 +1,8 @@
 """Check the strategies of a NodeSLO: ranges, orders, amounts, names.
 
-`problems_of` names every value that the API server would refuse or the node's agent would ignore.
-`warnings_for` warns of accepted but unusual values. Decoding checks types and words.
+`problems_of` names every value that the API server would refuse or the node's agent would ignore,
+so that the author of the ConfigMap learns of it at once and not on each node. `warnings_for` warns
+of accepted but unusual values. Decoding checks types and words.
 """
 
 from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.predictor import Peaks, Predictor, View, entities_without_peak
+from pipeline.processors.model.predictor import Peaks, View, entities_without_peak
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
@@ -84,7 +84,10 @@ class Maximum:
 
     def peak(self, view: View) -> Peaks:
         """Return the highest peaks, with each member's peak and terms as terms."""
-        answers = {key: self._ask(key, member, view) for key, member in self._members.items()}
+        answers = {
+            key: member.peak(dataclasses.replace(view, models=self._models_of(key, view.models)))
+            for key, member in self._members.items()
+        }
         terms = {key: answer.entities for key, answer in answers.items()}
         for key, answer in answers.items():
             terms |= {f"{key}.{name}": values for name, values in answer.terms.items()}
@@ -97,9 +100,6 @@ class Maximum:
                 np.fmax, [_without_requests(answer) for answer in answers.values()]
             ),
         )
-
-    def _ask(self, key: str, member: Predictor, view: View) -> Peaks:
-        return member.peak(dataclasses.replace(view, models=self._models_of(key, view.models)))
 
     def _models_of(self, key: str, models: EntityModels) -> EntityModels:
         """The rows with the member's columns under the names that the member declared."""

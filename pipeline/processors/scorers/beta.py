@@ -1,4 +1,8 @@
-"""The Beta distribution with a given mean and deviation: its fit, and its distribution function."""
+"""The Beta distribution with a given mean and deviation: its fit, and its distribution function.
+
+LowRiskOverCommitment needs the regularized incomplete beta function. numpy does not have it, and
+scipy would be a large dependency for one function.
+"""
 
 import math
 from typing import Final, NamedTuple

@@ -1,6 +1,6 @@
 """NodeResourcesFitPlus of Koordinator: pack some resources, spread others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, Literal
 
@@ -71,17 +71,13 @@ def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesFitPlusArgs) -
     return summed // weights if weights else np.full(len(nodes), MAX_SCORE, np.int64)
 
 
-def _problems(args: NodeResourcesFitPlusArgs) -> Iterator[str]:
-    yield from unknown_resources("resources", [*args.resources])
-
-
 SCORER: Final = Scorer(
     name="NodeResourcesFitPlus",
     source="Koordinator",
     text="by requests: packs the resources of type `MostAllocated`, spreads `LeastAllocated`",
     args=NodeResourcesFitPlusArgs,
     score=score,
-    problems=_problems,
+    problems=lambda args: unknown_resources("resources", [*args.resources]),
     counts=lambda args: Counts(
         amounts={f"fitted:{name}": partial(fit_request, resource=name) for name in args.resources}
     ),

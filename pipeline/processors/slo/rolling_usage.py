@@ -2,7 +2,7 @@
 
 Averages are over the windows within the aggregation time, which ends with the newest window. A pod
 is averaged over the windows that list it, as 0 in the missing part of its first and last. Only
-arrays of numbers are stored, not the windows.
+arrays of numbers are stored, because whole windows would take more memory.
 """
 
 from collections.abc import Sequence

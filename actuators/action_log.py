@@ -37,7 +37,6 @@ class Actions:
         self._waiting.put_nowait(action)
 
     async def run(self) -> None:
-        """Write queued actions until cancelled."""
         topic = ACTIONS.full_name(self._kafka.topic_prefix)
         async with Producer(client_options(self._kafka)) as producer:
             while True:

@@ -159,7 +159,6 @@ class WriteQueue:
         return feature, key, write
 
     def _next_withdrawal(self, now: float) -> tuple[str, str] | None:
-        """The longest waiting withdrawal."""
         return next(
             (
                 (feature, key)

@@ -129,7 +129,6 @@ class PlanExecutor:
         return read_manifest(answer), policy != "Never"
 
     async def _pods_on(self, node: str) -> dict[str, PodRecord]:
-        """The pods of a node by UID."""
         params = {"fieldSelector": f"spec.nodeName={node}"}
         answer = await self._api.request("GET", "/api/v1/pods", params=params)
         pods = map(read_manifest, decode_answer(_lists, answer, f"GET pods of {node}").items)

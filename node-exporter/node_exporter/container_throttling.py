@@ -39,7 +39,6 @@ class PodContainers:
         return {id: delta for id, delta in deltas.items() if delta is not None}
 
     def close(self) -> None:
-        """Close the open files."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -148,7 +148,6 @@ class Sampler:
         return cpus, memory.total_bytes if memory else None
 
     def close(self) -> None:
-        """Close all open files."""
         for tracked in self._tracked.values():
             tracked.close()
         self._tracked.clear()
@@ -237,7 +236,6 @@ class Sampler:
         return paths
 
     def _check_kubepods(self, parent: str) -> None:
-        """Warn once each time that kubepods is missing."""
         seen = self._driver is not None and has_kubepods(self._layout, self._driver, parent)
         if self._kubepods_seen and not seen:
             log.warning(

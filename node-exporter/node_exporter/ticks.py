@@ -27,8 +27,6 @@ class Tick(NamedTuple):
 
 
 class Ticker:
-    """Waits for the ticks of a grid."""
-
     def __init__(self, clock: Clock, interval_ms: int) -> None:
         self._clock = clock
         self._interval_ms = interval_ms

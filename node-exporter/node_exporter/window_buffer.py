@@ -34,7 +34,6 @@ class WindowBuffer:
 
     @property
     def bytes(self) -> int:
-        """Size of all windows in the buffer."""
         return self._bytes
 
     def append(self, window: EncodedWindow) -> int:
@@ -63,7 +62,6 @@ class WindowBuffer:
         self._update()
 
     async def wait_empty(self) -> None:
-        """Wait until the buffer is empty."""
         await self._empty.wait()
 
     def _update(self) -> None:

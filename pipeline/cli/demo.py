@@ -235,7 +235,6 @@ def pod_lines(pods: Iterable[PodReport]) -> list[str]:
 
 
 def summary_line(summary: Summary) -> str:
-    """Summarize the run in one line."""
     simulated = f" ({summary.simulated} simulated)" if summary.simulated else ""
     return (
         f"{summary.seconds:.0f} s: {_count(summary.nodes, 'node')}{simulated}, "

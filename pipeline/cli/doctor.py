@@ -96,7 +96,6 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Run all checks, one after the other."""
     yield check_python()
     for extra, distributions in _EXTRAS.items():
         yield check_extra(extra, distributions)

@@ -6,7 +6,6 @@ from pipeline.cli import INTERRUPTED
 
 
 def main() -> None:
-    """Import and run the command line."""
     try:
         from pipeline.cli.main import main as run
     except KeyboardInterrupt:

@@ -116,8 +116,6 @@ def _show_offers(
 
 
 class _NodeRecords(NamedTuple):
-    """The newest records of a node."""
-
     prediction: PredictionRecord
     state: NodeStateRecord | None
     offers: NodeResourcesRecord | None

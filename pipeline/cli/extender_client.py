@@ -34,7 +34,6 @@ class ExtenderClient(NamedTuple):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """Open a session for requests."""
         connector = aiohttp.TCPConnector(ssl=self.tls)
         async with aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector) as session:
             yield session

@@ -205,7 +205,6 @@ def open_closed_streams() -> None:
 
 
 def main() -> None:
-    """Run the command line."""
     open_closed_streams()
     limit_malloc_arenas()
     try:

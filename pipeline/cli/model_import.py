@@ -273,7 +273,6 @@ def _parse_documents(text: str) -> list[Any]:
 
 
 def _summary(row: Sequence[ImportResult | None]) -> str:
-    """Describe what was imported of each resource."""
     parts = []
     for resource, received in zip(RESOURCES, row, strict=True):
         if received is None:

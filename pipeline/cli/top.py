@@ -115,7 +115,6 @@ class View(NamedTuple):
     headers: bool
 
     def lines(self, reading: TableReading, now: float) -> list[NodeLine]:
-        """A line per node."""
         return node_lines(
             reading.table, now, sort=self.sort, facts=reading.facts,
             stale_after_seconds=self.stale_after_seconds,
@@ -201,7 +200,6 @@ async def _read_extender(extender: ExtenderClient) -> Source:
 
 
 def build_table(nodes: NodeStateList) -> TableReading:
-    """Build the state table from an extender's answer."""
     table = Table()
     for item in nodes.items:
         table.put_state(item)

@@ -96,7 +96,6 @@ def _find_node(answer: Explanation, node: str) -> NodeExplanation:
 
 
 def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[str]:
-    """Describe the answer about one node."""
     pod, node = answer.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"

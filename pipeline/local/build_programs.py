@@ -224,7 +224,6 @@ def _run(go: Go, arguments: Sequence[str], folder: Path, report: Report) -> None
 
 
 def main() -> None:
-    """Build missing programs, and print the paths of all."""
     for name, path in ensure_programs().items():
         sys.stdout.write(f"{name:24} {path}\n")
     sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")

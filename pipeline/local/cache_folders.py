@@ -40,6 +40,5 @@ def file_lock(path: Path, report: Report, waiting: str) -> Iterator[None]:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a line of progress to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

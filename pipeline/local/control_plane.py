@@ -103,12 +103,10 @@ class ControlPlane:
 
     @property
     def server(self) -> str:
-        """Address of the API server."""
         return f"https://{HOST}:{self._port}"
 
     @property
     def certificate_authority(self) -> Path:
-        """CA certificate of the API server."""
         return self._authority.certificate
 
     @property
@@ -211,7 +209,6 @@ class ControlPlane:
         return completed.stdout
 
     def _prepare(self) -> None:
-        """Set the arguments of all components, with free ports."""
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         client, peer, self._port = (free_port() for _ in range(3))
         tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])

@@ -59,7 +59,6 @@ async def ask_extender(url: str, names: Sequence[str]) -> Answer:
 
 
 async def is_ready(url: str) -> bool:
-    """Whether the extender reports that it is ready."""
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as session,
@@ -88,7 +87,6 @@ async def newest_prediction(kafka: KafkaSettings, node: str) -> PredictionRecord
 
 
 async def dead_letters(kafka: KafkaSettings) -> int:
-    """Count the records in the dead-letter topic."""
     partitions = topic_partitions(kafka, DEAD_LETTERS)
     async with open_follower(client_options(kafka), partitions) as follower:
         first, end = await follower.beginnings(), await follower.ends()

@@ -65,7 +65,6 @@ class Role:
 
 
 def stop_all(roles: Sequence[Role]) -> None:
-    """Stop all roles in parallel."""
     for role in roles:
         role.terminate()
     deadline = time.monotonic() + STOP_SECONDS

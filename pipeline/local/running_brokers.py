@@ -59,7 +59,6 @@ def make_state_dir() -> None:
 
 
 def default_data_dir() -> Path:
-    """Return the default data directory of `springtide kafka start`."""
     return xdg_directory("XDG_DATA_HOME", ".local/share") / "springtide" / "kafka"
 
 

@@ -84,7 +84,6 @@ class Recommendation(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether anything is recommended."""
         return not (np.isnan(self.cpu.target) and np.isnan(self.memory.target))
 
 

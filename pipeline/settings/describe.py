@@ -52,13 +52,11 @@ def section_types(kind: Any) -> dict[str, Any]:
 
 
 def description(kind: Any) -> str:
-    """Return the description of a key."""
     texts = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
     return texts[-1] if texts else ""
 
 
 def is_nullable(kind: Any) -> bool:
-    """Return whether null is allowed."""
     return NoneType in _members(kind)
 
 

@@ -66,11 +66,9 @@ class Cgroup(ABC):
         return None
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
-        """Stall times of a resource."""
         return self._pressure[resource].parsed(parse_files.pressure)
 
     def close(self) -> None:
-        """Close the open files."""
         for file in self._files:
             file.close()
 
@@ -185,7 +183,6 @@ class Bandwidth:
         return parse_throttling(data, self._file.path)
 
     def close(self) -> None:
-        """Close the open file."""
         self._file.close()
 
 

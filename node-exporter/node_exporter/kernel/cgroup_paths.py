@@ -14,8 +14,6 @@ from pipeline.errors import KernelError
 
 
 class Driver(StrEnum):
-    """The kubelet's cgroup driver."""
-
     SYSTEMD = "systemd"
     CGROUPFS = "cgroupfs"
 

@@ -40,7 +40,6 @@ def detect_driver(layout: Layout, parent: str = "") -> Driver | None:
 
 
 def has_kubepods(layout: Layout, driver: Driver, parent: str = "") -> bool:
-    """Whether the kubepods directory of this driver exists."""
     return os.path.isdir(os.path.join(layout.cpu, qos_dir(driver, KubeQOS.GUARANTEED, parent)))
 
 

@@ -30,7 +30,6 @@ class NodeFiles:
         return parse_files.node_ticks(_read_required(self._stat), self._stat.path)
 
     def meminfo(self) -> MemInfo:
-        """Memory of the node."""
         return parse_files.meminfo(_read_required(self._meminfo), self._meminfo.path)
 
     def pressure(self, resource: PressureResource) -> Pressure | None:
@@ -40,7 +39,6 @@ class NodeFiles:
         return self._pressure[resource].parsed(parse_files.pressure)
 
     def online_cpus(self) -> int | None:
-        """Number of online CPUs."""
         path = f"{self._sys}/devices/system/cpu/online"
         data = read_table(path)
         return None if data is None else len(parse_files.cpu_list(data, path))
@@ -90,7 +88,6 @@ class NodeFiles:
         )
 
     def close(self) -> None:
-        """Close the open files."""
         for file in (self._stat, self._meminfo, *self._pressure.values()):
             file.close()
 

@@ -207,7 +207,6 @@ class _Rows:
     def add(
         self, row: int, resource: int, learned: ImportedModel, histogram: Histogram
     ) -> ImportResult:
-        """Add a histogram, and its mean and deviation."""
         number = self._profile[row]
         profile = self._profiles[number]
         layout, half_life_ms = profile.layouts[resource], profile.half_life_ms[resource]
@@ -261,7 +260,6 @@ class _Rows:
             column[row, resource] = value
 
     def state(self) -> ModelState:
-        """The state with the imported models."""
         return msgspec.structs.replace(
             self._state,
             reference_ms=tuple((cpu, memory) for cpu, memory in self._references),

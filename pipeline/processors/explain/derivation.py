@@ -31,12 +31,10 @@ class Resource:
 
     @property
     def other(self) -> str:
-        """The name of the other resource."""
         (name,) = RESOURCES.keys() - {self.name}
         return name
 
     def value(self, usage: Usage | ByResource | None) -> float | None:
-        """The value of this resource."""
         name = self.name if isinstance(usage, ByResource) else self.field
         value: float | None = None if usage is None else getattr(usage, name)
         return value
@@ -47,7 +45,6 @@ class Resource:
         return values or [None] * count
 
     def count(self, counts: Counts) -> int:
-        """The count of this resource."""
         count: int = getattr(counts, self.name)
         return count
 
@@ -87,24 +84,22 @@ class PodValues(NamedTuple):
 
     @property
     def counts_request(self) -> bool:
-        """Whether its request stands in for its peak."""
         return cold_start.counts_request(self.request is not None, self.cold, self.raw is None)
 
     @property
     def can_be_reclaimed(self) -> bool:
-        """Whether what it leaves of its request can be offered."""
+        """Whether the part of its request above its peak can be offered."""
         return self.active and self.pod_class != "unknown" and self.request is not None
 
     @property
     def why_by_request(self) -> str:
-        """Why its request stands in for its peak."""
+        """Why the request counts in place of the peak."""
         if self.cold:
             return cold_start.reason(self.age_seconds, self.samples, self.other_samples)
         return f"of which there is {self.why_unknown}"
 
     @property
     def why_unknown(self) -> str:
-        """Why there is no peak."""
         return "no peak by this predictor" if self.samples else "no sample"
 
 
@@ -127,7 +122,6 @@ def pod_values(peaks: PodPeaks, resource: Resource, predictor: str) -> list[PodV
 
 
 def input_line(label: str, value: float, unit: str) -> str:
-    """The line of an input."""
     return f"{label}: {value!r} {unit}".rstrip()
 
 
@@ -139,7 +133,6 @@ def step_line(label: str, expression: str, value: float | None, unit: str) -> st
 
 
 def unknown_line(label: str, why: str) -> str:
-    """The line of an unknown value."""
     return f"{label}: unknown: {why}"
 
 
@@ -180,5 +173,4 @@ def fill_in(formula: str, values: Mapping[str, float]) -> str:
 
 
 def indented(lines: Iterable[str], spaces: int = 2) -> Iterator[str]:
-    """The lines, each behind this many spaces."""
     return (" " * spaces + line for line in lines)

@@ -161,7 +161,7 @@ def _case(
 
 
 def _raw(case: PeakCase, raw: float | None) -> Iterator[str]:
-    """How a peak before the margin came about."""
+    """How a peak before the safety margin came about."""
     members = _members(case.names) if case.declared.combines else []
     for member in members:
         yield f"{member}:"

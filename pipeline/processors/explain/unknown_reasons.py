@@ -39,7 +39,6 @@ class PeakCase(NamedTuple):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The values of names in formulas."""
         return {**self.terms, "N": self.multiplier}
 
     def member(self, name: str) -> PeakCase:
@@ -70,7 +69,6 @@ class PeakCase(NamedTuple):
 
     @property
     def expressions(self) -> list[str]:
-        """The predictor's expressions for this entity."""
         formulas = self.declared.formulas
         return [formula.expression for formula in formulas if self.entity in formula.entities]
 
@@ -85,7 +83,6 @@ def known_declaration(predictor: str) -> Declaration:
 
 
 def why_unknown(case: PeakCase) -> str:
-    """Why the record has no peak."""
     declared = case.declared
     if case.samples is None:
         return f"the record has no model of it: {_no_samples(case)}"

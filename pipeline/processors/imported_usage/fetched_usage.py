@@ -28,11 +28,9 @@ class TimeWindow(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Length in seconds."""
         return (self.end_ms - self.start_ms) / 1000
 
     def has(self, time_ms: int) -> bool:
-        """Whether a time belongs to the window."""
         return self.start_ms < time_ms <= self.end_ms
 
 

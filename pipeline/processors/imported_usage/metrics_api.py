@@ -144,7 +144,6 @@ class Readings(Generic[_Key]):
                 known.append(reading)
 
     def forget(self, until_ms: int) -> None:
-        """Drop readings up to this time."""
         for name, known in list(self._readings.items()):
             known[:] = [reading for reading in known if reading.time_ms > until_ms]
             if not known:

@@ -36,16 +36,14 @@ class PodPlace(NamedTuple):
 
 
 class ClusterFacts(Protocol):
-    """Nodes and pods by their records; empty where no source publishes records."""
+    """Nodes and pods by their records; all are empty where no source publishes records."""
 
     @property
     def nodes(self) -> Collection[str]:
-        """The names of all nodes."""
         ...
 
     @property
     def nodes_with_pods(self) -> Collection[str]:
-        """The nodes that have pods."""
         ...
 
     def place(self, namespace: str, name: str) -> PodPlace | None:

@@ -71,7 +71,6 @@ def amounts(stated: Iterable[tuple[str, Quantity]], where: str) -> dict[str, int
 
 
 def native(amounts: Amounts) -> Resources:
-    """The amounts of cpu and memory."""
     return Resources(cpu_millicores=amounts.get("cpu"), memory_bytes=amounts.get("memory"))
 
 

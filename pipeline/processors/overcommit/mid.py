@@ -41,7 +41,6 @@ class _Inputs(NamedTuple):
 
     @property
     def limit(self) -> IntArray:
-        """The most that Mid may be."""
         return percent_of(self.nodes.allocatable, self.policies.pair("mid_{}_threshold_percent"))
 
     @property
@@ -53,7 +52,6 @@ class _Inputs(NamedTuple):
         return np.asarray(np.maximum(room - self.allocated, 0))
 
     def unallocated_share(self, unallocated: IntArray) -> IntArray:
-        """The share of unallocated capacity for Mid."""
         return percent_of(unallocated, self.policies.pair("mid_unallocated_percent"))
 
     def above_peak(self, requests: IntArray) -> IntArray:
@@ -64,7 +62,6 @@ class _Inputs(NamedTuple):
     def tier(
         self, amount: IntArray, reclaimable: IntArray, unallocated: IntArray, limit: IntArray
     ) -> Tier:
-        """Mid with all terms."""
         terms = {
             "allocatable": self.nodes.allocatable,
             "allocated": self.allocated,

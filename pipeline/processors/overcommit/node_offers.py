@@ -144,7 +144,6 @@ def records(
 
 
 def _terms(kind: type[TermsT], tier: Tier) -> list[TermsT]:
-    """The terms of each node."""
     columns = map(_resources, tier.terms.values())
     return [
         kind(**dict(zip(tier.terms, amounts, strict=True)))

@@ -51,7 +51,6 @@ class NodeAmounts(NamedTuple):
 
     @property
     def reserved(self) -> IntArray:
-        """The larger reservation of each resource."""
         return np.maximum(self.kubelet_reserved, self.annotated_reserved)
 
 
@@ -70,7 +69,6 @@ class PodAmounts(NamedTuple):
 
     @property
     def is_low(self) -> BoolArray:
-        """Whether the class is Batch or Free."""
         return _LOW.take(self.class_code)
 
     @property
@@ -79,7 +77,6 @@ class PodAmounts(NamedTuple):
         return _PROD.take(self.class_code)
 
     def select(self, selected: BoolArray) -> "PodAmounts":
-        """The pods for which `selected` (pods,) is true."""
         (rows,) = selected.nonzero()
         columns: Iterable[Any] = self
         return PodAmounts(*(column.take(rows, axis=0) for column in columns))

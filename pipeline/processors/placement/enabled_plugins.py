@@ -53,7 +53,6 @@ FILTERS: Final = (LOAD_AWARE, HINT, TIME_SHARED)
 
 
 def plugins() -> tuple[str, ...]:
-    """The names of the plugins that run here."""
     return tuple(dict.fromkeys((LOAD_AWARE, TIME_SHARED, *SCORERS.points)))
 
 

@@ -36,8 +36,6 @@ class Enabled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The plugins of one extension point."""
-
     enabled: tuple[Enabled, ...] | None = None
     disabled: tuple[Enabled, ...] | None = None
 

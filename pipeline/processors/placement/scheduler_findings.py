@@ -52,8 +52,6 @@ class Finding(NamedTuple):
 
 
 class _Extender(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """An entry of `extenders`."""
-
     url_prefix: str = ""
     filter_verb: str = ""
     preempt_verb: str = ""

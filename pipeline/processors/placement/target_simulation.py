@@ -56,7 +56,6 @@ class Outcome(NamedTuple):
 
 
 def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
-    """Simulate `load` with this target."""
     random = np.random.default_rng(seed)
     node_of = np.full(load.pods, -1, np.int64)
     swing = random.standard_normal(load.pods)

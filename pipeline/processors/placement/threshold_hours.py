@@ -39,7 +39,6 @@ class Hours(
 
     @property
     def resources(self) -> Iterator[str]:
-        """The resources that have thresholds."""
         yield from self.usage_thresholds or ()
         yield from self.prod_usage_thresholds or ()
         yield from self.aggregated_usage_thresholds or ()

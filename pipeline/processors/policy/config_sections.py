@@ -77,7 +77,6 @@ class Section(Generic[Config]):
 
 @cache
 def json_keys(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The JSON key of each field."""
     return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
 
@@ -183,7 +182,6 @@ def merge(base: Config, own: Config) -> Config:
 
 
 def unset(config: Config, fields: Iterable[str]) -> Config:
-    """`config` with these fields not set."""
     return msgspec.structs.replace(config, **dict.fromkeys(fields, None))
 
 

@@ -15,8 +15,6 @@ _KEY_OPERATORS: Final = ("Exists", "DoesNotExist")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """An element of `matchExpressions`."""
-
     key: str
     operator: str
     values: tuple[str, ...] | None = None

@@ -78,7 +78,6 @@ class Maximum:
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
-        """Let every member learn."""
         for key, member in self._members.items():
             member.observe(self._models_of(key, models), rows, values, end_ms)
 

@@ -23,7 +23,6 @@ class NSigmaV1(Stateless):
     )
 
     def peak(self, view: View) -> Peaks:
-        """Return mean plus N deviations of each row."""
         models, rows = view.models, view.all_rows
         sigmas = view.repeat_per_row(view.strategies["nsigma_multiplier"])
         stdev = moments.stdev(models.weight.take(rows, axis=0), models.squares.take(rows, axis=0))

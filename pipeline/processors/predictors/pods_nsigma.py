@@ -38,7 +38,6 @@ class PodsNSigma(Stateless):
         self._v1 = NSigmaV1()
 
     def peak(self, view: View) -> Peaks:
-        """Return the sums over pods, and version 1 of the system."""
         v1 = self._v1.peak(view)
         is_system = (np.arange(len(ENTITIES)) == SYSTEM)[:, None]
         moments = {name: np.where(is_system, values, np.nan) for name, values in v1.terms.items()}

@@ -53,7 +53,6 @@ class ResourceCentral(Stateless):
         self._slots = math.ceil(given["history_seconds"] / _SLOT_SECONDS)
 
     def peak(self, view: View) -> Peaks:
-        """Return the sums over pods, and the percentile of the system."""
         system = self._percentiles(view.models, view.entities[:, SYSTEM])
         pods = self._percentiles(view.models, view.pods)
         fractions = np.broadcast_to(self._fractions, (*view.entities.shape, 2))

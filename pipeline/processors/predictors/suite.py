@@ -58,7 +58,6 @@ class Subject:
         return made
 
     def bank(self, *others: Predictor) -> Bank:
-        """A bank that runs the predictor and then the others."""
         return _bank_of(_Checked(self.new()), *others)
 
     def windows(self) -> list[NodeWindow]:
@@ -243,8 +242,6 @@ def _blamed(method: str) -> Iterator[None]:
 
 
 class _Witness(Stateless):
-    """Record all inputs."""
-
     name = "witness"
     prod: Literal["pair", "classes"] = "classes"
     columns: Mapping[str, Column] = {"witness": Column((3,), empty=7.0)}

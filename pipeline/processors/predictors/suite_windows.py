@@ -86,7 +86,6 @@ def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = 
 
 
 def reversed_pods(window: NodeWindow) -> NodeWindow:
-    """The window with its pods listed in reverse."""
     columns = ("pod_classes", "pod_usage", "requests", "pod_ages", "pod_active", "pod_ended")
     backwards = {name: getattr(window, name)[::-1] for name in columns}
     return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)

@@ -62,7 +62,6 @@ KINDS: Final = (
 
 
 def definition(kind: Kind) -> Schema:
-    """The CustomResourceDefinition of a kind."""
     version = {
         "name": API_VERSION.rpartition("/")[2],
         "served": True,

@@ -57,7 +57,6 @@ class Rolling:
         self._nodes: dict[str, _History] = {}
 
     def __len__(self) -> int:
-        """The number of nodes with a window."""
         return len(self._nodes)
 
     def apply(
@@ -83,7 +82,6 @@ class Rolling:
         return applied
 
     def forget(self, node: str) -> None:
-        """Remove a node, if it exists."""
         self._nodes.pop(node, None)
 
     def read(self, node: str) -> RollingUsage | None:
@@ -169,7 +167,6 @@ def _aligned(history: _History, listing: Listing) -> _History:
 
 
 def _rows_of(uids: tuple[str, ...], hosts: tuple[str, ...]) -> dict[tuple[str, str], int]:
-    """The row of each pod and host application."""
     names = [("pod", uid) for uid in uids] + [("host", name) for name in hosts]
     return {name: row for row, name in enumerate(names, _FIRST_POD)}
 

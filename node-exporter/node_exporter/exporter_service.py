@@ -11,9 +11,9 @@ import asyncio
 import logging
 import resource
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Final
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
 
 from node_exporter import exporter_metrics, window_policy
 from node_exporter.collection import Collection
@@ -30,7 +30,7 @@ from node_exporter.window_aggregation import (
 )
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import KernelError, SettingsError, SpringtideError
+from pipeline.errors import KernelError, SettingsError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ExporterSettings, Settings, node_name
@@ -204,52 +204,55 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     if settings.log.level != "debug":
         # aiokafka logs each failed attempt several times; the publisher limits its rate.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    sampler = Sampler(exporter, clock)
-    maker = WindowMaker(exporter, node, sampler, _epoch(clock))
-    buffer = WindowBuffer(exporter.buffer_bytes)
-    publisher = Publisher(buffer, settings.kafka, node, clock)
-    live = await start_live_server(exporter, node)
-    try:
+    async with AsyncExitStack() as stack:
+        sampler = Sampler(exporter, clock)
+        stack.callback(sampler.close)
+        maker = WindowMaker(exporter, node, sampler, _epoch(clock))
+        publisher = Publisher(WindowBuffer(exporter.buffer_bytes), settings.kafka, node, clock)
+        if (live := await start_live_server(exporter, node)) is not None:
+            stack.push_async_callback(live.stop)
         page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
-    except SpringtideError:
-        if live is not None:
-            await live.stop()
-        sampler.close()
-        raise
-    log.info(
-        "exporter started",
-        node=node,
-        window_seconds=exporter.window_seconds,
-        kafka=settings.kafka.bootstrap_servers,
-        socket=str(exporter.socket_path) if live else None,
-        metrics_port=page.server_port if page else None,
-    )
-    publishing = asyncio.create_task(publisher.run())
-    collecting = asyncio.create_task(_collect_forever(maker, clock, buffer, live))
-    following = asyncio.create_task(
-        window_policy.follow(settings.kafka, node, clock, maker.set_report_interval)
-    )
-    stopping = asyncio.create_task(_stop_signal())
-    try:
-        done, _ = await asyncio.wait(
-            (publishing, collecting, following, stopping), return_when=asyncio.FIRST_COMPLETED
+        if page is not None:
+            stack.callback(page.server_close)
+            stack.callback(page.shutdown)
+        log.info(
+            "exporter started",
+            node=node,
+            window_seconds=exporter.window_seconds,
+            kafka=settings.kafka.bootstrap_servers,
+            socket=str(exporter.socket_path) if live else None,
+            metrics_port=page.server_port if page else None,
         )
+        follow = window_policy.follow(settings.kafka, node, clock, maker.set_report_interval)
+        await _run_until_stopped(maker, clock, publisher, live, follow)
+
+
+async def _run_until_stopped(
+    maker: WindowMaker,
+    clock: Clock,
+    publisher: Publisher,
+    live: LiveServer | None,
+    follow: Coroutine[Any, Any, None],
+) -> None:
+    """Collect and publish until a signal or a failure, then publish the remaining windows.
+
+    Collection stops first, so that the last window is complete when the buffer is flushed.
+    """
+    publishing = asyncio.create_task(publisher.run())
+    collecting = asyncio.create_task(_collect_forever(maker, clock, publisher.buffer, live))
+    following = asyncio.create_task(follow)
+    stopping = asyncio.create_task(_stop_signal())
+    tasks = (publishing, collecting, following, stopping)
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await cancel_tasks(collecting)
         if (batch := maker.finish(clock.now())) is not None:
-            _buffer_window(batch, buffer)
-        await _flush(buffer, publishing)
+            _buffer_window(batch, publisher.buffer)
+        await _flush(publisher.buffer, publishing)
         for task in done - {stopping}:
             task.result()
     finally:
-        try:
-            await cancel_tasks(collecting, following, publishing, stopping)
-        finally:
-            if live is not None:
-                await live.stop()
-            sampler.close()
-            if page is not None:
-                page.shutdown()
-                page.server_close()
+        await cancel_tasks(*tasks)
 
 
 async def start_live_server(exporter: ExporterSettings, node: str) -> LiveServer | None:

@@ -34,7 +34,7 @@ class Publisher:
         self, buffer: WindowBuffer, settings: KafkaSettings, node: str, clock: Clock
     ) -> None:
         """Raises `SettingsError` if a TLS file is invalid."""
-        self._buffer = buffer
+        self.buffer = buffer
         self._settings = settings
         self._node = node
         self._clock = clock
@@ -55,7 +55,7 @@ class Publisher:
             try:
                 await self._check_topic(producer)
                 while True:
-                    await self._send(producer, await self._buffer.first())
+                    await self._send(producer, await self.buffer.first())
                     backoff.reset()
             except KafkaError as error:
                 exporter_metrics.ERRORS.labels("kafka").inc()
@@ -99,13 +99,13 @@ class Publisher:
             exporter_metrics.WINDOWS.inc()
         finally:
             sending.cancel()
-        self._buffer.remove_first()
+        self.buffer.remove_first()
         if self._warned_at is not None:
-            log.info("kafka accepts windows again", waiting=len(self._buffer))
+            log.info("kafka accepts windows again", waiting=len(self.buffer))
             self._warned_at = None
 
     def _warn(self, error: KafkaError) -> None:
         now = self._clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _WARN_INTERVAL_SECONDS:
             self._warned_at = now
-            log.warning("windows are waiting for kafka", waiting=len(self._buffer), why=error)
+            log.warning("windows are waiting for kafka", waiting=len(self.buffer), why=error)

@@ -39,7 +39,7 @@ class LeaseTerms:
     retry_seconds: float = 2.0
 
 
-_USUAL: Final = LeaseTerms()
+_CLIENT_GO_TERMS: Final = LeaseTerms()
 
 Work = Callable[[], Awaitable[None]]
 
@@ -48,7 +48,7 @@ class Lease:
     """The lease `namespace`/`name`, for the candidate `identity`."""
 
     def __init__(
-        self, api: Api, namespace: str, name: str, identity: str, terms: LeaseTerms = _USUAL
+        self, api: Api, namespace: str, name: str, identity: str, terms: LeaseTerms = _CLIENT_GO_TERMS
     ) -> None:
         self._api = api
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -1,7 +1,8 @@
 """A Kubernetes control plane on this machine: etcd, API server, controllers, scheduler, and KWOK.
 
 The components listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
-`deploy/controlplane/stages.yaml`. A supervisor per component stops it when this process ends.
+`deploy/controlplane/stages.yaml`. A guard per component (`process_guard`) stops it when this process
+ends.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")
@@ -60,7 +61,7 @@ class Component:
             self._child.signal(signal.SIGKILL, process_guard.GRACE_SECONDS)
 
     def close(self) -> None:
-        """Stop it and its supervisor."""
+        """Stop it and its guard."""
         self._child.close()
 
     @property
@@ -94,7 +95,7 @@ class ControlPlane:
         self._authority = Authority(self.folder, SystemClock())
         self._users: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self._port = 0
-        # etcd is stopped last, and its supervisor removes the directory.
+        # etcd is stopped last, and its guard removes the directory.
         self.components = {
             name: Component(name, self.folder, self.folder if name == "etcd" else None)
             for name in PROGRAMS
@@ -211,10 +212,13 @@ class ControlPlane:
     def _prepare(self) -> None:
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         client, peer, self._port = (free_port() for _ in range(3))
+        for name, flags in self._flags(f"http://{HOST}:{client}", f"http://{HOST}:{peer}").items():
+            self.components[name].argv = [str(self._programs[name]), *flags]
+
+    def _flags(self, etcd: str, etcd_peer: str) -> dict[str, list[str]]:
         tls = self._authority.server("kube-apiserver", [HOST, "10.0.0.1"], ["localhost"])
         accounts = key_pair(self.folder, "service-accounts")
-        etcd, etcd_peer = (f"http://{HOST}:{port}" for port in (client, peer))
-        arguments = {
+        return {
             "etcd": [
                 f"--data-dir={self.folder / 'etcd'}",
                 f"--listen-client-urls={etcd}",
@@ -259,8 +263,6 @@ class ControlPlane:
                 f"--node-lease-duration-seconds={_LEASE_SECONDS}",
             ],
         }
-        for name, flags in arguments.items():
-            self.components[name].argv = [str(self._programs[name]), *flags]
 
     def _scheduler_file(self) -> Path:
         path = self.folder / "scheduler.yaml"

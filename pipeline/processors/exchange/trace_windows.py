@@ -41,7 +41,7 @@ _SAMPLE: Final = {
 TYPES: Final = {END: pa.string(), **_SAMPLE, **_FACTS}
 """The columns that a trace may have; times may be timestamps in UTC, too."""
 
-_USUAL: Final = {"kind": "node", "id": "", "coverage": 1.0}
+_DEFAULTS: Final = {"kind": "node", "id": "", "coverage": 1.0}
 """The values of missing columns."""
 
 _ROWS: Final = (
@@ -151,11 +151,11 @@ def _typed(table: pa.Table) -> pa.Table:
                 columns[name] = table.column(name).cast(TYPES[name], safe=False)
             except (pa.ArrowException, ValueError) as error:
                 raise InvalidRecordError(f"column {name}: {error!s:.200}") from error
-    for name, default in _USUAL.items():
+    for name, default in _DEFAULTS.items():
         if name not in columns:
             columns[name] = pa.array([default] * len(table), TYPES[name])
     for name in ("kind", "id"):  # other tools leave both empty in the row of the node
-        columns[name] = columns[name].fill_null(_USUAL[name])
+        columns[name] = columns[name].fill_null(_DEFAULTS[name])
     return pa.table(columns)
 
 

@@ -80,10 +80,10 @@ def pod_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> d
     }
 
 
-def pod_seconds(annotations: Mapping[str, str], name: str, usual: int | None) -> int | None:
-    """The seconds in a pod's annotation of this name; `usual` if it has none, or an invalid one."""
+def pod_seconds(annotations: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """The seconds in a pod's annotation of this name; `default` if it has none, or an invalid one."""
     text = annotations.get(name, "")
-    return int(Decimal(text)) if _SECONDS.fullmatch(text) else usual
+    return int(Decimal(text)) if _SECONDS.fullmatch(text) else default
 
 
 def deadline(

@@ -32,7 +32,7 @@ from pipeline.processors.placement.kube_config import (
 )
 
 _FIT: Final = BY_REQUESTS[0]
-_USUAL_TIMEOUT_SECONDS: Final = Decimal(5)
+_DEFAULT_TIMEOUT_SECONDS: Final = Decimal(5)
 _SET_TIMEOUT: Final = f"set it to {TIMEOUT_SECONDS}s"
 _POINTS_A_STEP: Final = 10
 """kube-scheduler multiplies an extender's scores by its weight and this; plugins score to 100."""
@@ -236,7 +236,7 @@ def _check_timeout(where: str, extender: _Extender) -> Iterator[Finding]:
     seconds = go_seconds(extender.http_timeout or "0")
     if seconds is None:
         return
-    seconds = seconds or _USUAL_TIMEOUT_SECONDS
+    seconds = seconds or _DEFAULT_TIMEOUT_SECONDS
     if not 0 < seconds <= TIMEOUT_SECONDS:
         delay = f"{seconds:g} s" if seconds > 0 else "ever"
         problem = f"a connection that hangs holds up each pod for {delay}"

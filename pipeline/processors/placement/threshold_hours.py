@@ -74,33 +74,33 @@ def _check_resources(args: TimeSharedThresholdsArgs) -> None:
 
 
 def args_in_force(
-    args: TimeSharedThresholdsArgs, usual: LoadAwareArgs, now: float
+    args: TimeSharedThresholdsArgs, general: LoadAwareArgs, now: float
 ) -> LoadAwareArgs:
     """LoadAware's arguments with the thresholds in force at `now`, Unix time."""
     local = datetime.fromtimestamp(now, ZoneInfo(args.time_zone))
     hours = next((hours for hours in args.windows if _is_now(hours, local)), None)
     if hours is None:
-        return usual
+        return general
     usage, prod = hours.usage_thresholds, hours.prod_usage_thresholds
-    aggregated = usual.aggregated
+    aggregated = general.aggregated
     if hours.aggregated_usage_thresholds is not None:
         aggregated = msgspec.structs.replace(
             aggregated or Aggregated(), usage_thresholds=hours.aggregated_usage_thresholds
         )
     return msgspec.structs.replace(
-        usual,
-        usage_thresholds=usual.usage_thresholds if usage is None else usage,
-        prod_usage_thresholds=usual.prod_usage_thresholds if prod is None else prod,
+        general,
+        usage_thresholds=general.usage_thresholds if usage is None else usage,
+        prod_usage_thresholds=general.prod_usage_thresholds if prod is None else prod,
         aggregated=aggregated,
     )
 
 
-def with_all_resources(args: TimeSharedThresholdsArgs, usual: LoadAwareArgs) -> LoadAwareArgs:
+def with_all_resources(args: TimeSharedThresholdsArgs, general: LoadAwareArgs) -> LoadAwareArgs:
     """LoadAware's arguments that name the resources of all hours: the amounts that are counted of
     pods must not change with the thresholds."""
     names = {name for hours in args.windows for name in hours.resources}
-    resources = tuple(sorted({*usual.resources, *names}))
-    return msgspec.structs.replace(usual, supported_resources=resources)
+    resources = tuple(sorted({*general.resources, *names}))
+    return msgspec.structs.replace(general, supported_resources=resources)
 
 
 def _is_now(hours: Hours, local: datetime) -> bool:

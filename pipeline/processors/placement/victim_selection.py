@@ -52,6 +52,9 @@ def fewest_victims(order: Sequence[int], fits: Fits) -> list[int] | None:
     """The pods in `order` that have to leave; None if all of them are not enough, or more than
     `AT_MOST` would have to.
 
+    Bisection finds how many have to leave in order, because `fits` evaluates the whole filter. Then
+    pods whose departure turned out to be unnecessary stay.
+
     >>> fewest_victims([4, 2, 7], lambda gone: 7 in gone)
     [7]
     """

@@ -30,7 +30,8 @@ class Section(Generic[Config]):
     `cluster` is the key of the cluster's part, empty if that is the whole object; `entries` the key
     of the entries for some nodes, which are merged over `entry_defaults`. A section that
     `knows_all_keys` warns of every other key. If the field `switch` is false, that counts even in
-    an invalid part."""
+    an invalid part: an operator must always be able to switch off.
+    """
 
     key: str
     defaults: Config

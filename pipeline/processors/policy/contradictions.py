@@ -57,13 +57,13 @@ def contradictions(
 
 
 def node_contradictions(
-    usual: tuple[Colocation, SpringtideConfig],
+    general: tuple[Colocation, SpringtideConfig],
     own: tuple[Colocation, SpringtideConfig],
     rules: ThresholdStrategy,
 ) -> Iterator[PolicyProblem]:
-    """Contradictions by a node's own annotations and labels, which the `usual` policy of the node
+    """Contradictions by a node's own annotations and labels, which the `general` policy of the node
     does not have."""
-    known = set(_group_contradictions(_Group(*usual, rules), None))
+    known = set(_group_contradictions(_Group(*general, rules), None))
     for key, text in _group_contradictions(_Group(*own, rules), None):
         if (key, text) not in known:
             yield PolicyProblem(key, f"by annotations or labels of the node: {text}", True)

@@ -55,7 +55,7 @@ from pipeline.topics.overcommit_policy import MOST_LETTERS, Overcommit
 
 _MOST_PERCENT: Final = 1_000_000
 _YEAR_SECONDS: Final = 31_536_000
-_USUAL: Final = Overcommit()
+_DEFAULT: Final = Overcommit()
 
 
 _SECTIONS: Final[tuple[Section[Any], ...]] = (
@@ -127,6 +127,12 @@ _Resolved = tuple[dict[str, Any], Iterable[PolicyProblem]]
 
 
 def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _Resolved:
+    """The colocation strategy and `springtide-config` of a node, and the fields that follow from
+    them.
+
+    A policy with an invalid entry for this node is not certain: then the values of the record
+    `before` stay, but the node, its entry and the cluster can still switch colocation off.
+    """
     labels = record.labels
     colocation = _usable(policies.colocation, record, before.colocation)
     springtide = _usable(policies.springtide, record, before.springtide)
@@ -247,7 +253,7 @@ def overcommit_settings(strategy: Colocation, own: SpringtideConfig) -> Overcomm
     fields = Overcommit.__struct_fields__
     values = {name: _bounded(name, value) for name, value in settings.items() if name in fields}
     # omit_defaults compares texts by identity: an equal text would be written and change the hash.
-    return Overcommit(**{n: v for n, v in values.items() if v != getattr(_USUAL, n)})
+    return Overcommit(**{n: v for n, v in values.items() if v != getattr(_DEFAULT, n)})
 
 
 def _bounded(name: str, value: Any) -> Any:

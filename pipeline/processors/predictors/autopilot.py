@@ -24,8 +24,8 @@ _DAY_SECONDS: Final = day_slots.SLOTS * _SLOT_SECONDS
 
 
 class Autopilot(Stateless):
-    """A job that works in bursts gets the cpu that its work needs, and the memory that it reached
-    within the window."""
+    """Predicts cpu by the load-weighted quantile, and memory by its maximum: a job that works in
+    bursts gets the cpu that its work needs, and the memory that it reached within the window."""
 
     name = "autopilot"
     prod: Literal["pair", "classes"] = "pair"

@@ -34,10 +34,10 @@ def _check_options(name: str, value: Mapping[str, Mapping[str, Any]]) -> Mapping
 
 
 class Maximum:
-    """A peak that a member does not know does not hide the peaks of others: the answer is still no
-    lower than any member's. A member has columns of its own, also if the same predictor runs beside
-    `max`. Raises `PredictorError` for a member that cannot be made.
-    """
+    """Predicts the highest peak of its members. An unknown peak of one member does not hide the
+    others, so the answer is no lower than any member's. A member has columns of its own, also if
+    the same predictor runs beside `max`: their state may differ by options. Raises `PredictorError`
+    for a member that cannot be made."""
 
     name = _NAME
     declaration: Final = Declaration(

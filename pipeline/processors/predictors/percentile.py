@@ -36,8 +36,9 @@ def _label(terms: Mapping[str, float]) -> str:
 
 
 class Percentile(Stateless):
-    """An entity that never used any has a peak of 0, not the end of the first bucket: five idle
-    classes would otherwise cost every node 125 millicores and 25 MiB."""
+    """Predicts a quantile of each entity's decayed histogram, by class and resource. An entity that
+    never used any has a peak of 0, not the end of the first bucket: five idle classes would
+    otherwise cost every node 125 millicores and 25 MiB."""
 
     name = "percentile"
     prod: Literal["pair", "classes"] = "pair"

@@ -23,7 +23,8 @@ _MOST_CORES, _MOST_BYTES = MAX_USAGE.tolist()
 
 
 class Vpa(Stateless):
-    """The strategy's safety margin is multiplied on top of `margin_percent`, unless it is 0."""
+    """Predicts the autoscaler's target. The strategy's safety margin is multiplied on top of
+    `margin_percent`, unless it is 0."""
 
     name = "vpa"
     prod: Literal["pair", "classes"] = "pair"

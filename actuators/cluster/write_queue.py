@@ -72,7 +72,6 @@ class WriteQueue:
         self._clock = clock
         self._may_write = may_write
         self._waiting: dict[str, dict[str, Write]] = {}
-        self._features: list[str] = []
         self._withdrawals: dict[tuple[str, str], None] = {}
         self._withdrawals_done = 0
         self._has_work = asyncio.Event()
@@ -81,10 +80,7 @@ class WriteQueue:
 
     def put(self, feature: str, key: str, write: Write, *, is_withdrawal: bool = False) -> None:
         """Queue a write; it replaces a waiting one of the same key, in its place."""
-        if feature not in self._waiting:
-            self._waiting[feature] = {}
-            self._features.append(feature)
-        self._waiting[feature][key] = write
+        self._waiting.setdefault(feature, {})[key] = write
         if is_withdrawal:
             self._withdrawals.setdefault((feature, key))
         else:
@@ -171,9 +167,9 @@ class WriteQueue:
 
     def _next_by_feature(self, now: float) -> tuple[str, str] | None:
         """The longest waiting other write, of the next feature in round-robin order."""
-        for _ in range(len(self._features)):
-            feature = self._features.pop(0)
-            self._features.append(feature)
+        for feature in list(self._waiting):
+            # The order of the dictionary is the order of turns: this feature goes to the end.
+            self._waiting[feature] = self._waiting.pop(feature)
             if self._forbidden_until.get(feature, now) > now:
                 continue
             for key in self._waiting[feature]:

@@ -5,9 +5,9 @@ because `scheduler_findings` and the notes of a plugin must tell a value that wa
 default.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -75,7 +75,11 @@ class LoadAwareArgs(
 _THRESHOLDS: Final = {"cpu": 65, "memory": 95}
 _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
-_EXPIRATION_SECONDS: Final = 180
+_DEFAULTS: Final[Mapping[str, int]] = {
+    "filter_expired_node_metrics": True,
+    "node_metric_expiration_seconds": 180,
+    "enable_schedule_when_node_metrics_expired": False,
+}
 
 
 def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
@@ -85,22 +89,13 @@ def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
     the others have none. Scaling factors have a default for each resource, because every resource
     with a weight needs a factor.
     """
-
-    def given(value: Any, default: Any) -> Any:
-        return default if value is None else value
-
+    missing = {name: value for name, value in _DEFAULTS.items() if getattr(args, name) is None}
     weights = args.resource_weights
     if not weights and not args.dominant_resource_weight:
         weights = _WEIGHTS
     return msgspec.structs.replace(
         args,
-        filter_expired_node_metrics=given(args.filter_expired_node_metrics, True),
-        node_metric_expiration_seconds=given(
-            args.node_metric_expiration_seconds, _EXPIRATION_SECONDS
-        ),
-        enable_schedule_when_node_metrics_expired=given(
-            args.enable_schedule_when_node_metrics_expired, False
-        ),
+        **missing,
         resource_weights=weights,
         usage_thresholds=args.usage_thresholds or _THRESHOLDS,
         estimated_scaling_factors=_FACTORS | args.estimated_scaling_factors,

@@ -31,7 +31,7 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.mid import allocated, mid
 from pipeline.processors.overcommit.node_offers import NodeOffers, offers, records
-from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, PolicyColumns
 from pipeline.processors.overcommit.window_columns import (
     Prod,
     has_valid_amounts,
@@ -62,10 +62,10 @@ class Part(NamedTuple):
     def overcommit(self) -> list[Overcommit]:
         return [window.node.overcommit or Overcommit() for window in self.batch.windows]
 
-    def columns(self) -> tuple[NodeAmounts, PodAmounts, Policies]:
+    def columns(self) -> tuple[NodeAmounts, PodAmounts, PolicyColumns]:
         has_valid_amounts(self.batch)
         found = node_amounts(self.batch, self.prods[0])
-        return found, pod_amounts(self.batch), Policies(self.overcommit())
+        return found, pod_amounts(self.batch), PolicyColumns(self.overcommit())
 
     def offers(self) -> NodeOffers:
         return offers(self.batch, self.prods[0], self.prods[1:])
@@ -115,7 +115,7 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
     return found
 
 
-def amounts(nodes: NodeAmounts, pods: PodAmounts, policies: Policies) -> tuple[IntArray, IntArray]:
+def amounts(nodes: NodeAmounts, pods: PodAmounts, policies: PolicyColumns) -> tuple[IntArray, IntArray]:
     """Mid and Batch, idle capacity promised once."""
     to_mid = mid(nodes, allocated(len(nodes.capacity), pods), policies).amount
     return to_mid, batch(nodes, pods, policies, to_mid).amount

@@ -27,7 +27,7 @@ from pipeline.metrics import counter, gauge
 from pipeline.processors.kubernetes.object_records import OFFERED, ORIGIN
 from pipeline.processors.overcommit.offer_decision import (
     Offer,
-    OfferCase,
+    OfferInputs,
     check_amounts,
     offers_now,
 )
@@ -219,12 +219,12 @@ class OfferWriter(Feature):
             for tier, column in (("batch", 0), ("mid", 2)):
                 OFFERING.labels(tier).set(sum(node.amounts[column] >= 0 for node in ours))
 
-    def _case(self, name: str) -> OfferCase:
+    def _case(self, name: str) -> OfferInputs:
         record, resources = self._records.get(name), self._resources.get(name)
         node, current = self._nodes[name], self._current(name)
         if resources is not None and parse_time(resources.as_of) < node.created:
             resources = None  # of another machine with the same name
-        return OfferCase(
+        return OfferInputs(
             None if record is None else record.overcommit,
             resources,
             node.annotations,

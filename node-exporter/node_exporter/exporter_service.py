@@ -24,7 +24,7 @@ from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
 from node_exporter.window_aggregation import (
     EmittedRanges,
-    Window,
+    OpenWindow,
     window_end_ms,
     window_seconds_for,
 )
@@ -70,7 +70,7 @@ class WindowMaker:
         self._interval_ms = interval_ms(settings)
         self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))
-        self._window: Window | None = None
+        self._window: OpenWindow | None = None
         self._emitted = EmittedRanges()
         self._last_end_ms: int | None = None
         self._sequence = 0
@@ -95,7 +95,7 @@ class WindowMaker:
             # Ticks were missed or the clock was stepped: the window ends incomplete.
             finished.append(self.close())
         if self._window is None:
-            self._window = Window(end_ms, self._window_ms, self._interval_ms)
+            self._window = OpenWindow(end_ms, self._window_ms, self._interval_ms)
         self._window.add(collection)
         if ends_window:
             finished.append(self.close())

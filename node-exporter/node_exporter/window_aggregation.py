@@ -45,8 +45,8 @@ def window_seconds_for(interval_seconds: float | None, default_seconds: int) -> 
     return length
 
 
-class Window:
-    """An open window: aggregates collections into rows."""
+class OpenWindow:
+    """Aggregates the collections of a window into rows until the window ends."""
 
     def __init__(self, end_ms: int, window_ms: int, interval_ms: int) -> None:
         self.start_ms = end_ms - window_ms

@@ -18,7 +18,7 @@ from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.local.demo_run import DemoOptions, run_demo
-from pipeline.local.demo_screen import Placement, PodReport, Summary
+from pipeline.local.demo_screen import PlacementReport, PodReport, Summary
 from pipeline.local.demo_settings import (
     COLD_START_SECONDS,
     LOWERED_CPU_PERCENT,
@@ -119,7 +119,7 @@ class _PlainScreen:
         if (more := len(simulated) - _MAX_LINES) > 0:
             self.print(f"and {more} more")
 
-    def show_placement(self, placement: Placement) -> None:
+    def show_placement(self, placement: PlacementReport) -> None:
         self.print("\n" + "\n".join(placement_lines(placement)))
 
     def show_summary(self, summary: Summary) -> None:
@@ -177,7 +177,7 @@ def split_by_origin(table: Table) -> tuple[Table, Table]:
     return parts
 
 
-def placement_lines(placement: Placement) -> list[str]:
+def placement_lines(placement: PlacementReport) -> list[str]:
     """Describe pods, thresholds, refusals with their reasons, and the best scores."""
     answer = placement.answer
     defaults = ExtenderSettings()

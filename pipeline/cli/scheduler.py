@@ -15,7 +15,7 @@ from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, SpringtideError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
-from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
+from pipeline.processors.placement.target_simulation import SimulatedLoad, Outcome, simulate
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import read_document
 
@@ -211,7 +211,7 @@ def read_findings(file: Path, settings: Settings, url: str | None = None) -> lis
         ) from error
 
 
-_DEFAULT_LOAD: Final = Load()
+_DEFAULT_LOAD: Final = SimulatedLoad()
 
 
 @command.command(
@@ -273,7 +273,7 @@ def simulate_targets(
     """
     if not all(map(math.isfinite, (wanted_percent, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
-    load = Load(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
+    load = SimulatedLoad(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
     outcomes = [
         simulate(load, wanted_percent - below, wanted_percent, seed)
         for below in (0.0, 5.0, 10.0, 15.0)

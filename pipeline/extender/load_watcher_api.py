@@ -15,7 +15,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
 from pipeline.extender.routes import NODE, Answer, Handler, Parameter, Route
-from pipeline.processors.exchange.load_watcher_document import WINDOWS, Document, encode
+from pipeline.processors.exchange.load_watcher_document import WINDOWS, WatcherDocument, encode
 from pipeline.table import FeedState, Table
 from pipeline.table.load_watcher_metrics import load_snapshot
 
@@ -46,7 +46,7 @@ class LoadWatcherHandler:
         return [
             route(
                 "/watcher", self.watcher, "load-watcher's document of all nodes, or of one.",
-                answer=Document, parameters=(window, host), errors=(400,), others=failures,
+                answer=WatcherDocument, parameters=(window, host), errors=(400,), others=failures,
             ),
             route(
                 "/watcher/health", self.health, "Whether there is usage to be had.",
@@ -54,7 +54,7 @@ class LoadWatcherHandler:
             ),
             route(
                 "/watcher/{host}", self.watcher, "load-watcher's document of one node.",
-                answer=Document, parameters=(NODE._replace(name="host"), window), errors=(400,),
+                answer=WatcherDocument, parameters=(NODE._replace(name="host"), window), errors=(400,),
                 others=failures,
             ),
         ]  # fmt: skip

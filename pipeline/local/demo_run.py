@@ -23,7 +23,7 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import demo_queries
 from pipeline.local import simulated_fleet_process as fleet_process
-from pipeline.local.demo_screen import Placement, PodReport, Screen, pod_reports, summarize
+from pipeline.local.demo_screen import PlacementReport, PodReport, Screen, pod_reports, summarize
 from pipeline.local.demo_settings import (
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
@@ -272,7 +272,7 @@ class Demo:
             parts.append(f"{current} of {self.options.fleet} simulated nodes up to date")
         return "; ".join(parts)
 
-    async def _ask(self, table: Table) -> Placement:
+    async def _ask(self, table: Table) -> PlacementReport:
         names = [name for name in table if _is_known(table, name)]
         names += [] if self.options.fleet else [UNKNOWN_NODE]
         extender = self.settings.extender
@@ -282,7 +282,7 @@ class Demo:
         }
         answer = await demo_queries.ask_extender(self.url, names)
         catching_up = self.options.fleet - len(self._current_fleet(table))
-        return Placement(
+        return PlacementReport(
             answer, [self.node], catching_up, self.url, thresholds, await self._pod_reports()
         )
 

@@ -22,7 +22,7 @@ class PodReport(NamedTuple):
     peak: PodUsage
 
 
-class Placement(NamedTuple):
+class PlacementReport(NamedTuple):
     """The extender's answer for a small pod.
 
     `real` are the nodes that are not simulated, `catching_up` the number of simulated nodes that
@@ -58,7 +58,7 @@ class Screen(Protocol):
     def show_nodes(self, table: Table, now: float, status: str) -> None:
         """Show the current nodes; called about once a second."""
 
-    def show_placement(self, placement: Placement) -> None:
+    def show_placement(self, placement: PlacementReport) -> None:
         """Show the extender's answer."""
 
     def show_summary(self, summary: Summary) -> None:

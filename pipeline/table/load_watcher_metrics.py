@@ -17,7 +17,7 @@ from pipeline.processors.exchange.load_watcher_document import (
     DEVIATION,
     LATEST,
     WINDOWS,
-    Document,
+    WatcherDocument,
     Metadata,
     Metric,
     NodeMetrics,
@@ -56,7 +56,7 @@ class LoadSnapshot(NamedTuple):
     end: int
     now: int
 
-    def document(self) -> Document:
+    def document(self) -> WatcherDocument:
         """The document of load-watcher."""
         nodes = {
             name: NodeMetrics(

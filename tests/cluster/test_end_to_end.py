@@ -14,7 +14,7 @@ from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
-from pipeline.processors.overcommit.offer_decision import OfferCase, offers_now
+from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURCES, read_amounts
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.settings import Settings
@@ -136,7 +136,7 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
 
 def offered(record: NodeResourcesRecord) -> list[int]:
     """The amounts that a node without an offer gets from a fresh record."""
-    case = OfferCase(record.strategy, record, {}, (ABSENT,) * len(EXTENDED_RESOURCES), 0.0)
+    case = OfferInputs(record.strategy, record, {}, (ABSENT,) * len(EXTENDED_RESOURCES), 0.0)
     (offer,) = offers_now([case], parse_time(record.as_of))
     return [*offer.amounts]
 

@@ -11,7 +11,7 @@ import yaml
 from pipeline.cli.demo import placement_lines, pod_lines, summary_line
 from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage
-from pipeline.local.demo_screen import Placement, PodReport, Summary, pod_reports, summarize
+from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
 from pipeline.local.demo_settings import demo_home, settings_document
 from pipeline.local.demo_workload import PODS
 from pipeline.local.role_processes import without_settings
@@ -76,9 +76,9 @@ def test_variables_with_settings_are_removed_from_the_environment() -> None:
     assert without_settings(environment) == {"PATH": "/bin"}
 
 
-def placement(**changes: object) -> Placement:
+def placement(**changes: object) -> PlacementReport:
     answer = Answer(["a", "b"], {"hot": "hot: cpu usage 90.0%"}, {"a": 3, "b": 7})
-    base = Placement(answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, [])
+    base = PlacementReport(answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, [])
     return base._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ import pytest
 from node_exporter.collection import Usage
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler
-from node_exporter.window_aggregation import Window
+from node_exporter.window_aggregation import OpenWindow
 from pipeline.clock import SystemClock
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
@@ -183,7 +183,7 @@ async def test_pod_reports_the_throttling_of_its_containers() -> None:
         tree.run(free, "sleep", "600")
         tree.remove(late)
         sampler = Sampler(ExporterSettings(cgroup_parent=tree.name), SystemClock())
-        window = Window(10_000, 10_000, 1000)
+        window = OpenWindow(10_000, 10_000, 1000)
         window.add(sampler.collect(1000, ends_window=True))
         tree.make(late)  # new between two readings: it counts from 0
         tree.write("cpu", late, "cpu.cfs_quota_us", 5_000)

@@ -12,7 +12,7 @@ from node_exporter.collection import NODE, SYSTEM, Collection, Entity, Rates, St
 from node_exporter.kernel.parse_files import Throttling, Traffic
 from node_exporter.window_aggregation import (
     EmittedRanges,
-    Window,
+    OpenWindow,
     window_end_ms,
     window_seconds_for,
 )
@@ -37,14 +37,14 @@ def usage(
     return Usage(entity, cpu_ns, elapsed, memory, cached, None, throttling, stall)
 
 
-def window_of(*per_tick: list[Usage], rates: Rates | None = None) -> Window:
-    window = Window(END, WINDOW, 1000)
+def window_of(*per_tick: list[Usage], rates: Rates | None = None) -> OpenWindow:
+    window = OpenWindow(END, WINDOW, 1000)
     for i, usages in enumerate(per_tick):
         window.add(Collection(window.start_ms + 1000 * (i + 1), tuple(usages), rates))
     return window
 
 
-def row_of(window: Window, entity: Entity = POD) -> dict[str, object]:
+def row_of(window: OpenWindow, entity: Entity = POD) -> dict[str, object]:
     (row,) = [r for r in window.rows(2, 1024) if (r["kind"], r["id"]) == (entity.kind, entity.id)]
     return row
 
@@ -77,7 +77,7 @@ def test_p90_of_thirty_values_is_the_27th() -> None:
 
 
 def test_cpu_average_is_weighted_by_time() -> None:
-    window = Window(END, WINDOW, 1000)
+    window = OpenWindow(END, WINDOW, 1000)
     for second, cpu_ns, elapsed in ((1, 10**9, 1.0), (9, 4 * 10**9, 8.0)):
         reading = Usage(POD, cpu_ns, elapsed, 1, 1, None)
         window.add(Collection(window.start_ms + second * 1000, (reading,), None))
@@ -89,7 +89,7 @@ def test_cpu_average_is_weighted_by_time() -> None:
 
 def coverage_of(readings: Sequence[tuple[float, float]], length: int = 30_000) -> float:
     """Coverage of a window with readings at (seconds after the start, elapsed seconds)."""
-    window = Window(1_700_000_010_000 // length * length, length, 1000)
+    window = OpenWindow(1_700_000_010_000 // length * length, length, 1000)
     for second, elapsed in readings:
         reading = Usage(POD, round(elapsed * 1e9), elapsed, 1, 1, None)
         window.add(Collection(window.start_ms + round(second * 1000), (reading,), None))
@@ -131,7 +131,7 @@ def test_rows_are_ordered_by_kind_and_id() -> None:
 
 
 def test_system_row_covers_the_ticks_with_known_system_usage() -> None:
-    window = Window(END, WINDOW, 1000)
+    window = OpenWindow(END, WINDOW, 1000)
     system = [None, *(usage(SYSTEM, float(i), 10 * i) for i in range(1, 10))]
     for i, rest in enumerate(system):
         node = (
@@ -281,7 +281,7 @@ def test_encoded_window_is_within_the_documented_size() -> None:
         )
 
     def size(pods: int) -> int:
-        window = Window(1_700_000_010_000, 30_000, 1000)
+        window = OpenWindow(1_700_000_010_000, 30_000, 1000)
         entities = [
             NODE,
             *(Entity("pod", f"{i:08x}" + "-0000" * 5, "Burstable") for i in range(pods)),

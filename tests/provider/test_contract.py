@@ -16,7 +16,7 @@ from pipeline.processors.imported_usage.fetched_usage import (
     TimeWindow,
     window_before,
 )
-from pipeline.processors.imported_usage.usage_samples import PodPlace, Sampler
+from pipeline.processors.imported_usage.usage_samples import PodPlace, SampleBuilder
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write
 from pipeline.sources.provider.metrics_server_source import MetricsServerSession
@@ -77,7 +77,7 @@ async def prometheus(
 @asynccontextmanager
 async def stream(settings: Settings, window: TimeWindow, _: Path) -> AsyncIterator[SourceSession]:
     async with open_prometheus(settings, SystemClock(), None) as session:
-        sampled = Sampler().samples(await session.fetch(window), window, Cluster())
+        sampled = SampleBuilder().samples(await session.fetch(window), window, Cluster())
     async with open_producer(settings.kafka, "test") as producer:
         await write(producer, settings.kafka, WRITER, encode_entries(sampled.batches))
     async with open_stream(settings, SystemClock(), None) as samples:
@@ -117,7 +117,7 @@ async def test_every_sample_source_fulfils_the_contract(
     assert len({len(node[name]) for name in LIST_COLUMNS}) == 1
 
     # The usage can be encoded as a sample.
-    sampled = Sampler().samples(usage, window, Cluster())
+    sampled = SampleBuilder().samples(usage, window, Cluster())
     batch = next(batch for batch in sampled.batches if batch.header.node == "n1")
     read = read_samples(encode_samples(batch))
     assert (read.header.window_start_ms, read.header.window_end_ms) == window

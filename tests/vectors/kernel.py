@@ -170,7 +170,7 @@ def _throttled(grown: Throttling | None) -> float:
     return ratio
 
 
-@group(f"Sampler, window_aggregation.Window, kernel.formulas, {_PARSE}")
+@group(f"Sampler, window_aggregation.OpenWindow, kernel.formulas, {_PARSE}")
 def usage_formulas(case: Case) -> object:
     """Cores through the sampler on a fake node, throttling through a window, the rest as these
     calculate it."""

@@ -12,7 +12,7 @@ from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.offer_decision import Offer, offers_now
-from pipeline.processors.overcommit.offer_decision import OfferCase as OfferCase
+from pipeline.processors.overcommit.offer_decision import OfferInputs as OfferInputs
 from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURCES, status_patch
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.overcommit.window_columns import Prod
@@ -154,7 +154,7 @@ def _offered(
     if record is not None:
         record = msgspec.structs.replace(record, as_of=format_time(END_MS / 1000))
     now = END_MS / 1000 + age_seconds
-    case = OfferCase(strategy, record, annotations or {}, amounts, unchanged_seconds, writes_origin)
+    case = OfferInputs(strategy, record, annotations or {}, amounts, unchanged_seconds, writes_origin)
     (offer,) = offers_now([case], now)
     return offer
 

@@ -33,7 +33,7 @@ NOW = 1000.0
 """Time on the exporter's monotonic clock."""
 
 
-_EXPORTER = "exporter's window_aggregation.Window"
+_EXPORTER = "exporter's window_aggregation.OpenWindow"
 
 
 @group(f"rank_percentiles.row_percentiles, {_EXPORTER}")

@@ -32,7 +32,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     value: int | float = 0
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class WatcherWindow(msgspec.Struct, frozen=True, kw_only=True):
     """A window: the name of its length, and UTC seconds."""
 
     duration: str = ""
@@ -54,24 +54,24 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, NodeMetrics] = msgspec.field(name="NodeMetricsMap", default_factory=dict)
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class WatcherDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `GET /watcher`."""
 
     timestamp: int = 0
-    window: Window = Window()
+    window: WatcherWindow = WatcherWindow()
     source: str = ""
     data: Data = Data()
 
 
 def document(
     nodes: Mapping[str, NodeMetrics], duration: str, end: int, timestamp: int, source: str
-) -> Document:
+) -> WatcherDocument:
     """The document about these nodes. Raises KeyError for a duration that `WINDOWS` lacks."""
-    window = Window(duration=duration, start=end - WINDOWS[duration], end=end)
-    return Document(timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes)))
+    window = WatcherWindow(duration=duration, start=end - WINDOWS[duration], end=end)
+    return WatcherDocument(timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes)))
 
 
-def encode(document: Document) -> bytes:
+def encode(document: WatcherDocument) -> bytes:
     """The document as JSON, nodes by name."""
     return msgspec.json.encode(document, order="deterministic")
 

@@ -63,7 +63,7 @@ class SampledWindow:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-class Sampler:
+class SampleBuilder:
     """Make samples; remembers the pods of each node."""
 
     def __init__(self) -> None:

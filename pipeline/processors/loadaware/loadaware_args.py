@@ -1,8 +1,8 @@
 """The arguments of LoadAwareScheduling, with Koordinator's names, ranges and defaults.
 
-Arguments are decoded as the user wrote them, checked, and then completed. The stages are separate
-because `scheduler_findings` and the notes of a plugin must tell a value that was given from a
-default.
+Arguments are decoded as the user wrote them, completed (`with_defaults`), and then checked
+(`problems`), in the order of Koordinator: a weight, for example, is valid if its resource has a
+scaling factor by default.
 """
 
 from collections.abc import Iterator, Mapping

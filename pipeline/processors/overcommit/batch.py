@@ -22,7 +22,7 @@ from pipeline.processors.overcommit.resource_columns import (
     NO_LIMIT,
     NodeAmounts,
     PodAmounts,
-    Policies,
+    PolicyColumns,
     percent_of,
     sum_by_node,
 )
@@ -41,7 +41,7 @@ LIMITED: Final = f"min({AMOUNT}, trunc(capacity * percent / 100))"
 
 
 def batch(
-    nodes: NodeAmounts, pods: PodAmounts, policies: Policies, mid: IntArray | None = None
+    nodes: NodeAmounts, pods: PodAmounts, policies: PolicyColumns, mid: IntArray | None = None
 ) -> Tier:
     """Compute Batch of each node; `mid` (nodes, 2) is the amount promised to Mid.
 
@@ -116,7 +116,7 @@ def formula_text(
     )
 
 
-def _policies(policies: Policies) -> tuple[BoolArray, BoolArray]:
+def _policies(policies: PolicyColumns) -> tuple[BoolArray, BoolArray]:
     """Where requests count, and where the larger of usage and request, (nodes, 2); elsewhere usage.
     Only memory may be offered by requests. An unknown policy counts as usage."""
     policy = policies.pair("{}_calculate_policy")

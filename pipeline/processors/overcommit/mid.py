@@ -16,7 +16,7 @@ from pipeline.processors.model.resource_pairs import per_resource
 from pipeline.processors.overcommit.resource_columns import (
     NodeAmounts,
     PodAmounts,
-    Policies,
+    PolicyColumns,
     percent_of,
     sum_by_node,
 )
@@ -35,7 +35,7 @@ class _Inputs(NamedTuple):
     of Prod."""
 
     nodes: NodeAmounts
-    policies: Policies
+    policies: PolicyColumns
     unused: IntArray
     allocated: IntArray
 
@@ -90,7 +90,7 @@ def outside(nodes: NodeAmounts) -> IntArray:
 
 
 def mid(
-    nodes: NodeAmounts, allocated: IntArray, policies: Policies, formula: str = DEFAULT_FORMULA
+    nodes: NodeAmounts, allocated: IntArray, policies: PolicyColumns, formula: str = DEFAULT_FORMULA
 ) -> Tier:
     """Compute Mid of each node; `allocated` are the requests of Prod. Raises KeyError for an
     unknown formula."""

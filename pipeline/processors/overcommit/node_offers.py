@@ -17,7 +17,7 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch as compute_batch
 from pipeline.processors.overcommit.mid import allocated, formula_in_force, unmeasured
 from pipeline.processors.overcommit.mid import mid as compute_mid
-from pipeline.processors.overcommit.resource_columns import NodeAmounts, Policies, percent_of
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PolicyColumns, percent_of
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.overcommit.window_columns import (
     Prod,
@@ -57,7 +57,7 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
     """
     overcommit = [window.node.overcommit or Overcommit() for window in batch.windows]
     formulas = list(map(formula_in_force, overcommit))
-    policies, pods = Policies(overcommit), pod_amounts(batch)
+    policies, pods = PolicyColumns(overcommit), pod_amounts(batch)
     requests, unmeasured_requests = allocated(len(batch), pods), unmeasured(len(batch), pods)
 
     def mid_offer(nodes: NodeAmounts) -> Tier:
@@ -87,13 +87,13 @@ def _with_unmeasured(nodes: NodeAmounts, requests: IntArray) -> NodeAmounts:
     return nodes._replace(prod_peak=nodes.prod_peak + requests)
 
 
-def _without_buffer(tier: Tier, policies: Policies) -> Tier:
+def _without_buffer(tier: Tier, policies: PolicyColumns) -> Tier:
     buffer = percent_of(tier.amount, policies.pair("buffer_percent"))
     return Tier(tier.amount - buffer, {**tier.terms, "buffer": buffer})
 
 
 def _mid_by_formula(
-    nodes: NodeAmounts, requests: IntArray, policies: Policies, formulas: Sequence[str]
+    nodes: NodeAmounts, requests: IntArray, policies: PolicyColumns, formulas: Sequence[str]
 ) -> Tier:
     """Mid of each node by its formula. Each formula in use is computed for all nodes."""
     first, *others = dict.fromkeys(formulas)

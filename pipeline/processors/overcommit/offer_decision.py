@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
+from pipeline.processors.overcommit.resource_columns import PolicyColumns, is_fresh
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
     EXTENDED_RESOURCES,
@@ -41,7 +41,7 @@ _LATE_AFTER_WINDOWS: Final = 2.0
 _MOST: Final = 2**53
 
 
-class OfferCase(NamedTuple):
+class OfferInputs(NamedTuple):
     """The state of a node that its offer depends on.
 
     `policy` is None if colocation is off, `resources` is the record of the node, if any. `amounts`
@@ -86,13 +86,13 @@ def check_amounts(record: NodeResourcesRecord) -> None:
             raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 
-def offers_now(cases: Sequence[OfferCase], now: float) -> list[Offer]:
+def offers_now(cases: Sequence[OfferInputs], now: float) -> list[Offer]:
     """Decide the offer of each node at `now`, UTC seconds."""
     if not cases:
         return []
     policies = [case.policy or Overcommit() for case in cases]
     ages = np.array([_age(case, now) for case in cases])
-    fresh = is_fresh(ages, Policies(policies)).tolist()
+    fresh = is_fresh(ages, PolicyColumns(policies)).tolist()
     plain = list(map(_plain_offer, cases, ages.tolist(), fresh))
     ratios, allocations, problems = zip(
         *(_annotated(case.annotations) for case in cases), strict=True
@@ -145,12 +145,12 @@ def _last_allocation(amounts: IntArray, origin: IntArray) -> IntArray:
     return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
 
 
-def _age(case: OfferCase, now: float) -> float:
+def _age(case: OfferInputs, now: float) -> float:
     """Seconds since the end of the last window; NaN without a record."""
     return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
 
 
-def _plain_offer(case: OfferCase, age: float, is_fresh: bool) -> _PlainOffer:
+def _plain_offer(case: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
     policy, record = case.policy, case.resources
     if policy is None:
         return _PlainOffer(None, None, "colocation is off for the node")

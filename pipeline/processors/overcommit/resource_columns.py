@@ -82,7 +82,7 @@ class PodAmounts(NamedTuple):
         return PodAmounts(*(column.take(rows, axis=0) for column in columns))
 
 
-class Policies:
+class PolicyColumns:
     """The policies of n nodes: one column for each field of `Overcommit`."""
 
     def __init__(self, policies: Sequence[Overcommit]) -> None:
@@ -125,7 +125,7 @@ def _row(policy: Overcommit) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def is_fresh(ages_seconds: npt.NDArray[np.float64], policies: Policies) -> BoolArray:
+def is_fresh(ages_seconds: npt.NDArray[np.float64], policies: PolicyColumns) -> BoolArray:
     """Which nodes (nodes,) have fresh data: at most as old as the limit. NaN is an unknown age.
     Data as far in the future is stale, too, because one of two clocks is wrong."""
     fresh: BoolArray = np.abs(ages_seconds) <= 60 * policies.column("degrade_time_minutes")

@@ -2,7 +2,7 @@
 
 KEP-61 of scheduler-plugins advises a target ten percent below the wanted usage; the figures show
 why. Pods arrive at an even pace, use a share of their request that varies, and never leave. The
-same `Load` and seed give the same figures.
+same `SimulatedLoad` and seed give the same figures.
 """
 
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ _REMEMBERED: Final = 0.9
 _PACKED_SHARE: Final = 0.8
 
 
-class Load(NamedTuple):
+class SimulatedLoad(NamedTuple):
     """Nodes, and pods that arrive `pods_per_window` at a time. Each requests `request_millicores`
     and uses `used_share` of that on average, with a relative standard deviation of `deviation`."""
 
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     share_above: float | None
 
 
-def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
+def simulate(load: SimulatedLoad, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
     random = np.random.default_rng(seed)
     node_of = np.full(load.pods, -1, np.int64)
     swing = random.standard_normal(load.pods)
@@ -85,7 +85,7 @@ def simulate(load: Load, target_percent: float, wanted_percent: float, seed: int
     )
 
 
-def _used(load: Load, node_of: IntArray, swing: FloatArray) -> FloatArray:
+def _used(load: SimulatedLoad, node_of: IntArray, swing: FloatArray) -> FloatArray:
     """The usage of each node, (nodes,) millicores; no pod uses less than 0."""
     usual = load.used_share * load.request_millicores
     placed = node_of >= 0
@@ -95,7 +95,7 @@ def _used(load: Load, node_of: IntArray, swing: FloatArray) -> FloatArray:
 
 
 def _place(
-    load: Load, node_of: IntArray, averaged: FloatArray, target_percent: float, window: int
+    load: SimulatedLoad, node_of: IntArray, averaged: FloatArray, target_percent: float, window: int
 ) -> None:
     """Place the pods of a window on the best nodes one by one; a pod that fits nowhere waits."""
     capacity = np.full(load.nodes, float(load.capacity_millicores))
@@ -116,6 +116,6 @@ def _place(
             node_of[pod] = np.where(fits, score, -1).argmax()
 
 
-def _sum_by_node(load: Load, node_of: IntArray) -> FloatArray:
+def _sum_by_node(load: SimulatedLoad, node_of: IntArray) -> FloatArray:
     """The number of these pods on each node, (nodes,)."""
     return np.bincount(node_of[node_of >= 0], minlength=load.nodes).astype(np.float64)

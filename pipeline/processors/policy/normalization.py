@@ -34,7 +34,7 @@ _BOOLS: Final[Mapping[str, bool]] = {
 }
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ModelRatios(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The ratios of a CPU model, by hyper-threading and turbo."""
 
     base_ratio: float | None = None
@@ -49,7 +49,7 @@ class Normalization(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     enable: bool | None = None
     default_ratio: float | None = None
-    ratio_model: dict[str, Model] | None = None
+    ratio_model: dict[str, ModelRatios] | None = None
 
 
 class CpuInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -65,7 +65,7 @@ def problems_of(config: Normalization) -> Iterator[tuple[str, str]]:
     if config.default_ratio is not None and not _is_ratio(config.default_ratio):
         yield "default_ratio", f"defaultRatio is {_refused(config.default_ratio)}"
     for name, model in (config.ratio_model or {}).items():
-        for field, key in json_keys(Model).items():
+        for field, key in json_keys(ModelRatios).items():
             ratio = getattr(model, field)
             if ratio is not None and not _is_ratio(ratio):
                 yield "ratio_model", f"ratioModel {name!r:.100}: {key} is {_refused(ratio)}"
@@ -86,7 +86,7 @@ def ratio_text(config: Normalization, labels: Mapping[str, str], cpu_info: CpuIn
         raise InvalidPolicyError(
             "the node's CPU is unknown", hint=f"its topology has no annotation {CPU_INFO}"
         )
-    model = (config.ratio_model or {}).get(cpu_info.cpu_model, Model())
+    model = (config.ratio_model or {}).get(cpu_info.cpu_model, ModelRatios())
     ratio = _model_ratio(model, cpu_info)
     if ratio is None:
         ratio = config.default_ratio
@@ -120,7 +120,7 @@ def node_ratio(node: NodeRecord, cpu_info: CpuInfo | None) -> str | None:
     return None if config is None else ratio_text(config, node.labels, cpu_info)
 
 
-def _model_ratio(model: Model, cpu: CpuInfo) -> float | None:
+def _model_ratio(model: ModelRatios, cpu: CpuInfo) -> float | None:
     if cpu.hyper_thread_enabled:
         ratio = model.hyper_thread_enabled_ratio
         return model.hyper_thread_turbo_enabled_ratio if cpu.turbo_enabled else ratio

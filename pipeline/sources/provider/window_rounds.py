@@ -16,7 +16,7 @@ from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow, window_before
-from pipeline.processors.imported_usage.usage_samples import Sampler
+from pipeline.processors.imported_usage.usage_samples import SampleBuilder
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import Entry, open_producer, write
 from pipeline.sources.provider import provider_metrics
@@ -81,7 +81,7 @@ class WindowPublisher:
         self._status = status
         self._producer = producer
         self._cluster_state = ProviderClusterState()
-        self._sampler = Sampler()
+        self._builder = SampleBuilder()
         self._logged_names: set[str] = set()
 
     async def run(self) -> None:
@@ -127,7 +127,7 @@ class WindowPublisher:
             self._status.message = error.message
             log.error("window not fetched", end=format_time(window.end_ms / 1000), why=error)
             return
-        sampled = self._sampler.samples(fetched, window, self._cluster_state)
+        sampled = self._builder.samples(fetched, window, self._cluster_state)
         entries = await encode_in_threads(sampled.batches)
         await write(self._producer, self._kafka, WRITER, entries)
         provider_metrics.count(fetched, sampled)

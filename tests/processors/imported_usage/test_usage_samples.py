@@ -12,7 +12,7 @@ from pipeline.processors.imported_usage.fetched_usage import (
     SampleColumns,
     TimeWindow,
 )
-from pipeline.processors.imported_usage.usage_samples import PodPlace, SampledWindow, Sampler
+from pipeline.processors.imported_usage.usage_samples import PodPlace, SampledWindow, SampleBuilder
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, encode_samples
 
@@ -52,7 +52,7 @@ def rows(batch: SampleBatch) -> dict[tuple[str, str], SampleColumns]:
 
 
 def sampled(fetched: FetchedUsage) -> SampledWindow:
-    return Sampler().samples(fetched, WINDOW, ON_TOPIC)
+    return SampleBuilder().samples(fetched, WINDOW, ON_TOPIC)
 
 
 def test_all_providers_write_as_one_exporter_without_a_machine() -> None:
@@ -62,7 +62,7 @@ def test_all_providers_write_as_one_exporter_without_a_machine() -> None:
     assert (header.window_start_ms, header.window_end_ms) == WINDOW
     assert header.sequence == 10
     later = TimeWindow(WINDOW.end_ms, WINDOW.end_ms + 60_000)
-    (after,) = Sampler().samples(FetchedUsage(nodes={"n1": USED}), later, ON_TOPIC).batches
+    (after,) = SampleBuilder().samples(FetchedUsage(nodes={"n1": USED}), later, ON_TOPIC).batches
     assert after.header.sequence == 11
     # What goes to the topic is read as an exporter's.
     read = read_samples(encode_samples(batch))
@@ -105,7 +105,7 @@ def test_a_pod_reported_twice_is_listed_with_unknown_usage() -> None:
 
 
 def test_without_reported_pods_a_node_waits_or_lists_its_last_known_pods() -> None:
-    sampler = Sampler()
+    sampler = SampleBuilder()
     none = FetchedUsage(nodes={"n1": USED}, knows_pods=False)
     result = sampler.samples(none, WINDOW, ON_TOPIC)
     assert result.batches == []
@@ -119,7 +119,7 @@ def test_without_reported_pods_a_node_waits_or_lists_its_last_known_pods() -> No
 
 
 def test_pods_are_unknown_if_none_could_be_placed() -> None:
-    result = Sampler().samples(
+    result = SampleBuilder().samples(
         FetchedUsage(nodes={"n1": USED}, pods={PodName("s", "a"): USED}), WINDOW, NOWHERE
     )
     assert result.batches == []
@@ -127,7 +127,7 @@ def test_pods_are_unknown_if_none_could_be_placed() -> None:
 
 
 def test_a_node_whose_kubelet_is_not_scraped_still_has_pods() -> None:
-    sampler = Sampler()
+    sampler = SampleBuilder()
     of_other = {PodName("", "", "u", "n2"): USED}
     silent = FetchedUsage(nodes={"n1": USED, "n2": USED}, pods=of_other)
     nodes_with_pods = Cluster(nodes_with_pods={"n1", "n2"})
@@ -149,7 +149,7 @@ def test_a_node_whose_kubelet_is_not_scraped_still_has_pods() -> None:
 def test_pods_of_unreported_nodes_do_not_prove_other_nodes_empty() -> None:
     """As when the labels of nodes and of pods name them differently."""
     pods = {PodName("", "", "u", "n1.example"): USED}
-    result = Sampler().samples(FetchedUsage(nodes={"n1": USED}, pods=pods), WINDOW, NOWHERE)
+    result = SampleBuilder().samples(FetchedUsage(nodes={"n1": USED}, pods=pods), WINDOW, NOWHERE)
     assert result.batches == []
     assert result.left_out == {"pod of no node": 1, "pods unknown": 1}
 
@@ -157,7 +157,7 @@ def test_pods_of_unreported_nodes_do_not_prove_other_nodes_empty() -> None:
 def test_nodes_served_by_exporters_or_unknown_are_left_out() -> None:
     fetched = FetchedUsage(nodes={"n1": USED, "n2": USED, "ghost": USED, "mute": {"coverage": 1.0}})
     cluster = Cluster(nodes={"n1", "n2", "mute"}, served={"n2"})
-    result = Sampler().samples(fetched, WINDOW, cluster)
+    result = SampleBuilder().samples(fetched, WINDOW, cluster)
     assert [batch.header.node for batch in result.batches] == ["n1"]
     assert fetched.unknown_nodes == {"ghost"}
     assert result.left_out == {"served by an exporter": 1, "no usage": 1}
@@ -177,7 +177,7 @@ def test_samples_carry_the_fetched_usage(
     nodes: dict[str, SampleColumns], pods: dict[tuple[str, int], SampleColumns]
 ) -> None:
     named = {PodName("", "", f"u{n}", node): of for (node, n), of in pods.items()}
-    result = Sampler().samples(FetchedUsage(nodes=nodes, pods=named), WINDOW, NOWHERE)
+    result = SampleBuilder().samples(FetchedUsage(nodes=nodes, pods=named), WINDOW, NOWHERE)
     assert {batch.header.node for batch in result.batches} == nodes.keys()
     for batch in result.batches:
         node = batch.header.node

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, Policies
+from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, PolicyColumns
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merge
 from pipeline.processors.policy.policy_in_force import overcommit_settings
@@ -83,7 +83,7 @@ def amounts(of: list[tuple[int, int]]) -> Any:
     return np.array(of, np.int64).reshape(len(of), 2)
 
 
-def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Policies]:
+def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, PolicyColumns]:
     nodes = [node for node, _ in fleet]
     pods = [(number, pod) for number, (_, on) in enumerate(fleet) for pod in on]
 
@@ -115,5 +115,5 @@ def columns(fleet: Fleet) -> tuple[NodeAmounts, PodAmounts, Policies]:
             request=amounts([pod.request for _, pod in pods]),
             usage=amounts([pod.usage or (7, 7) for _, pod in pods]),
         ),
-        Policies([overcommit_settings(merge(DEFAULTS, node.own), CONFIG) for node in nodes]),
+        PolicyColumns([overcommit_settings(merge(DEFAULTS, node.own), CONFIG) for node in nodes]),
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.mid import FORMULAS, allocated, mid
-from pipeline.processors.overcommit.resource_columns import Policies, is_fresh
+from pipeline.processors.overcommit.resource_columns import PolicyColumns, is_fresh
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merge
@@ -112,5 +112,5 @@ def test_unknown_formula_is_an_error() -> None:
     ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
 )
 def test_data_is_fresh_up_to_the_limit(age: float, fresh: bool) -> None:
-    of = Policies([Overcommit(degrade_time_minutes=10)])
+    of = PolicyColumns([Overcommit(degrade_time_minutes=10)])
     assert is_fresh(np.array([age]), of).tolist() == [fresh]

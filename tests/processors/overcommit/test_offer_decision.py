@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.object_records import ORIGIN
-from pipeline.processors.overcommit.offer_decision import Offer, OfferCase, offers_now
+from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.policy.normalization import RATIO
@@ -33,15 +33,15 @@ def worked_out(**values: Any) -> NodeResourcesRecord:
     return resources_record(**(amounts | values))
 
 
-def case(**values: Any) -> OfferCase:
+def case(**values: Any) -> OfferInputs:
     fields: dict[str, Any] = {
         "policy": Overcommit(), "resources": worked_out(), "annotations": {},
         "amounts": NOTHING, "unchanged_seconds": 0.0,
     }  # fmt: skip
-    return OfferCase(**(fields | values))
+    return OfferInputs(**(fields | values))
 
 
-def offer(of: OfferCase, age: float = 0.0) -> Offer:
+def offer(of: OfferInputs, age: float = 0.0) -> Offer:
     (found,) = offers_now([of], AS_OF + age)
     return found
 

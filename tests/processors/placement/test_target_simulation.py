@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pipeline.processors.placement import target_simulation as simulation
-from pipeline.processors.placement.target_simulation import Load, Outcome, simulate
+from pipeline.processors.placement.target_simulation import SimulatedLoad, Outcome, simulate
 
-BUSY = Load()
+BUSY = SimulatedLoad()
 
 
-def packed(load: Load, target: float, seed: int = 0) -> tuple[Outcome, float, float, float, float]:
+def packed(load: SimulatedLoad, target: float, seed: int = 0) -> tuple[Outcome, float, float, float, float]:
     """An outcome with packed nodes: it, and average, p95, the highest and the share above 50."""
     result = simulate(load, target, 50.0, seed)
     average, p95, highest, above = result.average, result.p95, result.highest, result.share_above
@@ -48,7 +48,7 @@ def test_the_seed_decides_the_figures() -> None:
 
 def test_steady_pods_end_at_the_target() -> None:
     """One node, pods that use what they ask for: all land there, and use just that."""
-    load = Load(nodes=1, capacity_millicores=10_000, pods=8, used_share=1.0, deviation=0.0)
+    load = SimulatedLoad(nodes=1, capacity_millicores=10_000, pods=8, used_share=1.0, deviation=0.0)
     result, average, p95, highest, above = packed(load, 45.0)
     assert np.isclose([average, p95, highest], 40.0).all()
     assert above == 0
@@ -56,7 +56,7 @@ def test_steady_pods_end_at_the_target() -> None:
 
 
 def test_pods_that_fit_nowhere_wait() -> None:
-    load = Load(nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0)
+    load = SimulatedLoad(nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0)
     result, average, _, _, _ = packed(load, 50.0)
     assert result.waiting_pods == 3
     assert math.isclose(average, 72.0)

@@ -12,47 +12,21 @@ as much. In the order of the request, 10,000 nodes take 1.7 times the processor 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import compress
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.extender import limits
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.loadaware.pod_amounts import Counting, by_name
 from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
 from pipeline.table.pod_arrays import EvictablePods
-from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import RATES
 
 NodePositions = npt.NDArray[np.intp]
 """Indexes into the candidate nodes."""
 
 Array = TypeVar("Array", bound=npt.NDArray[Any])
-
-
-class PodDemand(NamedTuple):
-    """The pod that a scheduler asks about, and its amounts by the names of `Counting`."""
-
-    pod: PodRecord
-    counted: dict[str, int]
-
-    @property
-    def is_prod(self) -> bool:
-        return self.pod.pod_class == "prod"
-
-    def amounts(self, kind: str, resources: Sequence[str]) -> IntArray:
-        """Amounts of one kind, such as `estimate`, (resources,)."""
-        return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
-
-    @property
-    def requests(self) -> dict[str, int]:
-        return by_name(self.pod.requests, self.pod.scalars)
-
-
-def pod_demand(pod: PodRecord, counting: Counting) -> PodDemand:
-    """The amounts that `counting` takes from a pod."""
-    return PodDemand(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
 
 
 class CandidateNodes:

@@ -13,13 +13,13 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from pipeline.extender import filters, limits
-from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand, pod_demand
+from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions
 from pipeline.extender.filters import Refusal
 from pipeline.extender.preempt_messages import MetaVictims
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.loadaware.pod_amounts import Counting
+from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.placement.combine_scores import (
     best_fit,
     scale_to_steps,
@@ -32,7 +32,7 @@ from pipeline.processors.placement.threshold_hours import TIME_SHARED
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
-from pipeline.processors.scorers.scorer import Packing, PodAmount
+from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.table import Table
 from pipeline.table.limits import TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod, PodRecord

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.extender import limits
-from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand
+from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.filters import RESOURCES, Refusal, amount
 from pipeline.processors.arrays import FloatArray, IntArray
@@ -33,6 +33,7 @@ from pipeline.processors.placement.victim_selection import (
     fewest_victims,
     shares,
 )
+from pipeline.processors.scorers.scorer import PodDemand
 from pipeline.table.pod_arrays import EvictablePods
 from pipeline.times import format_time
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, PodDemand, by_node
+from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, by_node
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
@@ -23,6 +23,7 @@ from pipeline.processors.placement.reservation_bounds import (
     exceeds_reservation,
 )
 from pipeline.processors.scorers.scheduling_hint import read_hint
+from pipeline.processors.scorers.scorer import PodDemand
 from pipeline.topics.resource_amounts import MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")

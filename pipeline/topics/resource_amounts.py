@@ -5,6 +5,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Final
@@ -68,6 +69,16 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
+
+
+def by_name(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str, int]:
+    """Amounts by Kubernetes' names of resources."""
+    named = dict(scalars or {})
+    if amounts.cpu_millicores is not None:
+        named["cpu"] = amounts.cpu_millicores
+    if amounts.memory_bytes is not None:
+        named["memory"] = amounts.memory_bytes
+    return named
 
 
 def parse_quantity(text: str | int | float) -> Decimal:

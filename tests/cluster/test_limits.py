@@ -13,7 +13,8 @@ import pytest
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import amounts
-from pipeline.processors.loadaware.pod_amounts import by_name, pod_limits
+from pipeline.processors.loadaware.pod_amounts import pod_limits
+from pipeline.topics.resource_amounts import by_name
 from tests.cluster.extender_cluster import (
     Cluster,
     add_nodes,

@@ -8,11 +8,12 @@ import msgspec
 from aiohttp.test_utils import TestClient, TestServer
 
 from pipeline.clock import ManualClock
-from pipeline.extender.candidate_nodes import CandidateNodes, PodDemand
+from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions, PrioritizeResult, Rules
 from pipeline.extender.scheduler_api import Extender
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.placement.enabled_plugins import Placement, read_config
+from pipeline.processors.scorers.scorer import PodDemand
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.node_columns import TableNode

@@ -18,11 +18,11 @@ from pipeline.processors.loadaware.pod_estimate import (
     pod_factors,
     pod_seconds,
 )
-from pipeline.processors.scorers.scorer import Packing, PodAmount
+from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.processors.scorers.target_load_packing import container_millicores
 from pipeline.times import time_or_none
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.resource_amounts import by_name
 
 Pod = CountedPod | PodRecord
 
@@ -88,14 +88,9 @@ class Counting(NamedTuple):
         return deadline(scheduled_seconds, since, scheduled, initialized)
 
 
-def by_name(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str, int]:
-    """Amounts by Kubernetes' names of resources."""
-    named = dict(scalars or {})
-    if amounts.cpu_millicores is not None:
-        named["cpu"] = amounts.cpu_millicores
-    if amounts.memory_bytes is not None:
-        named["memory"] = amounts.memory_bytes
-    return named
+def pod_demand(pod: PodRecord, counting: Counting) -> PodDemand:
+    """The amounts that `counting` takes from a pod."""
+    return PodDemand(pod, dict(zip(counting.names, counting.amounts(pod), strict=True)))
 
 
 def pod_limits(pod: Pod) -> dict[str, int]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.kubernetes.pod_resources import effective_requests
-from pipeline.processors.loadaware.pod_amounts import by_name
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import (
     Counts,
@@ -21,6 +20,7 @@ from pipeline.processors.scorers.scorer import (
     unknown_resources,
 )
 from pipeline.topics.pods import Container, CountedPod, PodRecord
+from pipeline.topics.resource_amounts import by_name
 
 Strategy = Literal["MostAllocated", "LeastAllocated"]
 _DEFAULT_REQUESTS: Final[Mapping[str, int]] = {"cpu": 100, "memory": 200 << 20}

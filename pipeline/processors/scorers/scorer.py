@@ -16,6 +16,7 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.topics.pods import CountedPod, PodRecord
+from pipeline.topics.resource_amounts import by_name
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 PodAmount = Callable[[CountedPod | PodRecord], int]
@@ -83,24 +84,24 @@ class NodesView(Protocol):
         """Cache an array (nodes, ..) under a name for the rest of the question."""
 
 
-class PodDemand(Protocol):
+class PodDemand(NamedTuple):
     """The pod of a question, and its amounts by the names of `NodesView.counted`."""
 
-    @property
-    def pod(self) -> PodRecord: ...
+    pod: PodRecord
+    counted: dict[str, int]
 
     @property
-    def counted(self) -> Mapping[str, int]: ...
+    def is_prod(self) -> bool:
+        return self.pod.pod_class == "prod"
 
     @property
-    def is_prod(self) -> bool: ...
-
-    @property
-    def requests(self) -> Mapping[str, int]:
+    def requests(self) -> dict[str, int]:
         """Requests by resource name, cpu in millicores."""
+        return by_name(self.pod.requests, self.pod.scalars)
 
     def amounts(self, kind: str, resources: Sequence[str]) -> IntArray:
         """Amounts of one kind, such as `estimate`, (resources,)."""
+        return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
 
 
 class Packing(NamedTuple):

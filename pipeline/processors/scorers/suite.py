@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
-from pipeline.processors.loadaware.pod_amounts import Counting, by_name
+from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import Array, Scorer
 from pipeline.topics.pods import Container, PodRecord
@@ -113,29 +113,6 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Demand:
-    """A pod, and its amounts by the names of `counting`."""
-
-    pod: PodRecord
-    counting: Counting
-
-    @property
-    def counted(self) -> Mapping[str, int]:
-        return dict(zip(self.counting.names, self.counting.amounts(self.pod), strict=True))
-
-    @property
-    def is_prod(self) -> bool:
-        return self.pod.pod_class == "prod"
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return by_name(self.pod.requests, self.pod.scalars)
-
-    def amounts(self, kind: str, resources: Any) -> IntArray:
-        return np.array([self.counted[f"{kind}:{name}"] for name in resources], np.int64)
-
-
-@dataclass(frozen=True)
 class Subject:
     """The scorer under test with arguments as a user writes them."""
 
@@ -144,16 +121,16 @@ class Subject:
     counting: Counting
     seed: int
 
-    def questions(self) -> list[tuple[Nodes, Demand]]:
+    def questions(self) -> list[tuple[Nodes, PodRecord]]:
         every = np.arange(_NODES)
         return [
-            (Nodes(self.seed + i, self.counting, every), Demand(_pod(self.seed + i), self.counting))
+            (Nodes(self.seed + i, self.counting, every), _pod(self.seed + i))
             for i in range(_QUESTIONS)
         ]
 
-    def score(self, nodes: Nodes, demand: Demand) -> IntArray:
+    def score(self, nodes: Nodes, pod: PodRecord) -> IntArray:
         try:
-            scores = self.scorer.score(nodes, demand, self.args)
+            scores = self.scorer.score(nodes, pod_demand(pod, self.counting), self.args)
         except AssertionError:
             raise
         except Exception as error:  # foreign code may raise anything
@@ -183,38 +160,38 @@ def check_scorer(
 
 
 def _scores_are_percent(subject: Subject) -> None:
-    for nodes, demand in subject.questions():
-        scores = subject.score(nodes, demand)
+    for nodes, pod in subject.questions():
+        scores = subject.score(nodes, pod)
         outside = scores[(scores < 0) | (scores > MAX_SCORE)].tolist()
         _must(not outside, f"it answers {outside}")
 
 
 def _same_question_same_scores(subject: Subject) -> None:
-    for nodes, demand in subject.questions():
-        first, second = subject.score(nodes, demand), subject.score(nodes, demand)
+    for nodes, pod in subject.questions():
+        first, second = subject.score(nodes, pod), subject.score(nodes, pod)
         _must(np.array_equal(first, second), "it answers differently when asked again")
 
 
 def _order_of_nodes_does_not_matter(subject: Subject) -> None:
-    for nodes, demand in subject.questions():
-        scores = subject.score(nodes, demand)
+    for nodes, pod in subject.questions():
+        scores = subject.score(nodes, pod)
         nodes.places = nodes.places[::-1]
-        reordered = subject.score(nodes, demand)
+        reordered = subject.score(nodes, pod)
         _must(np.array_equal(scores[::-1], reordered), "the order of nodes changes scores")
 
 
 def _no_nodes_no_scores(subject: Subject) -> None:
-    nodes, demand = subject.questions()[0]
+    nodes, pod = subject.questions()[0]
     nodes.places = nodes.places[:0]
-    subject.score(nodes, demand)
+    subject.score(nodes, pod)
 
 
 def _unknown_usage_scores_0(subject: Subject) -> None:
     if subject.scorer.expiration_seconds(subject.args) is None:
         return
-    for nodes, demand in subject.questions():
+    for nodes, pod in subject.questions():
         nodes.is_known[::2] = False
-        scores = subject.score(nodes, demand)[::2]
+        scores = subject.score(nodes, pod)[::2]
         _must(not scores.any(), f"nodes without usage get {scores.tolist()}")
 
 

@@ -1,4 +1,4 @@
-"""Usage of each entity between two consecutive readings; pure data."""
+"""Types of a collection: the usage of each entity between two consecutive readings."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Growth between two readings of counters; pure.
+"""Compute the growth of counters between two readings.
 
 None is unknown: a reading is missing or too old, or a counter went backwards.
 """

@@ -1,4 +1,8 @@
-"""`springtide model export`: write the models of a node to a file."""
+"""`springtide model export`: write the models of a node to a file.
+
+Each file is written beside its place and then moved there: an interrupted export leaves whole files
+only, old and new.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""What the demo shows, as plain values, and the protocol of the screen that shows it."""
+"""What the demo shows, as plain values, and the protocol of the screen that shows it.
+
+The screen itself is in `pipeline.cli.demo`: this package knows no terminal.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol

@@ -1,4 +1,8 @@
-"""The thresholds that apply to a node, and the kind of usage that they limit."""
+"""The thresholds that apply to a node, and the kind of usage that they limit.
+
+The extender and the cluster actuator both select them here: a node that refuses pods by one rule
+must not count as cool by another.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

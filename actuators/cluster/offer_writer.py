@@ -210,7 +210,7 @@ class OfferWriter(Feature):
             if name in self._nodes
             and (name in self._records or not _MARKS.isdisjoint(self._nodes[name].annotations))
         ]
-        offers = offers_now([self._case(name) for name in known], self._clock.now())
+        offers = offers_now([self._offer_inputs(name) for name in known], self._clock.now())
         for name, offer in zip(known, offers, strict=True):
             self._queue_change(name, offer)
             self._report_problems(name, offer.problems)
@@ -219,7 +219,7 @@ class OfferWriter(Feature):
             for tier, column in (("batch", 0), ("mid", 2)):
                 OFFERING.labels(tier).set(sum(node.amounts[column] >= 0 for node in ours))
 
-    def _case(self, name: str) -> OfferInputs:
+    def _offer_inputs(self, name: str) -> OfferInputs:
         record, resources = self._records.get(name), self._resources.get(name)
         node, current = self._nodes[name], self._current(name)
         if resources is not None and parse_time(resources.as_of) < node.created:
@@ -310,7 +310,7 @@ class OfferWriter(Feature):
         if name not in self._nodes:
             return
         # The world may have changed while the write waited.
-        (offer,) = offers_now([self._case(name)], self._clock.now())
+        (offer,) = offers_now([self._offer_inputs(name)], self._clock.now())
         change = self._change(name, offer)
         if change is None:
             return
@@ -364,7 +364,7 @@ class OfferWriter(Feature):
         offer: Offer,
         outcome: Outcome,
         error: str = "",
-        action: str = name,
+        action: str = "offer",
     ) -> None:
         ACTIONS.labels(action, outcome).inc()
         log.debug(action, node=name, outcome=outcome, why=offer.why)

@@ -24,7 +24,7 @@ from pipeline.processors.explain.derivation import (
     unknown_line,
 )
 from pipeline.processors.explain.prod_text import margin_of, reclaimable_lines
-from pipeline.processors.explain.unknown_reasons import PeakCase, known_declaration, why_unknown
+from pipeline.processors.explain.unknown_reasons import RecordedPeak, known_declaration, why_unknown
 from pipeline.processors.model import cold_start
 from pipeline.processors.predictors.declaration import Formula, Term
 from pipeline.times import parse_time
@@ -102,9 +102,9 @@ def _entity(
     if usage is not None:
         yield f"  {input_line('used in the last window', usage, resource.unit)}"
     for predictor in predictors or predictors_of(record):
-        case = _case(record, state, resource, name, predictor)
+        peak = _recorded_peak(record, state, resource, name, predictor)
         yield f"  {predictor}{' (decides)' if predictor == record.predictor else ''}"
-        yield from indented(_peak(case, record, peaks), 4)
+        yield from indented(_peak(peak, record, peaks), 4)
         if name == "prod" and predictor in record.reclaimable:
             yield "    what Prod leaves unused"
             yield from indented(reclaimable_lines(record, resource, predictor), 6)
@@ -117,27 +117,27 @@ def entity_of(record: PredictionRecord, name: str) -> EntityPeaks:
     return record.system if name == "system" else record.classes.get(name, EntityPeaks())
 
 
-def _peak(case: PeakCase, record: PredictionRecord, peaks: EntityPeaks) -> Iterator[str]:
+def _peak(peak: RecordedPeak, record: PredictionRecord, peaks: EntityPeaks) -> Iterator[str]:
     """From the terms to the peak before the margin, and with it."""
-    raw = case.resource.value(peaks.raw.get(case.predictor))
-    yield from _raw(case, raw)
+    raw = peak.resource.value(peaks.raw.get(peak.predictor))
+    yield from _raw(peak, raw)
     if raw is not None:
-        peak = case.resource.value(peaks.peaks.get(case.predictor))
+        with_margin = peak.resource.value(peaks.peaks.get(peak.predictor))
         expression = f"{margin_of(record)!r} * {raw!r}"
-        yield step_line("peak, margin * raw", expression, peak, case.resource.unit)
+        yield step_line("peak, margin * raw", expression, with_margin, peak.resource.unit)
 
 
-def _case(
+def _recorded_peak(
     record: PredictionRecord,
     state: NodeStateRecord | None,
     resource: Resource,
     name: str,
     predictor: str,
-) -> PeakCase:
+) -> RecordedPeak:
     known, peaks = name in (*_WHOLE, *record.classes), entity_of(record, name)
     terms = peaks.terms.get(predictor, {})
     counters = None if state is None else state.counters
-    return PeakCase(
+    return RecordedPeak(
         predictor=predictor,
         declared=known_declaration(predictor),
         entity=name,
@@ -160,25 +160,25 @@ def _case(
     )  # fmt: skip
 
 
-def _raw(case: PeakCase, raw: float | None) -> Iterator[str]:
+def _raw(peak: RecordedPeak, raw: float | None) -> Iterator[str]:
     """How a peak before the safety margin came about."""
-    members = _members(case.names) if case.declared.combines else []
+    members = _members(peak.names) if peak.declared.combines else []
     for member in members:
         yield f"{member}:"
-        yield from indented(_raw(case.member(member), case.terms.get(member)))
+        yield from indented(_raw(peak.member(member), peak.terms.get(member)))
     if not members:
-        yield from _terms(case)
-    unit = case.resource.unit
+        yield from _terms(peak)
+    unit = peak.resource.unit
     if raw is None:
-        yield unknown_line("raw", why_unknown(case))
-    elif formulas := [Formula(name) for name in members if name in case.terms] or _formulas(case):
+        yield unknown_line("raw", why_unknown(peak))
+    elif formulas := [Formula(name) for name in members if name in peak.terms] or _formulas(peak):
         expressions = [formula.expression for formula in formulas]
         label = formulas[0].label
-        text = label(case.terms) if label else _highest(expressions)
-        filled = [fill_in(expression, case.values) for expression in expressions]
+        text = label(peak.terms) if label else _highest(expressions)
+        filled = [fill_in(expression, peak.values) for expression in expressions]
         yield step_line(f"raw, {text}", _highest(filled), raw, unit)
     else:
-        yield input_line(f"raw, {case.declared.without_formula}", raw, unit)
+        yield input_line(f"raw, {peak.declared.without_formula}", raw, unit)
 
 
 def _members(names: Sequence[str]) -> list[str]:
@@ -189,44 +189,44 @@ def _members(names: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
-def _formulas(case: PeakCase) -> list[Formula]:
+def _formulas(peak: RecordedPeak) -> list[Formula]:
     """The formulas that make up the peak; all their numbers are known."""
-    sums = {term.name for term in case.declared.terms if term.adds} if case.nothing_counted else {}
+    sums = {term.name for term in peak.declared.terms if term.adds} if peak.nothing_counted else {}
     known = [
         formula
-        for formula in case.declared.formulas
-        if case.entity in formula.entities
-        if all(name in case.values and name not in sums for name in names_in(formula.expression))
+        for formula in peak.declared.formulas
+        if peak.entity in formula.entities
+        if all(name in peak.values and name not in sums for name in names_in(formula.expression))
     ]
-    return known if case.declared.pick == "highest" else known[:1]
+    return known if peak.declared.pick == "highest" else known[:1]
 
 
-def _terms(case: PeakCase) -> Iterator[str]:
+def _terms(peak: RecordedPeak) -> Iterator[str]:
     """The terms, those that follow from others after them; a sum over pods with its addends."""
-    declared = {term.name: term for term in case.declared.terms}
+    declared = {term.name: term for term in peak.declared.terms}
     derived = {
         term.name: term.formula
-        for term in case.declared.terms
+        for term in peak.declared.terms
         if term.formula
-        if all(name in case.values for name in (term.name, *names_in(term.formula)))
+        if all(name in peak.values for name in (term.name, *names_in(term.formula)))
     }
-    for name in (*(name for name in case.terms if name not in derived), *derived):
-        term, value = declared.get(name, Term(name)), case.terms[name]
-        unit = case.resource.unit if term.unit is None else term.unit
+    for name in (*(name for name in peak.terms if name not in derived), *derived):
+        term, value = declared.get(name, Term(name)), peak.terms[name]
+        unit = peak.resource.unit if term.unit is None else term.unit
         if name in derived:
             yield step_line(
-                f"{name}, {term.formula}", fill_in(term.formula, case.values), value, unit
+                f"{name}, {term.formula}", fill_in(term.formula, peak.values), value, unit
             )
-        elif term.adds and case.has_pod_peaks:
-            yield from sum_lines(name, _addends(case, term), value, unit)
+        elif term.adds and peak.has_pod_peaks:
+            yield from sum_lines(name, _addends(peak, term), value, unit)
         else:
             yield input_line(name, value, unit)
 
 
-def _addends(case: PeakCase, term: Term) -> Iterator[str]:
+def _addends(peak: RecordedPeak, term: Term) -> Iterator[str]:
     """What each pod adds to a sum: its own peak, or its request."""
-    unit, scale = case.resource.unit, case.resource.scale
-    for pod in case.pods:
+    unit, scale = peak.resource.unit, peak.resource.scale
+    for pod in peak.pods:
         if pod.ended:
             continue
         by_request = pod.active and (pod.counts_request or term.adds == "requests")

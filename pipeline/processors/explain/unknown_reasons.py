@@ -15,7 +15,7 @@ from pipeline.processors.predictors.declaration import UNDECLARED, Declaration
 from pipeline.processors.predictors.registry import PREDICTORS
 
 
-class PeakCase(NamedTuple):
+class RecordedPeak(NamedTuple):
     """One predictor's peak of one entity.
 
     `names` are those of all terms, `terms` the known values. `pods` are the pods of the entity,
@@ -41,8 +41,8 @@ class PeakCase(NamedTuple):
     def values(self) -> Mapping[str, float]:
         return {**self.terms, "N": self.multiplier}
 
-    def member(self, name: str) -> PeakCase:
-        """The case of a member of this maximum, whose terms have its name as prefix."""
+    def member(self, name: str) -> RecordedPeak:
+        """The peak of a member of this maximum, whose terms have its name as prefix."""
         start = f"{name}."
         return self._replace(
             predictor=name,
@@ -82,34 +82,34 @@ def known_declaration(predictor: str) -> Declaration:
         return UNDECLARED
 
 
-def why_unknown(case: PeakCase) -> str:
-    declared = case.declared
-    if case.samples is None:
-        return f"the record has no model of it: {_no_samples(case)}"
-    if not case.answered:
+def why_unknown(peak: RecordedPeak) -> str:
+    declared = peak.declared
+    if peak.samples is None:
+        return f"the record has no model of it: {_no_samples(peak)}"
+    if not peak.answered:
         return "this predictor did not run"
-    if case.nothing_counted:
+    if peak.nothing_counted:
         by_request = any(term.adds == "requests" for term in declared.terms)
         missing = "no request" if by_request else "neither peak nor request"
-        return f"{missing} of its {case.terms['left_out']:.0f} pods is known"
+        return f"{missing} of its {peak.terms['left_out']:.0f} pods is known"
     if not declared.needs_samples and declared.unknown is not None:
         return declared.unknown
-    if case.lacks_system:
-        alone = f"{_no_samples(case)}, and " if len(case.expressions) > 1 else ""
+    if peak.lacks_system:
+        alone = f"{_no_samples(peak)}, and " if len(peak.expressions) > 1 else ""
         return f"{alone}no peak of the system is known, which is part of the sum"
-    if case.samples == 0:
-        return _no_samples(case)
+    if peak.samples == 0:
+        return _no_samples(peak)
     return declared.unknown or (
-        f"its predictor gave no number, though there are {case.samples} samples"
+        f"its predictor gave no number, though there are {peak.samples} samples"
     )
 
 
-def _no_samples(case: PeakCase) -> str:
-    if not case.covered:
+def _no_samples(peak: RecordedPeak) -> str:
+    if not peak.covered:
         return "no samples: no window covered enough of its time"
     # The sum of a class, and what remains for the system, is unknown with the usage of one pod.
-    unread = [pod.uid for pod in case.pods if not (pod.samples or pod.ended)]
-    if not unread or case.entity == "node":
+    unread = [pod.uid for pod in peak.pods if not (pod.samples or pod.ended)]
+    if not unread or peak.entity == "node":
         return "no samples"
     more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
-    return f"no samples: {case.resource.name} of {unread[0]}{more} was never measured"
+    return f"no samples: {peak.resource.name} of {unread[0]}{more} was never measured"

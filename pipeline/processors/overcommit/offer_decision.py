@@ -86,19 +86,19 @@ def check_amounts(record: NodeResourcesRecord) -> None:
             raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 
-def offers_now(cases: Sequence[OfferInputs], now: float) -> list[Offer]:
+def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
     """Decide the offer of each node at `now`, UTC seconds."""
-    if not cases:
+    if not nodes:
         return []
-    policies = [case.policy or Overcommit() for case in cases]
-    ages = np.array([_age(case, now) for case in cases])
+    policies = [node.policy or Overcommit() for node in nodes]
+    ages = np.array([_age(node, now) for node in nodes])
     fresh = is_fresh(ages, PolicyColumns(policies)).tolist()
-    plain = list(map(_plain_offer, cases, ages.tolist(), fresh))
+    plain = list(map(_plain_offer, nodes, ages.tolist(), fresh))
     ratios, allocations, problems = zip(
-        *(_annotated(case.annotations) for case in cases), strict=True
+        *(_read_annotations(node.annotations) for node in nodes), strict=True
     )
-    old = np.array([case.amounts for case in cases], np.int64)
-    old_origin = np.array([read_origin(case.annotations) for case in cases], np.int64)
+    old = np.array([node.amounts for node in nodes], np.int64)
+    old_origin = np.array([read_origin(node.annotations) for node in nodes], np.int64)
     is_invalid = np.array([allocation is None for allocation in allocations])[:, None]
     new = amounts_to_write(
         _column([offer.batch for offer in plain]),
@@ -114,14 +114,14 @@ def offers_now(cases: Sequence[OfferInputs], now: float) -> list[Offer]:
     most = np.where(old_origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), old_origin)
     origins = np.where(is_late | is_invalid, np.minimum(new.origin, most), new.origin)
     # The annotation changes with the amounts, and is as large a difference.
-    writes_origin = np.array([case.writes_origin for case in cases]) & (amounts >= 0).any(axis=1)
+    writes_origin = np.array([node.writes_origin for node in nodes]) & (amounts >= 0).any(axis=1)
     before = np.hstack([old, np.where(writes_origin[:, None], old_origin, ABSENT)])
     after = np.hstack([amounts, np.where(writes_origin[:, None], origins, ABSENT)])
     due = is_due(
         before,
         after,
         np.array([policy.resource_diff_threshold for policy in policies]),
-        np.array([case.unchanged_seconds for case in cases]),
+        np.array([node.unchanged_seconds for node in nodes]),
         np.array([policy.update_time_threshold_seconds for policy in policies], float),
     )
     # A write without a difference is not needed.
@@ -145,13 +145,13 @@ def _last_allocation(amounts: IntArray, origin: IntArray) -> IntArray:
     return np.where(np.minimum(batch, origin) < 0, 0, np.maximum(origin - batch, 0))
 
 
-def _age(case: OfferInputs, now: float) -> float:
+def _age(node: OfferInputs, now: float) -> float:
     """Seconds since the end of the last window; NaN without a record."""
-    return math.nan if case.resources is None else now - parse_time(case.resources.as_of)
+    return math.nan if node.resources is None else now - parse_time(node.resources.as_of)
 
 
-def _plain_offer(case: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
-    policy, record = case.policy, case.resources
+def _plain_offer(node: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
+    policy, record = node.policy, node.resources
     if policy is None:
         return _PlainOffer(None, None, "colocation is off for the node")
     if record is None:
@@ -169,7 +169,7 @@ def _plain_offer(case: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
     return _PlainOffer(_pair(record.mid), batch, f"as of {record.as_of}")
 
 
-def _annotated(
+def _read_annotations(
     annotations: Mapping[str, str],
 ) -> tuple[float, tuple[int, int] | None, tuple[str, ...]]:
     """CPU ratio, allocation of third parties (None if invalid), and problems of both annotations.

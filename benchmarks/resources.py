@@ -115,7 +115,9 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
     return found
 
 
-def amounts(nodes: NodeAmounts, pods: PodAmounts, policies: PolicyColumns) -> tuple[IntArray, IntArray]:
+def amounts(
+    nodes: NodeAmounts, pods: PodAmounts, policies: PolicyColumns
+) -> tuple[IntArray, IntArray]:
     """Mid and Batch, idle capacity promised once."""
     to_mid = mid(nodes, allocated(len(nodes.capacity), pods), policies).amount
     return to_mid, batch(nodes, pods, policies, to_mid).amount

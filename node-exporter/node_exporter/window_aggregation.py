@@ -14,7 +14,6 @@ from node_exporter.collection import NODE, Collection, Entity, Stall, Usage
 from node_exporter.kernel.formulas import average, rank_percentile
 from node_exporter.kernel.parse_files import Throttling
 from pipeline.settings.base import SECONDS_OF_A_DAY
-from pipeline.topics.samples import Row
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
 _MEMORY_FIELDS: Final = (
@@ -26,6 +25,9 @@ _MEMORY_FIELDS: Final = (
 _MAX_GAP_INTERVALS: Final = 3
 # Workers decide when windows end; longer windows would delay decisions.
 _MAX_WINDOW_SECONDS: Final = 300
+
+Row = dict[str, Any]
+
 
 def window_end_ms(at_ms: int, window_ms: int) -> int:
     """End of the window that contains `at_ms`; a time on the grid is the end of its window."""

@@ -16,7 +16,6 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
-from pipeline.processors.explain.text_columns import align_columns
 from pipeline.local.demo_run import DemoOptions, run_demo
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary
 from pipeline.local.demo_settings import (
@@ -26,6 +25,7 @@ from pipeline.local.demo_settings import (
     WINDOW_SECONDS,
 )
 from pipeline.logs import configure_logging
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.simulated_fleet import MAX_NODES
 from pipeline.table import Table

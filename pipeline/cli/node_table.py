@@ -10,8 +10,8 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.processors.explain.text_columns import align_columns
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.table import Table
 from pipeline.table.node_anomalies import anomalies_by_row

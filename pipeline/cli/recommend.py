@@ -14,11 +14,11 @@ from pipeline.agents.recommendation_inputs import add_nodes
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.processors.explain.text_columns import align_columns
 from pipeline.errors import CheckpointError, NotReadyError, UsageError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.recommendation import Advice, PodOwner, Recommendation, WorkloadSums

@@ -15,7 +15,7 @@ from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, SpringtideError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
-from pipeline.processors.placement.target_simulation import SimulatedLoad, Outcome, simulate
+from pipeline.processors.placement.target_simulation import Outcome, SimulatedLoad, simulate
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import read_document
 
@@ -123,7 +123,9 @@ def config(
     files = [file for file in (ca_file, cert_file, key_file) if file is not None]
     if files and not address.startswith("https://"):
         cause = f"--url {url} is not https://" if url else f"the default address is {address}"
-        raise click.UsageError(f"{files[0]} is unused: {cause}; give --ca-file or an https:// --url")
+        raise click.UsageError(
+            f"{files[0]} is unused: {cause}; give --ca-file or an https:// --url"
+        )
     if (cert_file is None) != (key_file is None):
         raise click.UsageError("give both --cert-file and --key-file")
     if not profile:
@@ -273,7 +275,9 @@ def simulate_targets(
     """
     if not all(map(math.isfinite, (wanted_percent, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
-    load = SimulatedLoad(nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation)
+    load = SimulatedLoad(
+        nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation
+    )
     outcomes = [
         simulate(load, wanted_percent - below, wanted_percent, seed)
         for below in (0.0, 5.0, 10.0, 15.0)

@@ -13,9 +13,9 @@ from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
-from pipeline.processors.explain.text_columns import align_columns
 from pipeline.errors import NotReadyError
 from pipeline.extender.explain_documents import NodeExplanation
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 

@@ -13,11 +13,11 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.processors.explain.text_columns import align_columns
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended
 from pipeline.kafka.topic_admin import require_topics
+from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.explain.usage_series import (
     PodSelector,
     UsageSeries,

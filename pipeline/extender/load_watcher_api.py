@@ -54,8 +54,8 @@ class LoadWatcherHandler:
             ),
             route(
                 "/watcher/{host}", self.watcher, "load-watcher's document of one node.",
-                answer=WatcherDocument, parameters=(NODE._replace(name="host"), window), errors=(400,),
-                others=failures,
+                answer=WatcherDocument, parameters=(NODE._replace(name="host"), window),
+                errors=(400,), others=failures,
             ),
         ]  # fmt: skip
 

@@ -48,7 +48,12 @@ class Lease:
     """The lease `namespace`/`name`, for the candidate `identity`."""
 
     def __init__(
-        self, api: Api, namespace: str, name: str, identity: str, terms: LeaseTerms = _CLIENT_GO_TERMS
+        self,
+        api: Api,
+        namespace: str,
+        name: str,
+        identity: str,
+        terms: LeaseTerms = _CLIENT_GO_TERMS,
     ) -> None:
         self._api = api
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -1,8 +1,8 @@
 """A Kubernetes control plane on this machine: etcd, API server, controllers, scheduler, and KWOK.
 
 The components listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
-`deploy/controlplane/stages.yaml`. A guard per component (`process_guard`) stops it when this process
-ends.
+`deploy/controlplane/stages.yaml`. A guard per component (`process_guard`) stops it when this
+process ends.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")

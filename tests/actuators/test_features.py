@@ -6,6 +6,7 @@ import pytest
 
 from actuators.cluster.cluster_actuator import FEATURES, TOPICS
 from actuators.cluster.cooled_nodes import COOLED, CooledNodes
+from actuators.cluster.feature import Feature
 from actuators.cluster.node_marks import NodeMarks
 from pipeline.errors import ApiRefusedError, NotFoundError
 from pipeline.processors.kubernetes.object_records import OFFERED, node_record
@@ -28,9 +29,10 @@ class _HotMarks(NodeMarks):
 class World(FeatureWorld):
     """A feature that marks Nodes, and the Node `n` with a mark of another client."""
 
-    def __init__(self, feature: type[NodeMarks] = _HotMarks, **actuator: Any) -> None:
+    def __init__(self, feature: type[Feature] = _HotMarks, **actuator: Any) -> None:
         super().__init__(**{"node_slos": True, **actuator})
-        self.decider = self.feature = feature(self.context)
+        self.feature: Any = feature(self.context)
+        self.decider = self.feature
         self.observe(annotations={"theirs": "x"})
 
     def observe(self, **metadata: Any) -> None:

@@ -80,7 +80,10 @@ def test_an_unused_certificate_is_explained_by_the_address() -> None:
     pair = ("--cert-file", "me.pem", "--key-file", "me.key")
     by_default = run("config", *pair).stderr
     assert "me.pem is unused: the default address is http://springtide-extender" in by_default
-    assert "me.pem is unused: --url http://x is not" in run("config", "--url", "http://x", *pair).stderr
+    assert (
+        "me.pem is unused: --url http://x is not"
+        in run("config", "--url", "http://x", *pair).stderr
+    )
 
 
 def test_config_warns_of_an_unverified_certificate() -> None:

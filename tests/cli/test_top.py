@@ -252,7 +252,8 @@ def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
     for reading in (from_extender, from_kafka):
         lines = node_lines(reading.table, NOW, sort="name", facts=reading.facts)
         assert cells(lines, "FLAGS") == {
-            "gaps": ["gaps=3"], "good": [""], "half": ["partial=40%"], "own": ["missing,thresholds"],
+            "gaps": ["gaps=3"], "good": [""], "half": ["partial=40%"],
+            "own": ["missing,thresholds"],
         }  # fmt: skip
     again = node_list(from_extender.table, NOW, 180.0, from_extender.facts)
     assert json.loads(msgspec.json.encode(again)) == json.loads(msgspec.json.encode(document))

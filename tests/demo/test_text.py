@@ -78,7 +78,9 @@ def test_variables_with_settings_are_removed_from_the_environment() -> None:
 
 def placement(**changes: object) -> PlacementReport:
     answer = Answer(["a", "b"], {"hot": "hot: cpu usage 90.0%"}, {"a": 3, "b": 7})
-    base = PlacementReport(answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, [])
+    base = PlacementReport(
+        answer, ["a"], 0, "http://127.0.0.1:1", {"CPU": 65.0, "memory": 95.0}, []
+    )
     return base._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from actuators.eviction import eviction_actuator
 from pipeline.extender import limits
-from pipeline.processors.placement.extender_config import Wanted, generate_config
+from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.table import limits as table_limits
 from pipeline.topics.node_state import AGGREGATED
 
@@ -30,7 +30,7 @@ def test_shipped_configurations_have_the_timeout_that_the_extender_expects(file:
 
 
 def test_generated_configurations_have_it_too() -> None:
-    configuration = generate_config(Wanted(url="http://extender:8888"))
+    configuration = generate_config(GeneratorOptions(url="http://extender:8888"))
     assert http_timeout(configuration) == limits.SCHEDULER_TIMEOUT_SECONDS
 
 

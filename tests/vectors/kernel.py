@@ -15,7 +15,7 @@ from node_exporter.kernel import formulas, parse_files
 from node_exporter.kernel.node_files import ticks_per_second
 from node_exporter.kernel.parse_files import PressureLine, Throttling
 from node_exporter.sampler import Sampler
-from node_exporter.window_aggregation import Window
+from node_exporter.window_aggregation import OpenWindow
 from pipeline.clock import ManualClock
 from tests.node_exporter.fake_node import FakeNode
 from tests.vectors.cases import Case
@@ -163,7 +163,7 @@ def _sampled(
 
 def _throttled(grown: Throttling | None) -> float:
     """The throttled ratio of a window in which counters grew by so much."""
-    window = Window(1000, 1000, 1000)
+    window = OpenWindow(1000, 1000, 1000)
     usage = Usage(NODE, None, None, None, None, None, throttling=grown)
     window.add(Collection(1000, (usage,), None))
     ratio: float = window.rows(None, None)[0]["cpu_throttled_ratio"]

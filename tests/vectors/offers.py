@@ -154,7 +154,9 @@ def _offered(
     if record is not None:
         record = msgspec.structs.replace(record, as_of=format_time(END_MS / 1000))
     now = END_MS / 1000 + age_seconds
-    case = OfferInputs(strategy, record, annotations or {}, amounts, unchanged_seconds, writes_origin)
+    case = OfferInputs(
+        strategy, record, annotations or {}, amounts, unchanged_seconds, writes_origin
+    )
     (offer,) = offers_now([case], now)
     return offer
 

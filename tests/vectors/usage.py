@@ -8,7 +8,7 @@ from node_exporter.collection import NODE, Collection, Entity
 from node_exporter.collection import Usage as Reading
 from node_exporter.system_remainder import Latest
 from node_exporter.system_remainder import system_usage as exporter_system_usage
-from node_exporter.window_aggregation import Window as ExporterWindow
+from node_exporter.window_aggregation import OpenWindow
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import class_label, explicit_class, pod_class
@@ -64,7 +64,7 @@ def _value(value: float | None) -> Case:
 
 def _exported(cores: Sequence[float], length: int) -> Row:
     """The node's row of a window of `length` seconds that began with this usage."""
-    window = ExporterWindow(length * 1000, length * 1000, 1000)
+    window = OpenWindow(length * 1000, length * 1000, 1000)
     for i, cpu in enumerate(cores, start=1):
         usage = Reading(NODE, round(cpu * 1e9), 1.0, None, None, None)
         window.add(Collection(i * 1000, (usage,), None))

@@ -68,7 +68,9 @@ def document(
 ) -> WatcherDocument:
     """The document about these nodes. Raises KeyError for a duration that `WINDOWS` lacks."""
     window = WatcherWindow(duration=duration, start=end - WINDOWS[duration], end=end)
-    return WatcherDocument(timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes)))
+    return WatcherDocument(
+        timestamp=timestamp, window=window, source=source, data=Data(nodes=dict(nodes))
+    )
 
 
 def encode(document: WatcherDocument) -> bytes:

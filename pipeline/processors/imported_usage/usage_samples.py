@@ -39,12 +39,10 @@ class ClusterFacts(Protocol):
     """Nodes and pods by their records; all are empty where no source publishes records."""
 
     @property
-    def nodes(self) -> Collection[str]:
-        ...
+    def nodes(self) -> Collection[str]: ...
 
     @property
-    def nodes_with_pods(self) -> Collection[str]:
-        ...
+    def nodes_with_pods(self) -> Collection[str]: ...
 
     def place(self, namespace: str, name: str) -> PodPlace | None:
         """The place of the pod with this name."""

@@ -81,7 +81,7 @@ def pod_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> d
 
 
 def pod_seconds(annotations: Mapping[str, str], name: str, default: int | None) -> int | None:
-    """The seconds in a pod's annotation of this name; `default` if it has none, or an invalid one."""
+    """The seconds in this annotation of a pod; `default` if it is missing or invalid."""
     text = annotations.get(name, "")
     return int(Decimal(text)) if _SECONDS.fullmatch(text) else default
 

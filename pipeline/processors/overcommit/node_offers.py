@@ -132,8 +132,8 @@ def records(
             batch_terms=batch_terms,
         )
         for (
-            window, predictor, position, known, has_peak, mid, mid_lower_bound, batch_offer, mid_terms,
-            batch_terms,
+            window, predictor, position, known, has_peak, mid, mid_lower_bound, batch_offer,
+            mid_terms, batch_terms,
         ) in zip(
             batch.windows, predictors, positions, offers.known.tolist(), offers.has_peak.tolist(),
             _resources(offers.mid.amount), _resources(offers.mid_lower_bound),

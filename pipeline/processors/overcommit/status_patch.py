@@ -28,8 +28,8 @@ _LARGEST_THRESHOLD: Final = 1000.0
 
 
 class StatusAmounts(NamedTuple):
-    """The amounts of each node, (nodes, 4) in the order of `EXTENDED_RESOURCES`, and its Batch before the
-    share of third parties is taken, (nodes, 2), 0 if Batch is removed."""
+    """The amounts of each node, (nodes, 4) in the order of `EXTENDED_RESOURCES`, and its Batch
+    before the share of third parties is taken, (nodes, 2), 0 if Batch is removed."""
 
     amounts: IntArray
     origin: IntArray

@@ -55,7 +55,9 @@ class Outcome(NamedTuple):
     share_above: float | None
 
 
-def simulate(load: SimulatedLoad, target_percent: float, wanted_percent: float, seed: int = 0) -> Outcome:
+def simulate(
+    load: SimulatedLoad, target_percent: float, wanted_percent: float, seed: int = 0
+) -> Outcome:
     random = np.random.default_rng(seed)
     node_of = np.full(load.pods, -1, np.int64)
     swing = random.standard_normal(load.pods)

@@ -12,7 +12,7 @@ from pipeline.processors.imported_usage.fetched_usage import (
     SampleColumns,
     TimeWindow,
 )
-from pipeline.processors.imported_usage.usage_samples import PodPlace, SampledWindow, SampleBuilder
+from pipeline.processors.imported_usage.usage_samples import PodPlace, SampleBuilder, SampledWindow
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, encode_samples
 

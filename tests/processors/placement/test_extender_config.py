@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.placement.extender_config import BY_REQUESTS, Mode, GeneratorOptions, generate_config
+from pipeline.processors.placement.extender_config import (
+    BY_REQUESTS,
+    GeneratorOptions,
+    Mode,
+    generate_config,
+)
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 
 HTTP = GeneratorOptions("http://extender:8888")

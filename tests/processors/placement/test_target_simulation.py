@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pipeline.processors.placement import target_simulation as simulation
-from pipeline.processors.placement.target_simulation import SimulatedLoad, Outcome, simulate
+from pipeline.processors.placement.target_simulation import Outcome, SimulatedLoad, simulate
 
 BUSY = SimulatedLoad()
 
 
-def packed(load: SimulatedLoad, target: float, seed: int = 0) -> tuple[Outcome, float, float, float, float]:
+def packed(
+    load: SimulatedLoad, target: float, seed: int = 0
+) -> tuple[Outcome, float, float, float, float]:
     """An outcome with packed nodes: it, and average, p95, the highest and the share above 50."""
     result = simulate(load, target, 50.0, seed)
     average, p95, highest, above = result.average, result.p95, result.highest, result.share_above
@@ -56,7 +58,9 @@ def test_steady_pods_end_at_the_target() -> None:
 
 
 def test_pods_that_fit_nowhere_wait() -> None:
-    load = SimulatedLoad(nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0)
+    load = SimulatedLoad(
+        nodes=2, capacity_millicores=1000, pods=7, request_millicores=400, deviation=0.0
+    )
     result, average, _, _, _ = packed(load, 50.0)
     assert result.waiting_pods == 3
     assert math.isclose(average, 72.0)

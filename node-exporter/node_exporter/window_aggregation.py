@@ -8,7 +8,7 @@ rank over the collections.
 import operator
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from node_exporter.collection import NODE, Collection, Entity, Stall, Usage
 from node_exporter.kernel.formulas import average, rank_percentile

@@ -48,11 +48,7 @@ class CooledNodes(Feature):
 
     name = _Removal.name
     annotations = _Removal.annotations
-    topics: ClassVar[Topics] = {
-        NODES: None,
-        NODE_STATE: None,
-        EVICTION_PLANS: PLAN_SECONDS,
-    }
+    topics: ClassVar[Topics] = {NODES: None, NODE_STATE: None, EVICTION_PLANS: PLAN_SECONDS}
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

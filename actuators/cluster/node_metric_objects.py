@@ -14,12 +14,7 @@ import msgspec
 from actuators.cluster.custom_resources import NODE_METRIC, CustomResources, DesiredSpec
 from actuators.cluster.feature import Context, Feature, Follower, Topics, Watch
 from actuators.cluster.write_queue import Write
-from pipeline.errors import (
-    InvalidPolicyError,
-    InvalidRecordError,
-    KubernetesError,
-    NotFoundError,
-)
+from pipeline.errors import InvalidPolicyError, InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import JSON_PATCH
 from pipeline.processors.kubernetes.durations import timestamp_seconds
 from pipeline.processors.kubernetes.pod_classes import class_label
@@ -54,11 +49,7 @@ class NodeMetricObjects(Feature):
 
     name = "node_metrics"
     has_switch = True
-    topics: ClassVar[Topics] = {
-        NODES: None,
-        NODE_STATE: None,
-        WINDOWS: _HISTORY_SECONDS,
-    }
+    topics: ClassVar[Topics] = {NODES: None, NODE_STATE: None, WINDOWS: _HISTORY_SECONDS}
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -14,12 +14,7 @@ import msgspec
 
 from actuators.cluster.write_queue import RateLimit
 from pipeline.clock import Clock
-from pipeline.errors import (
-    ApiUnavailableError,
-    KubernetesError,
-    NotFoundError,
-    SpringtideError,
-)
+from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError, SpringtideError
 from pipeline.kube.api_client import Api, decode_answer
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget

@@ -224,6 +224,5 @@ def remove_stale_socket(path: Path) -> None:
                 hint="remove it, or set another exporter.socket_path",
             ) from error
     raise UsageError(
-        f"another exporter listens on {path}",
-        hint="stop it, or set another exporter.socket_path",
+        f"another exporter listens on {path}", hint="stop it, or set another exporter.socket_path"
     )

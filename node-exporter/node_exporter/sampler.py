@@ -13,20 +13,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from node_exporter.collection import NODE, Collection, Entity, Rates, Usage
 from node_exporter.container_throttling import PodContainers
-from node_exporter.counter_deltas import (
-    PressureReading,
-    all_pressure,
-    growth,
-    stall_growth,
-)
+from node_exporter.counter_deltas import PressureReading, all_pressure, growth, stall_growth
 from node_exporter.host_apps import check_host_apps, host_app_path
 from node_exporter.kernel import formulas
-from node_exporter.kernel.cgroup import (
-    Cgroup,
-    Layout,
-    detect_layout,
-    open_cgroup,
-)
+from node_exporter.kernel.cgroup import Cgroup, Layout, detect_layout, open_cgroup
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
 from node_exporter.kernel.discovery import PodDir, detect_driver, has_kubepods, list_pods
 from node_exporter.kernel.node_files import NodeFiles, ticks_per_second
@@ -341,11 +331,7 @@ class Sampler:
         previous, self._traffic = self._traffic, (at, network, disk)
         if previous is None or at - previous[0] > self._max_slow_age_seconds:
             return None
-        return Rates(
-            at - previous[0],
-            growth(network, previous[1]),
-            growth(disk, previous[2]),
-        )
+        return Rates(at - previous[0], growth(network, previous[1]), growth(disk, previous[2]))
 
     def _attempt(
         self, kind: str, errors: Counter[str], read: Callable[[], ValueT]

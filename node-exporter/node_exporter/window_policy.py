@@ -14,13 +14,7 @@ from node_exporter import exporter_metrics
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, KafkaError, RecordError
 from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import (
-    Backoff,
-    Fetching,
-    LostOffsetError,
-    TopicPartition,
-    open_follower,
-)
+from pipeline.kafka.follow import Backoff, Fetching, LostOffsetError, TopicPartition, open_follower
 from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings

@@ -21,12 +21,7 @@ import msgspec
 from pipeline import __version__
 from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import (
-    KAFKA_CLIENT,
-    KUBERNETES_CLIENT,
-    settings_options,
-    silence_logs,
-)
+from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options, silence_logs
 from pipeline.errors import BrokerUnavailableError, SpringtideError, install_hint
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
 
@@ -40,10 +35,7 @@ _KAFKA_SECONDS = 10.0
 _WATCH_GROUP_SECONDS = 4.0
 
 
-@click.command(
-    cls=Command,
-    exit_codes={0: "no check fails", 1: "a check fails"},
-)
+@click.command(cls=Command, exit_codes={0: "no check fails", 1: "a check fails"})
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
 @click.option(
     "--scheduler-file", type=click.Path(path_type=Path),

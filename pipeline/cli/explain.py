@@ -79,8 +79,7 @@ def command(
     if tier is not None:
         if entity is not None or predictor is not None:
             raise UsageError(
-                "--tier excludes --class and --predictor",
-                hint="give only --resource with it",
+                "--tier excludes --class and --predictor", hint="give only --resource with it"
             )
         _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
         return

@@ -7,10 +7,7 @@ from pipeline.settings import KafkaSettings
 
 
 async def missing_record_error(
-    kafka: KafkaSettings,
-    node: str,
-    record: str,
-    reason: str = "wait for its next window",
+    kafka: KafkaSettings, node: str, record: str, reason: str = "wait for its next window"
 ) -> NotReadyError:
     """Build the error that there is no `record` of `node`.
 

@@ -76,10 +76,7 @@ def command() -> None:
     """Generate and check the configuration of kube-scheduler, and simulate targets."""
 
 
-@command.command(
-    cls=Command,
-    exit_codes={0: "printed"},
-)
+@command.command(cls=Command, exit_codes={0: "printed"})
 @click.option("--url", help=f"Address of the extender.  [default: its Service, {_HOST}]")
 @click.option(
     "--weight", type=click.IntRange(1, 100), default=1, show_default=True,
@@ -216,11 +213,7 @@ def read_findings(file: Path, settings: Settings, url: str | None = None) -> lis
 _DEFAULT_LOAD: Final = SimulatedLoad()
 
 
-@command.command(
-    name="simulate",
-    cls=Command,
-    exit_codes={0: "printed"},
-)
+@command.command(name="simulate", cls=Command, exit_codes={0: "printed"})
 @click.option(
     "--wanted", "wanted_percent", type=click.FloatRange(20, 95), default=50.0, show_default=True,
     help="CPU usage to reach, in percent.",

@@ -23,13 +23,7 @@ from pipeline.errors import NotReadyError
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from pipeline.table.node_documents import (
-    NO_FACTS,
-    NodeFacts,
-    NodeItem,
-    node_facts,
-    node_list,
-)
+from pipeline.table.node_documents import NO_FACTS, NodeFacts, NodeItem, node_facts, node_list
 from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.topics.registry import PODS
 

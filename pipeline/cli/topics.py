@@ -56,10 +56,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
     _report_drift(remaining)
 
 
-@command.command(
-    cls=Command,
-    exit_codes={0: "all topics are as declared", 3: "topics differ"},
-)
+@command.command(cls=Command, exit_codes={0: "all topics are as declared", 3: "topics differ"})
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @settings_options(*_TOPIC_KEYS)
 def check(settings: Settings, as_json: bool) -> None:
@@ -83,10 +80,7 @@ def check(settings: Settings, as_json: bool) -> None:
         _report_drift(drift)
 
 
-@command.command(
-    cls=Command,
-    exit_codes={0: "printed"},
-)
+@command.command(cls=Command, exit_codes={0: "printed"})
 def table() -> None:
     """Print all topics as a Markdown table."""
     click.echo(markdown_table(), nl=False)

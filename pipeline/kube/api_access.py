@@ -12,12 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from pipeline.errors import (
-    ApiUnavailableError,
-    KubernetesError,
-    MissingExtraError,
-    SettingsError,
-)
+from pipeline.errors import ApiUnavailableError, KubernetesError, MissingExtraError, SettingsError
 from pipeline.settings import KubernetesSettings
 
 TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")

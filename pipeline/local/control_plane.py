@@ -83,10 +83,7 @@ class ControlPlane:
     """
 
     def __init__(
-        self,
-        *,
-        scheduler: dict[str, Any] | None = None,
-        api_flags: Sequence[str] = (),
+        self, *, scheduler: dict[str, Any] | None = None, api_flags: Sequence[str] = ()
     ) -> None:
         self._scheduler = scheduler or {}
         self._api_flags = list(api_flags)

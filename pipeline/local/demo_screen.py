@@ -86,8 +86,7 @@ def pod_reports(prediction: PredictionRecord, usage: Mapping[str, PodUsage]) -> 
             continue
         cpu, memory = raw.cpu_cores[index], raw.memory_bytes[index]
         peak = PodUsage(
-            None if cpu is None else cpu * factor,
-            None if memory is None else memory * factor,
+            None if cpu is None else cpu * factor, None if memory is None else memory * factor
         )
         reports.append(
             PodReport(

@@ -26,8 +26,7 @@ class ActuatorSettings(Section, frozen=True, kw_only=True):
         ),
     ] = False
     node_slos: Annotated[
-        bool,
-        Meta(description="In mode act write NodeSLO objects, for Koordinator's node agent."),
+        bool, Meta(description="In mode act write NodeSLO objects, for Koordinator's node agent.")
     ] = False
     writes_per_second: Annotated[
         float,

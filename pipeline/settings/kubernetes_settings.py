@@ -5,14 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pipeline.settings.base import (
-    MetricsHost,
-    MetricsPort,
-    Name,
-    Namespace,
-    Section,
-    Text,
-)
+from pipeline.settings.base import MetricsHost, MetricsPort, Name, Namespace, Section, Text
 
 
 class KubernetesSettings(Section, frozen=True, kw_only=True):

@@ -94,8 +94,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 10
     safety_margin_percent: Annotated[
-        float,
-        Meta(ge=0, le=1000, description="Safety margin on top of every predicted peak."),
+        float, Meta(ge=0, le=1000, description="Safety margin on top of every predicted peak.")
     ] = 10.0
     predictors: Annotated[
         tuple[Name, ...],

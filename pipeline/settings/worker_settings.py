@@ -41,12 +41,10 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     nodes_file: Annotated[
-        Path | None,
-        Meta(description="Node objects, as `kubectl get nodes -o json` prints them."),
+        Path | None, Meta(description="Node objects, as `kubectl get nodes -o json` prints them.")
     ] = None
     pods_file: Annotated[
-        Path | None,
-        Meta(description="Pod objects, as `kubectl get pods -A -o json` prints them."),
+        Path | None, Meta(description="Pod objects, as `kubectl get pods -A -o json` prints them.")
     ] = None
     policy_file: Annotated[
         Path | None,
@@ -90,8 +88,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = True
     restart_backoff_min_seconds: Annotated[
-        float,
-        Meta(gt=0, le=3600, description="Pause before the first restart; doubles each time."),
+        float, Meta(gt=0, le=3600, description="Pause before the first restart; doubles each time.")
     ] = 1.0
     restart_backoff_max_seconds: Annotated[
         float, Meta(gt=0, le=3600, description="Longest pause before a restart.")

@@ -4,11 +4,7 @@ import msgspec
 import pytest
 
 from actuators.cluster.cooled_nodes import COOLED, EXTENDER_LAG_SECONDS, CooledNodes
-from pipeline.errors import (
-    ApiUnavailableError,
-    InvalidRecordError,
-    NotFoundError,
-)
+from pipeline.errors import ApiUnavailableError, InvalidRecordError, NotFoundError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.times import format_time

@@ -75,9 +75,7 @@ def test_broken_predictors_do_not_hide_others(
     assert len(others) == len(points)
 
 
-def test_inspect_escapes_control_characters_of_pod_uids(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inspect_escapes_control_characters_of_pod_uids(monkeypatch: pytest.MonkeyPatch) -> None:
     uid = "a\x1b[2J"
     bank = Bank()
     bank.apply([window(1, [Pod(uid, (1.0, GIB))])])

@@ -70,10 +70,7 @@ def test_once_reports_an_unreachable_source() -> None:
     ("fetched", "says"),
     [
         (FetchedUsage(), "every answer was empty"),
-        (
-            FetchedUsage(left_out=Counter(unknown_node=3, no_node=1)),
-            "left out: 1 no_node, 3",
-        ),
+        (FetchedUsage(left_out=Counter(unknown_node=3, no_node=1)), "left out: 1 no_node, 3"),
         (
             FetchedUsage(failed={"node.cpu_cores": "bad query"}),
             "1 queries failed, with the reasons above",

@@ -223,9 +223,7 @@ async def test_a_refusal_is_raised_at_first_and_retried_later() -> None:
 
 
 @pytest.mark.parametrize("error", [ApiUnavailableError("500"), GoneError("410")])
-async def test_an_unavailable_server_is_retried_from_the_start(
-    error: KubernetesError,
-) -> None:
+async def test_an_unavailable_server_is_retried_from_the_start(error: KubernetesError) -> None:
     clock = ManualClock()
     contender = Contender("first", Store(), clock)
     contender.client.failure = error

@@ -181,9 +181,7 @@ def test_kill_9_of_the_program_leaves_no_java_and_no_directory(tmp_path: Path) -
 
 
 @pytest.mark.broker
-def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(
-    tmp_path: Path,
-) -> None:
+def test_failed_start_is_an_error_with_the_log_and_keeps_the_data_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "meta.properties").write_text(

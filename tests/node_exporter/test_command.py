@@ -24,11 +24,7 @@ ENVIRONMENT = environment(NODE_NAME="n1")
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        springtide("exporter", *flags),
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=60,
+        springtide("exporter", *flags), capture_output=True, text=True, env=ENVIRONMENT, timeout=60
     )
 
 

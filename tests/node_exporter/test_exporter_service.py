@@ -72,9 +72,7 @@ async def test_consecutive_windows_leave_no_gap(tmp_path: Path) -> None:
     assert header.window_end_ms - header.window_start_ms == 10_000
 
 
-async def test_windows_of_a_new_length_neither_overlap_nor_leave_a_gap(
-    tmp_path: Path,
-) -> None:
+async def test_windows_of_a_new_length_neither_overlap_nor_leave_a_gap(tmp_path: Path) -> None:
     harness = MakerHarness(tmp_path)
     await harness.tick(*range(1, 25))
     harness.maker.set_report_interval(22.0)
@@ -89,9 +87,7 @@ async def test_windows_of_a_new_length_neither_overlap_nor_leave_a_gap(
     assert all(end == start for (_, end), (start, _) in pairwise(spans))
 
 
-async def test_windows_of_another_length_repeat_no_end_after_a_clock_step(
-    tmp_path: Path,
-) -> None:
+async def test_windows_of_another_length_repeat_no_end_after_a_clock_step(tmp_path: Path) -> None:
     harness = MakerHarness(tmp_path)
     await harness.tick(*range(1, 42))
     harness.maker.set_report_interval(20.0)
@@ -160,9 +156,7 @@ async def test_incomplete_window_is_emitted_with_its_coverage(tmp_path: Path) ->
     assert harness.maker.close() is None
 
 
-async def test_consecutive_processes_emit_no_end_twice(
-    tmp_path: Path,
-) -> None:
+async def test_consecutive_processes_emit_no_end_twice(tmp_path: Path) -> None:
     old = MakerHarness(tmp_path / "old", emit_first_window=False)
     await old.tick(*range(1, 14))
     old.finish()
@@ -178,9 +172,7 @@ async def test_consecutive_processes_emit_no_end_twice(
     assert short.ends == []
 
 
-async def test_window_that_ends_far_in_the_future_is_dropped_at_the_end(
-    tmp_path: Path,
-) -> None:
+async def test_window_that_ends_far_in_the_future_is_dropped_at_the_end(tmp_path: Path) -> None:
     dropped = exporter_metrics.WINDOWS_DROPPED.labels("ends_too_far_ahead")
     for stopped, ends, count in ((95, [40], 1), (105, [40, 160], 0)):
         before = value_of(dropped)

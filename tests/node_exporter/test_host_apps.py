@@ -54,8 +54,7 @@ def test_separate_directory_is_accepted(application: HostApplication) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "other_path"),
-    [("web", "web"), ("web", "web/nginx"), ("web/nginx/", "web")],
+    ("path", "other_path"), [("web", "web"), ("web", "web/nginx"), ("web/nginx/", "web")]
 )
 def test_applications_with_nested_directories_are_refused(path: str, other_path: str) -> None:
     with pytest.raises(KernelError, match="contain the same processes"):

@@ -239,9 +239,7 @@ async def test_fake_missing_kubepods_is_logged_once(
     assert not warnings
 
 
-async def test_fake_cgroup_parent_may_begin_with_a_slash(
-    node: FakeNode,
-) -> None:
+async def test_fake_cgroup_parent_may_begin_with_a_slash(node: FakeNode) -> None:
     for path in (node.path("a"), "kubelet/" + node.path("b")):
         node.cgroup(path, 0)
     reader = Reader(node, node.settings(cgroup_parent="/kubelet/"))
@@ -293,9 +291,7 @@ def test_fake_host_application_outside_the_tree_is_refused_at_the_start(tmp_path
         Sampler(node.settings(host_applications=(app,)), ManualClock())
 
 
-async def test_fake_host_application_below_kubepods_is_read_without_pods(
-    tmp_path: Path,
-) -> None:
+async def test_fake_host_application_below_kubepods_is_read_without_pods(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     cgroup_path = HostApplicationCgroup(base="Kubepods", relative_path="web")
     app = HostApplication(name="web", cgroup_path=cgroup_path)

@@ -51,8 +51,7 @@ class LocalPrometheus:
 
 @contextmanager
 def local_prometheus(
-    jobs: Sequence[Mapping[str, Any]],
-    rules: Mapping[str, str] | None = None,
+    jobs: Sequence[Mapping[str, Any]], rules: Mapping[str, str] | None = None
 ) -> Iterator[LocalPrometheus]:
     """Start a Prometheus, and close it at the end of the `with` block.
 

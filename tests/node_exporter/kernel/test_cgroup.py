@@ -155,8 +155,7 @@ def test_fake_v2_without_controllers_has_unknown_counters(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "scope",
-    ["docker-{}.scope", "cri-containerd-{}.scope", "crio-{}.scope", "pouch-{}.scope", "{}"],
+    "scope", ["docker-{}.scope", "cri-containerd-{}.scope", "crio-{}.scope", "pouch-{}.scope", "{}"]
 )
 def test_fake_containers_of_every_runtime_are_listed(tmp_path: Path, scope: str) -> None:
     """CRI-O (crio-<id>.scope), containerd, docker and pouch; both drivers."""

@@ -60,9 +60,7 @@ def test_any_bytes_parse_or_raise_kernel_file_error(
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_empty_file_is_refused_unless_it_is_valid(
-    parser: Callable[[bytes], object],
-) -> None:
+def test_empty_file_is_refused_unless_it_is_valid(parser: Callable[[bytes], object]) -> None:
     if parser in (parse_files.cpu_list, parse_files.diskstats):  # no CPUs and no disks are values
         assert not parser(b"")
     else:

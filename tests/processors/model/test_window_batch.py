@@ -66,8 +66,7 @@ def host_app(name: str, cpu: float | None, memory: float | None) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
-    [(2.5e6, 2.5e6), (0.0, 0.0), (None, None), (math.nan, None), (-1.0, None)],
+    ("told", "known"), [(2.5e6, 2.5e6), (0.0, 0.0), (None, None), (math.nan, None), (-1.0, None)]
 )
 def test_rates_are_those_of_the_node_row(told: float | None, known: float | None) -> None:
     names = ("network_receive_bytes_per_second", "disk_write_bytes_per_second")
@@ -131,7 +130,7 @@ def test_usage_by_kind_does_not_depend_on_the_order_of_rows() -> None:
             NODE_ROW | {"coverage": 0.75, "cpu_cores_avg": 4.0, "memory_bytes_avg": 10.0},
             pod_row("a", cpu_cores_avg=1.0),
             host_app("y", 0.5, 2.0),
-        ),
+        )
     )
     assert lists(batch.average.node) == [[4.0, 10.0]]
     assert lists(batch.average.pods) == [[1.0, None], [2.0, 7.0]]
@@ -253,9 +252,7 @@ def test_equal_facts_of_other_rows_are_read_by_their_own_listing() -> None:
         lambda used: st.tuples(st.just(used), st.permutations(range(len(used))))
     )
 )
-def test_the_order_of_pods_in_a_sample_changes_no_bit(
-    drawn: tuple[list[float], list[int]],
-) -> None:
+def test_the_order_of_pods_in_a_sample_changes_no_bit(drawn: tuple[list[float], list[int]]) -> None:
     pods = [pod_row(f"p{i:02}", cpu_cores_avg=v, coverage=0.7) for i, v in enumerate(drawn[0])]
     node = {**NODE_ROW, "cpu_cores_avg": 50.0}
     one, other = joined(node, *pods), joined(node, *(pods[i] for i in drawn[1]))

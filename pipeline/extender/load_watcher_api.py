@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
-from pipeline.extender.routes import NODE, Answer, Handler, Parameter, Route
+from pipeline.extender.routes import NODE, Handler, Parameter, Response, Route
 from pipeline.processors.exchange.load_watcher_document import WINDOWS, WatcherDocument, encode
 from pipeline.table import FeedState, Table
 from pipeline.table.load_watcher_metrics import load_snapshot
@@ -34,10 +34,10 @@ class LoadWatcherHandler:
         window = Parameter("window", "span of the averages", {"enum": [*WINDOWS]}, "15m")
         host = Parameter("host", "one node", {"type": "string"})
         failures = {
-            404: Answer("no such node, as text"),
-            500: Answer("no node has usage, as text, as load-watcher has it"),
+            404: Response("no such node, as text"),
+            500: Response("no node has usage, as text, as load-watcher has it"),
         }
-        unhealthy = {503: Answer("the table is not caught up, or Kafka is away")}
+        unhealthy = {503: Response("the table is not caught up, or Kafka is away")}
 
         def route(path: str, handler: Handler, summary: str, **more: Any) -> Route:
             aliases = (f"/{path}",)
@@ -46,7 +46,7 @@ class LoadWatcherHandler:
         return [
             route(
                 "/watcher", self.watcher, "load-watcher's document of all nodes, or of one.",
-                answer=WatcherDocument, parameters=(window, host), errors=(400,), others=failures,
+                response=WatcherDocument, parameters=(window, host), errors=(400,), others=failures,
             ),
             route(
                 "/watcher/health", self.health, "Whether there is usage to be had.",
@@ -54,7 +54,7 @@ class LoadWatcherHandler:
             ),
             route(
                 "/watcher/{host}", self.watcher, "load-watcher's document of one node.",
-                answer=WatcherDocument, parameters=(NODE._replace(name="host"), window),
+                response=WatcherDocument, parameters=(NODE._replace(name="host"), window),
                 errors=(400,), others=failures,
             ),
         ]  # fmt: skip

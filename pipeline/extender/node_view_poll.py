@@ -11,9 +11,9 @@ from aiohttp import web
 
 from pipeline.errors import BadRequestError, OverloadedError
 from pipeline.extender import limits
-from pipeline.extender.http_replies import error_reply
+from pipeline.extender.http_responses import error_response
 from pipeline.extender.query_api import require_caught_up
-from pipeline.extender.routes import NODE, Answer, JsonObject, Parameter, Route
+from pipeline.extender.routes import NODE, JsonObject, Parameter, Response, Route
 from pipeline.metrics import gauge
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import CompressedView, NodeViewStore
@@ -59,7 +59,7 @@ class NodeViewHandler:
                 "GET", "/v1/nodes/{node}/view", self.view,
                 "What the node's actuator needs, as soon as it is newer than If-None-Match.",
                 NodeView, parameters=parameters, errors=(400, 404, 503),
-                others={304: Answer("there is no newer view", headers=("ETag",))},
+                others={304: Response("there is no newer view", headers=("ETag",))},
             )
         ]  # fmt: skip
 
@@ -81,7 +81,7 @@ class NodeViewHandler:
             if left <= 0 or self._is_released or not await self._changed(node, left):
                 return web.Response(status=304, headers={"ETag": _etag(view)})
             view = self._views.get(node)
-        return error_reply(
+        return error_response(
             404, f"node {node[:253]!r} has no view", "workers write one for each known node"
         )
 

@@ -1,6 +1,6 @@
 """The extender's routes as an OpenAPI 3.1 document.
 
-Schemas and descriptions come from the routes and from the types of their bodies and answers, so the
+Schemas and descriptions come from the routes and from the types of requests and responses, so the
 document cannot differ from what is served.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline import __version__
-from pipeline.extender.routes import Answer, JsonObject, Parameter, Route
+from pipeline.extender.routes import JsonObject, Parameter, Response, Route
 from pipeline.extender.scheduler_messages import Pod
 from pipeline.topics.pods import PodRecord
 
@@ -24,11 +24,11 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
     # Bodies that are decoded in parts refer to these.
     types: list[Any] = [Pod, PodRecord]
     for route in routes:
-        bodies = [route.body, *(answer.type for answer in route.answers.values())]
+        bodies = [route.body, *(response.type for response in route.responses.values())]
         types += [body for body in bodies if body is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
-    _require_answered_fields(routes, schema_of, components)
+    _require_returned_fields(routes, schema_of, components)
     paths: JsonObject = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
@@ -45,14 +45,14 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
     }
 
 
-def _require_answered_fields(
+def _require_returned_fields(
     routes: Sequence[Route], schema_of: JsonObject, components: JsonObject
 ) -> None:
-    """Mark fields of answers as required, also those with a default: they are always sent."""
-    answers = [answer.type for route in routes for answer in route.answers.values()]
+    """Mark fields of responses as required, also those with a default: they are always sent."""
+    returned = [response.type for route in routes for response in route.responses.values()]
     bodies = [schema_of[repr(route.body)] for route in routes if route.body is not None]
     optional = _referred([*bodies, *map(_reference, _MAY_LACK_FIELDS)], components)
-    for name in _referred([schema_of.get(repr(answer)) for answer in answers], components):
+    for name in _referred([schema_of.get(repr(kind)) for kind in returned], components):
         if name not in optional and "properties" in components[name]:
             components[name]["required"] = [*components[name]["properties"]]
 
@@ -82,7 +82,8 @@ def _operation(route: Route, schema_of: JsonObject) -> JsonObject:
         "summary": route.summary,
         "parameters": [_parameter(parameter) for parameter in route.parameters],
         "responses": {
-            str(status): _response(answer, schema_of) for status, answer in route.answers.items()
+            str(status): _response(response, schema_of)
+            for status, response in route.responses.items()
         },
     }
     if route.body is not None:
@@ -105,10 +106,10 @@ def _parameter(parameter: Parameter) -> JsonObject:
     return described
 
 
-def _response(answer: Answer, schema_of: JsonObject) -> JsonObject:
-    response: JsonObject = {"description": answer.description}
-    if answer.type is not None:
-        response["content"] = {"application/json": {"schema": schema_of[repr(answer.type)]}}
-    if answer.headers:
-        response["headers"] = {name: {"schema": {"type": "string"}} for name in answer.headers}
-    return response
+def _response(response: Response, schema_of: JsonObject) -> JsonObject:
+    described: JsonObject = {"description": response.description}
+    if response.type is not None:
+        described["content"] = {"application/json": {"schema": schema_of[repr(response.type)]}}
+    if response.headers:
+        described["headers"] = {name: {"schema": {"type": "string"}} for name in response.headers}
+    return described

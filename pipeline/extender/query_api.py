@@ -16,7 +16,7 @@ from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, RecordError
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation, explanation
-from pipeline.extender.http_replies import error_reply, json_reply, struct_reply
+from pipeline.extender.http_responses import error_response, json_response, struct_response
 from pipeline.extender.request_bodies import RequestBodies
 from pipeline.extender.routes import BODY_ERRORS, NODE, Route
 from pipeline.extender.scheduler_messages import (
@@ -159,7 +159,7 @@ class QueryHandler:
         facts = node_facts(self._table, tuple(self._table))
         document = node_list(self._table, self._clock.now(), self._stale_after, facts)
         # Records never change, so a thread may encode megabytes of them while schedulers ask.
-        return json_reply(await asyncio.to_thread(msgspec.json.encode, document))
+        return json_response(await asyncio.to_thread(msgspec.json.encode, document))
 
     async def node(self, request: web.Request) -> web.Response:
         require_caught_up(self._state)
@@ -170,8 +170,8 @@ class QueryHandler:
         )
         if document is None:
             why = "has published no window yet" if name in self._table else "is unknown"
-            return error_reply(404, f"node {name[:253]!r} {why}", "GET /v1/nodes lists all")
-        return struct_reply(document)
+            return error_response(404, f"node {name[:253]!r} {why}", "GET /v1/nodes lists all")
+        return struct_response(document)
 
     async def explain(self, request: web.Request) -> web.Response:
         timer = StageTimer("v1/explain")
@@ -185,7 +185,7 @@ class QueryHandler:
         # Ten thousand nodes are some megabytes; a scheduler's request must not wait for them.
         answer = await asyncio.to_thread(lambda: msgspec.json.encode(document()))
         timer.done("write")
-        return json_reply(answer)
+        return json_response(answer)
 
 
 def require_caught_up(state: FeedState) -> None:

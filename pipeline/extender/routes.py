@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from pipeline.extender.http_replies import ErrorReply
+from pipeline.extender.http_responses import ErrorReply
 
 JsonObject = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -21,8 +21,8 @@ class Parameter(NamedTuple):
     location: str = "query"
 
 
-class Answer(NamedTuple):
-    """What a status means; `type` is the type of its JSON body, None for none."""
+class Response(NamedTuple):
+    """A response by status, as documentation describes it; `type` is that of its JSON body."""
 
     description: str
     type: Any = None
@@ -32,9 +32,9 @@ class Answer(NamedTuple):
 class Route(NamedTuple):
     """A route: what serves it, and its documentation.
 
-    `answer` is the type of a JSON answer, `body` that of the request body with an `example`. Types
-    are msgspec structs, or anything that msgspec has a JSON schema for. `errors` are statuses
-    answered with `ErrorReply`, `others` further answers by status. `any_method` also serves other
+    `response` is the type of a JSON response, `body` that of the request body with an `example`.
+    Types are msgspec structs, or anything that msgspec has a JSON schema for. `errors` are statuses
+    with an `ErrorReply`, `others` further responses by status. `any_method` also serves other
     methods, `aliases` other paths; neither is documented.
     """
 
@@ -42,23 +42,23 @@ class Route(NamedTuple):
     path: str
     handler: Handler
     summary: str
-    answer: Any = None
+    response: Any = None
     body: Any = None
     example: Any = None
     parameters: Sequence[Parameter] = ()
     errors: Sequence[int] = ()
-    others: Mapping[int, Answer] = {}
+    others: Mapping[int, Response] = {}
     any_method: bool = False
     aliases: Sequence[str] = ()
 
     @property
-    def answers(self) -> Mapping[int, Answer]:
-        """Every answer by status."""
+    def responses(self) -> Mapping[int, Response]:
+        """Every response by status."""
         errors = dict.fromkeys(self.errors, ERROR)
-        return {200: Answer(self.summary, self.answer), **errors, **self.others}
+        return {200: Response(self.summary, self.response), **errors, **self.others}
 
 
-ERROR: Final = Answer("what is wrong", ErrorReply)
+ERROR: Final = Response("what is wrong", ErrorReply)
 NODE: Final = Parameter("node", "name of the node", {"type": "string"}, "node-1", "path")
 BODY_ERRORS: Final = (400, 413, 503)
 """Errors of every route that reads a body."""

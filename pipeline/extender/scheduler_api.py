@@ -26,7 +26,7 @@ from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.eviction_planner import EvictionPlanner
 from pipeline.extender.filters import Refusal
-from pipeline.extender.http_replies import error_reply, json_reply, struct_reply
+from pipeline.extender.http_responses import error_response, json_response, struct_response
 from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
@@ -38,7 +38,7 @@ from pipeline.extender.preempt_messages import (
 )
 from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.request_bodies import RequestBodies
-from pipeline.extender.routes import BODY_ERRORS, Answer, Handler, Route, register
+from pipeline.extender.routes import BODY_ERRORS, Handler, Response, Route, register
 from pipeline.extender.scheduler_messages import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -185,7 +185,7 @@ class Extender:
         }
         nodes = {"Pod": pod, "NodeNames": ["node-1", "node-2"]}
         victims = {"node-1": {"Pods": [{"UID": "a1"}]}}
-        not_ready = Answer("not ready, or draining", Readiness)
+        not_ready = Response("not ready, or draining", Readiness)
         return [
             Route(
                 "POST", "/filter", self.filter, "Which nodes may take the pod.",
@@ -234,7 +234,7 @@ class Extender:
             and request.path not in _WITHOUT_CERTIFICATE
         ):
             hint = "show a certificate that extender.tls_client_ca_file has signed"
-            return error_reply(403, "client certificate required", hint)
+            return error_response(403, "client certificate required", hint)
         return await handler(request)
 
     @web.middleware
@@ -281,7 +281,7 @@ class Extender:
         reply = filter_reply(question, passed, refused)
         self._remember(question, reply)
         timer.done("write")
-        return json_reply(reply.body)
+        return json_response(reply.body)
 
     def _remember(self, question: Question, reply: FilterReply) -> None:
         """The scheduler asks next which of the nodes in this reply is best."""
@@ -337,7 +337,7 @@ class Extender:
         timer.done("decide")
         answer = prioritize_reply(question.names, scores)
         timer.done("write")
-        return json_reply(answer)
+        return json_response(answer)
 
     async def preempt(self, request: web.Request) -> web.Response:
         timer = StageTimer("preempt")
@@ -353,10 +353,10 @@ class Extender:
         timer.done("decide")
         answer = preemption_reply(preemption, nodes)
         timer.done("write")
-        return json_reply(answer)
+        return json_response(answer)
 
     async def healthz(self, _request: web.Request) -> web.Response:
-        return struct_reply(Health())
+        return struct_response(Health())
 
     async def readyz(self, _request: web.Request) -> web.Response:
         ready = self._state.caught_up and not self.draining
@@ -368,13 +368,13 @@ class Extender:
             lag_records=self._state.lag_records,
             connected=self._state.connected,
         )
-        return struct_reply(readiness, status=200 if ready else 503)
+        return struct_response(readiness, status=200 if ready else 503)
 
     async def metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, _request: web.Request) -> web.Response:
-        return json_reply(msgspec.json.encode(openapi_document(self.routes())))
+        return json_response(msgspec.json.encode(openapi_document(self.routes())))
 
     def _may_decide(self) -> bool:
         """Whether the table is caught up. Raises `NotReadyError` in mode act if it is not."""
@@ -422,24 +422,24 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except BadRequestError as error:
-        return error_reply(400, error.message, error.hint)
+        return error_response(400, error.message, error.hint)
     except (NotReadyError, OverloadedError) as error:
-        return error_reply(503, error.message, error.hint, {"Retry-After": "1"})
+        return error_response(503, error.message, error.hint, {"Retry-After": "1"})
     except web.HTTPNotFound:
         offered = ", ".join(f"POST /{verb}" for verb in VERBS)
-        return error_reply(
+        return error_response(
             404, f"no such path: {request.path[:200]}", f"this extender has {offered}"
         )
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{request.method} is not allowed for {request.path[:200]}"
-        return error_reply(405, message, f"use {allowed}", {"Allow": allowed})
+        return error_response(405, message, f"use {allowed}", {"Allow": allowed})
     except web.HTTPRequestEntityTooLarge:
         limit = f"the body is larger than {limits.MAX_BODY_BYTES} bytes"
-        return error_reply(413, limit, "set nodeCacheCapable: true, so that only names are sent")
+        return error_response(413, limit, "set nodeCacheCapable: true, so that only names are sent")
     except web.HTTPException as error:
-        return error_reply(error.status, error.reason)
+        return error_response(error.status, error.reason)
     except Exception:
         # A bug: it is counted like any answer, and a scheduler can read it.
         _log.exception("request failed", path=request.path[:200])
-        return error_reply(500, "internal error of the extender", "see its log")
+        return error_response(500, "internal error of the extender", "see its log")

@@ -14,7 +14,7 @@ from aiohttp import web
 from pipeline import API_VERSION
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError
-from pipeline.extender.http_replies import error_reply, struct_reply
+from pipeline.extender.http_responses import error_response, struct_response
 from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import NODE, Parameter, Route
 from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
@@ -79,8 +79,8 @@ class NodeSeriesHandler:
         series = self.history.get(node)
         if series is None:
             message = f"node {node[:253]!r} has no window in memory"
-            return error_reply(404, message, "GET /v1/nodes lists the known nodes")
-        return struct_reply(node_series(node, series, first, last, columns, now))
+            return error_response(404, message, "GET /v1/nodes lists the known nodes")
+        return struct_response(node_series(node, series, first, last, columns, now))
 
 
 def node_series(

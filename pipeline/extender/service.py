@@ -15,7 +15,7 @@ from pipeline.extender import limits
 from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
 from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.decisions import Rules
-from pipeline.extender.http_replies import error_reply
+from pipeline.extender.http_responses import error_response
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender, Publish, rules_of
 from pipeline.extender.series_api import NodeSeriesHandler
@@ -120,7 +120,7 @@ def _refuse_expectations(runner: web.AppRunner) -> None:
 
     async def handled(request: web.BaseRequest) -> web.StreamResponse:
         if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-            return error_reply(417, "the only supported expectation is 100-continue")
+            return error_response(417, "the only supported expectation is 100-continue")
         return await handle(request)
 
     server.request_handler = handled

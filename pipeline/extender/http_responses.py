@@ -1,4 +1,4 @@
-"""Answers of the service: JSON, and errors as JSON in the keys of the extender protocol.
+"""Responses of the service: JSON, and errors as JSON in the keys of the extender protocol.
 
 Every client gets errors in these keys, because any request may come from a scheduler.
 """
@@ -16,21 +16,21 @@ class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=Tru
     hint: str = ""
 
 
-def json_reply(
+def json_response(
     body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """An answer of JSON that is encoded already."""
+    """A response of JSON that is encoded already."""
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
-def struct_reply(answer: msgspec.Struct, *, status: int = 200) -> web.Response:
-    """An answer that is encoded here."""
-    return json_reply(msgspec.json.encode(answer), status=status)
+def struct_response(body: msgspec.Struct, *, status: int = 200) -> web.Response:
+    """A response whose body is encoded here."""
+    return json_response(msgspec.json.encode(body), status=status)
 
 
-def error_reply(
+def error_response(
     status: int, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """An answer that says what is wrong, and what to do about it."""
+    """A response that says what is wrong, and what to do about it."""
     body = msgspec.json.encode(ErrorReply(message, hint or ""))
-    return json_reply(body, status=status, headers=headers)
+    return json_response(body, status=status, headers=headers)

@@ -20,25 +20,17 @@ from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
 from pipeline.settings import KafkaSettings
 
 _UNREACHABLE: Final = (
-    errors.KafkaConnectionError,
-    errors.KafkaTimeoutError,
-    errors.NoBrokersAvailable,
-    errors.NodeNotReadyError,
-    errors.RequestTimedOutError,
-    TimeoutError,
-    OSError,
-)
+    errors.KafkaConnectionError, errors.KafkaTimeoutError, errors.NoBrokersAvailable,
+    errors.NodeNotReadyError, errors.RequestTimedOutError, TimeoutError, OSError,
+)  # fmt: skip
 _DENIED: Final = (
-    errors.AuthenticationFailedError,
-    errors.SaslAuthenticationFailed,
-    errors.UnsupportedSaslMechanismError,
-    errors.IllegalSaslStateError,
-)
+    errors.AuthenticationFailedError, errors.SaslAuthenticationFailed,
+    errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError,
+)  # fmt: skip
 _FORBIDDEN: Final = (
-    errors.ClusterAuthorizationFailedError,
-    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError, errors.GroupAuthorizationFailedError,
     errors.TopicAuthorizationFailedError,
-)
+)  # fmt: skip
 
 _METADATA_REQUESTS_PER_SECOND: Final = 10
 

@@ -28,19 +28,14 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     node = _node_of(key)
     if topic is NODE_VIEWS:
         return _apply_view(table, node, value)
+    if value is None:
+        drops = {RESOURCES: table.drop_resources, NODE_STATE: table.drop_state}
+        drops.get(topic, table.drop_node)(node)
+        return True
     if topic is RESOURCES:
-        if value is None:
-            table.drop_resources(node)
-            return True
         return table.put_resources(_record(OfferedResources, node, value))
     if topic is NODE_STATE:
-        if value is None:
-            table.drop_state(node)
-            return True
         return table.put_state(_record(NodeStateRecord, node, value))
-    if value is None:
-        table.drop_node(node)
-        return True
     return table.put_node(_record(TableNode, node, value))
 
 

@@ -15,15 +15,9 @@ import msgspec
 from pipeline.errors import InvalidRecordError
 
 _SUFFIX: dict[str, Decimal] = {
-    "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
-    **{
-        suffix: Decimal(1024) ** power
-        for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
-    },
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", ""), -3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
+    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
 }
 _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]{0,2})\Z"

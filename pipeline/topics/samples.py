@@ -38,11 +38,9 @@ STATISTICS: Final = ("avg", "p90", "p95", "max", "last")
 """Summaries of the measurements inside a window; percentiles by rank floor(n*p)-1."""
 
 USAGES: Final = (
-    "cpu_cores",
-    "memory_bytes",
-    "memory_with_page_cache_bytes",
-    "memory_with_hot_page_cache_bytes",
-)
+    "cpu_cores", "memory_bytes",
+    "memory_with_page_cache_bytes", "memory_with_hot_page_cache_bytes",
+)  # fmt: skip
 """Summarised quantities. `memory_bytes` is without page cache, the default of Koordinator."""
 
 TEXT_COLUMNS: Final = ("kind", "id", "qos")

@@ -33,7 +33,10 @@ class SpringtideConfig(
 
 
 DEFAULTS: Final = SpringtideConfig(
-    mid_formula="v1.6", mid_reclaim_percent=100, promise_once=True, buffer_percent=0
+    mid_formula="v1.6",
+    mid_reclaim_percent=100,
+    promise_once=True,
+    buffer_percent=0,
 )
 
 # The ranges of the worker's settings of the same names, and of records.

@@ -65,6 +65,6 @@ def _range(kind: type, name: str) -> msgspec.Meta:
     hint = get_type_hints(kind, include_extras=True)[name]
     if get_origin(hint) is not Annotated:
         hint = get_args(hint)[0]
-    (meta,) = get_args(hint)[1:]
+    (meta,) = [meta for meta in get_args(hint)[1:] if meta.ge is not None]
     assert isinstance(meta, msgspec.Meta)
     return meta

@@ -2,7 +2,7 @@
 
 The components listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
 `deploy/controlplane/stages.yaml`. A guard per component (`process_guard`) stops it when this
-process ends.
+process ends. `python -m pipeline.local.control_plane` runs one until Ctrl-C.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")
@@ -14,7 +14,9 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -304,3 +306,22 @@ def local_control_plane(**options: Any) -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.close()
+
+
+def main() -> None:
+    """Run a control plane until Ctrl-C or SIGTERM; print a line that sets KUBECONFIG and PATH."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    folder = ensure_programs()["kubectl"].parent
+    with local_control_plane() as plane:
+        sys.stdout.write(f'export KUBECONFIG={plane.kubeconfig()} PATH="{folder}:$PATH"\n')
+        sys.stdout.flush()
+        sys.stderr.write(
+            "the control plane is ready: paste this line into another shell; Ctrl-C ends it\n"
+        )
+        ended.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) -> None:
     """`plane` has its programs built; this one is another."""
     page = ROOT / "docs" / "how-to" / "run-a-local-control-plane.md"
-    assert "python -m pipeline.local.plane" in page.read_text()
+    assert "python -m pipeline.local.control_plane" in page.read_text()
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
     with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.local.plane"], env=os.environ | path, text=True,
+        [sys.executable, "-m", "pipeline.local.control_plane"], env=os.environ | path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
     ) as process:  # fmt: skip
         assert process.stdout is not None

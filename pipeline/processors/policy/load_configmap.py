@@ -5,7 +5,7 @@ entry must neither stop colocation in the cluster nor offer more than before.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.policy.config_sections import (
@@ -21,6 +21,8 @@ from pipeline.processors.policy.config_sections import (
     unset,
 )
 from pipeline.processors.policy.selectors import Selector, check_selector
+
+InForce = TypeVar("InForce")
 
 CONFIG_MAP: Final = "slo-controller-config"
 _ENTRY_KEYS: Final = ("name", "nodeSelector")
@@ -72,19 +74,19 @@ class PolicyProblem(NamedTuple):
         return f"{self.where}: {self.text}" + ("" if self.in_force else "; it is not in force")
 
 
-class Loaded(NamedTuple, Generic[Config]):
-    """The policy in force, None before the first valid one; `failed` if the cluster's part was
-    invalid."""
+class Loaded(NamedTuple, Generic[InForce]):
+    """The policy in force; `failed` if the cluster's part of a key was invalid."""
 
-    policy: Policy[Config] | None
+    policy: InForce
     failed: bool
     problems: tuple[PolicyProblem, ...] = ()
 
 
 def load_section(
     section: Section[Config], data: Mapping[str, str] | None, last: Policy[Config] | None = None
-) -> Loaded[Config]:
-    """Load a section from the data of the ConfigMap, None if there is no such object.
+) -> Loaded[Policy[Config] | None]:
+    """Load a section from the data of the ConfigMap, None if there is no such object. The policy is
+    None before the first valid one.
 
     Without object or key the defaults are in force. An invalid cluster part leaves `last` in force.
     An invalid entry is replaced by that of `last` with the same selector, or with the same name if

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import Section
-from pipeline.processors.policy.load_configmap import Policy, PolicyProblem, load_section
+from pipeline.processors.policy.load_configmap import Loaded, Policy, load_section
 from pipeline.processors.policy.slo_checks import HostApplications, problems_of, warnings_for
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.nodeslo import (
@@ -65,20 +65,12 @@ NO_RULES: Final = SloPolicy(None, None, None, None, None)
 """The rules before any were read."""
 
 
-class LoadedSlo(NamedTuple):
-    """The rules in force; `failed` if the cluster's part of a key was invalid."""
-
-    policy: SloPolicy
-    failed: bool
-    problems: tuple[PolicyProblem, ...] = ()
-
-
-def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> LoadedSlo:
+def load_slo(data: Mapping[str, str] | None, last: SloPolicy = NO_RULES) -> Loaded[SloPolicy]:
     """Load each key from the data of the ConfigMap, None if there is no such object."""
     loaded = [
         load_section(section, data, before) for section, before in zip(_SECTIONS, last, strict=True)
     ]
-    return LoadedSlo(
+    return Loaded(
         SloPolicy(*(section.policy for section in loaded)),
         any(section.failed for section in loaded),
         tuple(dict.fromkeys(problem for section in loaded for problem in section.problems)),

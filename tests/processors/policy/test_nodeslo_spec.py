@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.processors.policy import slo_defaults
 from pipeline.processors.policy.config_sections import merge
-from pipeline.processors.policy.load_slo_config import (
-    NO_RULES,
-    SLO_KEYS,
-    LoadedSlo,
-    SloPolicy,
-    load_slo,
-)
+from pipeline.processors.policy.load_configmap import Loaded
+from pipeline.processors.policy.load_slo_config import NO_RULES, SLO_KEYS, SloPolicy, load_slo
 from pipeline.processors.policy.nodeslo_spec import BANDWIDTH_ANNOTATION, NodeRules, node_rules
 from pipeline.processors.policy.slo_checks import problems_of
 from pipeline.processors.slo.crd_fields import Document
@@ -30,11 +25,11 @@ GOLD = {"matchLabels": {"pool": "gold"}}
 DEFAULTS = SloPolicy()
 
 
-def read(key: str, config: Any, last: SloPolicy = NO_RULES) -> LoadedSlo:
+def read(key: str, config: Any, last: SloPolicy = NO_RULES) -> Loaded[SloPolicy]:
     return load_slo({key: config if isinstance(config, str) else json.dumps(config)}, last)
 
 
-def cluster(key: str, **values: Any) -> LoadedSlo:
+def cluster(key: str, **values: Any) -> Loaded[SloPolicy]:
     return read(key, {"clusterStrategy": values})
 
 
@@ -47,7 +42,7 @@ def spec(policy: SloPolicy) -> Json:
     return result
 
 
-def reports(loaded: LoadedSlo) -> list[str]:
+def reports(loaded: Loaded[SloPolicy]) -> list[str]:
     return [str(problem) for problem in loaded.problems]
 
 

@@ -205,17 +205,20 @@ def test_profiles_survive_a_checkpoint(windows: list[NodeWindow], data: st.DataO
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "anew"),
+    ("before", "between", "after", "anew"),
     [
-        ("prod", "mid", True), ("mid", "prod", True), ("prod", "batch", False),
-        ("mid", "free", False),
+        ("prod", "prod", "mid", True), ("mid", "mid", "prod", True),
+        ("prod", "unknown", "mid", True), ("mid", "unknown", "prod", True),
+        ("prod", "prod", "batch", False), ("mid", "mid", "free", False),
+        ("prod", "unknown", "batch", False), ("mid", "mid", "unknown", False),
     ],
 )  # fmt: skip
 def test_pod_is_reset_when_its_class_changes_to_another_profile(
-    before: str, after: str, anew: bool
+    before: str, between: str, after: str, anew: bool
 ) -> None:
     changed, fresh = Bank(OWN), Bank(OWN)
-    changed.apply([window(i, [Pod("a", (4.0, GIB), before)]) for i in range(1, 6)])
+    classes = [*[before] * 4, between]
+    changed.apply([window(i, [Pod("a", (4.0, GIB), name)]) for i, name in enumerate(classes, 1)])
     fresh.apply([window(i) for i in range(1, 6)])
     for bank in (changed, fresh):
         bank.apply([window(6, [Pod("a", (1.0, GIB), after)])])

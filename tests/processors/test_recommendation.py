@@ -77,12 +77,10 @@ def windows_of(series: Series) -> list[NodeWindow]:
     ]  # fmt: skip
 
 
-def slowly(
-    series: Series, resource: int, fraction: float, config: ModelConfig = FAST
-) -> set[float]:
+def slowly(series: Series, resource: int, fraction: float) -> set[float]:
     """The quantile of one histogram of all samples, and what a rounding of the share may make of
     it: one part in a thousand million."""
-    profile = config.profile
+    profile = FAST.profile
     newest = max(end for own in series.values() for end, _, _ in own)
     histogram = SlowHistogram(profile.layouts[resource].starts.tolist())
     for own in series.values():
@@ -226,9 +224,7 @@ def test_without_samples_nothing_is_recommended() -> None:
     result = recommended(states(blind), {"p": WEB, "elsewhere": WEB, "q": DB})
     web, db = result[WEB], result[DB]
     assert (web.pods, web.cpu.pods, web.cpu.samples, web.known) == (2, 1, 3, True)
-    assert unknown(web.memory)
-    assert unknown(db.cpu)
-    assert unknown(db.memory)
+    assert all(map(unknown, (web.memory, db.cpu, db.memory)))
     assert not db.known
     assert not recommended({}, {"p": WEB})[WEB].known
 
@@ -237,8 +233,8 @@ def test_idle_pods_get_the_floor() -> None:
     idle = [window(i, [Pod("p", (0.0, 0.0))]) for i in range(30)]
     web = recommended(states(idle), {"p": WEB})[WEB]
     for floor, advice in zip(FLOORS, (web.cpu, web.memory), strict=True):
-        assert (advice.lower, advice.target, advice.upper) == (floor, floor, floor)
-        assert (advice.peak_median, advice.peak_max) == (0.0, 0.0)
+        values = (advice.lower, advice.target, advice.upper, advice.peak_median, advice.peak_max)
+        assert values == (floor, floor, floor, 0.0, 0.0)
 
 
 def test_pods_without_an_owner_are_counted_as_strangers() -> None:

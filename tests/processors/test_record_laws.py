@@ -24,7 +24,7 @@ from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
-from pipeline.topics.windows import Window, decode_window, encode_window
+from pipeline.topics.windows import decode_window, encode_window
 from tests.processors.joined import (
     DEFAULT,
     END_MS,
@@ -67,10 +67,6 @@ class Outcome(NamedTuple):
 Save = Callable[[Bank], Bank]
 
 
-def keep(bank: Bank) -> Bank:
-    return bank
-
-
 def read_back(bank: Bank) -> Bank:
     """A new bank in which rows lie elsewhere, with the models of this one."""
     again = Bank(CONFIG)
@@ -79,7 +75,7 @@ def read_back(bank: Bank) -> Bank:
     return again
 
 
-def run(log: Sequence[Logged], batches: Iterator[int], save: Save = keep) -> Outcome:
+def run(log: Sequence[Logged], batches: Iterator[int], save: Save = lambda bank: bank) -> Outcome:
     """Work off the log in batches of these sizes, cut where a node would be twice in one."""
     bank = Bank(CONFIG)
     records: dict[str, list[bytes]] = {}
@@ -151,16 +147,14 @@ def check_all_ways(log: Sequence[Logged], random: Random) -> None:
 
 def log_of(samples: Sequence[tuple[str, int, Sequence[Row], NodeObjects]]) -> list[Logged]:
     """The log that the join writes for (node, end, rows, view)."""
-    return [
-        Logged(offset, encode_window(_window(offset, *sample)))
-        for offset, sample in enumerate(samples)
-    ]
-
-
-def _window(offset: int, node: str, end: int, result: Sequence[Row], view: NodeObjects) -> Window:
-    of = header(node, end)
-    return join(read(*result, of=of), view, DEFAULT, sample_offset=offset,
-                appended_ms=END_MS + end * 30_000)  # fmt: skip
+    windows = [
+        join(
+            read(*rows, of=header(node, end)), view, DEFAULT, sample_offset=offset,
+            appended_ms=END_MS + end * 30_000,
+        )
+        for offset, (node, end, rows, view) in enumerate(samples)
+    ]  # fmt: skip
+    return [Logged(offset, encode_window(window)) for offset, window in enumerate(windows)]
 
 
 @st.composite

@@ -2,15 +2,10 @@
 
 from collections.abc import Mapping
 
-from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.join.sample_join import NodeObjects, join
-from pipeline.topics.nodes import Strategy
-from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window
+from tests.processors.joined import GIB, Row, header, joined, known_pod, view_of
 
 LENGTH_MS = 30_000
-GIB = float(1 << 30)
 
 
 def usage_window(
@@ -24,24 +19,17 @@ def usage_window(
 ) -> Window:
     """A window in which the node used `cpu` cores on average, and `pods` by uid, each with its
     name in the namespace shop, as many."""
-    header = SampleHeader(
-        node=node, machine_id="m", boot_id="b", epoch=epoch, sequence=sequence,
-        window_start_ms=end_ms - LENGTH_MS, window_end_ms=end_ms,
+    pods = pods or {}
+    of = header(
+        node, epoch=epoch, sequence=sequence, window_start_ms=end_ms - LENGTH_MS,
+        window_end_ms=end_ms,
     )  # fmt: skip
-    rows = [_row("node", "", cpu)]
-    rows += [_row("pod", uid, used) for uid, (_, used) in (pods or {}).items()]
-    known = {
-        uid: PodRow(pod_class=0, namespace="shop", name=name, uid=uid)
-        for uid, (name, _) in (pods or {}).items()
-        if name
-    }
-    return join(
-        read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, known), Strategy(),
-        sample_offset=0, appended_ms=end_ms + 100,
-    )  # fmt: skip
+    used = (_row("pod", uid, cores) for uid, (_, cores) in pods.items())
+    known = (known_pod(uid, name=name) for uid, (name, _) in pods.items() if name)
+    return joined(_row("node", "", cpu), *used, view=view_of(*known), of=of)
 
 
-def _row(kind: str, uid: str, cpu: float | None) -> dict[str, object]:
+def _row(kind: str, uid: str, cpu: float | None) -> Row:
     return {
         "kind": kind, "id": uid, "coverage": 0.9, "cpu_cores_avg": cpu,
         "cpu_cores_p95": None if cpu is None else 2 * cpu, "memory_bytes_avg": GIB,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.histogram import CPU_LAYOUT
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.processors.model.training_batch import NodeWindow
@@ -33,6 +34,16 @@ def warm_bank(**settings: Any) -> Bank:
 
 def peaks_of(bank: Bank, node: str = "node-a") -> NodePeaks:
     return bank.peaks([node])[0]
+
+
+def bucket_end(cores: float) -> float:
+    """The end of the bucket of this usage: the quantile of a model that saw nothing else."""
+    return float(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)])
+
+
+def with_margin(cores: float) -> float:
+    """The peak of a pod that always uses so many cores, in millicores and with 10 percent more."""
+    return float(np.trunc(1.1 * np.trunc(bucket_end(cores) * 1000)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,17 @@ from pipeline.processors.model.histogram import (
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
 from pipeline.processors.model.training_batch import training_batch
 from pipeline.topics.nodes import Strategy
-from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, peaks_of, warm_bank, window
+from tests.processors.windows import (
+    GIB,
+    LENGTH_MS,
+    START_MS,
+    Pod,
+    bucket_end,
+    peaks_of,
+    warm_bank,
+    window,
+    with_margin,
+)
 
 NAN = np.nan
 
@@ -31,10 +41,6 @@ def _samples(bank: Bank) -> dict[str, list[float | None]]:
         values = peaks.predictors["nsigma-v1"].peaks[i] / margin
         found[entity] = [None if np.isnan(v) else round(float(v), 6) for v in values]
     return found
-
-
-def _end(cores: float) -> float:
-    return float(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)])
 
 
 # -- what is learned
@@ -56,12 +62,13 @@ def test_node_system_and_classes_get_their_samples() -> None:
             )
         ]
     )
-    samples = _samples(bank)
-    assert samples["node"] == [8.0, 10 * GIB]
-    assert samples["prod"] == [2.5, 2 * GIB]
-    assert samples["batch"] == [1.0, GIB]
-    assert samples["mid"] == samples["free"] == samples["none"] == [0.0, 0.0]
-    assert samples["system"] == [4.25, 6 * GIB]
+    assert _samples(bank) == {name: [0.0, 0.0] for name in ENTITIES} | {
+        "node": [8.0, 10 * GIB],
+        "system": [4.25, 6 * GIB],
+        "prod": [2.5, 2 * GIB],
+        "batch": [1.0, GIB],
+        "unknown": [None, None],
+    }
 
 
 def test_unknown_host_applications_leave_the_system_unknown() -> None:
@@ -74,12 +81,10 @@ def test_a_pod_without_usage_leaves_its_class_unknown_and_no_other_pod() -> None
     bank = warm_bank()
     pods = [Pod("a", (NAN, GIB)), Pod("b", (1.0, GIB)), Pod("c", (1.0, GIB), "mid")]
     bank.apply([window(1, pods)])
-    assert _samples(bank)["prod"] == [None, 2 * GIB]
-    assert _samples(bank)["mid"] == [1.0, GIB]
-    peaks = peaks_of(bank)
+    samples, peaks = _samples(bank), peaks_of(bank)
+    assert (samples["prod"], samples["mid"]) == ([None, 2 * GIB], [1.0, GIB])
     assert peaks.pod_samples.tolist() == [[0, 1], [1, 1], [1, 1]]
-    assert np.isnan(peaks.predictors["percentile"].pod_raw[0, 0])
-    assert not np.isnan(peaks.predictors["percentile"].pod_raw[0, 1])
+    assert np.isnan(peaks.predictors["percentile"].pod_raw[0]).tolist() == [True, False]
 
 
 def test_a_pod_that_has_ended_or_was_there_for_a_moment_leaves_its_class_known() -> None:
@@ -160,10 +165,9 @@ def test_times_of_the_first_and_last_sample() -> None:
     bank = warm_bank()
     bank.apply([window(i, [Pod("a", (1.0, GIB))]) for i in (1, 2, 5)])
     peaks = peaks_of(bank)
-    assert peaks.first_ms[0] == START_MS + LENGTH_MS
-    assert peaks.last_ms[0] == START_MS + 5 * LENGTH_MS
+    first, last = START_MS + LENGTH_MS, START_MS + 5 * LENGTH_MS
+    assert (peaks.first_ms[0], peaks.last_ms[0], peaks.end_ms) == (first, last, last)
     assert peaks.pod_samples.tolist() == [[3, 3]]
-    assert peaks.end_ms == START_MS + 5 * LENGTH_MS
 
 
 # -- order, duplicates, gaps
@@ -260,22 +264,22 @@ def test_interleaved_windows_of_two_machines_reset_no_models() -> None:
         [window(end, machine=machines[(end + turn) % 2]) for end in range(20) for turn in (0, 1)]
     )
     applied = [outcome for outcome in outcomes if outcome.status == "applied"]
-    assert len(applied) == 20
-    assert not any(outcome.restarted for outcome in applied)
+    assert [outcome.restarted for outcome in applied] == [False] * 20
     assert {outcome.status for outcome in outcomes} == {"applied", "second_exporter"}
 
 
 def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
-    bank = warm_bank(expiration_seconds=3 * LENGTH_MS / 1000)
+    bank, limit = warm_bank(), 1_800_000 // LENGTH_MS
     outcomes = bank.apply(
-        [window(1, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])]
-        + [window(i, [Pod("b", (1.0, GIB))]) for i in range(2, 6)]
+        [window(0, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])]
+        + [window(i, [Pod("b", (1.0, GIB))]) for i in range(1, limit + 2)]
     )
     # Exactly the limit is kept, beyond it is dropped.
-    assert [outcome.expired for outcome in outcomes] == [(), (), (), (), ("a",)]
+    assert [outcome.expired for outcome in outcomes] == [*[()] * (limit + 1), ("a",)]
+    assert state_codec.decode(bank.encode_state("node-a")).uids == ("b",)
     assert len(bank.learner.models) == len(ENTITIES) + 1
-    bank.apply([window(6, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
-    assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [6, 6]]
+    bank.apply([window(limit + 2, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
+    assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [limit + 3] * 2]
 
 
 def test_absent_pods_make_room_for_listed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,21 +321,11 @@ def test_window_without_pod_facts_keeps_the_models_of_its_pods(own: str) -> None
     assert found.tobytes() == same.tobytes()
 
 
-def test_pod_is_reset_when_its_class_changes_to_another_profile() -> None:
-    other = Profile(half_life_seconds=(3600.0, 3600.0))
-    bank = Bank(ModelConfig(class_profiles={"batch": other}))
-    for end, name in enumerate(("prod", "prod", "batch", "batch", "unknown", "prod"), 1):
-        bank.apply([window(end, [Pod("a", (1.0, GIB), name)])])
-        assert peaks_of(bank).pod_samples[0, 0] == [0, 1, 2, 1, 2, 3, 1][end]
-
-
 def test_departed_node_is_dropped_and_starts_again() -> None:
     bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
-    assert bank.forget("node-a")
-    assert not bank.forget("node-a")
-    assert bank.nodes == ("node-b",)
-    assert bank.end_ms("node-a") is None
+    assert [bank.forget("node-a") for _ in range(2)] == [True, False]
+    assert (bank.nodes, bank.end_ms("node-a")) == (("node-b",), None)
     assert len(bank.learner.models) == len(ENTITIES)
     with pytest.raises(KeyError):
         bank.peaks(["node-a"])
@@ -380,17 +374,11 @@ def test_percentile_is_the_bucket_end_times_the_margin() -> None:
     bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
     found = peaks_of(bank).predictors["percentile"]
     memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.digitize(GIB)])
-    assert found.pod_raw[0].tolist() == [_end(2.0), memory]
-    assert found.raw[0].tolist() == [_end(3.0), memory]
-    assert found.peaks[0].tolist() == [_end(3.0) * 1.1, memory * 1.1]
-
-
-def test_nsigma_is_mean_and_deviations_times_the_margin() -> None:
-    bank = warm_bank(nsigma_multiplier=2.0, safety_margin_percent=50.0)
-    bank.apply([window(i, usage=(cores, GIB)) for i, cores in enumerate((1.0, 2.0, 6.0), 1)])
-    cpu, memory = peaks_of(bank).predictors["nsigma-v1"].peaks[0]
-    assert cpu == pytest.approx((3.0 + 2.0 * np.std([1, 2, 6])) * 1.5, rel=1e-2)
-    assert memory == pytest.approx(GIB * 1.5)
+    assert [values[0].tolist() for values in (found.pod_raw, found.raw, found.peaks)] == [
+        [bucket_end(2.0), memory],
+        [bucket_end(3.0), memory],
+        [bucket_end(3.0) * 1.1, memory * 1.1],
+    ]
 
 
 def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
@@ -401,15 +389,12 @@ def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
     ]
     bank.apply([window(1, pods, usage=(1.25, GIB))])
     result = peaks_of(bank).reclaimable
-    pod_peak = np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert result.pods_peak[0] == pod_peak
-    assert result.pods_amount[0] == 2000 - pod_peak
-    class_peak = np.trunc(1.1 * sum(np.trunc(_end(v) * 1000) for v in (0.25, 0.5)))
-    assert result.classes_peak[0] == class_peak
-    assert result.classes_amount[0] == 2000 - class_peak
-    assert result.amount[0] == min(result.pods_amount[0], result.classes_amount[0])
-    assert result.system[0] == np.trunc(1.1 * np.trunc(_end(0.25) * 1000))
-    assert result.peak[0] == max(pod_peak + result.system[0], class_peak)
+    pod_peak, system = with_margin(0.5), with_margin(0.25)
+    class_peak = np.trunc(1.1 * sum(np.trunc(bucket_end(v) * 1000) for v in (0.25, 0.5)))
+    assert (result.pods_peak[0], result.pods_amount[0]) == (pod_peak, 2000 - pod_peak)
+    assert (result.classes_peak[0], result.classes_amount[0]) == (class_peak, 2000 - class_peak)
+    assert (result.system[0], result.amount[0]) == (system, 2000 - max(pod_peak, class_peak))
+    assert result.peak[0] == max(pod_peak + system, class_peak)
     assert result.requests.tolist() == [2000.0, GIB]
 
 
@@ -417,9 +402,9 @@ def test_pod_of_unknown_class_counts_in_the_peak_and_frees_nothing() -> None:
     bank = warm_bank()
     bank.apply([window(1, [Pod("a", (0.5, GIB), "unknown", requests=(4000.0, 8 * GIB))])])
     result = peaks_of(bank).reclaimable
-    assert result.pods_peak[0] == np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert result.amount.tolist() == result.pods_amount.tolist() == [0.0, 0.0]
-    assert result.requests.tolist() == [0.0, 0.0]
+    assert result.pods_peak[0] == with_margin(0.5)
+    amounts = (result.amount, result.pods_amount, result.requests)
+    assert [values.tolist() for values in amounts] == [[0.0, 0.0]] * 3
     assert result.classes_peak[0] > result.pods_peak[0]
 
 
@@ -441,8 +426,7 @@ def test_pod_above_its_request_does_not_reduce_what_others_free() -> None:
     bank = warm_bank()
     above = Pod("a", (2.0, GIB), requests=(1000.0, GIB))
     bank.apply([window(1, [above, Pod("b", (0.5, GIB), requests=(3000.0, GIB))])])
-    left = 3000.0 - np.trunc(1.1 * np.trunc(_end(0.5) * 1000))
-    assert peaks_of(bank).reclaimable.pods_amount[0] == left
+    assert peaks_of(bank).reclaimable.pods_amount[0] == 3000.0 - with_margin(0.5)
 
 
 def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
@@ -454,14 +438,10 @@ def test_unknown_allocatable_or_system_leaves_reclaimable_unknown() -> None:
     assert np.isnan(result.peak).tolist() == [True, False]
 
 
-def test_peaks_of_a_node_without_any_sample_are_unknown() -> None:
+def test_a_node_without_any_sample_has_no_time_of_the_first() -> None:
     bank = warm_bank()
     bank.apply([window(1, [Pod("a", (1.0, GIB))], coverage=0.0)])
-    peaks = peaks_of(bank)
-    for name in bank.predictors:
-        assert np.isnan(peaks.predictors[name].peaks).all()
-        assert np.isnan(peaks.predictors[name].pod_raw).all()
-    assert peaks.first_ms.tolist() == [-1] * len(ENTITIES)
+    assert peaks_of(bank).first_ms.tolist() == [-1] * len(ENTITIES)
 
 
 def test_a_strategy_takes_effect_with_the_window_that_carries_it() -> None:
@@ -549,10 +529,6 @@ def test_histogram_holds_a_part_of_every_sample() -> None:
         peaks = bank.peaks(["node-a"])[0]
         assert peaks.samples[0, 0] == 1
         assert peaks.predictors["percentile"].raw[0, 0] >= 4.0
-
-
-def test_outcomes_are_values() -> None:
-    assert Outcome("n", 1, "late") == Outcome("n", 1, "late")
 
 
 def test_banks_with_shared_columns_learn_as_each_alone() -> None:

@@ -1,19 +1,22 @@
 """Which pods are cold, and what a cold pod counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from pipeline.processors.model.histogram import CPU_LAYOUT
 from pipeline.topics.nodes import Strategy
-from tests.processors.windows import GIB, LENGTH_MS, Pod, peaks_of, warm_bank, window
+from tests.processors.windows import (
+    GIB,
+    LENGTH_MS,
+    Pod,
+    peaks_of,
+    warm_bank,
+    window,
+    with_margin,
+)
 
 NAN = np.nan
-
-
-def with_margin(cores: float) -> float:
-    """The peak of a pod that always uses so many cores, in millicores."""
-    end = CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)]
-    return float(np.trunc(1.1 * np.trunc(end * 1000)))
 
 
 def test_a_pod_is_cold_up_to_the_limit_of_its_age() -> None:
@@ -72,25 +75,24 @@ def test_every_measured_resource_needs_enough_samples(cpu: int, memory: int, col
     assert peaks_of(bank).reclaimable.pods_peak[1] >= GIB
 
 
-def test_a_cold_pod_without_known_request_counts_its_model() -> None:
-    bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, requests=(NAN, NAN))])])
-    result = peaks_of(bank).reclaimable
-    assert result.pods_peak[0] == with_margin(0.5)
-    assert result.pods_amount.tolist() == [0.0, 0.0]
+COLD = Pod("a", (0.5, GIB), age=1.0)
 
 
-def test_a_cold_deleting_pod_counts_its_request() -> None:
+@pytest.mark.parametrize(
+    ("pod", "peak", "unpredicted"),
+    [
+        # Without a known request the model counts, of a deleting pod the request.
+        (replace(COLD, requests=(NAN, NAN)), with_margin(0.5), 0.0),
+        (replace(COLD, active=False), 1000.0, 1000.0),
+        # Upstream asks for the age before the phase, so a finished young pod still counts.
+        (replace(COLD, ended=True), 0.0, 0.0),
+    ],
+)
+def test_a_cold_pod_counts_by_its_request_and_phase(
+    pod: Pod, peak: float, unpredicted: float
+) -> None:
     bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=50.0, active=False)])])
+    bank.apply([window(1, [pod])])
     prod = peaks_of(bank).reclaimable
-    assert prod.pods_peak[0] == prod.unpredicted[0] == 1000.0
-    assert (prod.requests[0], prod.amount[0]) == (0.0, 0.0)
-
-
-def test_a_cold_pod_that_has_ended_counts_nothing() -> None:
-    """Upstream asks for the age before the phase, so a finished young pod still counts."""
-    bank = warm_bank(cold_start_seconds=100.0)
-    bank.apply([window(1, [Pod("a", (0.5, GIB), age=1.0, ended=True)])])
-    prod = peaks_of(bank).reclaimable
-    assert prod.pods_peak.tolist() == prod.unpredicted.tolist() == [0.0, 0.0]
+    assert (prod.pods_peak[0], prod.unpredicted[0]) == (peak, unpredicted)
+    assert (prod.requests[0], prod.pods_amount.tolist()) == (0.0, [0.0, 0.0])

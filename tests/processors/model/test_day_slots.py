@@ -30,10 +30,10 @@ def _observe(columns: Columns, at: list[int], values: list[float], end_ms: list[
     )
 
 
-def _read(columns: Columns, row: int, slots: int = SLOTS, resource: int = 0) -> list[float]:
+def _read(columns: Columns, row: int, slots: int = SLOTS) -> list[float]:
     """The last slots of a row, oldest first, NaN where there is none."""
     order = (columns["recent_slot"][row] - np.arange(slots - 1, -1, -1)) % SLOTS
-    return day_slots.CODE_VALUES[resource][columns["recent"][row, resource, order]].tolist()
+    return day_slots.CODE_VALUES[0][columns["recent"][row, 0, order]].tolist()
 
 
 @st.composite
@@ -88,25 +88,6 @@ def test_code_is_the_lowest_that_does_not_understate(resource: int) -> None:
     for values in (coded, np.nextafter(coded, 0.0), np.nextafter(coded[:-1], np.inf)):
         expected = 2 + np.searchsorted(coded, values)
         np.testing.assert_array_equal(day_slots.encode(values, resource), expected)
-
-
-@pytest.mark.parametrize("slots", [1, 3, SLOTS])
-def test_slots_without_a_window_are_unknown(slots: int) -> None:
-    columns = _columns()
-    _observe(columns, [2], [1.0], [1000 * SLOT_MS])
-    _observe(columns, [2], [2.0], [1002 * SLOT_MS])
-    found = _read(columns, 2, slots)
-    assert found[-1] == pytest.approx(2.0, rel=0.0012)
-    assert np.isnan(found[-2:-1]).all()
-    assert slots < 3 or found[-3] == pytest.approx(1.0, rel=0.0012)
-    assert np.isnan(found[:-3]).all()
-
-
-def test_a_window_that_ends_on_a_boundary_belongs_to_the_slot_before() -> None:
-    columns = _columns()
-    _observe(columns, [0], [1.0], [1000 * SLOT_MS])
-    _observe(columns, [0], [3.0], [1000 * SLOT_MS + 1])
-    assert _read(columns, 0, 2) == pytest.approx([1.0, 3.0], rel=0.0012)
 
 
 def test_no_rows_are_no_work() -> None:

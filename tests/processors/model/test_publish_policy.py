@@ -47,7 +47,6 @@ class Node:
         self,
         values: npt.NDArray[np.float64] = USUAL,
         *,
-        terms: int = 7,
         threshold: float = 5.0,
         windows: int = 1,
     ) -> list[bool]:
@@ -59,7 +58,7 @@ class Node:
                 self._columns,
                 np.array([1]),
                 values[None],
-                np.array([terms]),
+                np.array([7]),
                 np.array([self._window * WINDOW_MS]),
                 strategies(1, threshold),
             )
@@ -118,18 +117,6 @@ def test_value_that_becomes_known_or_unknown_is_due_at_once(name: str, resource:
     assert node.told(USUAL, windows=3) == [True, False, False]
 
 
-def test_unknown_values_are_due_once_and_then_by_force() -> None:
-    node = Node()
-    told = node.told(np.full((4, 2), UNKNOWN), windows=22)
-    assert [at for at, now in enumerate(told) if now] == [0, 20]
-
-
-def test_other_terms_are_due_at_once() -> None:
-    node = begun()
-    assert node.told(terms=8, windows=2) == [True, False]
-    assert node.told(terms=7, windows=2) == [True, False]
-
-
 def test_peaks_are_due_again_exactly_after_the_force_interval() -> None:
     node = begun()
     # 600 s are 20 windows.
@@ -152,13 +139,6 @@ def test_each_node_has_the_threshold_of_its_strategy(
 ) -> None:
     values = usual("node_peak", 0, 1 + percent / 100)
     assert begun().told(values, threshold=threshold) == [told]
-
-
-def test_any_rise_from_zero_exceeds_the_threshold() -> None:
-    node = Node()
-    nothing, something = usual("prod_peak", 0, 0.0), usual("prod_peak", 0, 0.001)
-    assert node.told(nothing, windows=2) == [True, False]
-    assert node.told(something, windows=2) == [True, False]
 
 
 def test_reclaimable_zero_is_due_at_once_and_more_after_the_interval() -> None:
@@ -199,15 +179,17 @@ def test_swinging_value_is_due_little_more_often_than_by_force(windows_a_turn: i
 
 def test_value_that_worsens_after_easing_must_stay_twice_as_long() -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
-    assert node.told(high) == [True]
-    assert node.told(USUAL, windows=3) == [False, False, True]
-    assert node.told(high) == [True]
-    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
-    # 600 s after it eased it may have settled: the usual time is enough again.
-    assert not any(node.told(USUAL, windows=19))
-    assert node.told(USUAL) == [True]
-    assert node.told(high) == [True]
-    assert node.told(USUAL, windows=3) == [False, False, True]
+    steps = [(high, 1), (USUAL, 3), (high, 1), (USUAL, 5), (USUAL, 20), (high, 1), (USUAL, 3)]
+    assert [node.told(values, windows=windows) for values, windows in steps] == [
+        [True],
+        [False, False, True],
+        [True],
+        [False, False, False, False, True],
+        # 600 s after it eased it may have settled: the usual time is enough again.
+        [*[False] * 19, True],
+        [True],
+        [False, False, True],
+    ]
 
 
 def test_several_steps_for_the_worse_count_as_one_turn() -> None:
@@ -317,8 +299,7 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
         return bool(told_by(bank, [given]))
 
     usual = CONFIG.strategy
-    assert due(0, usual)
-    assert not due(1, usual)
+    assert [due(end, usual) for end in (0, 1)] == [True, False]
     changes: tuple[dict[str, Any], ...] = (
         {"safety_margin_percent": 11.0},
         {"predictor": "nsigma-v1"},
@@ -327,11 +308,10 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
         {"report_interval_seconds": 61.0},
         {"force_update_seconds": 601.0},
     )
-    for number, change in enumerate(changes):
+    for end, change in zip(itertools.count(2, 3), changes, strict=False):
         changed = warm(**change)
-        assert due(2 + 3 * number, changed)
-        assert not due(3 + 3 * number, changed)
-        assert due(4 + 3 * number, usual)
+        found = due(end, changed), due(end + 1, changed), due(end + 2, usual)
+        assert found == (True, False, True)
 
 
 def test_each_node_is_decided_by_its_own_predictor() -> None:
@@ -414,11 +394,17 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
 
 
 def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
-    base = publish_policy.terms_hash(Strategy(), "percentile", "")
-    assert publish_policy.terms_hash(Strategy(), "percentile", "") == base
-    assert publish_policy.terms_hash(Strategy(), "other", "") != base
-    assert publish_policy.terms_hash(Strategy(nsigma_multiplier=2.0), "percentile", "") != base
-    assert publish_policy.terms_hash(Strategy(), "percentile", "more") != base
+    base, same, *others = (
+        publish_policy.terms_hash(strategy, predictor, settings)
+        for strategy, predictor, settings in (
+            (Strategy(), "percentile", ""),
+            (Strategy(), "percentile", ""),
+            (Strategy(), "other", ""),
+            (Strategy(nsigma_multiplier=2.0), "percentile", ""),
+            (Strategy(), "percentile", "more"),
+        )
+    )
+    assert same == base not in others
     assert -(2**63) <= base < 2**63
 
 

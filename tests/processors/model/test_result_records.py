@@ -382,30 +382,26 @@ def test_without_allocatable_there_are_no_fractions() -> None:
 def test_missing_usage_is_unknown_and_not_zero() -> None:
     window = joined({"kind": "node", "id": "", "coverage": 0.2}, pod_row("a"))
     prediction, found = reports(window)
-    assert found.usage == found.system_usage == found.allocatable == found.capacity == Usage()
-    assert found.class_usage == {"unknown": Usage()}
-    assert found.peaks == {"percentile": Usage(), "nsigma-v1": Usage()}
-    assert found.prod_reclaimable == found.prod_peak == Usage()
+    amounts = (found.usage, found.system_usage, found.allocatable, found.capacity,
+               found.prod_reclaimable, found.prod_peak)  # fmt: skip
+    assert [*amounts] == [Usage()] * 6
     assert (found.coverage, found.node_known, found.unknown_pods) == (0.2, False, 1)
-    assert prediction.node_peaks.peaks == {"percentile": Usage(), "nsigma-v1": Usage()}
-    assert prediction.node_peaks.model.samples == Counts()
-    assert (prediction.node_peaks.model.first_at, prediction.node_peaks.model.last_at) == (
-        None,
-        None,
-    )
-    assert prediction.classes == {}
-    assert prediction.pods.raw["percentile"].cpu_cores == [None]
-    assert prediction.pods.request.memory_bytes == [None]
-    assert prediction.pods.samples == CountColumns(cpu=[0], memory=[0])
+    assert (found.class_usage, prediction.classes) == ({"unknown": Usage()}, {})
+    node, pods = prediction.node_peaks, prediction.pods
+    assert found.peaks == node.peaks == {"percentile": Usage(), "nsigma-v1": Usage()}
+    assert (node.model.samples, node.model.first_at, node.model.last_at) == (Counts(), None, None)
+    assert pods.raw["percentile"].cpu_cores == pods.request.memory_bytes == [None]
+    assert pods.samples == CountColumns(cpu=[0], memory=[0])
 
 
 def test_a_node_without_pods() -> None:
     prediction, found = reports(joined(NODE_ROW))
-    assert found.system_usage == Usage(cpu_cores=4.0, memory_bytes=8 * GIB)
-    assert found.host_app_usage == Usage(cpu_cores=0.0, memory_bytes=0.0)
+    assert (found.system_usage, found.host_app_usage) == (
+        Usage(cpu_cores=4.0, memory_bytes=8 * GIB), Usage(cpu_cores=0.0, memory_bytes=0.0),
+    )  # fmt: skip
     assert (found.class_usage, found.pods, found.unknown_pods) == ({}, 0, 0)
-    assert (prediction.pods.uid, prediction.cold_pods) == ([], ())
-    assert prediction.pods.samples == CountColumns()
+    pods = prediction.pods
+    assert (pods.uid, prediction.cold_pods, pods.samples) == ([], (), CountColumns())
     assert decode_json(PredictionRecord, encode_json(prediction)) == prediction
 
 
@@ -429,8 +425,8 @@ def test_system_usage_is_unknown_where_a_part_of_it_is(
 
 def test_system_usage_is_unknown_where_that_of_the_node_is() -> None:
     _, found = reports(joined({**NODE_ROW, "cpu_cores_avg": None}, used("a", 1.0, GIB)))
-    assert found.system_usage == Usage(memory_bytes=7 * GIB)
-    assert found.usage == Usage(memory_bytes=8 * GIB)
+    assert [amount.cpu_cores for amount in (found.system_usage, found.usage)] == [None, None]
+    assert found.system_usage.memory_bytes == 7 * GIB
 
 
 def test_class_usage_sums_the_known_usage_of_its_pods() -> None:
@@ -475,10 +471,9 @@ def test_times_to_the_millisecond() -> None:
 
 
 def test_simulated_nodes_are_marked() -> None:
-    for record in reports(joined(NODE_ROW, of=header(simulated=True))):
-        assert record.simulated
-    for record in reports(joined(NODE_ROW)):
-        assert not record.simulated
+    of = (header(simulated=True), header())
+    records = [record for each in of for record in reports(joined(NODE_ROW, of=each))]
+    assert [record.simulated for record in records] == [True, True, False, False]
 
 
 def test_models_have_the_times_of_first_and_last_training() -> None:
@@ -489,13 +484,13 @@ def test_models_have_the_times_of_first_and_last_training() -> None:
     low = {**first, "coverage": 0.4}
     prediction, _ = reports(joined(low, pod_row("a"), of=header(end=2)), bank=bank)
     model = prediction.node_peaks.model
-    assert (model.samples, model.first_at, model.last_at) == (
+    assert (model.samples, model.first_at, model.last_at, prediction.as_of) == (
         Counts(cpu=2, memory=2),
         "2023-11-14T22:14:00Z",
         "2023-11-14T22:14:30Z",
+        "2023-11-14T22:15:00Z",
     )
     assert prediction.pods.samples == CountColumns(cpu=[1], memory=[0])
-    assert prediction.as_of == "2023-11-14T22:15:00Z"
 
 
 def test_samples_are_counted_by_resource() -> None:

@@ -8,10 +8,6 @@ from hypothesis import strategies as st
 from pipeline.processors.model.bank import split_into_rounds
 
 
-def test_no_windows_are_no_rounds() -> None:
-    assert split_into_rounds([]) == []
-
-
 def test_each_window_of_a_node_has_its_own_round() -> None:
     assert split_into_rounds(["a", "a", "b", "a", "b"]) == [[0, 2], [1, 4], [3]]
 

@@ -51,10 +51,10 @@ def every(step: float, first: float, end: float, cpu: float = 1.0) -> list[NodeW
     return windows
 
 
-def recent(windows: Sequence[NodeWindow], node: str = "a") -> RecentUsage:
+def recent(windows: Sequence[NodeWindow]) -> RecentUsage:
     bank = Bank()
     bank.apply(windows)
-    return by_node(bank.recent_usage([node]))[0]
+    return by_node(bank.recent_usage(["a"]))[0]
 
 
 def by_node(recent: RecentUsage) -> list[RecentUsage]:
@@ -229,9 +229,11 @@ def test_restored_bank_continues_bit_by_bit(windows: list[NodeWindow], data: st.
 
 def test_statistics_of_a_full_half_hour() -> None:
     found = recent(every(1.0, 0.0, 1800.0))
-    assert [cpu(found, "5m", s) for s in STATISTICS] == [1650.5, 1650.0, 1770.0, 1785.0, 1797.0]
-    assert [cpu(found, "10m", s) for s in STATISTICS] == [1500.5, 1500.0, 1740.0, 1770.0, 1794.0]
-    assert [cpu(found, "30m", s) for s in STATISTICS] == [900.5, 900.0, 1620.0, 1710.0, 1782.0]
+    assert found.aggregated[:, :, 0].tolist() == [
+        [1650.5, 1650.0, 1770.0, 1785.0, 1797.0],
+        [1500.5, 1500.0, 1740.0, 1770.0, 1794.0],
+        [900.5, 900.0, 1620.0, 1710.0, 1782.0],
+    ]
     for span, seconds in DEVIATION.items():
         stdev = math.sqrt((seconds**2 - 1) / 12)
         assert mean_and_stdev(found, span) == pytest.approx([1800.5 - seconds / 2, stdev])
@@ -256,34 +258,17 @@ def test_each_resource_is_judged_by_its_own_points() -> None:
     assert found.aggregated[0, 0, 1] == GIB
 
 
-def test_a_collection_every_five_seconds_counts_its_points_once() -> None:
-    found = recent(every(5.0, 0.0, 300.0))
-    assert [cpu(found, "5m", s) for s in STATISTICS] == [30.5, 30.0, 54.0, 57.0, 59.0]
-
-
-def test_last_point_of_a_second_counts() -> None:
-    found = recent(every(0.1, 0.0, 300.0))
-    assert [cpu(found, "5m", s) for s in STATISTICS] == [1505.0, 1500.0, 2700.0, 2850.0, 2970.0]
-
-
-def test_a_gap_leaves_its_seconds_out() -> None:
-    found = recent([*every(1.0, 0.0, 120.0), *every(1.0, 240.0, 300.0, cpu=1001.0)])
-    values = [*range(1, 121), *range(1001, 1061)]
-    assert cpu(found, "5m", "avg") == pytest.approx(np.mean(values))
-    assert cpu(found, "5m", "p50") == 90.0
-    assert mean_and_stdev(found, "5m")[1] == pytest.approx(np.std(values))
-
-
-@pytest.mark.parametrize("outage", [1800.0, 3600.0, 1e6])
-def test_long_outage_clears_all_points(outage: float) -> None:
-    before, after = every(1.0, 0.0, 1800.0), every(1.0, outage + 1800.0, outage + 2100.0, cpu=5.0)
-    assert bits(recent([*before, *after])) == bits(recent(after))
-
-
-def test_a_window_longer_than_half_an_hour_gives_its_last_half_hour() -> None:
-    rows = [(float(o), float(o), GIB) for o in range(1, 86_401)]
-    found = recent([window(86_400.0, *rows, seconds=86_400.0)])
-    assert cpu(found, "30m", "avg") == 85_500.5
+@pytest.mark.parametrize(
+    ("step", "statistics"),
+    [
+        (5.0, [30.5, 30.0, 54.0, 57.0, 59.0]),
+        (0.1, [1505.0, 1500.0, 2700.0, 2850.0, 2970.0]),
+    ],
+)
+def test_each_point_counts_once_and_of_a_second_only_the_last(
+    step: float, statistics: list[float]
+) -> None:
+    assert recent(every(step, 0.0, 300.0)).aggregated[0, :, 0].tolist() == statistics
 
 
 def test_windows_near_the_epoch_have_no_invented_points() -> None:
@@ -310,41 +295,23 @@ def test_a_clock_set_back_is_waited_for() -> None:
     assert cpu(found, "5m", "p99") > 900.0
 
 
-def test_points_measured_again_replace_earlier_ones() -> None:
-    rows = [(float(o), 1.0, GIB) for o in range(1, 181)]
-    again = [(float(o), 3.0, GIB) for o in range(91, 181)]
-    found = recent([window(180.0, *rows, *again, seconds=180.0)])
-    assert cpu(found, "5m", "avg") == 2.0
-
-
-def test_a_later_window_replaces_the_seconds_that_it_shares() -> None:
-    first = [(float(o), 1.0, GIB) for o in range(1, 181)]
-    second = [(float(o), 3.0, GIB) for o in range(91, 182)]
-    found = recent([
-        window(180.0, *first, seconds=180.0), window(181.0, *second, seconds=181.0),
-    ])  # fmt: skip
-    assert cpu(found, "5m", "avg") == (90 + 3 * 91) / 181
-
-
-@pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf, -np.inf, 1e300])
-def test_a_bad_value_is_no_point_and_takes_no_place(bad: float) -> None:
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        *(
+            [(float(o), v, v) for o in range(1, 181)]
+            for v in (np.nan, -1.0, np.inf, -np.inf, 1e300)
+        ),
+        *(
+            [(offset, 64.0, 0.0)]
+            for offset in (np.nan, -0.001, -1.0, 180.001, 1.7e308, np.inf, -np.inf)
+        ),
+    ],
+)
+def test_invalid_values_and_points_outside_the_window_are_ignored(invalid: list[Point]) -> None:
     rows = [(float(o), float(o), GIB) for o in range(1, 181)]
-    spoilt = [(o, bad, bad) for o, _, _ in rows]
-    found = recent([window(180.0, *rows, *spoilt, seconds=180.0)])
+    found = recent([window(180.0, *rows, *invalid, seconds=180.0)])
     assert bits(found) == bits(recent([window(180.0, *rows, seconds=180.0)]))
-
-
-@pytest.mark.parametrize("offset", [np.nan, -0.001, -1.0, 180.001, 1.7e308, np.inf, -np.inf])
-def test_point_outside_its_window_is_ignored(offset: float) -> None:
-    rows = [(float(o), float(o), GIB) for o in range(1, 181)]
-    found = recent([window(180.0, *rows, (offset, 64.0, 0.0), seconds=180.0)])
-    assert bits(found) == bits(recent([window(180.0, *rows, seconds=180.0)]))
-
-
-def test_windows_without_points_leave_statistics_unknown() -> None:
-    found = recent([window(30.0 * i) for i in range(1, 61)])
-    assert np.isnan(found.aggregated).all()
-    assert np.isnan(found.deviation).all()
 
 
 def test_points_count_at_any_coverage() -> None:
@@ -398,33 +365,32 @@ POINTS = {
 }
 
 
-def test_points_are_read_from_the_row_of_the_node() -> None:
-    pod = {"kind": "pod", "id": "a", "points_offset_seconds": [9.0]}
-    seen = training(joined(pod, {**NODE_ROW, **POINTS})).heads[0]
-    np.testing.assert_array_equal(
-        seen.points, [[1.0, np.nan, 1.0], [2.0, 0.5, 2.0], [3.0, np.nan, 3.0]]
-    )
-
-
-@pytest.mark.parametrize("left_out", [{"points_offset_seconds"}, set(POINTS), {"points_cpu_cores"}])
-def test_a_list_that_is_missing_is_unknown(left_out: set[str]) -> None:
-    row = {**NODE_ROW, **{name: v for name, v in POINTS.items() if name not in left_out}}
-    seen = training(joined(row)).heads[0]
-    if left_out == set(POINTS):
-        assert seen.points.shape == (0, 3)
-    elif "points_offset_seconds" in left_out:
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        ({}, [[1.0, np.nan, 1.0], [2.0, 0.5, 2.0], [3.0, np.nan, 3.0]]),
         # Models ignore points without a time.
-        assert np.isnan(seen.points[:, 0]).all()
-    else:
-        assert np.isnan(seen.points[:, 1]).all()
-        assert seen.points[:, 2].tolist() == [1.0, 2.0, 3.0]
-
-
-def test_values_that_a_shorter_list_lacks_are_unknown() -> None:
-    row = {**NODE_ROW, **POINTS, "points_memory_bytes": [1.0, 2.0]}
-    memory = training(joined(row)).heads[0].points[:, 2]
-    assert memory[:2].tolist() == [1.0, 2.0]
-    assert np.isnan(memory[2])
+        (
+            {"points_offset_seconds": None},
+            [[np.nan, np.nan, 1.0], [np.nan, 0.5, 2.0], [np.nan, np.nan, 3.0]],
+        ),
+        (
+            {"points_cpu_cores": None},
+            [[1.0, np.nan, 1.0], [2.0, np.nan, 2.0], [3.0, np.nan, 3.0]],
+        ),
+        (
+            {"points_memory_bytes": [1.0, 2.0]},
+            [[1.0, np.nan, 1.0], [2.0, 0.5, 2.0], [3.0, np.nan, np.nan]],
+        ),
+        (dict.fromkeys(POINTS), np.zeros((0, 3))),
+    ],
+)
+def test_points_are_read_from_the_row_of_the_node_where_missing_values_are_unknown(
+    changes: dict[str, list[float] | None], points: list[list[float]]
+) -> None:
+    row = {name: v for name, v in {**NODE_ROW, **POINTS, **changes}.items() if v is not None}
+    pod = {"kind": "pod", "id": "a", "points_offset_seconds": [9.0]}
+    np.testing.assert_array_equal(training(joined(pod, row)).heads[0].points, points)
 
 
 def test_points_have_no_memory_where_the_window_reports_another_statistic() -> None:

@@ -70,8 +70,9 @@ def test_columns_of_a_member_are_apart_from_the_same_predictor() -> None:
     bank = learned(windows, "max", "hourly-nsigma", options=options)
     (result,) = bank.peaks(bank.nodes)
     own, alone = result.predictors["max"], result.predictors["hourly-nsigma"]
-    assert own.raw.tobytes() == alone.raw.tobytes()
-    assert own.pod_raw.tobytes() == alone.pod_raw.tobytes()
+    assert [own.raw.tobytes(), own.pod_raw.tobytes()] == [
+        alone.raw.tobytes(), alone.pod_raw.tobytes(),
+    ]  # fmt: skip
     assert not np.isnan(own.raw[NODE]).any()
     assert {*Maximum(**options["max"]).columns} == {
         "max.hourly-nsigma.hourly_7",

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 
 from pipeline.processors.model.histogram import VPA_CPU_LAYOUT, VPA_MEMORY_LAYOUT
-from pipeline.processors.model.model_config import ENTITIES, NODE, VPA
+from pipeline.processors.model.model_config import NODE, VPA
 from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.topics.nodes import Strategy
 from tests.processors.predictors.answers import LAWS, answer, learned
@@ -41,14 +41,3 @@ def test_its_own_margin_stays_without_a_margin_of_the_strategy() -> None:
     own = answer([now], "vpa").predictors["vpa"]
     assert own.peaks.tobytes() == own.raw.tobytes()
     assert own.raw[NODE, 0] == own.terms["quantile"][NODE, 0] * 1.15
-
-
-def test_an_idle_pod_gets_the_floor_and_an_idle_class_zero() -> None:
-    own = answer([window(1, [Pod("a", (0.0, 0.0))])], "vpa").predictors["vpa"]
-    assert own.pod_raw.tolist() == [[0.025, 250 * 2**20]]
-    assert own.raw[ENTITIES.index("prod")].tolist() == [0.0, 0.0]
-
-
-def test_the_floor_does_not_make_an_unknown_pod_known() -> None:
-    own = answer([window(1, [Pod("a", (np.nan, np.nan))])], "vpa").predictors["vpa"]
-    assert np.isnan(own.pod_raw).all()

@@ -31,9 +31,8 @@ from pipeline.processors.model.histogram import (
     save_checkpoint,
 )
 from pipeline.processors.model.model_config import ENTITIES, KOORDINATOR, VPA, ModelConfig, Profile
-from pipeline.processors.model.node_peaks import NodePeaks
 from pipeline.times import format_time
-from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
+from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, peaks_of, window
 
 HOUR_MS = 3_600_000
 REFERENCE = format_time((START_MS - START_MS % (12 * HOUR_MS)) / 1000)
@@ -83,11 +82,6 @@ def after(
     bank = Bank(config)
     bank.restore("node-a", state_codec.encode(state))
     return bank, state
-
-
-def peaks_of(bank: Bank) -> NodePeaks:
-    (peaks,) = bank.peaks(["node-a"])
-    return peaks
 
 
 # -- Koordinator
@@ -268,8 +262,7 @@ def test_the_import_reports_buckets_and_layout_changes_by_model() -> None:
     assert cpu is not None
     assert cpu.moved
     assert memory == (1, True)
-    assert taken["prod"] == ((2, False), None)
-    assert taken["mid"] == ((0, False), None)
+    assert (taken["prod"], taken["mid"]) == (((2, False), None), ((0, False), None))
     only_mid, _ = merge_models(state, {"mid": learned["mid"]}, config.profiles)
     assert only_mid == state != merged
 
@@ -299,15 +292,11 @@ def test_an_empty_histogram_is_unknown_and_changes_nothing(empty: Any) -> None:
     )
 
 
-def test_a_checkpoint_without_histograms_and_time_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="unknown"):
-        from_koordinator({"UID": "__node__", "LastUpdated": None})
-
-
 @pytest.mark.parametrize(
     ("document", "says"),
     [
         ({}, "no UID"),
+        ({"UID": "__node__", "LastUpdated": None}, "unknown"),
         (koordinator("a", {"totalWeight": -1, "bucketWeights": {}}), "CPU of a: .*-1"),
         (koordinator("a", {"bucketWeights": {}}), "CPU of a"),
         (koordinator("a", stored(b999=1)), "158 buckets"),
@@ -330,18 +319,19 @@ def test_an_invalid_checkpoint_is_refused(document: dict[str, Any], says: str) -
         (from_vpa if "kind" in document else from_koordinator)(document)
 
 
-def test_an_unknown_pod_and_times_far_apart_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="no model of z"):
-        after({"z": from_koordinator(koordinator("z", stored(b1=1)))})
-    old = stored(b1=1) | {"referenceTimestamp": "1971-01-01T00:00:00Z"}
-    with pytest.raises(CheckpointError, match="half-lives apart"):
-        after({"a": from_koordinator(koordinator("a", old))})
-
-
-def test_weights_that_nobody_can_have_learned_are_refused() -> None:
-    heavy = stored(b1=1) | {"totalWeight": 1e300}
-    with pytest.raises(CheckpointError, match=r"worth 5\.5.*e\+299 samples"):
-        after({"a": from_koordinator(koordinator("a", heavy))})
+@pytest.mark.parametrize(
+    ("uid", "changes", "says"),
+    [
+        ("z", {}, "no model of z"),
+        ("a", {"referenceTimestamp": "1971-01-01T00:00:00Z"}, "half-lives apart"),
+        ("a", {"totalWeight": 1e300}, r"worth 5\.5.*e\+299 samples"),
+    ],
+)
+def test_unknown_pods_times_far_apart_and_impossible_weights_are_refused(
+    uid: str, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        after({uid: from_koordinator(koordinator(uid, stored(b1=1) | changes))})
 
 
 def test_a_file_of_the_future_is_refused_and_clocks_may_differ() -> None:

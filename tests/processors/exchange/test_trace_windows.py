@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -114,58 +113,29 @@ def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"),
+    ("rows", "columns", "says"),
     [
-        ([{"cpu_cores_avg": 1.0}], "a trace has a column window_end, which is not there"),
-        (simple([1.0]), "two windows at least, not 1"),
-        (simple([1.0, 2.0], step=90_000), "2023-11-.*: window is not longer than 0 s"),
-        (simple([1.0, 2.0], kind="pod", id="a"), "2023-11-.*: batch has 0 node rows, not one"),
-        (simple([1.0, 2.0]) * 2, "2023-11-.*: batch has 2 node rows, not one"),
-        (simple([1.0, 2.0], kind="pot"), "batch has 0 node rows"),
+        ([{"cpu_cores_avg": 1.0}], {}, "a trace has a column window_end, which is not there"),
+        (simple([1.0]), {}, "two windows at least, not 1"),
+        (simple([1.0, 2.0], step=90_000), {}, "2023-11-.*: window is not longer than 0 s"),
+        (simple([1.0, 2.0], kind="pod", id="a"), {}, "2023-11-.*: batch has 0 node rows, not one"),
+        (simple([1.0, 2.0]) * 2, {}, "2023-11-.*: batch has 2 node rows, not one"),
+        (simple([1.0, 2.0], kind="pot"), {}, "batch has 0 node rows"),
         (simple([1.0, 2.0], kind=None) + simple([1.0, 2.0], kind="pod", id="a", pod_class="gold"),
-         "pod_class of 'a' is 'gold'"),
-        ([*simple([1.0, 2.0]), {"window_end": "soon"}], "window_end: not an RFC 3339 time"),
-        ([*simple([1.0, 2.0]), {"window_end": None}], "a row has no window_end"),
+         {}, "pod_class of 'a' is 'gold'"),
+        ([*simple([1.0, 2.0]), {"window_end": "soon"}], {}, "window_end: not an RFC 3339 time"),
+        ([*simple([1.0, 2.0]), {"window_end": None}], {}, "a row has no window_end"),
+        (simple([1.0, 2.0]), {"gpu": [1, 2]}, "unknown column 'gpu'"),
+        (simple([1.0, 2.0]), {"cpu_cores_avg": [1, 2]}, "two columns of one name"),
+        (simple([1.0, 2.0]), {"cpu_cores_max": ["many", "more"]},
+         "column cpu_cores_max: .*double"),
     ],
 )  # fmt: skip
-def test_an_invalid_trace_is_refused(rows: list[Row], says: str) -> None:
+def test_an_invalid_trace_is_refused(
+    rows: list[Row], columns: dict[str, list[Any]], says: str
+) -> None:
+    table = table_of(rows)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
     with pytest.raises(InvalidRecordError, match=says):
-        list(read_trace(table_of(rows), NODE, Strategy()))
-
-
-def test_invalid_columns_are_refused() -> None:
-    table = table_of(simple([1.0, 2.0]))
-    for odd, says in (
-        (table.append_column("gpu", pa.array([1, 2])), "unknown column 'gpu'"),
-        (table.append_column("cpu_cores_avg", pa.array([1, 2])), "two columns of one name"),
-        (
-            table.append_column("cpu_cores_max", pa.array(["many", "more"])),
-            "column cpu_cores_max: .*double",
-        ),
-    ):
-        with pytest.raises(InvalidRecordError, match=says):
-            list(read_trace(odd, NODE, Strategy()))
-
-
-def test_a_seasonal_model_that_was_fit_offline_beats_nsigma_at_night() -> None:
-    """Ten days with a tide of a day; for the hour after 3:00, less is given away to fear."""
-    random = np.random.default_rng(7)
-    hours = np.arange(10 * 288) * 300 / 3600 % 24
-    cores = 4.0 + 3.0 * np.cos((hours - 15.0) / 24.0 * 2 * np.pi) + random.random(len(hours)) * 0.2
-    days = START // 86_400 * 86_400 - START
-    rows = [
-        {"window_end": format_time(START + days + 300 * i), "cpu_cores_avg": float(used)}
-        for i, used in enumerate(cores)
-    ]
-    night = 9 * 288 + 3 * 12
-    config = ModelConfig(
-        predictors=("nsigma-v1", "hourly-nsigma"),
-        strategy=Strategy(predictor="nsigma-v1"),
-        horizon_seconds=3000.0,
-    )
-    bank = learned(read_trace(table_of(rows[: night + 1]), NODE, Strategy()), config)
-    (peaks,) = bank.peaks([NODE])
-    seasonal, usual = (peaks.predictors[name].raw[0, 0] for name in config.predictors[::-1])
-    truth = cores[night + 1 : night + 11].max()
-    assert truth <= seasonal < truth * 1.5
-    assert usual > truth * 3
+        list(read_trace(table, NODE, Strategy()))

@@ -27,8 +27,9 @@ def test_entities_have_samples_times_buckets_and_moments(state: state_codec.Mode
     found = rows(table(state))
     assert [name for name, resource in found if resource == "cpu"] == list(ENTITIES)
     cpu = found["node", "cpu"]
-    assert (cpu["SAMPLES"], cpu["BUCKETS"]) == ("2", "2")
-    assert (cpu["FIRST"], cpu["LAST"]) == ("2023-11-14T22:16:00Z", "2023-11-14T22:20:00Z")
+    assert [cpu[title] for title in ("SAMPLES", "BUCKETS", "FIRST", "LAST")] == [
+        "2", "2", "2023-11-14T22:16:00Z", "2023-11-14T22:20:00Z",
+    ]  # fmt: skip
     assert 2.0 < float(cpu["MEAN"]) < 2.01
     assert found["node", "memory"]["MEAN"] == "2.14748e+09"
 

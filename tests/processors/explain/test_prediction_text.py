@@ -286,11 +286,12 @@ def test_samples_and_cold_start_are_those_of_the_resource() -> None:
         for end in range(3)
     ]  # fmt: skip
     record, _ = records(windows)
-    text = "\n".join(explain(record, entities=["node"], resources=["cpu"]))
-    assert "  model: 3 samples, with 1 of memory the first at" in text
-    text = "\n".join(explain(record, entities=["node"], resources=["memory"]))
-    assert "  model: 1 samples, with 3 of cpu the first at" in text
-    for resource, counts in (("cpu", "3 samples (1 of mem"), ("memory", "1 samples (3 of cpu)")):
+    for resource, model, counts in (
+        ("cpu", "3 samples, with 1 of memory", "3 samples (1 of mem"),
+        ("memory", "1 samples, with 3 of cpu", "1 samples (3 of cpu)"),
+    ):
+        text = "\n".join(explain(record, entities=["node"], resources=[resource]))
+        assert f"  model: {model} the first at" in text
         lines = explain(record, entities=["prod"], resources=[resource])
         assert any(f"request of a, cold, 900.0 s old, {counts}" in line for line in lines)
 
@@ -307,12 +308,15 @@ def test_a_missing_peak_has_its_true_reason() -> None:
                         predictors=[predictor])  # fmt: skip
         return raw_of(lines)
 
-    assert why("prod", "percentile") == "raw: unknown: no samples: cpu of b was never measured"
+    for entity, predictor, reason in (
+        ("prod", "percentile", "no samples: cpu of b was never measured"),
+        ("system", "borg-default", "it asks for nothing"),
+        ("unknown", "vpa", "the record has no model of it: no samples"),
+        ("node", "oracle", "this predictor did not run"),
+    ):
+        assert why(entity, predictor) == f"raw: unknown: {reason}"
     assert why("prod", "hourly-nsigma", "memory").startswith("raw: unknown: too short a history")
-    assert why("system", "borg-default") == "raw: unknown: it asks for nothing"
     assert why("node", "resource-central").startswith("raw: unknown: no peak of the system")
-    assert why("unknown", "vpa") == "raw: unknown: the record has no model of it: no samples"
-    assert why("node", "oracle") == "raw: unknown: this predictor did not run"
     record, state = records([joined(used("node", "", 2.0, GIB), used("pod", "c", 1.0, GIB))])
     assert why("unknown", "borg-default") == "raw: unknown: no request of its 1 pods is known"
 

@@ -13,7 +13,8 @@ from pipeline.processors.explain.usage_series import (
     usage_series,
     window_points,
 )
-from tests.processors.usage_windows import GIB, LENGTH_MS, usage_window
+from tests.processors.joined import GIB
+from tests.processors.usage_windows import LENGTH_MS, usage_window
 
 AT_MS = 1_700_000_010_000
 
@@ -23,8 +24,9 @@ def test_a_node_window_by_window() -> None:
     found = usage_series("node-1", None, [window_points(window, None) for window in windows])
     assert (found.node, found.pod, found.missing_windows) == ("node-1", None, 0)
     first = found.items[1]
-    assert (first.start, first.end) == ("2023-11-14T22:13:30Z", "2023-11-14T22:14:00Z")
-    assert (first.uid, first.coverage) == (None, 0.9)
+    assert (first.start, first.end, first.uid, first.coverage) == (
+        "2023-11-14T22:13:30Z", "2023-11-14T22:14:00Z", None, 0.9,
+    )  # fmt: skip
     assert first.cpu_cores == {"avg": 1.0, "p90": None, "p95": 2.0, "max": None, "last": None}
     assert first.memory_bytes["max"] == 2 * GIB
     assert [item.cpu_cores["avg"] for item in found.items] == [0.0, 1.0, 2.0, 3.0]

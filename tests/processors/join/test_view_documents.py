@@ -41,19 +41,15 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
     )
     data = with_generation(node_view(record, [pod_view(pod)], golden.NODE_RESOURCES), 77)
     view = decode_json(NodeViewRecord, data)
-    assert view.generation == 77
-    assert view.strategy_hash == record.strategy_hash
-    assert view.annotations == {"node.koordinator.sh/reservation": "{}"}
-    assert view.resources == golden.NODE_RESOURCES
+    assert (view.generation, view.strategy_hash, view.annotations, view.resources) == (
+        77, record.strategy_hash, {"node.koordinator.sh/reservation": "{}"}, golden.NODE_RESOURCES,
+    )  # fmt: skip
     (found,) = view.pods
-    assert (found.uid, found.pod_class, found.priority, found.deleting) == (
-        "a",
-        "batch",
-        5500,
-        True,
-    )
-    assert found.labels == {"koordinator.sh/qosClass": "BE"}
-    assert found.annotations == {"koordinator.sh/cpuBurst": '{"generation":0}'}
+    assert found == msgspec.structs.replace(
+        found, uid="a", pod_class="batch", priority=5500, deleting=True,
+        labels={"koordinator.sh/qosClass": "BE"},
+        annotations={"koordinator.sh/cpuBurst": '{"generation":0}'},
+    )  # fmt: skip
 
 
 def test_views_have_only_short_annotations_of_koordinator_and_springtide() -> None:

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from pipeline.processors.kubernetes.object_records import pod_record
-from pipeline.processors.kubernetes.pod_resources import (
-    Amounts,
-    StatedResources,
-    effective_limits,
-    effective_requests,
-)
+from pipeline.processors.kubernetes.pod_resources import StatedResources
 from pipeline.processors.kubernetes.pod_resources import kube_qos as qos_of
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pods import Container, CountedPod, PodRecord
@@ -31,61 +26,7 @@ def asked(cpu: int | None = None, memory: int | None = None) -> dict[str, int]:
     return {name: amount for name, amount in stated.items() if amount is not None}
 
 
-def init(cpu: int) -> tuple[Amounts, bool]:
-    return asked(cpu), False
-
-
-def sidecar(cpu: int) -> tuple[Amounts, bool]:
-    return asked(cpu), True
-
-
 NONE = asked()
-
-
-@pytest.mark.parametrize(
-    ("containers", "init_containers", "of_pod", "overhead", "expected"),
-    [
-        ([], [], NONE, NONE, NONE),
-        ([asked(100, 10), asked(200)], [], NONE, NONE, asked(300, 10)),
-        # An ordinary init container runs alone, before the others.
-        ([asked(100, 10)], [(asked(500, 5), False)], NONE, NONE, asked(500, 10)),
-        ([asked(100)], [init(60), init(70)], NONE, NONE, asked(100)),
-        # A restartable one runs on beside the others, and beside the init containers after it.
-        ([asked(100)], [sidecar(50)], NONE, NONE, asked(150)),
-        ([asked(100)], [sidecar(50), init(200)], NONE, NONE, asked(250)),
-        ([asked(100)], [init(200), sidecar(50)], NONE, NONE, asked(200)),
-        ([asked(10)], [sidecar(1), init(5), sidecar(2), init(40)], NONE, NONE, asked(43)),
-        # What the pod itself states counts, each resource by itself.
-        ([asked(100, 10)], [], asked(700), NONE, asked(700, 10)),
-        ([asked(100, 10)], [], asked(50, 5), NONE, asked(50, 5)),
-        # Overhead comes on top of all that.
-        ([asked(100)], [init(500)], NONE, asked(10, 7), asked(510, 7)),
-        ([asked(100)], [], asked(700), asked(10), asked(710)),
-        ([asked(0)], [], NONE, NONE, asked(0)),
-    ],
-)
-def test_effective_requests(
-    containers: list[Amounts], init_containers: list[tuple[Amounts, bool]], of_pod: Amounts,
-    overhead: Amounts, expected: Amounts,
-) -> None:  # fmt: skip
-    assert effective_requests(containers, init_containers, of_pod, overhead) == expected
-
-
-@pytest.mark.parametrize(
-    ("containers", "init_containers", "of_pod", "overhead", "expected"),
-    [
-        ([asked(100)], [init(500)], NONE, asked(10, 7), asked(510)),
-        ([asked(0)], [], NONE, asked(10), asked(0)),
-        ([asked(100), asked()], [], NONE, NONE, asked(100)),
-        ([asked(100)], [], asked(300, 9), asked(1, 1), asked(301, 10)),
-        ([], [], NONE, asked(10, 10), NONE),
-    ],
-)
-def test_effective_limits(
-    containers: list[Amounts], init_containers: list[tuple[Amounts, bool]], of_pod: Amounts,
-    overhead: Amounts, expected: Amounts,
-) -> None:  # fmt: skip
-    assert effective_limits(containers, init_containers, of_pod, overhead) == expected
 
 
 # ---- what becomes of it in a record
@@ -156,9 +97,9 @@ def test_pod_level_resources_are_cpu_memory_and_huge_pages() -> None:
     inner = container({PAGES: "4Mi", DISK: 1}, {PAGES: "4Mi", DISK: 3})
     whole = {"requests": {DISK: 50}, "limits": {PAGES: "64Mi", "memory": "1Gi", GPU: "no amount"}}
     result = record(inner, resources=whole, overhead={PAGES: "2Mi"})
-    assert result.scalars == {PAGES: 66 << 20, DISK: 1}
-    assert result.scalar_limits == {PAGES: 66 << 20, DISK: 3}
-    assert result.limits == Resources(memory_bytes=1 << 30)
+    assert (result.scalars, result.scalar_limits, result.limits) == (
+        {PAGES: 66 << 20, DISK: 1}, {PAGES: 66 << 20, DISK: 3}, Resources(memory_bytes=1 << 30),
+    )  # fmt: skip
     assert result.containers[0].scalars == {PAGES: 4 << 20, DISK: 1}
 
 
@@ -187,14 +128,15 @@ def test_scalar_limits_are_recorded_only_where_they_differ_from_requests() -> No
         assert b"scalar_" not in encode_json(pod)
     other = record(container({GPU: 1, DISK: 1}, {GPU: 1}), container(), overhead={DISK: 2})
     assert (other.scalar_limits, other.scalar_overhead) == ({GPU: 1}, {DISK: 2})
-    assert other.containers[0].scalar_limits == {GPU: 1}
-    assert other.containers[1] == Container(name="c")
+    assert (other.containers[0].scalar_limits, other.containers[1]) == (
+        {GPU: 1}, Container(name="c"),
+    )  # fmt: skip
     assert record(container({DISK: 1})).scalar_limits == {}
     for pod in (alike, other):
         assert decode_json(PodRecord, encode_json(pod)) == pod
         counted = decode_json(CountedPod, encode_json(pod))
-        assert counted.scalar_limits == pod.scalar_limits
-        assert counted.scalar_overhead == pod.scalar_overhead
+        expected = pod.scalar_limits, pod.scalar_overhead
+        assert (counted.scalar_limits, counted.scalar_overhead) == expected
 
 
 # ---- against the start of a pod, played through

@@ -32,8 +32,9 @@ def test_replicas_and_ready_pods_of_each_kind(
     kind: str, spec: Any, status: Any, replicas: int | None, ready: int
 ) -> None:
     result = read(kind, spec=spec, status=status)
-    assert (result.replicas, result.ready_replicas, result.budget) == (replicas, ready, None)
-    assert result.kind == kind
+    assert (result.kind, result.replicas, result.ready_replicas, result.budget) == (
+        kind, replicas, ready, None,
+    )  # fmt: skip
 
 
 def test_a_budget_keeps_percentages_as_written() -> None:

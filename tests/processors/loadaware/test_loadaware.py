@@ -90,32 +90,27 @@ def test_a_nodes_own_thresholds_come_first(
 
 
 @pytest.mark.parametrize(
-    "annotation",
-    ["{", "[]", '{"usageThresholds":{"cpu":-1}}', '{"usageThresholds":{"cpu":"90"}}',
-     '{"usageThresholds":{"cpu":60.5}}', '{"aggregatedUsage":{"usageAggregationType":"max"}}',
-     '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}', "\\ud800"],
-)  # fmt: skip
-def test_an_invalid_annotation_is_ignored_and_reported(annotation: str) -> None:
-    assert node_thresholds.select_limits(ARGS, annotation, is_prod=False).thresholds == {
-        "cpu": 65,
-        "memory": 95,
-    }
-    assert node_thresholds.ANNOTATION in (node_thresholds.problem(annotation) or "")
-
-
-@pytest.mark.parametrize(
     ("annotation", "says"),
     [
+        *(
+            (text, node_thresholds.ANNOTATION)
+            for text in (
+                "{", "[]", '{"usageThresholds":{"cpu":-1}}', '{"usageThresholds":{"cpu":"90"}}',
+                '{"usageThresholds":{"cpu":60.5}}', "\\ud800",
+                '{"aggregatedUsage":{"usageAggregationType":"max"}}',
+                '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}',
+            )
+        ),
         ('{"usageThreshold":{"cpu":9}}', "unknown key 'usageThreshold': is usageThresholds meant?"),
         ('{"aggregatedUsage":{"usageType":"p99"}}', "unknown key 'usageType'"),
         ('{"cpu":9,"USAGETHRESHOLDS":{}}', "unknown key 'cpu'"),
     ],
 )  # fmt: skip
-def test_an_unknown_key_of_an_annotation_is_reported(annotation: str, says: str) -> None:
-    assert node_thresholds.select_limits(ARGS, annotation, is_prod=False).thresholds == {
-        "cpu": 65,
-        "memory": 95,
-    }
+def test_invalid_values_and_keys_of_an_annotation_are_ignored_and_reported(
+    annotation: str, says: str
+) -> None:
+    limits = node_thresholds.select_limits(ARGS, annotation, is_prod=False)
+    assert limits.thresholds == {"cpu": 65, "memory": 95}
     assert says in (node_thresholds.problem(annotation) or "")
 
 
@@ -145,8 +140,8 @@ def test_invalid_seconds_of_a_pod_leave_the_configured_ones(text: str, seconds: 
 def test_free_pods_and_mid_pods_without_requests_are_estimated_as_0() -> None:
     factors = {"cpu": 85, "memory": 70}
     asked = {"cpu": 4000, "memory": 1 << 30}
-    assert estimate("free", asked, asked, factors) == {"cpu": 0, "memory": 0}
-    assert estimate("mid", asked, asked, factors) == {"cpu": 0, "memory": 0}
+    for pod_class in ("free", "mid"):
+        assert estimate(pod_class, asked, asked, factors) == {"cpu": 0, "memory": 0}
     assert estimate("none", {}, {}, factors) == {"cpu": 250, "memory": 200 << 20}
 
 
@@ -230,10 +225,12 @@ def test_sums_equal_those_of_a_loop_over_pods(
 
 
 def test_a_deadline_after_initialization_comes_first() -> None:
-    assert deadline(100.0, None, 60, 30) == 160.0
-    assert deadline(100.0, 150.0, 60, 30) == 180.0
-    assert deadline(100.0, 150.0, None, None) is None
-    assert deadline(100.0, 150.0, 60, 0) == 160.0
+    assert [
+        deadline(100.0, initialized, scheduled_seconds, initialized_seconds)
+        for initialized, scheduled_seconds, initialized_seconds in (
+            (None, 60, 30), (150.0, 60, 30), (150.0, None, None), (150.0, 60, 0),
+        )
+    ] == [160.0, 180.0, None, 160.0]  # fmt: skip
 
 
 COUNT = 4

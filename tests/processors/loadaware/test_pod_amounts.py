@@ -42,11 +42,9 @@ def test_limits_count_as_limits_and_requests_as_requests(name: str) -> None:
     # The table reads less of the record than the extender.
     for record in (asking, decode_json(CountedPod, encode_json(asking))):
         amounts = counted(record)
-        assert (amounts[f"request:{name}"], amounts[f"limit:{name}"]) == (13, 43)
-        assert amounts[f"bound:{name}"] == 43
+        assert [amounts[f"{kind}:{name}"] for kind in ("request", "limit", "bound")] == [13, 43, 43]
     alone = counted(pod({name: 10}, {}, overhead={name: 3}))
-    assert (alone[f"request:{name}"], alone[f"limit:{name}"]) == (13, 0)
-    assert alone[f"bound:{name}"] == 13
+    assert [alone[f"{kind}:{name}"] for kind in ("request", "limit", "bound")] == [13, 0, 13]
 
 
 def test_without_limits_of_their_own_extended_resources_are_limited_to_requests() -> None:

@@ -13,7 +13,7 @@ from pipeline.processors.overcommit.batch import batch
 from pipeline.processors.overcommit.resource_columns import PodAmounts as PodColumns
 from pipeline.processors.overcommit.resource_columns import percent_of, sum_by_node
 from pipeline.processors.overcommit.tier import Tier
-from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
+from pipeline.processors.policy.colocation_config import DEFAULTS
 from pipeline.processors.policy.config_sections import merge
 from tests.processors.overcommit.fleets import AMOUNT, FLEET, Fleet, Node, Pod, columns
 
@@ -102,20 +102,6 @@ def test_batch_is_not_negative_and_shrinks_with_other_usage(fleet: Fleet, field:
     amount = work_out(fleet).amount
     assert (amount >= 0).all()
     assert (amount <= work_out(less).amount).all()
-
-
-def test_pod_without_usage_counts_its_request_under_max_usage_request() -> None:
-    """Weakness of upstream's: pods without metrics were left out at the level of nodes."""
-    zero = (0, 0)
-    own = Colocation(
-        cpu_reclaim_threshold_percent=100,
-        memory_reclaim_threshold_percent=100,
-        cpu_calculate_policy="maxUsageRequest",
-        memory_calculate_policy="maxUsageRequest",
-    )
-    node = Node((1000, 1000), zero, zero, zero, zero, zero, zero, zero, None, None, own)
-    fresh = Pod("prod", False, True, (400, 300), None)
-    assert work_out([(node, [fresh])]).amount.tolist() == [[600, 700]]
 
 
 @given(st.integers(0, 2**53), st.integers(-10_000, 10_000))

@@ -108,26 +108,21 @@ def shop(record: NodeRecord = RECORD, *more: PodRecord) -> Window:
 
 def test_terms_of_a_node_calculated_by_hand() -> None:
     (found,) = work_out(shop(), peaks=[(4, 6)])
-    assert found.mid_terms.allocated == amount(10, 20)
-    assert found.mid_terms.prod_peak == amount(4, 6)
-    assert found.mid_terms.reclaimable == amount(6, 14)
-    assert found.mid_terms.unused == amount(12, 24)
-    assert found.mid == found.mid_lower_bound == amount(6, 14)
+    mid, batch = found.mid_terms, found.batch_terms
+    assert Resources() not in (*msgspec.structs.astuple(mid), *msgspec.structs.astuple(batch))
+    assert (mid.allocated, mid.prod_peak, mid.reclaimable, mid.unused) == (
+        amount(10, 20), amount(4, 6), amount(6, 14), amount(12, 24),
+    )  # fmt: skip
     # The kubelet keeps 1 and 2, more than the system uses; Prod and Mid use 3 and 6. Of Mid's 6 and
     # 14 its pods use 1 and 2 already.
-    assert found.batch_terms.outside == amount(1, 2)
-    assert found.batch_terms.used == amount(3, 6)
-    assert found.batch_terms.promised == amount(5, 12)
-    assert found.batch == amount(16 - 1 - 3 - 5, 32 - 2 - 6 - 12)
-
-
-def test_records_have_every_term_of_both_formulas() -> None:
-    (found,) = work_out(shop(), peaks=[(4, 6)])
-    assert all(
-        term != Resources()
-        for terms in (found.mid_terms, found.batch_terms)
-        for term in msgspec.structs.astuple(terms)
+    assert (batch.outside, batch.used, batch.promised) == (
+        amount(1, 2),
+        amount(3, 6),
+        amount(5, 12),
     )
+    assert (found.mid, found.mid_lower_bound, found.batch) == (
+        amount(6, 14), amount(6, 14), amount(16 - 1 - 3 - 5, 32 - 2 - 6 - 12),
+    )  # fmt: skip
 
 
 def test_without_promise_once_both_tiers_are_independent() -> None:
@@ -158,10 +153,9 @@ def test_unmeasured_pods_count_their_requests() -> None:
         "prod": amount(2, 3), "none": amount(1, 1), "batch": amount(9, 9),
     }  # fmt: skip
     (found,) = work_out(window, peaks=[(4, 6)])
-    assert found.mid_terms.allocated == amount(13, 24)
-    assert found.batch_terms.used == amount(6, 10)
     # Nobody can say what they will leave.
-    assert found.mid_terms.prod_peak == amount(4 + 3, 6 + 4)
+    terms = found.mid_terms.allocated, found.mid_terms.prod_peak, found.batch_terms.used
+    assert terms == (amount(13, 24), amount(4 + 3, 6 + 4), amount(6, 10))
     assert found.mid == found.mid_lower_bound == amount(6, 14)
 
 
@@ -223,8 +217,7 @@ def test_usage_of_an_unknown_pod_counts() -> None:
         )
     )
     (found,) = work_out(window)
-    assert found.batch_terms.used == amount(2, 4)
-    assert found.mid_terms.allocated == amount(0, 0)
+    assert (found.batch_terms.used, found.mid_terms.allocated) == (amount(2, 4), amount(0, 0))
 
 
 @pytest.mark.parametrize(("of", "outside"), [("prod", 3), ("mid", 3), ("", 3), ("batch", 1)])
@@ -238,9 +231,8 @@ def test_host_applications_count_by_class_and_as_prod_without_one(of: str, outsi
 
 def test_nothing_is_reclaimable_without_a_peak() -> None:
     (found,) = work_out(shop())
-    assert found.mid == amount(0, 0)
-    assert found.mid_terms.prod_peak == Resources()
-    assert found.batch == amount(12, 24)
+    offered = found.mid, found.mid_terms.prod_peak, found.batch
+    assert offered == (amount(0, 0), Resources(), amount(12, 24))
 
 
 @pytest.mark.parametrize("unknown", ["capacity", "allocatable"])
@@ -279,15 +271,13 @@ def test_offers_fit_into_the_node(
     rows_ = [pod_row(f"p{i}", **usage(*of)) for i, (_, _, _, of) in enumerate(pods) if of]
     window = logged(joined({**NODE_ROW, **usage(*node)}, SYSTEM, *rows_, view=view))
     (found,) = work_out(window, peaks=[peak], others=[[other]])
-    assert found.mid is not None
-    assert found.mid_lower_bound is not None
-    assert found.batch is not None
-    capacity = RECORD.capacity
+    assert None not in (found.mid, found.mid_lower_bound, found.batch)
     for name in Resources.__struct_fields__:
         mid, least, batch, promised, most = (
             getattr(amounts, name)
             for amounts in (
-                found.mid, found.mid_lower_bound, found.batch, found.batch_terms.promised, capacity,
+                found.mid, found.mid_lower_bound, found.batch, found.batch_terms.promised,
+                RECORD.capacity,
             )
         )  # fmt: skip
         kind = name.partition("_")[0]
@@ -320,8 +310,7 @@ def test_offers_of_random_windows_are_unknown_or_within_capacity(
         if record.mid is None:
             assert record.batch is record.mid_lower_bound is None
             continue
-        assert record.batch is not None
-        assert record.mid_lower_bound is not None
+        assert None not in (record.batch, record.mid_lower_bound)
         for name in Resources.__struct_fields__:
             mid, least, batch = (
                 getattr(amount, name)

@@ -30,9 +30,8 @@ def allocation(priority: str = "koord-batch", **resources: Any) -> dict[str, Any
 
 
 def test_without_an_annotation_nothing_is_taken() -> None:
-    assert third_party_allocation({}) == (0, 0)
-    assert third_party_allocation({ALLOCATIONS: "{}"}) == (0, 0)
-    assert third_party_allocation({ALLOCATIONS: '{"allocations":null}'}) == (0, 0)
+    empty = ({}, *({ALLOCATIONS: text} for text in ("{}", '{"allocations":null}')))
+    assert [third_party_allocation(annotations) for annotations in empty] == [(0, 0)] * 3
     assert of({"priority": "koord-batch"}) == (0, 0)
 
 

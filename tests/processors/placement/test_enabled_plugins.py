@@ -122,13 +122,12 @@ def configured(point: str, name: str, args: Any) -> Any:
 
 def test_upstreams_samples_are_read() -> None:
     fit = read(FIT_PLUS)
-    assert fit.scores == (Score("NodeResourcesFitPlus", 2),)
-    assert fit.filters == ()
+    assert (fit.scores, fit.filters) == ((Score("NodeResourcesFitPlus", 2),), ())
     assert fit.args["NodeResourcesFitPlus"].resources["nvidia.com/gpu"].weight == 2
     scarce = read(SCARCE)
-    assert scarce.scores == (Score("NodeResourcesFitPlus", 2), Score("ScarceResourceAvoidance", 2))
-    assert scarce.args["ScarceResourceAvoidance"].resources == ("nvidia.com/gpu",)
-    assert scarce.args["NodeResourcesFitPlus"].resources == {}
+    names = ("NodeResourcesFitPlus", "ScarceResourceAvoidance")
+    assert scarce.scores == tuple(Score(name, 2) for name in names)
+    assert [scarce.args[name].resources for name in names] == [{}, ("nvidia.com/gpu",)]
     assert scarce.load_aware.estimated_scaling_factors == {"cpu": 85, "memory": 70}
 
 
@@ -136,13 +135,9 @@ def test_load_aware_is_read_with_all_keys() -> None:
     result = read(LOAD)
     assert (result.filters, result.scores) == ((LOAD_AWARE,), (Score(LOAD_AWARE, 3),))
     args = result.load_aware
-    assert args.filter_expired_node_metrics is False
-    assert args.node_metric_expiration_seconds == 300
-    assert args.prod_usage_thresholds == {"cpu": 55}
-    assert args.resources == ("cpu", "memory")
-    assert args.aggregated is not None
-    assert args.aggregated.usage_aggregation_type == "p95"
-    assert result.notes == ()
+    assert (args.filter_expired_node_metrics, args.node_metric_expiration_seconds) == (False, 300)
+    assert (args.prod_usage_thresholds, args.resources) == ({"cpu": 55}, ("cpu", "memory"))
+    assert (args.aggregated.usage_aggregation_type, result.notes) == ("p95", ())
 
 
 def test_trimarans_plugins_note_that_usage_comes_from_the_table() -> None:

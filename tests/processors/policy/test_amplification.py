@@ -75,24 +75,6 @@ def test_written_ratios_are_read_back(stated: dict[str, int], normal: int | None
     assert written == result
 
 
-@pytest.mark.parametrize(
-    ("stated", "says"),
-    [
-        ({"memory": 0.9}, "of 'memory' is 0.9, allowed is 1 or more"),
-        ({"cpu": 0}, "of 'cpu' is 0, allowed is more than 0"),
-        ({"cpu": 1001}, "and at most 1000"),
-        ({"cpu": "2"}, "resourceAmplificationRatio"),
-        ([], "resourceAmplificationRatio"),
-    ],
-)
-def test_an_invalid_section_keeps_the_last_policy(stated: Any, says: str) -> None:
-    last = load_section(AMPLIFICATION, {KEY: '{"enable":true}'}).policy
-    config = {"resourceAmplificationRatio": stated}
-    loaded = load_section(AMPLIFICATION, {KEY: json.dumps(config)}, last)
-    assert (loaded.policy, loaded.failed) == (last, True)
-    assert says in str(loaded.problems[0])
-
-
 def test_an_entry_replaces_the_ratios_that_it_names() -> None:
     entry = {"nodeSelector": {}, "resourceAmplificationRatio": {"cpu": 3}}
     config = {

@@ -72,9 +72,8 @@ def test_an_unusual_ratio_label_is_a_warning() -> None:
 def test_values_of_an_annotation_are_checked() -> None:
     text = json.dumps({"degradeTimeMinutes": -1, "midUnallocatedPercent": 10})
     result = effective_strategy(policy(degradeTimeMinutes=20), {}, {ANNOTATION: text})
-    assert result.strategy.degrade_time_minutes == 20
-    assert result.strategy.mid_unallocated_percent == 10
-    (problem,) = result.problems
+    strategy, (problem,) = result.strategy, result.problems
+    assert (strategy.degrade_time_minutes, strategy.mid_unallocated_percent) == (20, 10)
     assert "degradeTimeMinutes is -1, allowed is 1 or more; it is not in force" in str(problem)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.processors.policy.amplification import AMPLIFICATION
 from pipeline.processors.policy.colocation_config import (
     COLOCATION,
     DEFAULTS,
@@ -18,6 +19,8 @@ from pipeline.processors.policy.config_sections import Section, document
 from pipeline.processors.policy.effective_strategy import ANNOTATION, effective_strategy
 from pipeline.processors.policy.load_configmap import Policy, load_section
 from pipeline.processors.policy.load_slo_config import BURST
+from pipeline.processors.policy.normalization import NORMALIZATION
+from pipeline.processors.policy.springtide_config import SPRINGTIDE
 
 KEY = COLOCATION.key
 
@@ -68,29 +71,58 @@ def test_the_defaults_are_those_of_koordinator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("section", "text", "says"),
     [
-        ("null", "null, not an object"),  # a nil pointer upstream
-        ("[]", "a list, not an object"),
-        ('{"enable":true,}', "not JSON"),
-        ("{" * 100_000, "not JSON"),
-        ('{"degradeTimeMinutes":15.5}', "degradeTimeMinutes"),
-        ('{"degradeTimeMinutes":"15"}', "degradeTimeMinutes"),
-        ('{"degradeTimeMinutes":1e400}', "not JSON"),
-        ('{"resourceDiffThreshold":0}', "resourceDiffThreshold is 0, allowed is more than 0"),
-        ('{"midCPUThresholdPercent":101}', "midCPUThresholdPercent is 101, allowed is 0 to 100"),
-        ('{"degradeTimeMinutes":9223372036854775808}', "allowed is 1 to 9223372036854775807"),
-        ('{"metricMemoryCollectPolicy":""}', "metricMemoryCollectPolicy is empty"),
-        (
-            '{"nodePredictPolicy":{"coldStartPeriodSeconds":-1}}',
-            "coldStartPeriodSeconds is -1, allowed is 0 to",
-        ),
+        (COLOCATION, "null", "null, not an object"),  # a nil pointer upstream
+        (COLOCATION, "[]", "a list, not an object"),
+        (COLOCATION, '{"enable":true,}', "not JSON"),
+        (COLOCATION, "{" * 100_000, "not JSON"),
+        (COLOCATION, '{"degradeTimeMinutes":15.5}', "degradeTimeMinutes"),
+        (COLOCATION, '{"degradeTimeMinutes":"15"}', "degradeTimeMinutes"),
+        (COLOCATION, '{"degradeTimeMinutes":1e400}', "not JSON"),
+        (COLOCATION, '{"resourceDiffThreshold":0}',
+         "resourceDiffThreshold is 0, allowed is more than 0"),
+        (COLOCATION, '{"midCPUThresholdPercent":101}',
+         "midCPUThresholdPercent is 101, allowed is 0 to 100"),
+        (COLOCATION, '{"degradeTimeMinutes":9223372036854775808}',
+         "allowed is 1 to 9223372036854775807"),
+        (COLOCATION, '{"metricMemoryCollectPolicy":""}', "metricMemoryCollectPolicy is empty"),
+        (COLOCATION, '{"nodePredictPolicy":{"coldStartPeriodSeconds":-1}}',
+         "coldStartPeriodSeconds is -1, allowed is 0 to"),
+        (COLOCATION, '{"nodePredictPolicy":{"resourceDiffThresholdPercent":"7"}}',
+         "resourceDiffThresholdPercent"),
+        (COLOCATION, '{"metricAggregatePolicy":{"durations":["5 minutes"]}}', "'5 minutes'"),
+        (SPRINGTIDE, '{"predictor":""}', "predictor is not a name"),
+        (SPRINGTIDE, '{"safetyMarginPercent":-1}',
+         "safetyMarginPercent is -1.0, allowed is 0 to 1000"),
+        (SPRINGTIDE, '{"safetyMarginPercent":1e999}', "not JSON"),
+        (SPRINGTIDE, '{"midFormula":"v9"}', "midFormula is 'v9', allowed are proposal"),
+        (SPRINGTIDE, '{"bufferPercent":101}', "bufferPercent is 101, allowed is 0 to 100"),
+        (SPRINGTIDE, '{"promiseOnce":"yes"}', "promiseOnce"),
+        (SPRINGTIDE, "null", "null, not an object"),
+        (AMPLIFICATION, '{"resourceAmplificationRatio":{"memory":0.9}}',
+         "of 'memory' is 0.9, allowed is 1 or more"),
+        (AMPLIFICATION, '{"resourceAmplificationRatio":{"cpu":0}}',
+         "of 'cpu' is 0, allowed is more than 0"),
+        (AMPLIFICATION, '{"resourceAmplificationRatio":{"cpu":1001}}', "and at most 1000"),
+        (AMPLIFICATION, '{"resourceAmplificationRatio":{"cpu":"2"}}', "resourceAmplificationRatio"),
+        (AMPLIFICATION, '{"resourceAmplificationRatio":[]}', "resourceAmplificationRatio"),
+        (NORMALIZATION, '{"defaultRatio":0}', "defaultRatio is 0, allowed is 1 to 5"),
+        (NORMALIZATION, '{"defaultRatio":"2"}', "defaultRatio"),
+        (NORMALIZATION, '{"ratioModel":{"X":{"baseRatio":10}}}',
+         "ratioModel 'X': baseRatio is 10"),
+        (NORMALIZATION, '{"ratioModel":[]}', "ratioModel"),
+        (NORMALIZATION, '{"ratioModel":{"X":null}}', "ratioModel"),
+        (NORMALIZATION, '{"enable":1}', "enable"),
     ],
-)
-def test_an_invalid_cluster_part_keeps_the_last_valid_one(text: str, says: str) -> None:
-    last = read({"enable": True, "cpuReclaimThresholdPercent": 70})
+)  # fmt: skip
+def test_an_invalid_cluster_part_keeps_the_last_valid_one(
+    section: Section[Any], text: str, says: str
+) -> None:
+    last = load_section(section, {section.key: '{"enable":true}'}).policy
+    assert last is not None
     for before in (last, None):
-        loaded = load_section(COLOCATION, {KEY: text}, before)
+        loaded = load_section(section, {section.key: text}, before)
         assert (loaded.policy, loaded.failed) == (before, True)
         (problem,) = loaded.problems
         assert says in str(problem)
@@ -147,10 +179,8 @@ def test_an_unreported_span_is_accepted_with_a_warning() -> None:
     assert strategy_of(read(config))["metricAggregatePolicy"] == config["metricAggregatePolicy"]
     assert not reports({"metricAggregatePolicy": {"durations": known}})
     entry = {"nodeSelector": GOLD, **config}
-    assert [text.partition(": ")[0] for text in reports({"nodeConfigs": [entry]})] == [
-        f"{KEY}.nodeConfigs[0]",
-        f"{KEY}.nodeConfigs[0]",
-    ]
+    places = [text.partition(": ")[0] for text in reports({"nodeConfigs": [entry]})]
+    assert places == [f"{KEY}.nodeConfigs[0]"] * 2
 
 
 def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
@@ -164,9 +194,9 @@ def test_keys_within_objects_and_of_entries_may_be_in_any_case() -> None:
         "NodePredictPolicy": {"coldstartperiodseconds": 60},
         "nodeconfigs": [{"NodeSelector": GOLD, "DegradeTimeMinutes": 4}],
     }
-    result = strategy_of(read(config))
-    assert result["nodePredictPolicy"] == {"coldStartPeriodSeconds": 60}
-    assert result["degradeTimeMinutes"] == 4
+    assert strategy_of(read(config)) == document(DEFAULTS) | {
+        "nodePredictPolicy": {"coldStartPeriodSeconds": 60}, "degradeTimeMinutes": 4,
+    }  # fmt: skip
 
 
 def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
@@ -186,13 +216,11 @@ def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
         "nodeConfigs": entries,
     }
     result = strategy_of(read(config), metricAggregatePolicy={"durations": ["1m"]})
-    assert result["degradeTimeMinutes"] == 15
-    assert result["extensions"] == {"a": 1, "b": 2}
-    assert result["nodePredictPolicy"] == {
-        "resourceDiffThresholdPercent": 7,
-        "coldStartPeriodSeconds": 60,
+    assert result == document(DEFAULTS) | {
+        "extensions": {"a": 1, "b": 2},
+        "nodePredictPolicy": {"resourceDiffThresholdPercent": 7, "coldStartPeriodSeconds": 60},
+        "metricAggregatePolicy": {"durations": ["1m"]},
     }
-    assert result["metricAggregatePolicy"] == {"durations": ["1m"]}
 
 
 class Keys(NamedTuple):

@@ -198,8 +198,7 @@ def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
         '"beclass":{"CPUQOS":{"Enable":true}}}]}'
     )
     result = spec(read(QOS, text).policy)["resourceQOSStrategy"]["beClass"]
-    assert result["memoryQOS"]["wmarkRatio"] == 91
-    assert result["cpuQOS"]["enable"] is True
+    assert (result["memoryQOS"]["wmarkRatio"], result["cpuQOS"]["enable"]) == (91, True)
 
 
 def test_null_and_unknown_keys_are_ignored() -> None:
@@ -220,9 +219,8 @@ def test_the_first_selected_entry_counts_and_objects_merge_key_by_key() -> None:
         ],
     }
     result = spec(read(QOS, config).policy)["resourceQOSStrategy"]
-    assert result["beClass"]["memoryQOS"]["enable"] is True
-    assert result["beClass"]["memoryQOS"]["wmarkRatio"] == 90
-    assert result["beClass"]["memoryQOS"]["wmarkMinAdj"] == 50
+    memory = result["beClass"]["memoryQOS"]
+    assert (memory["enable"], memory["wmarkRatio"], memory["wmarkMinAdj"]) == (True, 90, 50)
     assert result["lsClass"] == LATENCY_SENSITIVE
 
 
@@ -314,12 +312,12 @@ def test_koordinators_example_configuration_is_resolved() -> None:
     anolis = {"kubernetes.io/kernel": "anolis"}
     own = node_rules(loaded.policy, anolis, {}).spec
     other = node_rules(loaded.policy, {}, {}).spec
-    assert own.resource_used_threshold_with_be is not None
-    assert own.resource_used_threshold_with_be.cpu_evict_be_usage_threshold_percent == 80
-    assert own.resource_used_threshold_with_be.memory_evict_lower_percent == 65
-    assert own.cpu_burst_strategy is not None
-    assert own.cpu_burst_strategy.policy == "cfsQuotaBurstOnly"
-    assert own.cpu_burst_strategy.cfs_quota_burst_percent == 400
+    threshold, burst = own.resource_used_threshold_with_be, own.cpu_burst_strategy
+    assert threshold is not None
+    assert burst is not None
+    assert (threshold.cpu_evict_be_usage_threshold_percent,
+            threshold.memory_evict_lower_percent) == (80, 65)  # fmt: skip
+    assert (burst.policy, burst.cfs_quota_burst_percent) == ("cfsQuotaBurstOnly", 400)
     assert other.cpu_burst_strategy == slo_defaults.BURST
     assert other.resource_qos_strategy == slo_defaults.QOS, "it says the defaults"
     assert own.system_strategy is other.system_strategy is None

@@ -131,24 +131,6 @@ def test_an_entry_adds_models_and_replaces_those_of_the_same_name() -> None:
     assert result["Y"] == result["Z"]
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"defaultRatio": 0}, "defaultRatio is 0, allowed is 1 to 5"),
-        ({"defaultRatio": "2"}, "defaultRatio"),
-        ({"ratioModel": {"X": {"baseRatio": 10}}}, "ratioModel 'X': baseRatio is 10"),
-        ({"ratioModel": []}, "ratioModel"),
-        ({"ratioModel": {"X": None}}, "ratioModel"),
-        ({"enable": 1}, "enable"),
-    ],
-)
-def test_an_invalid_section_keeps_the_last_policy(config: Any, says: str) -> None:
-    last = load_section(NORMALIZATION, {KEY: '{"enable":true,"defaultRatio":2}'}).policy
-    loaded = load_section(NORMALIZATION, {KEY: json.dumps(config)}, last)
-    assert (loaded.policy, loaded.failed) == (last, True)
-    assert says in str(loaded.problems[0])
-
-
 def test_without_the_section_it_is_off() -> None:
     loaded = load_section(NORMALIZATION, {})
     assert loaded.policy is not None

@@ -37,8 +37,7 @@ def test_upstream_samples_are_read(version: str) -> None:
     assert packing.metric_provider is not None
     assert packing.metric_provider.insecure_skip_verify is True
     balancing = BALANCING.read(head | {"safeVarianceMargin": 1, "watcherAddress": "http://w:2020"})
-    assert balancing.metric_provider is None
-    assert balancing.safe_variance_sensitivity == 1.0
+    assert (balancing.metric_provider, balancing.safe_variance_sensitivity) == (None, 1.0)
 
 
 @pytest.mark.parametrize(

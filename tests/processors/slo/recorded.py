@@ -26,10 +26,10 @@ def names() -> list[str]:
     return sorted(path.name for path in FOLDER.glob("node*.yaml"))
 
 
-def strictly(document: Json) -> msgspec.Struct:
-    """The object, of which every field is known. Raises msgspec.ValidationError for a field that
-    is not, and for a value of another type."""
-    struct = STRUCTS[document["kind"]]
+def strictly(document: Json, struct: type[msgspec.Struct] | None = None) -> msgspec.Struct:
+    """Read the object as `struct`, by default that of its kind. Raises msgspec.ValidationError for
+    a field that is unknown, and for a value of another type."""
+    struct = struct or STRUCTS[document["kind"]]
     read = msgspec.json.decode(msgspec.json.encode(document), type=struct)
     if unknown := list(_lost(document, msgspec.json.decode(msgspec.json.encode(read)), "$")):
         raise msgspec.ValidationError(f"{', '.join(unknown)}: no such field")

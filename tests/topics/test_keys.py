@@ -11,22 +11,14 @@ from pipeline.topics.checkpoints import claim_key, marker_key, node_key, parse_k
 from pipeline.topics.pods import pod_key, split_pod_key
 
 _NODES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?", fullmatch=True)
-_EPOCHS = st.integers(0, 2**63 - 1)
 
 
-@given(_NODES, _EPOCHS)
-def test_a_node_key_is_parsed(node: str, epoch: int) -> None:
-    assert parse_key(node_key(node, epoch)) == ("node", node, epoch)
-
-
-@given(_EPOCHS)
-def test_a_marker_key_is_parsed(epoch: int) -> None:
-    assert parse_key(marker_key(epoch)) == ("marker", "", epoch)
-
-
-@given(st.text(min_size=1, max_size=40))
-def test_a_claim_key_is_parsed(member: str) -> None:
-    assert parse_key(claim_key(member)) == ("claim", member, -1)
+@given(_NODES, st.integers(0, 2**63 - 1), st.text(min_size=1, max_size=40))
+def test_keys_of_nodes_markers_and_claims_are_parsed(node: str, epoch: int, member: str) -> None:
+    keys = node_key(node, epoch), marker_key(epoch), claim_key(member)
+    assert [parse_key(key) for key in keys] == [
+        ("node", node, epoch), ("marker", "", epoch), ("claim", member, -1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Kubernetes quantities are parsed exactly, or refused."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 
@@ -39,24 +40,18 @@ def test_another_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("parse", "text", "expected"),
     [
-        ("1", 1000),
-        ("0.1m", 1),
-        ("1.5", 1500),
-        ("1500u", 2),
-        ("0", 0),
-        ("-0.5", -500),
-        ("2k", 2_000_000),
+        (millicores, "1", 1000), (millicores, "0.1m", 1), (millicores, "1.5", 1500),
+        (millicores, "1500u", 2), (millicores, "0", 0), (millicores, "-0.5", -500),
+        (millicores, "2k", 2_000_000), (whole_bytes, "1", 1), (whole_bytes, "0.5", 1),
+        (whole_bytes, "1Mi", 2**20), (whole_bytes, "1500m", 2),
     ],
-)
-def test_millicores_are_rounded_up(text: str, expected: int) -> None:
-    assert millicores(text) == expected
-
-
-@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("0.5", 1), ("1Mi", 2**20), ("1500m", 2)])
-def test_bytes_are_rounded_up(text: str, expected: int) -> None:
-    assert whole_bytes(text) == expected
+)  # fmt: skip
+def test_millicores_and_bytes_are_rounded_up(
+    parse: Callable[[str], int], text: str, expected: int
+) -> None:
+    assert parse(text) == expected
 
 
 @given(st.text(alphabet="0123456789.+-eEmunkKMGTPi ", max_size=12) | st.text(max_size=12))

@@ -19,19 +19,22 @@ def result(generation: int, offset: int, epoch: int = 0) -> Result:
     return Result(node="n", as_of=END, generation=generation, offset=offset, epoch=epoch)
 
 
-def test_the_first_result_is_taken() -> None:
-    assert supersedes(result(0, 0), None)
-
-
-def test_results_are_ordered_by_generation_then_offset() -> None:
-    assert supersedes(result(0, 6), result(0, 5))
-    assert not supersedes(result(0, 5), result(0, 6))
-    assert supersedes(result(1, 0), result(0, 99))
-    assert not supersedes(result(0, 99), result(1, 0))
-
-
-def test_the_same_position_is_taken_again_from_any_writer() -> None:
-    assert supersedes(result(0, 5, epoch=1), result(0, 5, epoch=2))
+@pytest.mark.parametrize(
+    ("new", "known", "is_newer"),
+    [
+        (result(0, 0), None, True),
+        (result(0, 6), result(0, 5), True),
+        (result(0, 5), result(0, 6), False),
+        (result(1, 0), result(0, 99), True),
+        (result(0, 99), result(1, 0), False),
+        # The same position is taken again from any writer.
+        (result(0, 5, epoch=1), result(0, 5, epoch=2), True),
+    ],
+)
+def test_results_are_ordered_by_generation_then_offset(
+    new: Result, known: Result | None, is_newer: bool
+) -> None:
+    assert supersedes(new, known) is is_newer
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1), st.randoms())

@@ -78,9 +78,10 @@ def test_rows_have_a_listing_statistics_and_points() -> None:
     rows = read_rows(VALID)
     listing = rows.listing
     assert [KINDS[code] for code in listing.kinds] == ["node", "pod", "pod", "tier", "host_app"]
-    assert (listing.node, listing.pods.tolist()) == (0, [1, 2])
-    assert listing.uids == (golden.POD, golden.STATIC_POD)
-    assert listing.ids == ("", *listing.uids, "besteffort", "nginx")
+    uids = (golden.POD, golden.STATIC_POD)
+    assert (listing.node, listing.pods.tolist(), listing.uids, listing.ids) == (
+        0, [1, 2], uids, ("", *uids, "besteffort", "nginx"),
+    )  # fmt: skip
     assert rows.qos == ["", "Burstable", "Guaranteed", "", ""]
     assert tuple(rows.statistic_rows) == NUMBER_COLUMNS
     assert rows.numbers.shape == rows.null.shape == (len(NUMBER_COLUMNS), 5)
@@ -95,18 +96,16 @@ def test_rows_have_a_listing_statistics_and_points() -> None:
 def test_statistics_and_columns_that_a_sample_lacks_are_unknown() -> None:
     rows = read_rows(sample(node_row()))
     assert np.isnan(rows.number("cpu_cores_avg")).all()
-    assert (rows.numbers.shape, rows.points.shape, rows.null_points.shape) == (
-        (0, 1), (0, 3), (0, 3),
-    )  # fmt: skip
-    assert (rows.qos, rows.null_count) == ([""], 0)
+    shapes = rows.numbers.shape, rows.points.shape, rows.null_points.shape
+    assert (*shapes, rows.qos, rows.null_count) == ((0, 1), (0, 3), (0, 3), [""], 0)
 
 
 def test_unknown_statistics_and_columns_are_ignored() -> None:
     columns = node_row(gpu=[1.0], statistics=lists([[1.0, None, 3.0, None]]))
     rows = read_rows(sample(columns, ["gpu_avg", "coverage", "cpu_cores_avg", "gpu_max"]))
     assert dict(rows.statistic_rows) == {"coverage": 0, "cpu_cores_avg": 1}
-    assert rows.number("cpu_cores_avg").tolist() == [3.0]
-    assert np.isnan(rows.number("coverage")).all()
+    numbers = [rows.number(name).tolist() for name in ("cpu_cores_avg", "coverage")]
+    assert numbers == [[3.0], pytest.approx([np.nan], nan_ok=True)]
     assert (rows.null.tolist(), rows.null_count) == ([[True], [False]], 1)
     assert dict(read_samples(rows.data).rows[0]) == {"kind": "node", "id": "", "cpu_cores_avg": 3.0}
     assert read_samples(rows.replace(rows.numbers, rows.points).data) == read_samples(rows.data)
@@ -169,9 +168,13 @@ def test_samples_share_their_listing_while_it_is_repeated() -> None:
     )
     assert one.listing is other.listing
     assert one.statistic_rows is other.statistic_rows
-    assert read_rows(sample(rows_of(["node", "pod"], ["", "a"]))).listing.uids == ("a",)
-    assert read_rows(sample(rows_of(["node", "pod"], ["", "b"]))).listing.uids == ("b",)
-    assert read_rows(sample(rows_of(["pod", "node"], ["", "a"]))).listing.node == 1
+    for kinds, ids, node, uids in (
+        (["node", "pod"], ["", "a"], 0, ("a",)),
+        (["node", "pod"], ["", "b"], 0, ("b",)),
+        (["pod", "node"], ["", "a"], 1, ("",)),
+    ):
+        listing = read_rows(sample(rows_of(kinds, ids))).listing
+        assert (listing.node, listing.uids) == (node, uids)
 
 
 def test_a_listing_of_many_bytes_is_read_and_not_shared() -> None:

@@ -56,8 +56,9 @@ def test_classes_have_the_codes_of_the_processors() -> None:
 
 def test_a_departure_has_the_row_of_the_node_and_no_value() -> None:
     window = decode_window(encode_window(departure("node-1", 1_700_000_000_000)))
-    assert (window.type, window.header.node) == ("departure", "node-1")
-    assert (window.sample_offset, window.appended_ms) == (-1, 1_700_000_000_000)
+    assert (window.type, window.header.node, window.sample_offset, window.appended_ms) == (
+        "departure", "node-1", -1, 1_700_000_000_000,
+    )  # fmt: skip
     assert (len(window.rows), len(window.rows.pods)) == (1, 0)
     assert window.rows.sample.numbers.size == window.rows.sample.points.size == 0
 
@@ -91,8 +92,9 @@ def test_a_window_is_decoded_as_it_was_encoded(
     )  # fmt: skip
     data = encode_window(window)
     read = decode_window(data)
-    assert (read.header, read.node, read.bad_values) == (window.header, facts, bad)
-    assert (read.sample_offset, read.appended_ms) == (offset, appended)
+    assert (read.header, read.node, read.bad_values, read.sample_offset, read.appended_ms) == (
+        window.header, facts, bad, offset, appended,
+    )  # fmt: skip
     assert columns(read) == columns(window)
     assert encode_window(read) == data
 
@@ -134,60 +136,40 @@ def test_unknown_facts_are_ignored_and_missing_ones_are_unknown() -> None:
     facts = {0: head(more=[]), 1: b'{"known":true,"zone":"b"}'}
     facts[2] = pods(gpu=[1, 2], request_cpu_millicores=[500, None])
     window = decode_window(with_lines(facts))
-    assert window.rows.pods.decode().column("request_cpu_millicores") == (500.0, None)
-    assert window.rows.pods.decode().column("deleting") == (None, None)
+    decoded = map(window.rows.pods.decode().column, ("request_cpu_millicores", "deleting"))
+    assert [*decoded] == [(500.0, None), (None, None)]
     assert (window.node, window.sample_offset, window.bad_values) == (NodeFacts(known=True), 1, {})
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        b"", b"[]", b"\xff", b"[" * 100_000, b"{}", b'{"pod_class":[1,2]}', pods(phase=["Running"]),
-        pods(phase=[1, 2]), pods(deleting=["no", "no"]), pods(pod_class=["prod"]),
-        pods(pod_class=["prod"] * 3), pods(pod_class=[]), pods(request_memory_bytes=["1", "2"]),
-    ],
-)  # fmt: skip
-def test_invalid_facts_about_pods_are_refused(part: bytes) -> None:
-    with pytest.raises(RecordError):
-        decode_window(with_lines({2: part}))
-
-
-@pytest.mark.parametrize(
-    "part",
-    [b"", b"null", b'{"known":1}', b"[" * 100_000, b"[]", b'{"strategy_hash":"\xff"}',
-     b'{"allocatable":{"cpu_millicores":"1"}}'],
-)  # fmt: skip
-def test_invalid_facts_about_the_node_are_refused(part: bytes) -> None:
-    with pytest.raises(RecordError):
-        decode_window(with_lines({1: part}))
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
+INVALID = {
+    "head": [
         b"", b"{}", b"[]", b"\xff", b"[" * 100_000, head(type="arrival"), head(sample_offset=-2),
         head(sample_offset=1e300), head(appended_ms=(1 << 53) + 1), head(bad_values={"a": "b"}),
         head(type="departure"), head(type="departure", node="A b"),
     ],
-)  # fmt: skip
-def test_an_invalid_head_is_refused(part: bytes) -> None:
-    with pytest.raises(RecordError):
-        decode_window(with_lines({0: part}))
+    "node": [
+        b"", b"null", b'{"known":1}', b"[" * 100_000, b"[]", b'{"strategy_hash":"\xff"}',
+        b'{"allocatable":{"cpu_millicores":"1"}}',
+    ],
+    "pods": [
+        b"", b"[]", b"\xff", b"[" * 100_000, b"{}", b'{"pod_class":[1,2]}', pods(phase=["Running"]),
+        pods(phase=[1, 2]), pods(deleting=["no", "no"]), pods(pod_class=["prod"]),
+        pods(pod_class=["prod"] * 3), pods(pod_class=[]), pods(request_memory_bytes=["1", "2"]),
+    ],
+    "sample": [
+        b"", b"junk", b"{}\njunk", sample(node_row()),
+        sample(node_row(), header=header_with(node="A")),
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        b"",
-        b"junk",
-        b"{}\njunk",
-        sample(node_row()),
-        sample(node_row(), header=header_with(node="A")),
-    ],
+    ("number", "part"),
+    [(number, part) for number, parts in enumerate(INVALID.values()) for part in parts],
 )
-def test_an_invalid_sample_is_refused(part: bytes) -> None:
+def test_an_invalid_part_is_refused(number: int, part: bytes) -> None:
     with pytest.raises(RecordError):
-        decode_window(with_lines({3: part}))
+        decode_window(with_lines({number: part}))
 
 
 @pytest.mark.parametrize("version", [0, 2, 77])
@@ -249,11 +231,20 @@ def test_pod_columns_give_arrays_in_order_of_the_pods() -> None:
         )
     )  # fmt: skip
     unknown = CLASSES.index("unknown")
-    assert columns.classes.tolist() == [0, unknown, unknown, CLASSES.index("batch")]
-    assert columns.ended.tolist() == [False, True, False, True]
-    assert columns.listed.tolist() == [True, False, False, False]
-    assert columns.exclusive.tolist() == [True, False, False, True]
-    assert columns.terminating.tolist() == [True, False, False, False]
+    arrays = (
+        columns.classes,
+        columns.ended,
+        columns.listed,
+        columns.exclusive,
+        columns.terminating,
+    )
+    assert [array.tolist() for array in arrays] == [
+        [0, unknown, unknown, CLASSES.index("batch")],
+        [False, True, False, True],
+        [True, False, False, False],
+        [True, False, False, True],
+        [True, False, False, False],
+    ]
     assert np.array_equal(columns.created, [1.0, np.nan, 2.5, 0.0], equal_nan=True)
     requests = [[np.nan] * 4, [np.nan, 1.0, 2.0, 3.0]]
     assert np.array_equal(columns.requests.T, requests, equal_nan=True)

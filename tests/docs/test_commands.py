@@ -219,9 +219,7 @@ def test_a_block_with_a_mistake_is_noticed(tmp_path: Path) -> None:
         "text\n\n```sh run=x\n$ springtide topics aply\n```\n\n    springtide tpo -w\n"
     )
     (block,) = blocks(document)
-    assert block.line == 3
-    assert block.marks == ("run=x",)
-    assert block.text == "springtide topics aply\n"
+    assert block == Block(document, 3, ("run=x",), "springtide topics aply\n")
     with pytest.raises(AssertionError, match="no command 'aply'"):
         parse(shlex.split(block.text)[1:])
     with pytest.raises(click.NoSuchOption):

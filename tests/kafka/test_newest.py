@@ -12,7 +12,7 @@ from pipeline.kafka.newest import Found, appended, names_near, newest, ranges_ba
 from pipeline.kafka.partition import partition_of
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import NODE_STATE, PREDICTIONS
-from tests.kafka.fake_consumer import FakeConsumer, FakeLog, install
+from tests.kafka.fake_consumer import FakeLog, install
 
 KAFKA = KafkaSettings(topic_prefix="t", partitions=2)
 
@@ -24,12 +24,10 @@ def partition(*records: tuple[str, bytes | None]) -> FakeLog:
     return log
 
 
-def install_topic(
-    monkeypatch: pytest.MonkeyPatch, node: str, *records: tuple[str, bytes | None]
-) -> FakeConsumer:
-    """The partition of `node` in `predictions` has these records."""
-    tp = TopicPartition("t.predictions", partition_of(node, 2))
-    return install(monkeypatch, {tp: partition(*records)})
+def install_topic(monkeypatch: pytest.MonkeyPatch, *records: tuple[str, bytes | None]) -> None:
+    """The partition of node `a` in `predictions` has these records."""
+    tp = TopicPartition("t.predictions", partition_of("a", 2))
+    install(monkeypatch, {tp: partition(*records)})
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**7))
@@ -54,25 +52,25 @@ async def test_the_newest_record_of_a_node_is_found_however_far_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = [("b", b"x")] * 3000
-    install_topic(monkeypatch, "a", ("a", b"old"), ("a", b"new"), *others)
+    install_topic(monkeypatch, ("a", b"old"), ("a", b"new"), *others)
     assert await newest(KAFKA, PREDICTIONS, "a") == Found(b"a", b"new", 1)
 
 
 async def test_a_tombstone_hides_older_records(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [("b", b"x")] * 600
-    install_topic(monkeypatch, "a", ("a", b"old"), *others, ("a", None))
+    install_topic(monkeypatch, ("a", b"old"), *others, ("a", None))
     assert await newest(KAFKA, PREDICTIONS, "a") is None
 
 
 async def test_any_wanted_key_of_the_partition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    install_topic(monkeypatch, "a", ("a@1", b"1"), ("a@2", b"2"), ("b@9", b"9"))
+    install_topic(monkeypatch, ("a@1", b"1"), ("a@2", b"2"), ("b@9", b"9"))
     found = await newest(KAFKA, PREDICTIONS, "a", lambda key: key.startswith(b"a@"))
     assert found == Found(b"a@2", b"2", 1)
 
 
 async def test_records_of_a_range_of_time_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [("a", b"0"), ("b", b"1"), ("a", None), ("a", b"3"), ("a", b"4")]
-    install_topic(monkeypatch, "a", *records)
+    install_topic(monkeypatch, *records)
     assert [value async for value in appended(KAFKA, PREDICTIONS, "a", 0.5, 4)] == [None, b"3"]
 
 

@@ -18,13 +18,26 @@ async def read(start: int, end: int) -> list[int]:
     return [record.offset for records in lists for record in records]
 
 
-async def test_a_range_has_its_records_and_none_behind_its_end(
-    monkeypatch: pytest.MonkeyPatch,
+COMPACTED, SHORTENED = FakeLog([3, 50], end=100), FakeLog(range(40, 50), first=40)
+
+
+@pytest.mark.parametrize(
+    ("log", "start", "end", "offsets"),
+    [
+        (FakeLog(range(1500)), 0, 1500, [*range(1500)]),
+        (FakeLog(range(1500)), 490, 510, [*range(490, 510)]),
+        (FakeLog(range(10)), 7, 7, []),
+        (COMPACTED, 0, 100, [3, 50]),
+        (COMPACTED, 60, 90, []),
+        (SHORTENED, 0, 45, [40, 41, 42, 43, 44]),
+        (SHORTENED, 0, 30, []),
+    ],
+)
+async def test_a_range_has_all_records_that_compaction_and_retention_left(
+    monkeypatch: pytest.MonkeyPatch, log: FakeLog, start: int, end: int, offsets: list[int]
 ) -> None:
-    install(monkeypatch, {TP: FakeLog(range(1500))})
-    assert await read(0, 1500) == [*range(1500)]
-    assert await read(490, 510) == [*range(490, 510)]
-    assert await read(7, 7) == []
+    install(monkeypatch, {TP: log})
+    assert await read(start, end) == offsets
 
 
 async def test_records_carry_the_time_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,20 +48,6 @@ async def test_records_carry_the_time_of_the_broker(monkeypatch: pytest.MonkeyPa
         assert [await reader.offset_at(*PLACE, ms) for ms in (0, 1001, 9999)] == [0, 2, 3]
         (records,) = [records async for records in reader.read(*PLACE, 2, 3)]
     assert records == [LogRecord(0, 2, b"k", b"2", 2000)]
-
-
-async def test_a_compacted_range_ends_at_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, {TP: FakeLog([3, 50], end=100)})
-    assert await read(0, 100) == [3, 50]
-    assert await read(60, 90) == []
-
-
-async def test_reading_goes_on_behind_what_retention_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    install(monkeypatch, {TP: FakeLog(range(40, 50), first=40)})
-    assert await read(0, 45) == [40, 41, 42, 43, 44]
-    assert await read(0, 30) == []
 
 
 async def test_a_log_that_ends_before_the_range_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ class FakeBatch:
 
     def __init__(self, room: int) -> None:
         self.values: list[bytes | None] = []
-        self.headers: list[Any] = []
         self.closed = False
         self._room = room
 
@@ -49,7 +48,6 @@ class FakeBatch:
             return None
         self._room -= len(value or b"")
         self.values.append(value)
-        self.headers.append(headers)
         return object()
 
     def record_count(self) -> int:
@@ -148,16 +146,24 @@ async def append(*values: bytes) -> list[int]:
 # ---- appending to a log
 
 
-async def test_records_that_fit_one_batch_are_one_batch(client: FakeClient) -> None:
-    await append(b"aaa", b"bbb", b"cccc")
-    assert client.delivered == [[b"aaa", b"bbb", b"cccc"]]
-
-
-async def test_the_next_batch_follows_when_the_one_before_is_delivered(client: FakeClient) -> None:
-    offsets = await append(b"aaaaaa", b"bbbbbb", b"cc", b"dddddddddd", b"e")
-    assert offsets == [7, 8, 9, 10, 11]
-    assert client.delivered == [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]
-    assert client.most_in_flight == 1
+@pytest.mark.parametrize(
+    ("room", "batches"),
+    [
+        (10, []),
+        (10, [[b"aaa", b"bbb", b"cccc"]]),
+        (10, [[b"aaaaaa"], [b"bbbbbb", b"cc"], [b"dddddddddd"], [b"e"]]),
+        # A large record is a batch of its own.
+        (4, [[b"a"], [b"12345"], [b"b"]]),
+    ],
+)
+async def test_records_fill_batches_of_which_each_follows_the_delivery_of_the_one_before(
+    client: FakeClient, room: int, batches: list[list[bytes]]
+) -> None:
+    client.room = room
+    values = [value for batch in batches for value in batch]
+    assert await append(*values) == [*range(FIRST_OFFSET, FIRST_OFFSET + len(values))]
+    assert client.delivered == batches
+    assert client.most_in_flight == min(len(batches), 1)
 
 
 async def test_after_a_failure_a_prefix_is_there_and_no_more(client: FakeClient) -> None:
@@ -172,17 +178,6 @@ async def test_a_delivery_without_an_offset_is_an_error(client: FakeClient) -> N
     with pytest.raises(StateError, match=r"t\.windows\[3\]: the broker returned no offset"):
         await append(b"a", b"b", b"c")
     assert client.delivered == [[b"a"], [b"b"]]
-
-
-async def test_a_large_record_is_a_batch_of_its_own(client: FakeClient) -> None:
-    client.room = 4
-    assert await append(b"a", b"12345", b"b") == [7, 8, 9]
-    assert client.delivered == [[b"a"], [b"12345"], [b"b"]]
-
-
-async def test_no_records_make_no_batch(client: FakeClient) -> None:
-    assert await append() == []
-    assert client.delivered == []
 
 
 # ---- many records in flight
@@ -313,30 +308,10 @@ async def test_a_client_that_cannot_flush_is_closed_and_deliveries_fail(
 
 
 def test_a_fenced_producer_is_recognized_behind_the_errors_that_follow() -> None:
-    def raised(work: Callable[[], None]) -> Exception:
-        try:
-            work()
-        except Exception as error:
-            return error
-        raise AssertionError
-
-    def fenced() -> None:
-        raise ProducerFenced
-
-    def cleaning_up() -> None:
-        try:
-            fenced()
-        finally:
-            raise KafkaTimeoutError
-
-    def chained() -> None:
-        try:
-            cleaning_up()
-        except KafkaTimeoutError as error:
-            raise BrokerUnavailableError("x") from error
-
-    assert is_fenced(raised(fenced))
-    assert is_fenced(raised(cleaning_up))
-    assert is_fenced(raised(chained))
-    assert not is_fenced(KafkaTimeoutError())
-    assert not is_fenced(None)
+    fenced, while_cleaning_up, translated = (
+        ProducerFenced(), KafkaTimeoutError(), BrokerUnavailableError("x"),
+    )  # fmt: skip
+    while_cleaning_up.__context__ = fenced
+    translated.__cause__ = while_cleaning_up
+    errors = (fenced, while_cleaning_up, translated, KafkaTimeoutError(), None)
+    assert [is_fenced(error) for error in errors] == [True, True, True, False, False]

@@ -175,23 +175,21 @@ async def test_deleting_a_missing_object_is_no_error(tmp_path: Path) -> None:
 async def test_a_patch_is_sent_as_a_merge_patch(tmp_path: Path) -> None:
     async with fake(tmp_path, FINE) as server:
         await server.api.patch(PATH, {"a": None})
-    assert server.requests[0].method == "PATCH"
-    assert server.requests[0].headers["Content-Type"] == "application/merge-patch+json"
+    (request,) = server.requests
+    kind = request.headers["Content-Type"]
+    assert (request.method, kind) == ("PATCH", "application/merge-patch+json")
 
 
 # -- credentials
 
 
-async def test_a_token_is_sent(tmp_path: Path) -> None:
-    async with fake(tmp_path, FINE, token="s3cret") as server:
+@pytest.mark.parametrize(("user", "sent"), [({"token": "s3cret"}, "Bearer s3cret"), ({}, None)])
+async def test_a_token_is_sent_if_there_is_one(
+    tmp_path: Path, user: dict[str, str], sent: str | None
+) -> None:
+    async with fake(tmp_path, FINE, **user) as server:
         await server.api.get(PATH)
-    assert server.requests[0].headers["Authorization"] == "Bearer s3cret"
-
-
-async def test_no_credentials_are_sent_if_there_are_none(tmp_path: Path) -> None:
-    async with fake(tmp_path, FINE) as server:
-        await server.api.get(PATH)
-    assert "Authorization" not in server.requests[0].headers
+    assert server.requests[0].headers.get("Authorization") == sent
 
 
 async def test_an_expired_token_is_renewed_by_its_plugin(tmp_path: Path) -> None:
@@ -242,7 +240,8 @@ async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | Non
     settings.kubeconfig.unlink()
     if text is not None:
         settings.kubeconfig.write_text(text)
-    with pytest.raises(SettingsError, match=str(settings.kubeconfig)) as raised:
+    says = f"kubernetes.kubeconfig: {settings.kubeconfig} cannot be used: "
+    with pytest.raises(SettingsError, match=says) as raised:
         async with open_api(settings, SystemClock()):
             pass
     assert "\n" not in raised.value.message
@@ -250,16 +249,19 @@ async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | Non
         assert raised.value.message.endswith("cannot be used: No such file")
 
 
-async def test_an_invalid_server_address_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="its server is 'nonsense'"):
-        async with open_api(user_file(tmp_path, "nonsense"), SystemClock()):
-            pass
-
-
-async def test_a_failed_plugin_is_an_error(tmp_path: Path) -> None:
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such"}
-    settings = user_file(tmp_path, "http://127.0.0.1:1", exec=plugin | {"interactiveMode": "Never"})
-    with pytest.raises(SettingsError, match="exec plugin gives no credentials"):
+@pytest.mark.parametrize(
+    ("server", "command", "says"),
+    [
+        ("nonsense", "/bin/true", "its server is 'nonsense'"),
+        ("http://127.0.0.1:1", "/no/such", "exec plugin gives no credentials"),
+    ],
+)
+async def test_an_invalid_server_address_and_a_failed_plugin_are_reported(
+    tmp_path: Path, server: str, command: str, says: str
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command}
+    settings = user_file(tmp_path, server, exec=plugin | {"interactiveMode": "Never"})
+    with pytest.raises(SettingsError, match=says):
         async with open_api(settings, SystemClock()):
             pass
 

@@ -124,8 +124,8 @@ async def test_a_process_leads_while_it_renews() -> None:
     first, second, clock, store = await leader_and_standby()
     await clock.advance(300.0)
     assert (first.turns, second.turns) == (1, 0)
-    assert store.lease["spec"]["leaseTransitions"] == 1
-    assert store.lease["spec"]["leaseDurationSeconds"] == 15
+    spec = store.lease["spec"]
+    assert (spec["leaseTransitions"], spec["leaseDurationSeconds"]) == (1, 15)
     await cancel_tasks(first.task, second.task)
 
 
@@ -133,8 +133,7 @@ async def test_a_disconnected_leader_stops_before_the_next_leads() -> None:
     first, second, clock, _ = await leader_and_standby()
     first.client.failure = ApiUnavailableError("cut")
     await clock.advance(RENEW_WITHIN)
-    assert not first.works
-    assert not second.works
+    assert (first.works, second.works) == (False, False)
     await clock.advance(DURATION + 3.0 - RENEW_WITHIN)
     assert second.works
     # After the reconnection it stands by.

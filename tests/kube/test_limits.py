@@ -8,13 +8,10 @@ BOOKMARK_SECONDS = 60.0
 """Interval of the bookmarks that the API server sends."""
 
 
-def longest_pauses(attempts: int) -> float:
-    pauses = [limits.FIRST_PAUSE_SECONDS * 2**attempt for attempt in range(attempts - 1)]
-    return sum(min(pause, limits.LONGEST_PAUSE_SECONDS) for pause in pauses)
-
-
 def test_pauses_between_attempts_are_shorter_than_a_lease_takes_to_be_lost() -> None:
-    assert longest_pauses(limits.REQUEST_ATTEMPTS) < LeaseTerms().renew_within_seconds
+    pauses = [limits.FIRST_PAUSE_SECONDS * 2**n for n in range(limits.REQUEST_ATTEMPTS - 1)]
+    longest = sum(min(pause, limits.LONGEST_PAUSE_SECONDS) for pause in pauses)
+    assert longest < LeaseTerms().renew_within_seconds
 
 
 def test_a_lease_is_given_up_before_it_may_be_taken() -> None:

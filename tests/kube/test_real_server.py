@@ -5,14 +5,13 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.errors import ConflictError, ForbiddenError, NotFoundError, SettingsError
+from pipeline.errors import ConflictError, ForbiddenError, NotFoundError
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease, LeaseTerms
 from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
@@ -70,13 +69,6 @@ async def test_a_forbidden_request_names_the_missing_permission(plane: ControlPl
         with pytest.raises(ForbiddenError, match='"nobody" cannot list resource "pods"') as raised:
             await api.get("/api/v1/pods")
     assert "deploy/rbac" in str(raised.value)
-
-
-async def test_without_a_server_the_error_says_what_to_set(tmp_path: Path) -> None:
-    missing = KubernetesSettings(kubeconfig=tmp_path / "none")
-    with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig"):
-        async with open_api(missing, SystemClock()):
-            pass
 
 
 class Mirror:

@@ -53,8 +53,7 @@ def test_programs_are_built_once(sources: Path) -> None:
     assert set(built) == set(PROGRAMS)
     assert progress[0].startswith("building Kubernetes v1.2.3 with Go 1.")
     for name, path in built.items():
-        completed = subprocess.run([path], capture_output=True, text=True, check=True)
-        assert completed.stdout == f"{name}\n"
+        assert subprocess.check_output([path], text=True) == f"{name}\n"
     assert ensure_programs(sources, environ={}, report=pytest.fail) == built
     (folder,) = {path.parent for path in built.values()}
     assert {path.name for path in folder.iterdir()} == {*PROGRAMS, "kubernetes", "lock"}
@@ -65,8 +64,7 @@ def test_changed_sources_are_built_again(sources: Path) -> None:
     (sources / "main.go").write_text(MAIN.replace("Println(", 'Println("newer", '))
     newer = ensure_programs(sources, environ={}, report=print)
     assert newer["etcd"] != built["etcd"]
-    completed = subprocess.run([newer["etcd"]], capture_output=True, text=True, check=True)
-    assert completed.stdout == "newer etcd\n"
+    assert subprocess.check_output([newer["etcd"]], text=True) == "newer etcd\n"
 
 
 def test_compile_error_has_the_compilers_output(sources: Path) -> None:
@@ -127,8 +125,7 @@ def test_prometheus_is_built_once(sources: Path) -> None:
     built = ensure_prometheus(folder, report=progress.append)
     assert progress[0].startswith("building Prometheus v0.1.2 with Go 1.")
     assert built.parent.parent.name == "prometheus"
-    completed = subprocess.run([built], capture_output=True, text=True, check=True)
-    assert completed.stdout == "prometheus\n"
+    assert subprocess.check_output([built], text=True) == "prometheus\n"
     assert ensure_prometheus(folder, report=pytest.fail) == built
     with pytest.raises(ControlPlaneBuildError, match="cannot read"):
         ensure_prometheus(folder / "none", report=print)

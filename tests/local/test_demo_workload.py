@@ -141,9 +141,8 @@ def test_objects_are_read_as_those_of_kubectl() -> None:
     now = time.time()
     pods = {pod.name: pod_record(pod_object(pod, "node-1", now)) for pod in PODS}
     assert {pod.node for pod in pods.values()} == {"node-1"}
-    assert pods["steady-web"].pod_class == "prod"
-    assert pods["steady-web"].requests.cpu_millicores == 500
+    steady, batch = pods["steady-web"], pods["batch-crunch"]
+    assert (steady.pod_class, steady.requests.cpu_millicores) == ("prod", 500)
+    assert (batch.pod_class, batch.requests.cpu_millicores) == ("batch", None)
     assert pods["hungry-cache"].limits.memory_bytes == 512 << 20
-    assert pods["batch-crunch"].pod_class == "batch"
-    assert pods["batch-crunch"].requests.cpu_millicores is None
     assert all(pods[pod.name].cgroup_uid == pod.uid for pod in PODS)

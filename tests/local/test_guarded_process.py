@@ -43,21 +43,16 @@ def child(folder: Path) -> Iterator[GuardedProcess]:
 
 def test_child_starts_and_stops(child: GuardedProcess, folder: Path) -> None:
     pid = child.start(SLEEP, folder)
-    assert child.is_running()
-    assert is_alive(pid)
-    assert os.getpgid(pid) == pid
+    assert (child.is_running(), is_alive(pid), os.getpgid(pid)) == (True, True, pid)
     guard_pid = parent_of(pid)
     assert os.getsid(pid) == os.getsid(guard_pid) == guard_pid, "Ctrl-C must not reach them"
     child.signal(signal.SIGTERM, 5)
-    assert not child.is_running()
-    assert not is_alive(pid)
+    assert (child.is_running(), is_alive(pid)) == (False, False)
     assert folder.exists(), "the folder stays for the next start"
     again = child.start(SLEEP, folder)
     assert child.is_running()
     child.close()
-    assert not is_alive(again)
-    assert not child.is_running()
-    assert not folder.exists()
+    assert (child.is_running(), is_alive(again), folder.exists()) == (False, False, False)
 
 
 def test_output_of_the_child_goes_to_the_log(child: GuardedProcess, folder: Path) -> None:

@@ -21,18 +21,15 @@ from pipeline.local.kafka_jars import Jar, cache_dir, ensure_jars, is_cached, re
 BYTES = {f"org.example:part{n}:1.{n}": b"jar %d " % n * 100 for n in range(6)}
 
 
-def lock_lines() -> list[str]:
-    return [
-        f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}" for name, data in BYTES.items()
-    ]
-
-
 @pytest.fixture
 def lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kafka_jars, "ATTEMPTS", 2)
+    lines = [
+        f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}" for name, data in BYTES.items()
+    ]
     path = tmp_path / "tiny.lock"
-    path.write_text("# tiny\n\n" + "\n".join(lock_lines()) + "\n")
+    path.write_text("# tiny\n\n" + "\n".join(lines) + "\n")
     return path
 
 
@@ -63,60 +60,48 @@ def assert_complete(lock_file: Path) -> None:
     assert left == {jar.file_name for jar in read_lock(lock_file)} | {"lock"}
 
 
-class TestTheRealList:
-    def test_it_pins_one_version_of_kafka_and_one_backend_of_its_log(self) -> None:
-        pinned = {jar.coordinates for jar in read_lock()}
-        assert set(kafka_jars.ROOTS) <= pinned
-        assert len(pinned) == 46
-        assert f"org.apache.kafka:kafka-server:{kafka_jars.KAFKA_VERSION}" in pinned
-        parts = [name.split(":") for name in pinned]
-        kafka = {version for group, _, version in parts if group == "org.apache.kafka"}
-        assert kafka == {kafka_jars.KAFKA_VERSION}
-        logs = {name for _, name, _ in parts if name.startswith(("slf4j-", "log4j-slf4j"))}
-        assert logs == {"slf4j-api", "slf4j-simple"}
+def test_the_real_list_pins_one_version_of_kafka_and_one_backend_of_its_log() -> None:
+    pinned = {jar.coordinates for jar in read_lock()}
+    server = f"org.apache.kafka:kafka-server:{kafka_jars.KAFKA_VERSION}"
+    assert {*kafka_jars.ROOTS, server} <= pinned
+    assert len(pinned) == 46
+    parts = [name.split(":") for name in pinned]
+    kafka = {version for group, _, version in parts if group == "org.apache.kafka"}
+    assert kafka == {kafka_jars.KAFKA_VERSION}
+    logs = {name for _, name, _ in parts if name.startswith(("slf4j-", "log4j-slf4j"))}
+    assert logs == {"slf4j-api", "slf4j-simple"}
 
-    def test_the_cache_is_named_by_the_list(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        digest = hashlib.sha256(kafka_jars.LOCK_FILE.read_bytes()).hexdigest()
-        assert cache_dir() == tmp_path / "springtide" / "kafka" / digest[:16]
 
-    @pytest.mark.parametrize("value", [None, "", "relative/path"])
-    def test_the_cache_is_in_the_home_folder_else(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
-    ) -> None:
-        monkeypatch.setenv("HOME", str(tmp_path))
-        if value is None:
-            monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        else:
-            monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert cache_dir().is_relative_to(tmp_path / ".cache" / "springtide" / "kafka")
+@pytest.mark.parametrize("value", [None, "", "relative/path", "/absolute"])
+def test_the_cache_is_named_by_the_list_in_the_cache_directory_or_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+    digest = hashlib.sha256(kafka_jars.LOCK_FILE.read_bytes()).hexdigest()
+    folder = Path(value) if value == "/absolute" else tmp_path / ".cache"
+    assert cache_dir() == folder / "springtide" / "kafka" / digest[:16]
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("lines", "says"),
     [
-        "garbage",
-        "aa 12 org.example:part:1",
-        f"{'0' * 64} -3 org.example:part:1",
-        f"{'0' * 64} 12 org.example:part",
-        f"{'0' * 64} 12 org.example:../../part:1",
-        f"{'0' * 64} 12 org.example:part:1 more",
+        ("garbage", "line 2"),
+        ("aa 12 org.example:part:1", "line 2"),
+        (f"{'0' * 64} -3 org.example:part:1", "line 2"),
+        (f"{'0' * 64} 12 org.example:part", "line 2"),
+        (f"{'0' * 64} 12 org.example:../../part:1", "line 2"),
+        (f"{'0' * 64} 12 org.example:part:1 more", "line 2"),
+        (f"{'0' * 64} 1 org.a:part:1\n{'1' * 64} 1 org.b:part:1", "the same name"),
     ],
 )
-def test_damaged_list_is_refused(tmp_path: Path, line: str) -> None:
+def test_damaged_list_is_refused(tmp_path: Path, lines: str, says: str) -> None:
     damaged = tmp_path / "damaged.lock"
-    damaged.write_text(f"# list\n{line}\n")
-    with pytest.raises(LocalKafkaError, match="line 2"):
+    damaged.write_text(f"# list\n{lines}\n")
+    with pytest.raises(LocalKafkaError, match=says):
         read_lock(damaged)
-
-
-def test_jars_with_the_same_file_name_are_refused(tmp_path: Path) -> None:
-    twice = tmp_path / "twice.lock"
-    twice.write_text(f"{'0' * 64} 1 org.a:part:1\n{'1' * 64} 1 org.b:part:1\n")
-    with pytest.raises(LocalKafkaError, match="the same name"):
-        read_lock(twice)
 
 
 def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
@@ -132,24 +117,24 @@ def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
     assert_complete(lock_file)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "empty"])
-def test_only_a_damaged_jar_is_downloaded_again(lock_file: Path, damage: str) -> None:
+WHOLE = BYTES["org.example:part2:1.2"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"X" + WHOLE[1:], WHOLE[:-1], None, b""],
+    ids=["flip", "truncate", "remove", "empty"],
+)
+def test_only_a_damaged_jar_is_downloaded_again(lock_file: Path, damaged: bytes | None) -> None:
     victim = ensure_jars(lock_file, fetch=FakeSource(), report=unheard)[2]
-    whole = victim.read_bytes()
-    match damage:
-        case "flip":
-            victim.write_bytes(b"X" + whole[1:])
-        case "truncate":
-            victim.write_bytes(whole[:-1])
-        case "empty":
-            victim.write_bytes(b"")
-        case _:
-            victim.unlink()
+    victim.unlink()
+    if damaged is not None:
+        victim.write_bytes(damaged)
     assert not is_cached(lock_file)
     source = FakeSource()
     ensure_jars(lock_file, fetch=source, report=unheard)
     assert source.asked == ["org.example:part2:1.2"]
-    assert victim.read_bytes() == whole
+    assert victim.read_bytes() == WHOLE
 
 
 def test_jar_with_another_checksum_is_never_used(lock_file: Path) -> None:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -225,10 +226,7 @@ def test_requested_port_in_use_is_an_error() -> None:
 
 
 def test_missing_java_is_reported_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_found() -> None:
-        raise LocalKafkaError("none")
-
-    monkeypatch.setattr(launcher, "find_java", none_found)
+    monkeypatch.setattr(launcher, "find_java", Mock(side_effect=LocalKafkaError("none")))
     monkeypatch.setattr(launcher, "ensure_jars", lambda: pytest.fail("fetched"))
     with pytest.raises(LocalKafkaError, match="none"), local_kafka():
         pass

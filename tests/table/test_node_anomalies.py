@@ -78,9 +78,9 @@ def test_anomalies_are_listed_per_node_and_counted_on_the_metrics_page() -> None
     assert spiky is not None
     assert spiky.oddities == ["frozen", "spike"]
     page = gauges(table)
-    for name in ANOMALIES:
-        expected = sum(name in names for names in FOUND.values())
-        assert page["odd_nodes", name] == expected
+    assert {name: page["odd_nodes", name] for name in ANOMALIES} == {
+        name: sum(name in names for names in FOUND.values()) for name in ANOMALIES
+    }
 
 
 def test_the_metrics_page_shows_the_cost_of_pods() -> None:

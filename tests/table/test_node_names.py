@@ -69,11 +69,6 @@ def test_rows_are_those_of_a_dictionary(rows: dict[str, int], unknown: list[str]
     assert result == [rows.get(name, UNKNOWN_ROW) for name in asked]
 
 
-def test_an_empty_index_knows_no_name() -> None:
-    assert NameIndex({}).lookup(["a", ""]).tolist() == [UNKNOWN_ROW] * 2
-    assert NameIndex({"a": 0}).lookup([]).tolist() == []
-
-
 @given(st.lists(st.tuples(alike, st.booleans()), max_size=30))
 def test_a_table_finds_nodes_that_came_and_departed(changes: list[tuple[str, bool]]) -> None:
     table = table_of()

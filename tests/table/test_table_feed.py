@@ -19,9 +19,7 @@ def test_each_topic_fills_its_part_of_the_row_and_its_tombstone_empties_it() -> 
     assert apply(table, NODE_STATE, b"a", encode_json(node_state("a")))
     assert apply(table, NODES, b"a", encode_json(NodeRecord(node="a", annotations={"zone": "1"})))
     row = table.snapshot("a")
-    assert row.state == node_state("a")
-    assert row.node is not None
-    assert row.node.annotations == {"zone": "1"}
+    assert (row.state, row.node and row.node.annotations) == (node_state("a"), {"zone": "1"})
     assert apply(table, NODE_STATE, b"a", None)
     assert table.snapshot("a").state is None
     assert table.snapshot("a").node is not None

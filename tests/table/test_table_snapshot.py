@@ -135,13 +135,11 @@ def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             }
         )
     )
-    with pytest.raises(CheckpointError, match="it was written with other plugins or arguments"):
-        load(path, Table(counting=other.counting))
     factors = {"cpu": 50, "memory": 70}
     half = msgspec.structs.replace(RULES.placement.load_aware, estimated_scaling_factors=factors)
-    counting = RULES.counting._replace(load_aware=half)
-    with pytest.raises(CheckpointError, match="it was written with other plugins or arguments"):
-        load(path, Table(counting=counting))
+    for counting in (other.counting, RULES.counting._replace(load_aware=half)):
+        with pytest.raises(CheckpointError, match="written with other plugins or arguments"):
+            load(path, Table(counting=counting))
     whole = path.read_bytes()
     random = np.random.default_rng(2)
     for _ in range(60):

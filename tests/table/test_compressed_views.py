@@ -19,9 +19,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9))
 
 
 @given(steps)
-def test_a_view_is_only_replaced_by_a_newer_one(
-    changes: list[tuple[str, int | None]],
-) -> None:
+def test_a_view_is_only_replaced_by_a_newer_one(changes: list[tuple[str, int | None]]) -> None:
     views, newest, there = NodeViewStore(), {"a": -1, "b": -1}, dict[str, int]()
     for node, generation in changes:
         if generation is None:

@@ -129,19 +129,16 @@ async def publish_files(
     """
     written = 0
     for objects in files:
-        known_values = known[objects.kind]
+        on_topic = known[objects.kind]
         changes = difference(
-            _TOPICS[objects.kind],
-            objects.entries,
-            known_values,
-            objects.retained_keys(known_values),
+            _TOPICS[objects.kind], objects.entries, on_topic, objects.retained_keys(on_topic)
         )
         written += await write(producer, kafka, SOURCE, changes)
         for change in changes:
             if change.value is None:
-                del known_values[change.key]
+                del on_topic[change.key]
             else:
-                known_values[change.key] = change.value
+                on_topic[change.key] = change.value
     return written
 
 

@@ -31,34 +31,41 @@ PredictorName = Annotated[str, Meta(min_length=1, max_length=100)]
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """The prediction policy of a node. It takes effect with the window that carries it.
 
-    Peaks are raised by `safety_margin_percent`. `cold_start_seconds` and `cold_start_samples`
-    decide how long a pod counts its request. N-sigma adds `nsigma_multiplier` standard deviations
-    to the mean. `predictor` names the predictor that decides what is reclaimable. The worker
-    publishes peaks when they rose by more than `resource_diff_threshold_percent`, when they fell by
-    as much for `report_interval_seconds`, and every `force_update_seconds`.
+    Fields with a description declare a key of `springtide-config` each (see `springtide_config`). A
+    pod counts its request for `cold_start_seconds`. The worker publishes peaks when they rose by
+    more than `resource_diff_threshold_percent`, when they fell by as much for
+    `report_interval_seconds`, and every `force_update_seconds`.
     """
 
-    safety_margin_percent: Percent = 10.0
+    safety_margin_percent: Annotated[Percent, Meta(description="margin on every peak")] = 10.0
     cold_start_seconds: Seconds = 86_400.0
-    cold_start_samples: Samples = 10
-    nsigma_multiplier: Deviations = 3.0
-    predictor: PredictorName = "percentile"
+    cold_start_samples: Annotated[
+        Samples, Meta(description="a pod with fewer samples counts its request")
+    ] = 10
+    nsigma_multiplier: Annotated[
+        Deviations, Meta(description="standard deviations above the mean")
+    ] = 3.0
+    predictor: Annotated[
+        PredictorName,
+        Meta(
+            title="a predictor that runs (`springtide model predictors`)",
+            description="the predictor that decides what Prod leaves unused",
+        ),
+    ] = "percentile"
     resource_diff_threshold_percent: Percent = 5.0
     report_interval_seconds: Seconds = 60.0
     force_update_seconds: Seconds = 600.0
 
 
-class NodeStrategy(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's overrides of `Strategy`; None keeps the value of all nodes."""
+_Overrides: Any = msgspec.defstruct(
+    "_Overrides",
+    [(field.name, field.type | None, None) for field in msgspec.structs.fields(Strategy)],
+    frozen=True, kw_only=True,
+)  # fmt: skip
 
-    safety_margin_percent: Percent | None = None
-    cold_start_seconds: Seconds | None = None
-    cold_start_samples: Samples | None = None
-    nsigma_multiplier: Deviations | None = None
-    predictor: PredictorName | None = None
-    resource_diff_threshold_percent: Percent | None = None
-    report_interval_seconds: Seconds | None = None
-    force_update_seconds: Seconds | None = None
+
+class NodeStrategy(_Overrides):  # type: ignore[misc]  # made above
+    """A node's overrides of `Strategy`; None keeps the value of all nodes."""
 
     def over(self, usual: Strategy) -> Strategy:
         """`usual` with these overrides."""

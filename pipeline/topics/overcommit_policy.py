@@ -1,8 +1,8 @@
 """The policy of Mid and Batch for a node, as records of nodes and windows carry it.
 
-Fields have the names and defaults of Koordinator's `colocation-config`; `mid_formula`,
-`mid_reclaim_percent`, `promise_once` and `buffer_percent` are Springtide's. Defaults are not
-written.
+Fields have the names and defaults of Koordinator's `colocation-config`. Fields with a description
+are Springtide's own: each declares a key of `springtide-config` (see `springtide_config`). Defaults
+are not written.
 """
 
 from typing import Annotated, Final
@@ -26,12 +26,7 @@ each, and a test keeps both equal."""
 
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The overcommit policy in force for a node; a threshold of None is no limit.
-
-    `mid_formula` selects the formula of Mid, `mid_reclaim_percent` is the share of Prod's requests
-    that the formulas of the proposal may reclaim. With `promise_once` resources promised to Mid are
-    not promised to Batch again. `buffer_percent` of each result is held back.
-    """
+    """The overcommit policy in force for a node; a threshold of None is no limit."""
 
     cpu_reclaim_threshold_percent: UnboundedPercent = 60
     cpu_calculate_policy: Name = "usage"
@@ -48,7 +43,20 @@ class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mid_reclaim_mode: Name = ""
     mid_static_cpu_reserved_percent: UnboundedPercent = 0
     mid_static_memory_reserved_percent: UnboundedPercent = 0
-    mid_formula: Name = "v1.6"
-    mid_reclaim_percent: Share = 100
-    promise_once: bool = True
-    buffer_percent: Share = 0
+    mid_formula: Annotated[
+        Name,
+        Meta(
+            title=", ".join(MID_FORMULAS),
+            description="[formula of Mid](../explanation/overcommit.md#mid): of Koordinator's "
+            "release notes, its code, or its proposal",
+        ),
+    ] = "v1.6"
+    mid_reclaim_percent: Annotated[
+        Share, Meta(description="percentage of Prod's requests in the proposal's formulas")
+    ] = 100
+    promise_once: Annotated[
+        bool, Meta(description="false: Batch may be offered what is promised to Mid")
+    ] = True
+    buffer_percent: Annotated[
+        Share, Meta(description="percentage of Mid and Batch that is held back")
+    ] = 0

@@ -14,10 +14,13 @@ from types import ModuleType
 from typing import Final
 
 from pipeline.extender import limits
+from pipeline.processors.policy.config_sections import json_keys
+from pipeline.processors.policy.springtide_config import KEYS, SpringtideConfig
 from pipeline.processors.predictors.predictor_tables import markdown
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
-from pipeline.settings import settings_markdown
+from pipeline.settings import ModelSettings, settings_markdown
+from pipeline.settings.describe import allowed_values, description, written
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.registry import markdown_table
 
@@ -58,6 +61,7 @@ def pages() -> dict[Path, str]:
             "plugins": _table(("plugin", "from", "what it does"), plugins),
             "limits": limits_table(limits),
         },
+        "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
         "reference/topics.md": {"topics": markdown_table()},
     }
@@ -71,6 +75,21 @@ def pages() -> dict[Path, str]:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def policy_keys_table() -> str:
+    """A row for each key of `springtide-config`."""
+    names = json_keys(SpringtideConfig)
+    settings = ModelSettings.__struct_fields__
+    rows = [
+        (
+            f"`{names[name]}`",
+            f"`model.{name}`" if name in settings else written(field.default),
+            allowed_values(field.type), description(field.type),
+        )
+        for name, field in KEYS.items()
+    ]  # fmt: skip
+    return _table(("key", "default", "allowed", "sets"), rows)
 
 
 def limits_table(module: ModuleType) -> str:

@@ -82,20 +82,21 @@ from tests.processors.model.test_result_records import state
 from tests.table.records import table_of
 
 ratios = {"a": 0.05, "b": 0.5, "c": None, "d": 1.0}
-found = state(*(pod_row(uid, cpu_throttled_ratio=ratio) for uid, ratio in ratios.items()))
-print(found.pods, found.throttled_pods, table_of(found)["throttled_pods"][0])
+record = state(*(pod_row(uid, cpu_throttled_ratio=ratio) for uid, ratio in ratios.items()))
+print(record.pods, record.throttled_pods, table_of(record)["throttled_pods"][0])
 """
     output = run_edited(edits("add-a-node-state-field.md"), code, tmp_path)
     assert output.split() == ["4", "2", "2.0"]
 
 
-def test_policy_key_of_the_guide_is_resolved_checked_and_used(tmp_path: Path) -> None:
+def test_policy_key_of_the_guide_is_resolved_checked_used_and_documented(tmp_path: Path) -> None:
     code = """
 import json
 from pipeline.processors.explain.offer_text import explain_offers
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
+from tests.docs.tables import policy_keys_table
 from tests.processors.derivations import check, numbers
 from tests.processors.overcommit.test_node_offers import shop, with_overcommit, work_out
 
@@ -108,11 +109,12 @@ for percent in (10, 101):
     overcommit = record.overcommit
     print(overcommit and overcommit.batch_margin_percent, *(problem.text for problem in problems))
 for percent in (0, 25):
-    (found,) = work_out(shop(with_overcommit(batch_margin_percent=percent)), peaks=[(4, 6)])
-    check(explain_offers(found)[1:], numbers(json.loads(encode_json(found))))
-    print(found.batch.cpu_millicores, found.batch_terms.margin.cpu_millicores)
+    (offer,) = work_out(shop(with_overcommit(batch_margin_percent=percent)), peaks=[(4, 6)])
+    check(explain_offers(offer)[1:], numbers(json.loads(encode_json(offer))))
+    print(offer.batch.cpu_millicores, offer.batch_terms.spare.cpu_millicores)
+print("| `batchMarginPercent` | 0 | a whole number from 0 to 100 |" in policy_keys_table())
 """
     output = run_edited(edits("add-a-policy-key.md"), code, tmp_path)
     assert output.splitlines() == [
-        "10", "None batchMarginPercent is 101, allowed is 0 to 100", "7000 0", "3000 4000",
+        "10", "None batchMarginPercent is 101, allowed is 0 to 100", "7000 0", "3000 4000", "True",
     ]  # fmt: skip

@@ -66,7 +66,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     if origin in (Union, UnionType):
         return st.one_of(*(_values(argument) for argument in arguments))
     if origin is Annotated:
-        return _within(*arguments)
+        return _within(*arguments[:2])  # the first has the range, the second describes it
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is dict:
@@ -80,6 +80,8 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    if kind is bool:
+        return st.booleans()
     if kind is str:
         return st.text(min_size=meta.min_length or 0, max_size=meta.max_length or 20)
     if kind is int:

@@ -10,7 +10,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.model.predictor import strategy_columns
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.topics.codec import decode_json
-from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
+from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.windows import decode_window, encode_window
 from tests.processors.joined import NODE_ROW, joined
 
@@ -44,21 +44,20 @@ def test_a_strategy_out_of_range_is_refused_in_a_node_and_in_a_window(field: str
 
 @pytest.mark.parametrize("bound", ["ge", "le"])
 def test_every_valid_strategy_gives_valid_predictor_settings(bound: str) -> None:
-    text = msgspec.json.encode({name: getattr(_range(Strategy, name), bound) for name in NUMBERS})
-    overrides = decode_json(NodeRecord, record(text.decode())).strategy
-    assert overrides is not None
-    assert decode_window(with_strategy(text.decode())).node.strategy == overrides.over(Strategy())
-    columns = strategy_columns([overrides.over(Strategy())])
+    said = msgspec.json.encode({name: getattr(_range(Strategy, name), bound) for name in NUMBERS})
+    found = decode_json(NodeRecord, record(said.decode())).strategy
+    assert found is not None
+    assert decode_window(with_strategy(said.decode())).node.strategy == found.over(Strategy())
+    columns = strategy_columns([found.over(Strategy())])
     assert 0.0 <= columns["safety_margin_percent"][0] <= 1000.0
     assert 0 <= columns["cold_start_samples"][0] <= 1_000_000
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_ranges_equal_those_of_the_settings(name: str) -> None:
-    kinds = (Strategy, NodeStrategy, ModelSettings)
+    kinds = (Strategy, ModelSettings)
     ranges = [_range(kind, name) for kind in kinds if name in kind.__struct_fields__]
     assert len({(meta.ge, meta.le) for meta in ranges}) == 1
-    assert Strategy.__struct_fields__ == NodeStrategy.__struct_fields__
 
 
 def _range(kind: type, name: str) -> msgspec.Meta:

@@ -1,11 +1,12 @@
 """The cold-start rule: a pod without enough history counts its request instead of its own peak.
 
-A peak learned in an hour misses the rest of the day; the request is what the pod's owner expects.
 `is_cold` decides which pods have too little history, `counts_request` which pods count their
 request. All sums of peaks over pods use both: the view of pods (`reclaimable`), predictors that add
 up pods (`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The callers
 decide which pods are part of a sum. The limits are fields of the node's `Strategy`: a new limit is
-a field there, a key of the policy (docs/how-to/add-a-policy-key.md), and a line here.
+a field there, which is also a key of the policy (docs/how-to/add-a-policy-key.md), a line in
+`is_cold` and `criteria`, and, since `explain` prints it, a field of `PredictionRecord`
+(`pipeline/topics/predictions.py`).
 """
 
 from __future__ import annotations

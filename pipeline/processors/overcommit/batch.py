@@ -3,7 +3,8 @@
 Formulas and names of the policies are those of
 [Koordinator](https://koordinator.sh/docs/architecture/resource-model). `batch` computes the amount
 and its terms, `formula_text` shows the same formula with its names. A new term needs a place in
-both, and a field of `BatchTerms` (`pipeline/topics/node_resources.py`).
+both, a field of `BatchTerms` (`pipeline/topics/node_resources.py`), and, if operators set it, a key
+of the policy (docs/how-to/add-a-policy-key.md).
 
 The term `margin` is Koordinator's: the part of capacity above the reclaim threshold, which is never
 offered. It is not the safety margin, by which predictors raise peaks, and not the node's buffer

@@ -22,6 +22,7 @@ from pipeline.processors.policy.config_sections import (
 )
 from pipeline.processors.slo.nodemetric import AggregatePolicy, MemoryCollectPolicy, PredictPolicy
 from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.overcommit_policy import Overcommit
 
 STATIC: Final = "static"
 CPU_POLICIES: Final = ("usage", "maxUsageRequest")
@@ -66,18 +67,11 @@ DEFAULTS: Final = Colocation(
     metric_report_interval_seconds=60,
     metric_aggregate_policy=AggregatePolicy(durations=("5m0s", "10m0s", "30m0s")),
     metric_memory_collect_policy="usageWithoutPageCache",
-    cpu_reclaim_threshold_percent=60,
-    cpu_calculate_policy="usage",
-    memory_reclaim_threshold_percent=65,
-    memory_calculate_policy="usage",
-    degrade_time_minutes=15,
-    update_time_threshold_seconds=300,
-    resource_diff_threshold=0.1,
-    mid_cpu_threshold_percent=100,
-    mid_memory_threshold_percent=100,
-    mid_unallocated_percent=0,
-    mid_static_cpu_reserved_percent=0,
-    mid_static_memory_reserved_percent=0,
+    **{
+        field.name: field.default
+        for field in msgspec.structs.fields(Overcommit)
+        if field.name in Colocation.__struct_fields__ and field.default != ""
+    },
 )
 
 KEYS: Final = json_keys(Colocation)

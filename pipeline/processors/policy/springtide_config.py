@@ -1,51 +1,51 @@
 """The keys of `springtide-config`: Springtide's own part of the policy.
 
-They set the deciding predictor and its margins, the formula of Mid, and the buffer. Entries for
-some nodes and a node's own annotation work as in `colocation-config`.
+A key is a field with a description of the record that carries it: of `Strategy` (prediction) or of
+`Overcommit` (Mid and Batch). Type, range and default are those of the field. Entries for some nodes
+and a node's own annotation work as in `colocation-config`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
+from msgspec import inspect
 
 from pipeline.processors.policy.config_sections import Section, out_of_range, unknown_words
 from pipeline.processors.predictors.registry import PREDICTORS
-from pipeline.topics.overcommit_policy import MID_FORMULAS
+from pipeline.topics.nodes import Strategy
+from pipeline.topics.overcommit_policy import MID_FORMULAS, Overcommit
 
 KEY: Final = "springtide-config"
 
 
-class SpringtideConfig(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
-):
-    """The settings of the cluster, of an entry of `nodeConfigs`, or of a node's annotation. The
-    worker's settings hold for predictor and margins that are not set."""
+KEYS: Final = {
+    field.name: field
+    for record in (Strategy, Overcommit)
+    for field in msgspec.structs.fields(record)
+    if isinstance(inspect.type_info(field.type), inspect.Metadata)
+}
+"""The fields of records that are keys, by name."""
+_TYPES: Final = get_type_hints(Strategy) | get_type_hints(Overcommit)
+_Keys: Any = msgspec.defstruct(
+    "_Keys", [(name, _TYPES[name] | None, None) for name in KEYS],
+    frozen=True, kw_only=True, rename="camel", omit_defaults=True,
+)  # fmt: skip
 
-    predictor: str | None = None
-    safety_margin_percent: float | None = None
-    cold_start_samples: int | None = None
-    nsigma_multiplier: float | None = None
-    mid_formula: str | None = None
-    mid_reclaim_percent: int | None = None
-    promise_once: bool | None = None
-    buffer_percent: int | None = None
+
+class SpringtideConfig(_Keys):  # type: ignore[misc]  # made above
+    """The settings of the cluster, of an entry of `nodeConfigs`, or of a node's annotation; None if
+    not set. For keys of `Strategy` that are not set the worker's settings hold."""
 
 
 DEFAULTS: Final = SpringtideConfig(
-    mid_formula="v1.6",
-    mid_reclaim_percent=100,
-    promise_once=True,
-    buffer_percent=0,
+    **{name: KEYS[name].default for name in Overcommit.__struct_fields__ if name in KEYS}
 )
-
-# The ranges of the worker's settings of the same names, and of records.
-_RANGES: Final[Mapping[str, tuple[int, int]]] = {
-    "safety_margin_percent": (0, 1000),
-    "cold_start_samples": (0, 1_000_000),
-    "nsigma_multiplier": (0, 100),
-    "mid_reclaim_percent": (0, 100),
-    "buffer_percent": (0, 100),
+_RANGES: Final[Mapping[str, tuple[Any, Any]]] = {
+    name: (info.type.ge, info.type.le)
+    for name, field in KEYS.items()
+    if isinstance(info := inspect.type_info(field.type), inspect.Metadata)
+    and isinstance(info.type, inspect.IntType | inspect.FloatType)
 }
 
 

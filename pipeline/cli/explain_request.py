@@ -15,6 +15,7 @@ from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
 from pipeline.extender.scheduler_api import rules_of
+from pipeline.input_files import read_file
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.pod_manifests import pod_in_file
 from pipeline.table import NODE_AND_POD_TOPICS, Table
@@ -32,13 +33,8 @@ def read_explain_request(file: Path) -> bytes:
 
     Raises `UsageError` if the file cannot be read or has no pod.
     """
-    try:
-        text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(
-            f"cannot read {file}: {getattr(error, 'strerror', None) or error}",
-            hint="give a file, or - for standard input",
-        ) from error
+    stdin = click.get_binary_stream("stdin") if str(file) == "-" else None
+    text = read_file(file, stream=stdin, hint="give a file, or - for standard input")
     request = pod_in_file(file, text)
     try:
         read_subject(request)

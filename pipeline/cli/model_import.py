@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-import yaml
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.model_import_round import (
@@ -27,6 +26,7 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import CheckpointError, UsageError
+from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
@@ -44,7 +44,6 @@ from pipeline.processors.model import state_codec
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.state_codec import ModelState
 from pipeline.settings import Settings
-from pipeline.settings.load import YAML_ERRORS, yaml_problem
 from pipeline.topics.registry import CHECKPOINTS
 
 _T = TypeVar("_T")
@@ -65,14 +64,20 @@ _BAD_EXPORT: Final = "give a whole file of `springtide model export` or `fit` of
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--from", "source", type=click.Choice(["koordinator", "vpa", "springtide"]), required=True,
+    "--from",
+    "source",
+    type=click.Choice(["koordinator", "vpa", "springtide"]),
+    required=True,
     help="Origin of the files.",
-)  # fmt: skip
+)
 @click.option("--node", required=True, help="Node whose models are changed.")
 @click.option(
-    "--pod", "pods", multiple=True, metavar="UID[=NAME]",
+    "--pod",
+    "pods",
+    multiple=True,
+    metavar="UID[=NAME]",
     help="With --from vpa: the pod for the checkpoint NAME, or for the only one. Repeatable.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="Check and report everything, and change nothing.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
 def import_(
@@ -129,7 +134,7 @@ def _restore_export(
             hint="give one file, without --pod",
         )
     (path,) = files
-    data = _read_bytes(path)
+    data = read_file(path)
     try:
         state = state_codec.decode(data)
     except CheckpointError as error:
@@ -230,7 +235,7 @@ def _unique_by_name(models: Sequence[tuple[str, ImportedModel]]) -> dict[str, Im
 
 def _read_objects(path: Path) -> Sequence[Mapping[str, Any]]:
     """Read the objects of a JSON or YAML file; of a List its items."""
-    data = _read_bytes(path)
+    data = read_file(path)
     try:
         text = data.decode()
         documents = _parse_documents(text)
@@ -240,22 +245,11 @@ def _read_objects(path: Path) -> Sequence[Mapping[str, Any]]:
     if not text.strip():
         raise CheckpointError("is empty")
     objects = []
-    for document in documents:
-        items = document.get("items", [document]) if isinstance(document, dict) else [document]
-        for item in items if isinstance(items, list) else [items]:
-            if not isinstance(item, dict):
-                raise CheckpointError(f"contains {type(item).__name__}, not an object")
-            objects.append(item)
+    for item in (item for document in documents for item in items_of(document)):
+        if not isinstance(item, dict):
+            raise CheckpointError(f"contains {type(item).__name__}, not an object")
+        objects.append(item)
     return objects
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", hint="give readable checkpoint files"
-        ) from error
 
 
 def _parse_documents(text: str) -> list[Any]:
@@ -263,7 +257,7 @@ def _parse_documents(text: str) -> list[Any]:
     try:
         return [json.loads(text)]
     except ValueError:
-        return list(yaml.safe_load_all(text))
+        return yaml_documents(text)
 
 
 def _summary(row: Sequence[ImportResult | None]) -> str:

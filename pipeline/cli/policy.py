@@ -12,6 +12,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.input_files import LARGEST_LIST_BYTES, read_file
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
@@ -117,7 +118,7 @@ def _resolve_nodes(policies: Policies, file: Path) -> Iterator[_Node]:
 
 def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
     """Read CPU facts of the NodeResourceTopology objects in the file, by node."""
-    tree = msgspec.json.decode(file.read_bytes())
+    tree = msgspec.json.decode(read_file(file, LARGEST_LIST_BYTES))
     items = tree.get("items") if isinstance(tree, dict) else tree
     infos = {}
     for item in items or []:

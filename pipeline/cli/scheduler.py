@@ -12,7 +12,7 @@ import yaml
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.errors import InvalidPolicyError, SpringtideError
+from pipeline.errors import InvalidPolicyError, SpringtideError, UsageError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 from pipeline.processors.placement.target_simulation import Outcome, SimulatedLoad, simulate
@@ -83,9 +83,11 @@ def command() -> None:
     help="Weight of the extender's scores among the scheduler's plugins.",
 )  # fmt: skip
 @click.option(
-    "--profile", default="default-scheduler", show_default=True,
+    "--profile",
+    default="default-scheduler",
+    show_default=True,
     help="schedulerName of the profile.",
-)  # fmt: skip
+)
 @click.option(
     "--scheduler-kubeconfig", default="/etc/kubernetes/scheduler.conf", show_default=True,
     help="Kubeconfig with which the scheduler connects to the API server.",
@@ -197,10 +199,8 @@ def read_findings(file: Path, settings: Settings, url: str | None = None) -> lis
     """Check this file. Raises `SpringtideError` if it cannot be read."""
     try:
         return list(findings(read_document(file), settings.extender.mode, url))
-    except OSError as error:
-        raise SpringtideError(
-            f"cannot read {file}: {error.strerror}", hint="give a readable file"
-        ) from error
+    except UsageError as error:
+        raise SpringtideError(error.message, hint=error.hint) from error
     except InvalidPolicyError as error:
         raise InvalidPolicyError(
             f"{file}: {error.message}",
@@ -241,9 +241,12 @@ _DEFAULT_LOAD: Final = SimulatedLoad()
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True,
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
     help="Seed of the random numbers.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
 def simulate_targets(
     wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,

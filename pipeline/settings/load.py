@@ -8,6 +8,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,7 @@ import msgspec
 import yaml
 
 from pipeline.errors import SettingsError
+from pipeline.input_files import YAML_ERRORS, StrictLoader, read_file, yaml_problem
 from pipeline.settings.base import Section
 from pipeline.settings.describe import (
     allowed_values,
@@ -28,20 +30,7 @@ from pipeline.settings.describe import (
 from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
-_MERGE = "tag:yaml.org,2002:merge"
 _LARGEST_FILE_BYTES = 256 * 1024
-
-YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError, KeyError, AttributeError)
-"""What PyYAML raises for invalid text; the last two for `!!bool x` and `!!timestamp x`."""
-
-
-def yaml_problem(error: Exception) -> str:
-    """Return what is wrong with a YAML text, and where if that is known, on one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
-
 
 # Read by the command line, before settings are loaded.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
@@ -131,17 +120,13 @@ def load_settings(
 
 def _read_yaml(path: Path) -> Mapping[object, object]:
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE_BYTES + 1)
-        if len(text) > _LARGEST_FILE_BYTES:
-            raise ValueError(f"it is larger than {_LARGEST_FILE_BYTES} bytes")
-        tree = yaml.load(text.decode(), Loader=StrictLoader)
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read the settings file {path}: {error.strerror}",
-            source=f"file {path}",
-            hint="correct --config or SPRINGTIDE_CONFIG",
-        ) from error
+        tree = yaml.load(
+            read_file(
+                path, _LARGEST_FILE_BYTES, error=partial(SettingsError, source=f"file {path}"),
+                hint="correct --config or SPRINGTIDE_CONFIG",
+            ),
+            Loader=StrictLoader,
+        )  # fmt: skip
     except YAML_ERRORS as error:
         raise SettingsError(
             f"the settings file {path} is not valid YAML: {yaml_problem(error)}",
@@ -157,29 +142,6 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
             hint="write `section:` and below it `key: value`; see docs/reference/settings.md",
         )
     return tree
-
-
-class StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys, and text that is not Unicode."""
-
-    def construct_scalar(self, node: Any) -> Any:
-        text = super().construct_scalar(node)
-        text.encode()  # raises for half a surrogate pair
-        return text
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen = set()
-        # Only keys in the text: `<<` merges keys of another mapping, which these override.
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
-                continue
-            if (key.tag, key.value) in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} occurs twice", problem_mark=key.start_mark
-                )
-            seen.add((key.tag, key.value))
-        return node
 
 
 def _flatten(
@@ -263,7 +225,7 @@ def _read(raw: _RawValue, kind: Any) -> object:
         return str(value)
     if raw.is_text and isinstance(value, str) and is_structured(kind):
         try:
-            return yaml.safe_load(value)
+            return yaml.load(value, Loader=StrictLoader)
         except YAML_ERRORS as error:
             raise ValueError("not YAML") from error
     return value

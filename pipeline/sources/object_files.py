@@ -4,8 +4,8 @@ The files are the output of `kubectl get nodes -o json` and `kubectl get pods -A
 NodeList or PodList, a single object, or an array; YAML is not supported. One file may contain both
 kinds (`kubectl get nodes,pods -A -o json`): name it twice. Changed files are read again. Objects
 deleted from a file are removed from the topics. An invalid object keeps its last record, and an
-unreadable file changes nothing: a mistake in a file must not delete a cluster and its models. A
-policy file is resolved for each node; an invalid edit leaves the last valid policy in force.
+unreadable file changes nothing. A policy file is resolved for each node; an invalid edit leaves the
+last valid policy in force.
 
 Only one process may run this source for a cluster: two would remove each other's records if their
 files differ.
@@ -27,6 +27,7 @@ from pipeline.errors import (
     SettingsError,
     UsageError,
 )
+from pipeline.input_files import LARGEST_LIST_BYTES, read_file
 from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
@@ -129,16 +130,19 @@ async def publish_files(
     """
     written = 0
     for objects in files:
-        on_topic = known[objects.kind]
+        known_values = known[objects.kind]
         changes = difference(
-            _TOPICS[objects.kind], objects.entries, on_topic, objects.retained_keys(on_topic)
+            _TOPICS[objects.kind],
+            objects.entries,
+            known_values,
+            objects.retained_keys(known_values),
         )
         written += await write(producer, kafka, SOURCE, changes)
         for change in changes:
             if change.value is None:
-                del on_topic[change.key]
+                del known_values[change.key]
             else:
-                on_topic[change.key] = change.value
+                known_values[change.key] = change.value
     return written
 
 
@@ -321,12 +325,8 @@ def _report(files: Sequence[FileObjects], written: int) -> None:
 
 
 def _objects(path: Path, kind: Kind) -> list[Any]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidRecordError(
-            f"cannot read {path}: {error.strerror}", hint=f"write it with: {_COMMANDS[kind]}"
-        ) from error
+    hint = f"write it with: {_COMMANDS[kind]}"
+    data = read_file(path, LARGEST_LIST_BYTES, error=InvalidRecordError, hint=hint)
     try:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -339,8 +339,7 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
         # Swapped files or an empty query must not delete the cluster: models are deleted with
         # their node.
         raise InvalidRecordError(
-            f"{path} has {len(items)} objects, none of them a {kind}",
-            hint=f"write it with: {_COMMANDS[kind]}",
+            f"{path} has {len(items)} objects, none of them a {kind}", hint=hint
         )
     return [item for item, item_kind in zip(items, kinds, strict=True) if item_kind == kind]
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from pipeline.errors import RecordError, UsageError
+from pipeline.input_files import YAML_ERRORS, yaml_documents, yaml_problem
 from pipeline.settings import KafkaSettings
-from pipeline.settings.load import YAML_ERRORS, yaml_problem
 from pipeline.sources.compacted_writer import all_records
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodFacts
@@ -23,15 +22,14 @@ _MAX_NAMES: Final = 1000
 """Names in memory, among which a misspelt name is looked up."""
 
 
-def pod_in_file(file: Path, text: str) -> bytes:
+def pod_in_file(file: Path, text: bytes | str) -> bytes:
     """Return the request body for the pod in `text`, which is YAML or JSON.
 
     `text` has a Pod, a List with a Pod, or a workload with a pod template such as a Deployment, Job
     or CronJob. Raises `UsageError` with the name of `file` unless it has exactly one pod.
     """
     try:
-        trees = list(yaml.safe_load_all(text))
-        pods = [pod for tree in trees for pod in _pods(tree)]
+        pods = [pod for tree in yaml_documents(text) for pod in _pods(tree)]
         if len(pods) == 1:
             return msgspec.json.encode({"pod": pods[0]})
     except (*YAML_ERRORS, msgspec.MsgspecError, TypeError) as error:

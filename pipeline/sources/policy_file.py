@@ -3,20 +3,18 @@
 Also reports the problems of a policy from any source.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from pipeline.errors import InvalidPolicyError, UsageError
+from pipeline.errors import InvalidPolicyError
+from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.settings import Settings
-from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
 from pipeline.sources.scheduler_config import load_placement
 
 log = get_logger(__name__)
@@ -54,15 +52,14 @@ def read_config_map(file: Path) -> Mapping[str, str]:
     such ConfigMap.
     """
     try:
-        trees = list(yaml.load_all(file.read_text(), Loader=StrictLoader))
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="name a file") from error
+        trees = yaml_documents(read_file(file))
     except YAML_ERRORS as error:
         raise InvalidPolicyError(
             f"{file} is neither YAML nor JSON: {yaml_problem(error):.200}",
             hint="correct the file, or write it again with kubectl",
         ) from error
-    config_maps = [tree for tree in _objects(trees) if _kind_and_name(tree) == _CONFIG_MAP]
+    items = [item for tree in trees for item in items_of(tree)]
+    config_maps = [item for item in items if _kind_and_name(item) == _CONFIG_MAP]
     if len(config_maps) != 1:
         count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"
         raise InvalidPolicyError(
@@ -70,14 +67,6 @@ def read_config_map(file: Path) -> Mapping[str, str]:
             hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
         )
     return config_map_data(config_maps[0], str(file))
-
-
-def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for tree in trees:
-        items = tree.get("items", [tree]) if isinstance(tree, dict) else []
-        for item in items if isinstance(items, list) else []:
-            if isinstance(item, dict):
-                yield item
 
 
 def config_map_data(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:
@@ -91,6 +80,7 @@ def config_map_data(config_map: Mapping[str, Any], where: str) -> Mapping[str, s
     return data
 
 
-def _kind_and_name(tree: dict[str, Any]) -> tuple[Any, Any]:
+def _kind_and_name(tree: Any) -> tuple[Any, Any]:
+    tree = tree if isinstance(tree, dict) else {}
     metadata = tree.get("metadata")
     return tree.get("kind"), metadata.get("name") if isinstance(metadata, dict) else None

@@ -6,13 +6,11 @@ The file may be the scheduler's own: plugins that run here keep their names, arg
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipeline.errors import InvalidPolicyError, SettingsError
+from pipeline.errors import InvalidPolicyError, SettingsError, UsageError
+from pipeline.input_files import YAML_ERRORS, read_file, yaml_documents, yaml_problem
 from pipeline.processors.placement.enabled_plugins import Placement, default_placement, read_config
 from pipeline.processors.placement.kube_config import CONFIGURATION
 from pipeline.settings import ExtenderSettings
-from pipeline.settings.load import YAML_ERRORS, StrictLoader, yaml_problem
 
 KEY = "extender.scheduler_config_file"
 
@@ -34,10 +32,8 @@ def load_placement(settings: ExtenderSettings) -> Placement:
     file = Path(settings.scheduler_config_file)
     try:
         return read_config(read_document(file), settings.scheduler_name)
-    except OSError as error:
-        raise SettingsError(
-            f"{KEY}: cannot read {file}: {error.strerror}", key=KEY, hint="name a file"
-        ) from error
+    except UsageError as error:
+        raise SettingsError(f"{KEY}: {error.message}", key=KEY, hint=error.hint) from error
     except InvalidPolicyError as error:
         raise SettingsError(
             f"{KEY}: {file}: {error.message}",
@@ -50,13 +46,13 @@ def load_placement(settings: ExtenderSettings) -> Placement:
 def read_document(file: Path) -> Any:
     """Return the document of the file that looks like a scheduler configuration, else the first.
 
-    Raises `OSError`, and `InvalidPolicyError` if the file is not valid YAML.
+    Raises `UsageError` if the file is unreadable, `InvalidPolicyError` if it is not valid YAML.
     """
     try:
-        documents = yaml.load_all(file.read_text("utf-8"), Loader=StrictLoader)
-        trees = [tree for tree in documents if tree is not None]
+        documents = yaml_documents(read_file(file))
     except YAML_ERRORS as error:
         raise InvalidPolicyError(f"not valid YAML: {yaml_problem(error):.200}") from error
+    trees = [tree for tree in documents if tree is not None]
     likely = [tree for tree in trees if isinstance(tree, dict) and _is_likely(tree)]
     return next(iter(likely or trees), None)
 

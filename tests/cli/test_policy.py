@@ -194,7 +194,8 @@ def test_unusable_file_exits_with_1(tmp_path: Path, document: Any, code: int, sa
     assert not result.stdout
 
 
-def test_missing_file_is_a_usage_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["policy", str(tmp_path / "none")])
+@pytest.mark.parametrize("file", ["missing", "/dev/zero"])
+def test_unreadable_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
+    result = CliRunner().invoke(cli, ["policy", str(tmp_path / file)])
     assert result.exit_code == 2
     assert "cannot read" in result.stderr

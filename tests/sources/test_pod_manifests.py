@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipeline.errors import UsageError
 from pipeline.extender.query_api import read_subject
 from pipeline.sources.pod_manifests import pod_in_file
+from tests.test_input_files import alias_bomb
 
 FILE = Path("some.yaml")
 SPEC = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "250m"}}}]}
@@ -78,9 +79,10 @@ def test_invalid_yaml_is_a_usage_error(text: str) -> None:
         pod_in_file(FILE, text)
 
 
-def test_recursive_yaml_is_a_usage_error() -> None:
+@pytest.mark.parametrize("text", ["kind: Pod\nspec: &a {x: *a}", f"{alias_bomb(9)}\nkind: Pod"])
+def test_recursive_or_exploding_yaml_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="neither YAML nor JSON"):
-        pod_in_file(FILE, "kind: Pod\nspec: &a {x: *a}")
+        pod_in_file(FILE, text)
 
 
 @given(st.text(max_size=80))

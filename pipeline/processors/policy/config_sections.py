@@ -6,6 +6,8 @@ same ConfigMap must mean the same here.
 """
 
 import difflib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +21,7 @@ from pipeline.errors import InvalidPolicyError
 
 Config = TypeVar("Config", bound=msgspec.Struct)
 
-_MOST_UNKNOWN_KEYS: Final = 100
+_MOST_REPORTED_KEYS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +156,32 @@ def unknown_keys(
     tree: Mapping[str, Any], known_keys: Iterable[str], *, only_near: bool
 ) -> Iterator[str]:
     """A warning for each unknown key, which may be a typing error; with `only_near` only for keys
-    that are similar to a known one. At most `_MOST_UNKNOWN_KEYS` are checked: each is compared with
-    every known key, and an annotation has room for thousands."""
+    that are similar to a known one. At most `_MOST_REPORTED_KEYS` are checked: each is compared
+    with every known key, and an annotation has room for thousands."""
     known = {name.casefold(): name for name in known_keys}
     unknown = (name for name in tree if name.casefold() not in known)
-    for name in islice(unknown, _MOST_UNKNOWN_KEYS):
+    for name in islice(unknown, _MOST_REPORTED_KEYS):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
         if near:
             yield f"unknown key {name!r:.80}: is {known[near[0]]} meant?"
         elif not only_near:
             yield f"unknown key {name!r:.80}"
+
+
+def repeated_keys(text: str | bytes) -> list[str]:
+    """A warning for each key that an object of a JSON text has twice; none for invalid JSON."""
+    repeated: dict[str, None] = {}
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        repeated.update((key, None) for key, count in counts.items() if count > 1)
+
+    try:
+        json.loads(text, object_pairs_hook=note, parse_int=str)
+    except (ValueError, RecursionError):
+        return []
+    keys = islice(repeated, _MOST_REPORTED_KEYS)
+    return [f"key {key!r:.80} occurs twice: the last value counts" for key in keys]
 
 
 def merge(base: Config, own: Config) -> Config:

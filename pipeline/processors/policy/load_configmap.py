@@ -17,6 +17,7 @@ from pipeline.processors.policy.config_sections import (
     json_type,
     merge,
     read_object,
+    repeated_keys,
     unknown_keys,
     unset,
 )
@@ -116,7 +117,7 @@ def load_section(
         before = last or defaults
         policy = before._replace(cluster=merge(before.cluster, off))
         return Loaded(policy, True, (*invalid, _switched_off_anyway(section.key)))
-    warnings = [*section.warnings(cluster), *_unknown_keys(section, tree)]
+    warnings = [*section.warnings(cluster), *_unknown_keys(section, tree), *repeated_keys(text)]
     problems = [PolicyProblem(section.key, text, in_force=True) for text in warnings]
     entries, entry_problems = _entries(section, tree.get(section.entries), cluster, last)
     return Loaded(Policy(cluster, entries), False, (*problems, *entry_problems))
@@ -243,5 +244,5 @@ def read_annotation(
     own = unset(own, invalid)
     if last is not None:
         own = merge(unset(last, json_keys(type(own)).keys() - invalid), own)
-    warnings = [*section.warnings(own), *section.unknown_keys(tree)]
+    warnings = [*section.warnings(own), *section.unknown_keys(tree), *repeated_keys(text)]
     return own, [*problems, *(PolicyProblem(where, text, in_force=True) for text in warnings)]

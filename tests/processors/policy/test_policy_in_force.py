@@ -12,6 +12,7 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.policy.amplification import node_ratios
 from pipeline.processors.policy.effective_strategy import ANNOTATION as OF_KOORDINATOR
+from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.nodeslo_spec import BANDWIDTH_ANNOTATION, slo_spec
 from pipeline.processors.policy.normalization import RATIO, CpuInfo, node_ratio
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
@@ -537,6 +538,18 @@ def test_a_key_similar_to_a_known_one_is_a_warning(stated: Any, says: str) -> No
     (problem,) = problems
     assert problem.in_force
     assert says in problem.text
+
+
+def test_a_key_that_occurs_twice_is_a_warning_and_its_last_value_counts() -> None:
+    twice = '"bufferPercent": 4, "bufferPercent": 5'
+    selector = '"nodeSelector": {"matchLabels": {"a": "b"}}'
+    both, problems = load_policies(data(ON, '{"nodeConfigs": [{' + selector + ", " + twice + "}]}"))
+    annotated = node(annotations={STRATEGY: '{"bufferPercent": 6, "bufferPercent": 7}'})
+    record, own_problems = with_policy(annotated, both)
+    assert record.overcommit == Overcommit(buffer_percent=7)
+    text = "key 'bufferPercent' occurs twice: the last value counts"
+    assert problems == (PolicyProblem("springtide-config", text, in_force=True),)
+    assert own_problems == (PolicyProblem(f"annotation {STRATEGY}", text, in_force=True),)
 
 
 def test_keys_of_other_programs_are_ignored() -> None:

@@ -1,0 +1,43 @@
+"""Files that users name are bounded, and YAML has neither duplicate keys nor exploding aliases."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.errors import UsageError
+from pipeline.input_files import YAML_ERRORS, read_file, yaml_documents, yaml_problem
+
+
+def alias_bomb(levels: int) -> str:
+    """A value with a list of ten of the value before it, `levels` times."""
+    lines = ["v0: &v0 x"]
+    lines += [f"v{n + 1}: &v{n + 1} [{', '.join([f'*v{n}'] * 10)}]" for n in range(levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [alias_bomb(9), "a: &a [*a]", "a: &a {b: *a}"])
+def test_aliases_that_explode_or_contain_themselves_are_refused(text: str) -> None:
+    with pytest.raises(YAML_ERRORS) as raised:
+        yaml_documents(text)
+    assert "aliases repeat too many" in yaml_problem(raised.value)
+
+
+def test_aliases_in_many_documents_are_counted_together() -> None:
+    yaml_documents(alias_bomb(5))
+    with pytest.raises(yaml.MarkedYAMLError):
+        yaml_documents("\n---\n".join([alias_bomb(5)] * 20))
+
+
+def test_usual_aliases_and_merge_keys_are_read() -> None:
+    text = "x: &x {a: 1, b: 2}\ny: *x\nz: {<<: *x, b: 3}"
+    assert yaml_documents(text) == [{"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 2},
+                                     "z": {"a": 1, "b": 3}}]  # fmt: skip
+
+
+def test_a_file_has_at_most_the_allowed_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_file(tmp_path / "file", 5) == b"12345"
+    for file, most in ((tmp_path / "file", 4), (Path("/dev/zero"), 1000)):
+        with pytest.raises(UsageError, match=f"cannot read {file}: it is larger than {most} bytes"):
+            read_file(file, most)

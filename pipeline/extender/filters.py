@@ -1,7 +1,8 @@
 """Refuse candidate nodes: each filter yields positions of nodes, and why they may not take the pod.
 
 A reason names the rule, the numbers and their age. It has no percent sign: kube-scheduler uses the
-text of an Event as a format string, and loses the Event.
+text of an Event as a format string, and loses the Event. docs/how-to/add-a-scorer.md has the steps
+for a new filter.
 """
 
 from collections.abc import Callable, Iterator

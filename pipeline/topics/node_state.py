@@ -1,7 +1,7 @@
 """`springtide.node-state`: the row of a node in the state table, keyed by node.
 
 The model agent writes a record after every applied window; the extender, `top` and actuators read
-it. None is unknown.
+it. None is unknown. docs/how-to/add-a-node-state-field.md has the steps for a new field.
 """
 
 from typing import Final

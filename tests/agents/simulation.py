@@ -66,18 +66,18 @@ class Simulation:
             self._log.window(node, skip=self._rng.choice((0, 0, 0, 1, -1, -2)))
 
     def _take_over(self) -> None:
-        previous = None
+        kept = None
         if self._owners and self._rng.random() < 0.2:
             # A rebalance after which the worker keeps the partition.
             owner = self._owners.pop()
             owner.model.ownership.owned = False
-            previous = owner.shard
+            kept = owner.shard
         elif not self._zombies:
             for owner in self._owners:
                 owner.die()
             self._owners.clear()
         owner = Owner(self._broker, f"member-{len(self._broker.records('t.checkpoints'))}")
-        self._loading.append(asyncio.create_task(owner.load(previous)))
+        self._loading.append(asyncio.create_task(owner.load(kept)))
 
     def _taken(self, owner: Owner) -> str | None:
         self._owners.append(owner)

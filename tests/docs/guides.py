@@ -17,8 +17,8 @@ GUIDES = ROOT / "docs" / "how-to"
 def blocks(guide: str, language: str) -> list[str]:
     """The fenced blocks of one language in a guide."""
     text = (GUIDES / guide).read_text()
-    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
-    return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+    fences = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(f"^{indent}", "", block, flags=re.MULTILINE) for indent, block in fences]
 
 
 class Edit(NamedTuple):
@@ -31,14 +31,14 @@ class Edit(NamedTuple):
 
 def edits(guide: str) -> list[Edit]:
     """The changes that the `diff` blocks of a guide show; a block begins with the file's path."""
-    found = []
+    changes = []
     for block in blocks(guide, "diff"):
         path, *lines = block.splitlines(keepends=True)
         module = path.removeprefix("--- ").strip().removesuffix(".py").replace("/", ".")
         old = "".join(line[1:] for line in lines if line[0] in " -")
         new = "".join(line[1:] for line in lines if line[0] in " +")
-        found.append(Edit(module, old, new))
-    return found
+        changes.append(Edit(module, old, new))
+    return changes
 
 
 EDIT = """

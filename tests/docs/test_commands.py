@@ -38,12 +38,15 @@ RUN_ELSEWHERE = {
     "python3.11 -m venv .venv": "Makefile",  # `setup`: the same by the lock
 }
 
+EXAMPLES = {"actuators/cluster/hot_labels.py"}
+"""Files that guides tell the reader to write."""
+
 RUNNING_SECONDS = 2.0
 STARTING_SECONDS = 60.0
 
 
 class Block(NamedTuple):
-    """A fenced block: where it stands, what follows `sh` in its first line, and its text."""
+    """A fenced block: its place, what follows `sh` in its first line, and its text."""
 
     document: Path
     line: int
@@ -76,7 +79,7 @@ RUN = [block for block in ALL if block.first not in RUN_ELSEWHERE]
 
 
 def commands_in_text(document: Path) -> list[str]:
-    """Commands that stand in indented lines or between backticks, without their comments."""
+    """Commands in indented lines or between backticks, without their comments."""
     outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     indented = re.findall(r"^ {4}(springtide .*)$", outside, re.M)
     inline = [" ".join(code.split()) for code in re.findall(r"`(springtide [^`]+)`", outside)]
@@ -84,15 +87,15 @@ def commands_in_text(document: Path) -> list[str]:
 
 
 class Place(NamedTuple):
-    """Where blocks are run: a folder, the environment, and what real addresses stand for."""
+    """Where blocks are run: a folder, the environment, and real addresses by documented ones."""
 
     folder: Path
     environment: dict[str, str]
     replaced: dict[str, str]
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        for said, meant in self.replaced.items():
-            script = script.replace(said, meant)
+        for documented, real in self.replaced.items():
+            script = script.replace(documented, real)
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script], cwd=self.folder, env=self.environment,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
@@ -130,8 +133,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "SPRINGTIDE_PROVIDER_WINDOW_SECONDS": "10",
             "SPRINGTIDE_PROVIDER_STEP_SECONDS": "5",
         }
-        found = Place(folder, environment, {"kafka-0:9092": kafka.bootstrap_servers})
-        first = found._replace(
+        place = Place(folder, environment, {"kafka-0:9092": kafka.bootstrap_servers})
+        first = place._replace(
             environment=environment
             | {
                 "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "first.sock"),
@@ -143,7 +146,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         roles = [first.start(f"exec springtide {role}") for role in ("exporter", "worker")]
         try:
             assert eventually(lambda: first.start("springtide top").wait(60) == 0, 60)
-            yield found
+            yield place
         finally:
             for role in roles:
                 role.terminate()
@@ -195,25 +198,43 @@ def parse(arguments: list[str]) -> None:
     command: click.Command = cli
     context = click.Context(cli, info_name="springtide")
     while isinstance(command, click.Group) and arguments:
-        found = command.get_command(context, arguments[0])
-        assert found is not None, f"no command {arguments[0]!r}"
-        command, arguments = found, arguments[1:]
+        subcommand = command.get_command(context, arguments[0])
+        assert subcommand is not None, f"no command {arguments[0]!r}"
+        command, arguments = subcommand, arguments[1:]
     command.make_parser(context).parse_args(args=arguments)
 
 
-def test_what_is_run_elsewhere_is_there() -> None:
+def test_blocks_run_elsewhere_exist_with_their_runner() -> None:
     assert set(RUN_ELSEWHERE) == {block.first for block in ALL} - {block.first for block in RUN}
-    for other in RUN_ELSEWHERE.values():
-        assert (PROJECT / other).exists()
+    for runner in RUN_ELSEWHERE.values():
+        assert (PROJECT / runner).exists()
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_lead_somewhere() -> None:
     for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+        links = re.findall(r"\]\(([^)#:\s]*)#?([^):\s]*)\)", document.read_text())
+        for target, anchor in links:
+            file = document.parent / target if target else document
+            assert file.exists(), f"{document.name}: {target}"
+            if anchor:
+                assert anchor in anchors(file), f"{document.name}: {target}#{anchor}"
 
 
-def test_a_block_with_a_mistake_is_noticed(tmp_path: Path) -> None:
+def test_paths_of_the_repository_exist() -> None:
+    roots = "actuators|benchmarks|deploy|docs|node-exporter|pipeline|tests"
+    for document in DOCUMENTS:
+        paths = re.findall(rf"`((?:{roots})/[\w./-]+)`", document.read_text())
+        for path in {*paths} - EXAMPLES:
+            assert (PROJECT / path).exists(), f"{document.name}: {path}"
+
+
+def test_a_block_with_a_mistake_is_reported(tmp_path: Path) -> None:
     document = tmp_path / "bad.md"
     document.write_text(
         "text\n\n```sh run=x\n$ springtide topics aply\n```\n\n    springtide tpo -w\n"

@@ -1,4 +1,4 @@
-"""The tables of tiers say by which rules a pod is in one."""
+"""The tables of tiers in docs state the rules that decide the tier of a pod."""
 
 import re
 from pathlib import Path
@@ -30,29 +30,28 @@ def quoted(cell: str) -> list[str]:
 TIERS = {row[0].lower(): row for row in table("| tier | label")}
 
 
-def test_there_are_four_with_the_resources_that_they_ask_for() -> None:
+def test_four_tiers_have_the_resources_that_their_pods_request() -> None:
     assert list(TIERS) == ["prod", "mid", "batch", "free"]
     assert [quoted(TIERS[name][4]) for name in TIERS] == [["cpu", "memory"], [*MID], [*BATCH], []]
 
 
 @pytest.mark.parametrize("name", TIERS)
-def test_label_priority_and_qos_are_those_that_count_in_this_order(name: str) -> None:
+def test_label_priority_and_qos_decide_in_this_order(name: str) -> None:
     _, label, priorities, qos = TIERS[name][:4]
     assert quoted(label) == [class_label(name)]
     low, high = map(int, priorities.split("-"))
     for priority in range(low - 1001, high + 1002):
         is_in = low <= priority <= high
         assert (pod_class({}, priority, None).priority_class == name) == is_in
-        other = {LABEL_PRIORITY_CLASS: "koord-other"}
-        assert pod_class(other, priority, None).priority_class == "none"
+        unknown = {LABEL_PRIORITY_CLASS: "koord-other"}
+        assert pod_class(unknown, priority, None).priority_class == "none"
         assert pod_class({LABEL_PRIORITY_CLASS: quoted(label)[0]}, priority, None) == (name, "")
-    for one in ("SYSTEM", "LSE", "LSR", "LS", "BE"):
-        assert (pod_class({LABEL_QOS_CLASS: one}, None, None) == (name, one)) == (
-            one in quoted(qos)
-        )
+    for label_qos in ("SYSTEM", "LSE", "LSR", "LS", "BE"):
+        in_tier = pod_class({LABEL_QOS_CLASS: label_qos}, None, None) == (name, label_qos)
+        assert in_tier == (label_qos in quoted(qos))
 
 
-def test_qos_follows_from_that_of_kubernetes() -> None:
+def test_qos_follows_from_the_qos_of_kubernetes() -> None:
     rows = {quoted(kube)[0]: quoted(qos)[0] for kube, qos in table("| Kubernetes | QoS")}
     assert rows == {kube: pod_class({}, None, kube).qos for kube in rows}
     assert len(rows) == 3

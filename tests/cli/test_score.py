@@ -1,6 +1,7 @@
 """`springtide score` and `springtide why-not` over a table that is filled by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,15 @@ def run(*arguments: str, **more: Any) -> Result:
 def test_score_lists_nodes_best_first(answers: dict[str, Any], pod: str) -> None:
     result = run("score", "-f", pod, "--extender", "http://e:1")
     assert (result.exit_code, answers["extender"].url) == (0, "http://e:1")
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert rows[0] == ["NODE", "SCORE", "LoadAwareScheduling", "WINDOW", "VERDICT", "REASON"]
-    assert [row[0] for row in rows[1:]] == ["idle", "busy", "blind", "old", "full", "hot"]
-    assert rows[1][1:] == ["82", "82", "10", "s", "ago", "passed", "-"]
-    assert rows[6][1:3] == ["-", "-"]
-    assert "cpu usage would be" in result.stdout.splitlines()[6]
+    headers, *rows = (re.split(" {2,}", line) for line in result.stdout.splitlines())
+    nodes = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+    assert [*nodes] == ["idle", "busy", "blind", "old", "full", "hot"]
+    assert nodes["idle"] == {
+        "NODE": "idle", "SCORE": "82", "LoadAwareScheduling": "82", "WINDOW": "10 s ago",
+        "VERDICT": "passed", "REASON": "-",
+    }  # fmt: skip
+    assert (nodes["hot"]["SCORE"], nodes["hot"]["LoadAwareScheduling"]) == ("-", "-")
+    assert "cpu usage would be" in nodes["hot"]["REASON"]
     assert "NODE" not in run("score", "-f", pod, "--no-headers").stdout
 
 

@@ -68,10 +68,11 @@ def sum_in_flight(
     """
     nodes = len(updated_seconds)
     in_flight = is_in_flight(pods, updated_seconds, report_seconds)
-    missing = np.maximum(pods.estimate - pods.usage, 0)
-    is_prods = pods.is_prod & pods.is_reported & pods.is_reported_prod
-    elsewhere = pods.is_prod & pods.is_reported & ~pods.is_reported_prod
-    of_prod = np.where(elsewhere[:, None], pods.estimate, missing)
+    unmeasured = np.maximum(pods.estimate - pods.usage, 0)
+    in_prod_usage = pods.is_prod & pods.is_reported & pods.is_reported_prod
+    # Prod's usage lacks all usage of a Prod pod that was reported under another class.
+    in_other_usage = pods.is_prod & pods.is_reported & ~pods.is_reported_prod
+    unmeasured_of_prod = np.where(in_other_usage[:, None], pods.estimate, unmeasured)
 
     def by_node(amounts: IntArray, some: BoolArray) -> IntArray:
         total = np.zeros((nodes, amounts.shape[1]), np.int64)
@@ -79,8 +80,8 @@ def sum_in_flight(
         return total
 
     return InFlightSums(
-        node_delta=by_node(missing, in_flight),
-        prod_usage=counted + by_node(pods.usage, is_prods),
-        prod_delta=by_node(of_prod, pods.is_prod & (elsewhere | in_flight)),
+        node_delta=by_node(unmeasured, in_flight),
+        prod_usage=counted + by_node(pods.usage, in_prod_usage),
+        prod_delta=by_node(unmeasured_of_prod, pods.is_prod & (in_other_usage | in_flight)),
         node_estimated=by_node(pods.estimate, np.ones(len(pods.node), np.bool_)),
     )

@@ -46,13 +46,15 @@ def batch(
 ) -> Tier:
     """Compute Batch of each node; `mid` (nodes, 2) is the amount promised to Mid.
 
-    Idle capacity is promised once, and first to Mid, which Batch yields to anyway. The policy
-    already counts usage or requests of Mid's pods; the rest of `mid` is not left for Batch. Without
-    `mid` both tiers are computed independently, as Koordinator does.
+    Idle capacity is promised only once, and first to Mid, because pods of Batch yield to pods of
+    Mid anyway. The policy already counts usage or requests of Mid's pods, so that only the rest of
+    `mid` is subtracted, as the term `promised`. Without `mid` both tiers are computed
+    independently, as Koordinator does.
 
-    A pod without usage counts its request, an LSE pod always its request of cpu. Usage without a
-    listed pod counts, too. Under maxUsageRequest pods without usage count their request;
-    Koordinator leaves them out at the level of nodes, so that new pods cause a gap.
+    A pod of unknown usage counts its request: new pods must not look idle. Koordinator leaves them
+    out under maxUsageRequest, which offers their capacity for a while. An LSE pod counts its
+    request of cpu, because nobody else may use its CPUs while they idle. A pod that is not listed
+    any more counts its usage, which is part of the window.
     """
     pods = pods.select(~pods.is_low & (pods.is_listed | pods.has_usage))
     listed = pods.is_listed

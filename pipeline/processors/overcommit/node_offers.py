@@ -114,6 +114,10 @@ def records(
 ) -> list[NodeResourcesRecord]:
     """Make the record of each node; `positions` have generation, offset and epoch. Offers of a node
     with unknown amounts are None, which is not an offer of 0."""
+    known, has_peak = offers.known.tolist(), offers.has_peak.tolist()
+    mid, lower_bound = _resources(offers.mid.amount), _resources(offers.mid_lower_bound)
+    batch_amount = _resources(offers.batch.amount)
+    mid_terms, batch_terms = _terms(MidTerms, offers.mid), _terms(BatchTerms, offers.batch)
     return [
         NodeResourcesRecord(
             node=window.header.node,
@@ -123,24 +127,18 @@ def records(
             predictor=predictor,
             window_seconds=(window.header.window_end_ms - window.header.window_start_ms) / 1000,
             simulated=window.header.simulated,
-            mid=mid if known else None,
-            mid_lower_bound=mid_lower_bound if known else None,
-            batch=batch_offer if known else None,
-            mid_terms=mid_terms
-            if has_peak
-            else msgspec.structs.replace(mid_terms, prod_peak=Resources()),
-            batch_terms=batch_terms,
+            mid=mid[i] if known[i] else None,
+            mid_lower_bound=lower_bound[i] if known[i] else None,
+            batch=batch_amount[i] if known[i] else None,
+            mid_terms=mid_terms[i]
+            if has_peak[i]
+            else msgspec.structs.replace(mid_terms[i], prod_peak=Resources()),
+            batch_terms=batch_terms[i],
         )
-        for (
-            window, predictor, position, known, has_peak, mid, mid_lower_bound, batch_offer,
-            mid_terms, batch_terms,
-        ) in zip(
-            batch.windows, predictors, positions, offers.known.tolist(), offers.has_peak.tolist(),
-            _resources(offers.mid.amount), _resources(offers.mid_lower_bound),
-            _resources(offers.batch.amount), _terms(MidTerms, offers.mid),
-            _terms(BatchTerms, offers.batch), strict=True,
+        for i, (window, predictor, position) in enumerate(
+            zip(batch.windows, predictors, positions, strict=True)
         )
-    ]  # fmt: skip
+    ]
 
 
 def _terms(kind: type[TermsT], tier: Tier) -> list[TermsT]:

@@ -106,6 +106,7 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
         np.array(ratios, float),
         np.where(is_invalid, _last_allocation(old, old_origin), _column(allocations)),
     )
+    # A late record may hide a rise of usage, and an invalid annotation an allocation.
     is_late = np.array([offer.why.startswith(_LATE) for offer in plain])[:, None]
     must_not_grow = is_late | (is_invalid & _IS_BATCH)
     at_most_old = np.where(old < 0, ABSENT, np.minimum(new.amounts, old))

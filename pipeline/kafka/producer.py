@@ -22,14 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, NamedTuple, Self
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import (
-    KafkaConnectionError,
-    MessageSizeTooLargeError,
-    ProducerFenced,
-    RecordListTooLargeError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import AIOKafkaProducer, errors
 
 from pipeline.errors import KafkaError, StateError
 from pipeline.kafka.client import limit_metadata_requests, translated_errors
@@ -141,7 +134,7 @@ class Producer:
                 await producer.send_and_wait(
                     topic, value, key=key, partition=partition, headers=headers
                 )
-            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
                 raise RecordTooLargeError(f"{topic}: {error}") from error
 
     async def offer(
@@ -222,7 +215,7 @@ class Producer:
             producer = await self._started()
             try:
                 return len(await producer.partitions_for(topic))
-            except UnknownTopicOrPartitionError:
+            except errors.UnknownTopicOrPartitionError:
                 return 0
 
     async def _started(self) -> AIOKafkaProducer:
@@ -255,7 +248,7 @@ class Producer:
                 accumulator = producer._message_accumulator
                 # Each failed batch is removed from these, and nobody awaits that it is sent.
                 accumulator._pending_batches.update(*accumulator._batches.values())
-                accumulator.fail_all(KafkaConnectionError("not delivered"))
+                accumulator.fail_all(errors.KafkaConnectionError("not delivered"))
                 for batch in accumulator._pending_batches:
                     batch._drain_waiter.exception()
 
@@ -268,7 +261,7 @@ def log_producer(client: Mapping[str, Any]) -> Producer:
 def is_fenced(error: BaseException | None) -> bool:
     """Whether an error was caused by another producer that became the sole writer."""
     while error is not None:
-        if isinstance(error, ProducerFenced):
+        if isinstance(error, errors.ProducerFenced):
             return True
         # An error that follows from it may hide it.
         error = error.__cause__ or error.__context__

@@ -12,21 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from aiokafka import TopicPartition
+from aiokafka import TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    InvalidReplicationFactorError,
-    KafkaConnectionError,
-    NoError,
-    NotCoordinatorForGroupError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
 from pipeline.kafka.client import client_options, translated_errors
@@ -39,9 +27,9 @@ CONNECT_SECONDS: Final = 10.0
 _REQUEST_SECONDS = 30.0
 _VISIBLE_SECONDS = 20.0
 _NOT_YET = (
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    NotCoordinatorForGroupError,
+    errors.GroupCoordinatorNotAvailableError,
+    errors.GroupLoadInProgressError,
+    errors.NotCoordinatorForGroupError,
 )
 _COORDINATOR_TRIES = 40
 COORDINATOR_SECONDS = 0.5
@@ -193,7 +181,7 @@ async def existing_partitions(
             await admin.start()
             # All topics: asking for one by name would make some brokers create it.
             found = {topic["topic"]: topic for topic in await admin.describe_topics()}
-        except KafkaConnectionError as error:
+        except errors.KafkaConnectionError as error:
             servers = client["bootstrap_servers"]
             raise BrokerUnavailableError(f"no broker answers at {servers}") from error
         finally:
@@ -225,7 +213,7 @@ async def find_group(kafka: KafkaSettings, group: str) -> ConsumerGroup:
             try:
                 (response,) = await admin.describe_consumer_groups([group])
                 code, _, state, _, _, members, *_ = response.groups[0]
-                if (error := for_code(code)) is not NoError:
+                if (error := errors.for_code(code)) is not errors.NoError:
                     raise error(f"group {group!r}")
                 break
             except _NOT_YET:
@@ -333,7 +321,7 @@ async def _create(admin: AIOKafkaAdminClient, change: Change) -> None:
     response = await admin.create_topics([new])
     for name, code, *message in response.topic_errors:
         # Another process was faster; `check` reports drift.
-        if for_code(code) is not TopicAlreadyExistsError:
+        if errors.for_code(code) is not errors.TopicAlreadyExistsError:
             _raise_for(code, name, message[0] if message else None)
 
 
@@ -360,13 +348,13 @@ async def _until_visible(admin: AIOKafkaAdminClient, names: set[str]) -> None:
 
 
 def _raise_for(code: int, topic: str, message: str | None) -> None:
-    error = for_code(code)
-    if error is NoError:
+    error = errors.for_code(code)
+    if error is errors.NoError:
         return
     hint = None
-    if error is InvalidReplicationFactorError:
+    if error is errors.InvalidReplicationFactorError:
         hint = "set kafka.replication_factor to at most the number of brokers"
-    elif error in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
+    elif error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
         hint = "give this user the ACLs to create, describe and alter topics"
     detail = f": {message}" if message else ""
     raise KafkaError(f"{topic}: the broker refused: {error.__name__}{detail}", hint=hint)

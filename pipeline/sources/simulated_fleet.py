@@ -5,12 +5,11 @@ accepts records. Then it follows the clock. No window is published before it has
 marked as simulated. Nodes and pods have the source `fleet`, separate from other sources.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, UsageError
+from pipeline.errors import UsageError
 from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
@@ -41,7 +40,6 @@ _HISTORY_WINDOW_SECONDS = 300
 _NODES_PER_BATCH = 25
 _LOG_INTERVAL_SECONDS = 5.0
 _MAX_SLEEP_SECONDS = 1.0
-_REMOVE_TIMEOUT_SECONDS = 15.0
 
 BEHIND = gauge("fleet_behind_seconds", "Time that the event time of the simulated nodes is behind.")
 
@@ -58,16 +56,15 @@ async def run_fleet(
     window_seconds: int | None = None,
     history_window_seconds: int | None = None,
     pods_per_node: int = 30,
-    remove_at_end: bool = False,
     producers: ProducerFactory = open_producer,
 ) -> None:
     """Publish samples, nodes and pods of `nodes` simulated nodes until cancelled.
 
     `window_seconds` is the length of windows, by default the exporter's setting. Windows before the
     start have `history_window_seconds`, by default 300 s or the window length if that is longer.
-    `remove_at_end` writes tombstones for all nodes and pods. The same seed gives the same fleet.
-    Raises `UsageError` for invalid numbers or lengths, `TopicDriftError` if a topic is missing,
-    `KafkaError` if records cannot be delivered within the request timeout.
+    The same seed gives the same fleet. Raises `UsageError` for invalid numbers or lengths,
+    `TopicDriftError` if a topic is missing, `KafkaError` if records cannot be delivered within the
+    request timeout.
     """
     window = window_seconds or settings.exporter.window_seconds
     history = history_window_seconds or max(window, _HISTORY_WINDOW_SECONDS)
@@ -78,20 +75,7 @@ async def run_fleet(
     known_values = {topic.name: await read_back(kafka, topic, SOURCE) for topic in (NODES, PODS)}
     async with producers(kafka, "springtide-fleet") as producer:
         simulation = _Fleet(fleet, kafka, producer, known_values, epoch=round(clock.now() * 1000))
-        try:
-            await _run(simulation, clock, hours_back, window, history)
-        finally:
-            if remove_at_end:
-                await _remove(simulation)
-
-
-async def _remove(simulation: "_Fleet") -> None:
-    # In a task that is being cancelled: must neither hang nor replace its exception.
-    try:
-        async with asyncio.timeout(_REMOVE_TIMEOUT_SECONDS):
-            await simulation.remove()
-    except (TimeoutError, KafkaError) as error:
-        log.warning("simulated nodes stay on the topics", why=str(error))
+        await _run(simulation, clock, hours_back, window, history)
 
 
 def next_window(start: int, now: float, window: int, history: int) -> tuple[int, int]:
@@ -158,16 +142,6 @@ class _Fleet:
             entries = [entry for node in nodes for entry in self._entries(node, start, end)]
             await write(self._producer, self._kafka, SOURCE, entries)
         self.sequence += 1
-
-    async def remove(self) -> None:
-        """Write tombstones for all pods and nodes."""
-        tombstones = [
-            Entry(PODS, node, pod_key(node, uid), None)
-            for node, uids in self._pods.items()
-            for uid in uids
-        ]
-        tombstones += [Entry(NODES, node.name, node.name.encode(), None) for node in self.nodes]
-        await write(self._producer, self._kafka, SOURCE, tombstones)
 
     def _first_objects(self, start: int, end: int) -> list[Entry]:
         nodes = [node_entry(node.record) for node in self.nodes]

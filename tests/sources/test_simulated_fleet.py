@@ -194,14 +194,6 @@ async def test_nodes_of_an_earlier_larger_fleet_are_removed(run: Run) -> None:
     assert run.producer.tombstones["springtide.nodes"] == 1
 
 
-@pytest.mark.parametrize("remove", [True, False])
-async def test_records_are_removed_at_the_end_if_requested(run: Run, remove: bool) -> None:
-    async with run.running(remove_at_end=remove) as task:
-        assert run.producer.values
-    assert task.cancelled()
-    assert (not run.producer.values) == remove
-
-
 async def test_deliveries_are_awaited(run: Run) -> None:
     async with run.running(nodes=120, hours_back=0.5, pods_per_node=1):
         assert len(run.producer.windows) == 120 * 6
@@ -210,7 +202,7 @@ async def test_deliveries_are_awaited(run: Run) -> None:
 
 async def test_unavailable_broker_ends_the_fleet(run: Run) -> None:
     run.producer.fail_after = 5
-    async with run.running(remove_at_end=True) as task:
+    async with run.running() as task:
         assert task.done()
         assert isinstance(task.exception(), BrokerUnavailableError)
 

@@ -103,7 +103,7 @@ class Feature:
         """
 
     def start(self) -> None:
-        """All topics and lists have been read: what `learn` brings from now on is new."""
+        """All topics and lists have been read: records that `learn` gets from now on are new."""
 
     def decide(self, *, everything: bool) -> None:
         """Queue the writes of nodes that changed, or with `everything` of all nodes: a write may

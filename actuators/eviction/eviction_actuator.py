@@ -72,7 +72,7 @@ class Evictor:
         await run_all([self._read(), self._work(), self._actions.run()])
 
     async def _read(self) -> None:
-        # A plan may be older than this turn and still be valid.
+        # A plan may be older than this lease and still be valid.
         since_ms = round((self._clock.now() - _LOOK_BACK_SECONDS) * 1000)
         kafka, is_ready = self._settings.kafka, False
         partitions = topic_partitions(kafka, EVICTION_PLANS)

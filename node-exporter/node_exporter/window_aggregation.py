@@ -1,4 +1,4 @@
-"""Aggregate collections into windows and their rows; pure.
+"""Aggregate collections into windows and their rows.
 
 A window (start, end] lies on the UTC grid and is identified by its end. CPU averages are counter
 growth over observed time, so that no CPU time between two windows is lost; percentiles are taken by

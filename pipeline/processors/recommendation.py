@@ -141,7 +141,7 @@ class WorkloadSums:
         rows = zip(self._numbers, self._pods, ends.tolist(), cpu, memory, strict=True)
         return sorted(
             (Recommendation(*row) for row in rows),
-            key=lambda found: (found.owner.namespace, found.owner.kind, found.owner.name),
+            key=lambda each: (each.owner.namespace, each.owner.kind, each.owner.name),
         )
 
     def _add(self, node: NodeModels, owners: IntArray, rows: IntArray) -> None:

@@ -1,4 +1,4 @@
-"""Names of cgroup directories as kubelet, container runtimes and Koordinator choose them; pure.
+"""Names of cgroup directories as kubelet, container runtimes and Koordinator choose them.
 
 Paths are relative to the root of a controller (v1) or of the single hierarchy (v2), without leading
 or trailing slash. The two cgroup drivers name pods differently, the four runtimes name containers

@@ -1,4 +1,4 @@
-"""Definitions of usage and statistics over readings; pure."""
+"""Definitions of usage and statistics over readings."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Parse the contents of kernel files into integers; pure, cheap enough for every second.
+"""Parse the contents of kernel files into integers, cheaply enough for every second.
 
 Each function takes the bytes of one file, and its path for the error. Names of results contain the
 unit. A missing field, a word that is not a number or a number with more digits than the kernel can

@@ -185,7 +185,7 @@ def _annotations_of_node(metadata: ObjectMetadata) -> dict[str, str]:
         for name, text in annotations.items()
         if name == STRATEGY or not (name.startswith(_PREFIX) or name == ORIGIN)
     }
-    # That a node offers is a fact; when the offer was written is not.
+    # Without the time: it would change the record with each write of an offer.
     return left | {OFFERED: ""} if OFFERED in annotations else left
 
 

@@ -68,8 +68,10 @@ def _estimate(
 
 
 def pod_factors(annotations: Mapping[str, str], factors: Mapping[str, int]) -> dict[str, int]:
-    """The factors of a pod that may bring its own, for resources that have one, held within 1 and
-    100 percent: upstream accepts any number, by which a pod can hide."""
+    """The factors in a pod's annotation in place of `factors`, limited to 1 to 100 percent.
+
+    Upstream accepts any number, so that a pod of a tiny factor would never fill a node.
+    """
     try:
         own = msgspec.json.decode(annotations.get(SCALING_FACTORS) or "{}", type=dict[str, int])
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -28,27 +28,27 @@ class _Group(NamedTuple):
     """The settings of the same nodes."""
 
     strategy: Colocation
-    own: SpringtideConfig
+    config: SpringtideConfig
     rules: ThresholdStrategy
 
 
 def contradictions(
     colocation: Policy[Colocation],
-    own: Policy[SpringtideConfig],
+    springtide: Policy[SpringtideConfig],
     rules: Policy[ThresholdStrategy],
     limits: FilterLimits | None = None,
 ) -> Iterator[PolicyProblem]:
     """Contradictions of the cluster's part, and further ones for the nodes of an entry. Entries
     with equal selectors belong together."""
-    cluster = _Group(colocation.cluster, own.cluster, rules.cluster)
+    cluster = _Group(colocation.cluster, springtide.cluster, rules.cluster)
     known = set(_group_contradictions(cluster, limits))
     yield from (
         PolicyProblem(key, text, True) for key, text in _group_contradictions(cluster, limits)
     )
-    for selector, name in _selectors(colocation, own, rules).values():
+    for selector, name in _selectors(colocation, springtide, rules).values():
         entry = _Group(
             _for_selector(colocation, selector),
-            _for_selector(own, selector),
+            _for_selector(springtide, selector),
             _for_selector(rules, selector),
         )
         for key, text in _group_contradictions(entry, limits):
@@ -89,7 +89,9 @@ def _for_selector(policy: Policy[Config], selector: Selector) -> Config:
 def _group_contradictions(group: _Group, limits: FilterLimits | None) -> Iterator[tuple[str, str]]:
     """Contradictions with the key that they are in."""
     if group.strategy.enable:
-        yield from ((SPRINGTIDE.key, text) for text in _promised_twice(group.strategy, group.own))
+        yield from (
+            (SPRINGTIDE.key, text) for text in _promised_twice(group.strategy, group.config)
+        )
         yield from ((COLOCATION.key, text) for text in _colocation_contradictions(group.strategy))
     if group.rules.enable and group.strategy.enable:
         suppressed = _offered_and_suppressed(group.strategy, group.rules)
@@ -98,12 +100,12 @@ def _group_contradictions(group: _Group, limits: FilterLimits | None) -> Iterato
         yield from ((THRESHOLD.key, text) for text in _filled_and_suppressed(limits, group.rules))
 
 
-def _promised_twice(strategy: Colocation, own: SpringtideConfig) -> Iterator[str]:
+def _promised_twice(strategy: Colocation, config: SpringtideConfig) -> Iterator[str]:
     if strategy.mid_reclaim_mode == STATIC:
         mid = strategy.mid_static_cpu_reserved_percent, strategy.mid_static_memory_reserved_percent
     else:
         mid = strategy.mid_cpu_threshold_percent, strategy.mid_memory_threshold_percent
-    if own.promise_once is False and (any(mid) or strategy.mid_unallocated_percent):
+    if config.promise_once is False and (any(mid) or strategy.mid_unallocated_percent):
         yield (
             "promiseOnce is false: Mid and Batch may be promised the same idle capacity; leave it "
             "true, or set midCPUThresholdPercent and midMemoryThresholdPercent to 0"

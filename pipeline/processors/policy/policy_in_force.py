@@ -138,48 +138,55 @@ def _strategies(record: NodeRecord, policies: Policies, before: NodeRecord) -> _
     springtide = _usable(policies.springtide, record, before.springtide)
     if before.colocation is None and (colocation is None or springtide is None):
         return {name: getattr(before, name) for name in _STRATEGIES}, ()
-    problems: list[PolicyProblem] = []
-    if colocation is not None:
-        resolved = effective_strategy(colocation, labels, record.annotations)
-        strategy, is_on = resolved.strategy, resolved.is_on
-        problems += resolved.problems
-    else:
-        # The node's own annotation counts nevertheless: a node must be able to switch itself off.
-        text = record.annotations.get(COLOCATION_STRATEGY)
-        own_config, own_problems = read_annotation(COLOCATION, COLOCATION_STRATEGY, text)
-        problems += own_problems
-        strategy = merge(COLOCATION.convert(before.colocation or {}), own_config)
-        is_on = before.overcommit is not None and own_config.enable is not False
-        if policies.colocation is not None:
-            # An invalid entry can be switched off, and so can the cluster beside it.
-            cluster, for_node = policies.colocation.cluster, policies.colocation.for_labels(labels)
-            is_on = is_on and bool(cluster.enable) and bool(for_node.enable)
-    if springtide is not None:
-        annotation, own_problems = read_annotation(
-            SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY)
-        )
-        own = merge(springtide.for_labels(labels), annotation)
-        problems += own_problems
-    else:
-        own = SPRINGTIDE.convert(before.springtide or {})
+    strategy, is_on, problems = _colocation_strategy(colocation, record, policies, before)
+    config, config_problems = _springtide_config(springtide, record, before)
+    problems += config_problems
     if colocation is not None and springtide is not None:
         unannotated = colocation.for_labels(labels), springtide.for_labels(labels)
-        if unannotated != (strategy, own):
+        if unannotated != (strategy, config):
             threshold = policies.slo.threshold or Policy(THRESHOLD.defaults)
             problems += node_contradictions(
-                unannotated, (strategy, own), threshold.for_labels(labels)
+                unannotated, (strategy, config), threshold.for_labels(labels)
             )
     fields = {
         # As the spec of its NodeMetric: a node that is off is measured by the defaults.
-        "strategy": node_strategy(strategy if is_on else DEFAULTS, own),
-        "overcommit": overcommit_settings(strategy, own) if is_on else None,
+        "strategy": node_strategy(strategy if is_on else DEFAULTS, config),
+        "overcommit": overcommit_settings(strategy, config) if is_on else None,
         "colocation": document(strategy),
-        "springtide": document(own),
+        "springtide": document(config),
     }
     return fields, problems
 
 
 _STRATEGIES: Final = ("strategy", "overcommit", "colocation", "springtide")
+
+
+def _colocation_strategy(
+    policy: Policy[Colocation] | None, record: NodeRecord, policies: Policies, before: NodeRecord
+) -> tuple[Colocation, bool, list[PolicyProblem]]:
+    """The node's colocation strategy, whether it is on, and problems; that of `before` without a
+    usable `policy`."""
+    if policy is not None:
+        resolved = effective_strategy(policy, record.labels, record.annotations)
+        return resolved.strategy, resolved.is_on, [*resolved.problems]
+    # The node's own annotation counts nevertheless: a node must be able to switch itself off.
+    text = record.annotations.get(COLOCATION_STRATEGY)
+    own, problems = read_annotation(COLOCATION, COLOCATION_STRATEGY, text)
+    is_on = before.overcommit is not None and own.enable is not False
+    if policies.colocation is not None:
+        # An invalid entry can be switched off, and so can the cluster beside it.
+        for_node = policies.colocation.for_labels(record.labels)
+        is_on = is_on and bool(policies.colocation.cluster.enable) and bool(for_node.enable)
+    return merge(COLOCATION.convert(before.colocation or {}), own), is_on, problems
+
+
+def _springtide_config(
+    policy: Policy[SpringtideConfig] | None, record: NodeRecord, before: NodeRecord
+) -> tuple[SpringtideConfig, list[PolicyProblem]]:
+    if policy is None:
+        return SPRINGTIDE.convert(before.springtide or {}), []
+    own, problems = read_annotation(SPRINGTIDE, STRATEGY, record.annotations.get(STRATEGY))
+    return merge(policy.for_labels(record.labels), own), problems
 
 
 def _usable(
@@ -225,7 +232,7 @@ def _raw(struct: msgspec.Struct) -> msgspec.Raw:
     return shared(msgspec.json.encode(struct, order="deterministic"))
 
 
-def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy | None:
+def node_strategy(strategy: Colocation, config: SpringtideConfig) -> NodeStrategy | None:
     """The settings of prediction that the policy sets for a node; None if there are none. For an
     interval that is Koordinator's default the worker's setting holds."""
     limited = bounded(strategy)
@@ -235,7 +242,7 @@ def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy |
         interval = None
     cold = predict.cold_start_period_seconds
     threshold = predict.resource_diff_threshold_percent
-    fields = msgspec.structs.asdict(own)
+    fields = msgspec.structs.asdict(config)
     settings = NodeStrategy(
         **{name: value for name, value in fields.items() if name in NodeStrategy.__struct_fields__},
         cold_start_seconds=None if cold is None else float(cold),
@@ -245,10 +252,10 @@ def node_strategy(strategy: Colocation, own: SpringtideConfig) -> NodeStrategy |
     return None if settings == NodeStrategy() else settings
 
 
-def overcommit_settings(strategy: Colocation, own: SpringtideConfig) -> Overcommit:
-    """The settings of Mid and Batch from both strategies."""
+def overcommit_settings(strategy: Colocation, config: SpringtideConfig) -> Overcommit:
+    """The settings of Mid and Batch; `config` overrides `strategy`."""
     settings: dict[str, Any] = {}
-    for part in (strategy, own):
+    for part in (strategy, config):
         settings |= {n: v for n, v in msgspec.structs.asdict(part).items() if v is not None}
     fields = Overcommit.__struct_fields__
     values = {name: _bounded(name, value) for name, value in settings.items() if name in fields}

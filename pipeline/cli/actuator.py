@@ -25,15 +25,10 @@ from pipeline.sources.scheduler_config import load_placement
     },
 )
 @settings_options(
-    *KAFKA_CLIENT,
-    *KUBERNETES_CLIENT,
-    "kafka.partitions",
-    "actuator.*",
-    "extender.cpu_threshold_percent",
-    "extender.memory_threshold_percent",
-    "extender.scheduler_config_file",
-    "extender.scheduler_name",
-)
+    *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*",
+    "extender.cpu_threshold_percent", "extender.memory_threshold_percent",
+    "extender.scheduler_config_file", "extender.scheduler_name",
+)  # fmt: skip
 def command(settings: Settings) -> None:
     """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.
 

@@ -45,25 +45,17 @@ _MAX_REFUSALS: Final = 8
     },
 )
 @click.option(
-    "--for",
-    "seconds",
-    type=Duration(),
-    metavar="DURATION",
+    "--for", "seconds", type=Duration(), metavar="DURATION",
     help="End this long after the first answer, such as 90s or 5m.  [default: until Ctrl-C]",
-)
+)  # fmt: skip
 @click.option(
-    "--fleet",
-    type=click.IntRange(0, MAX_NODES),
-    default=0,
-    metavar="N",
+    "--fleet", type=click.IntRange(0, MAX_NODES), default=0, metavar="N",
     help="Also simulate N nodes, on the same topics.",
-)
+)  # fmt: skip
 @click.option(
-    "--keep",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    "--keep", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Copy logs and settings to this directory at the end. Without it they are removed.",
-)
+)  # fmt: skip
 @global_options
 def command(
     seconds: float | None, fleet: int, keep: Path | None, **given: object

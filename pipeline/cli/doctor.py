@@ -42,20 +42,11 @@ _WATCH_GROUP_SECONDS = 4.0
     help="Also check this file, the argument of kube-scheduler's --config.",
 )  # fmt: skip
 @settings_options(
-    *KAFKA_CLIENT,
-    "kafka.partitions",
-    "kafka.replication_factor",
-    "exporter.cgroup_root",
-    "exporter.cgroup_driver",
-    "exporter.cgroup_parent",
-    "exporter.proc_root",
-    "worker.id",
-    "worker.policy_file",
-    "extender.mode",
-    "extender.cpu_threshold_percent",
-    "extender.memory_threshold_percent",
-    *KUBERNETES_CLIENT,
-)
+    *KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor", "exporter.cgroup_root",
+    "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "worker.id",
+    "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
+    "extender.memory_threshold_percent", *KUBERNETES_CLIENT,
+)  # fmt: skip
 def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:
     """Check this installation and suggest fixes.
 

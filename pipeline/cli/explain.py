@@ -36,11 +36,9 @@ from pipeline.topics.registry import RESOURCES as OFFERS
 @click.argument("node")
 @click.option("--resource", type=click.Choice(list(RESOURCES)), help="Show only this resource.")
 @click.option(
-    "--class",
-    "entity",
-    type=click.Choice(ENTITIES),
+    "--class", "entity", type=click.Choice(ENTITIES),
     help="Show only the node, the system or this class; prod includes its reclaimable amount.",
-)
+)  # fmt: skip
 @click.option("--predictor", metavar="NAME", help="Show only this predictor.")
 @click.option(
     "--tier",

@@ -75,12 +75,9 @@ def predictors(markdown: bool) -> None:
 )
 @click.argument("node")
 @click.option(
-    "--row",
-    "rows",
-    multiple=True,
-    metavar="NAME",
+    "--row", "rows", multiple=True, metavar="NAME",
     help="Show only this entity or pod UID. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--pods", is_flag=True, help="Also show the pods.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) -> None:

@@ -64,20 +64,14 @@ _BAD_EXPORT: Final = "give a whole file of `springtide model export` or `fit` of
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--from",
-    "source",
-    type=click.Choice(["koordinator", "vpa", "springtide"]),
-    required=True,
+    "--from", "source", type=click.Choice(["koordinator", "vpa", "springtide"]), required=True,
     help="Origin of the files.",
-)
+)  # fmt: skip
 @click.option("--node", required=True, help="Node whose models are changed.")
 @click.option(
-    "--pod",
-    "pods",
-    multiple=True,
-    metavar="UID[=NAME]",
+    "--pod", "pods", multiple=True, metavar="UID[=NAME]",
     help="With --from vpa: the pod for the checkpoint NAME, or for the only one. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check and report everything, and change nothing.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
 def import_(

@@ -53,13 +53,9 @@ def _source_rows() -> Iterator[tuple[str, str]]:
 )
 @click.option("--show-queries", is_flag=True, help="Print the queries of sources, and exit.")
 @settings_options(
-    *KAFKA_CLIENT,
-    "kubernetes.kubeconfig",
-    "kubernetes.context",
-    "kubernetes.namespace",
-    "kafka.partitions",
-    "provider.*",
-)
+    *KAFKA_CLIENT, "kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace",
+    "kafka.partitions", "provider.*",
+)  # fmt: skip
 def command(settings: Settings, once: bool, show_queries: bool) -> None:
     """Publish usage of nodes and pods that another system measured.
 

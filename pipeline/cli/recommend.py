@@ -78,11 +78,9 @@ class OwnerFilter:
 )
 @click.argument("owner", required=False, metavar="[OWNER]")
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
+    "--json", "as_json", is_flag=True,
     help="Print JSON with the fields of VerticalPodAutoscaler and Recommendation.",
-)
+)  # fmt: skip
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(settings: Settings, owner: str | None, as_json: bool) -> None:
     """Recommend requests for the pods of OWNER, or of every owner.

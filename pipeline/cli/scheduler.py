@@ -83,11 +83,9 @@ def command() -> None:
     help="Weight of the extender's scores among the scheduler's plugins.",
 )  # fmt: skip
 @click.option(
-    "--profile",
-    default="default-scheduler",
-    show_default=True,
+    "--profile", default="default-scheduler", show_default=True,
     help="schedulerName of the profile.",
-)
+)  # fmt: skip
 @click.option(
     "--scheduler-kubeconfig", default="/etc/kubernetes/scheduler.conf", show_default=True,
     help="Kubeconfig with which the scheduler connects to the API server.",
@@ -241,12 +239,9 @@ _DEFAULT_LOAD: Final = SimulatedLoad()
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
 @click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
+    "--seed", type=click.IntRange(0), default=0, show_default=True,
     help="Seed of the random numbers.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
 def simulate_targets(
     wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,

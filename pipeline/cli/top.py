@@ -40,20 +40,15 @@ REFRESH_SECONDS: Final = 1.0
 )
 @click.option("-w", "--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 @click.option(
-    "--sort",
-    type=click.Choice(list(SORT_KEYS)),
-    default=DEFAULT_SORT,
-    show_default=True,
+    "--sort", type=click.Choice(list(SORT_KEYS)), default=DEFAULT_SORT, show_default=True,
     help="Sort by name, or by percent of allocatable, highest first.",
-)
+)  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @click.option(
-    "--limits",
-    "with_limits",
-    is_flag=True,
+    "--limits", "with_limits", is_flag=True,
     help="Also read the topic of pods, for LIM CPU% and LIM MEM%. A million pods take a minute.",
-)
+)  # fmt: skip
 @extender_options
 @settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
 def command(

@@ -4,8 +4,8 @@ The files are the output of `kubectl get nodes -o json` and `kubectl get pods -A
 NodeList or PodList, a single object, or an array; YAML is not supported. One file may contain both
 kinds (`kubectl get nodes,pods -A -o json`): name it twice. Changed files are read again. Objects
 deleted from a file are removed from the topics. An invalid object keeps its last record, and an
-unreadable file changes nothing. A policy file is resolved for each node; an invalid edit leaves the
-last valid policy in force.
+unreadable file changes nothing: a mistake in a file must not delete a cluster and its models. A
+policy file is resolved for each node; an invalid edit leaves the last valid policy in force.
 
 Only one process may run this source for a cluster: two would remove each other's records if their
 files differ.
@@ -130,19 +130,16 @@ async def publish_files(
     """
     written = 0
     for objects in files:
-        known_values = known[objects.kind]
+        on_topic = known[objects.kind]
         changes = difference(
-            _TOPICS[objects.kind],
-            objects.entries,
-            known_values,
-            objects.retained_keys(known_values),
+            _TOPICS[objects.kind], objects.entries, on_topic, objects.retained_keys(on_topic)
         )
         written += await write(producer, kafka, SOURCE, changes)
         for change in changes:
             if change.value is None:
-                del known_values[change.key]
+                del on_topic[change.key]
             else:
-                known_values[change.key] = change.value
+                on_topic[change.key] = change.value
     return written
 
 

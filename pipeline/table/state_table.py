@@ -1,8 +1,8 @@
 """The state table: the newest records of every node, as numpy columns with a row per node.
 
-Older results never replace newer ones. The table belongs to one event loop, and each change is one
-call without an await: code that looks up rows and copies their values
-(`table["usage_cpu_cores"][rows]`) without an await sees one moment of the table.
+Older results never replace newer ones: replays and paused workers write them again. The table
+belongs to one event loop, and each change is one call without an await: code that looks up rows and
+copies their values (`table["usage_cpu_cores"][rows]`) without an await sees one moment of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -49,9 +49,9 @@ class Owner:
     async def _refuse(self, topic: str, record: LogRecord, error: RecordError) -> None:
         self.refused.append((topic, record.offset, error.reason))
 
-    async def load(self, kept: Shard | None = None) -> "Owner":
-        """Load the partition, reusing the shard `kept`."""
-        shards = {} if kept is None else {0: kept}
+    async def load(self, previous: Shard | None = None) -> "Owner":
+        """Load the partition, reusing the shard `previous`."""
+        shards = {} if previous is None else {0: previous}
         [self.shard] = [shard async for shard in self.recovery.load_all([0], shards)]
         self.rounds = CheckpointRounds(
             self.shard, self.recovery.output, "t.checkpoints", self.clock

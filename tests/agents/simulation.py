@@ -66,18 +66,18 @@ class Simulation:
             self._log.window(node, skip=self._rng.choice((0, 0, 0, 1, -1, -2)))
 
     def _take_over(self) -> None:
-        kept = None
+        previous = None
         if self._owners and self._rng.random() < 0.2:
             # A rebalance after which the worker keeps the partition.
             owner = self._owners.pop()
             owner.model.ownership.owned = False
-            kept = owner.shard
+            previous = owner.shard
         elif not self._zombies:
             for owner in self._owners:
                 owner.die()
             self._owners.clear()
         owner = Owner(self._broker, f"member-{len(self._broker.records('t.checkpoints'))}")
-        self._loading.append(asyncio.create_task(owner.load(kept)))
+        self._loading.append(asyncio.create_task(owner.load(previous)))
 
     def _taken(self, owner: Owner) -> str | None:
         self._owners.append(owner)

@@ -308,10 +308,10 @@ async def test_a_claim_between_the_last_check_and_the_marker_undoes_the_import()
 async def test_a_load_that_fails_after_an_import_leaves_no_rows() -> None:
     broker, _, owner = await with_a_round()
     await importing(broker, "node")
-    kept = owner.shard
-    assert kept is not None
-    kept.ownership.owned = False
+    previous = owner.shard
+    assert previous is not None
+    previous.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.node-state"
     with pytest.raises(ConnectionError):
-        await owner.load(kept)
+        await owner.load(previous)
     assert len(owner.recovery.bank.learner.models) == 0

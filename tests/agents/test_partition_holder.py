@@ -90,12 +90,14 @@ async def test_next_load_reuses_shards_loaded_before_a_revocation(
     monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
     load, kinds = Recovery.load, list[tuple[int, bool]]()
 
-    async def load_slowly(self: Recovery, reader: Any, partition: int, kept: Shard | None) -> Shard:
-        kinds.append((partition, kept is not None))
+    async def load_slowly(
+        self: Recovery, reader: Any, partition: int, previous: Shard | None
+    ) -> Shard:
+        kinds.append((partition, previous is not None))
         if partition == 1 and not begun.is_set():
             begun.set()
             await asyncio.sleep(60)
-        return await load(self, reader, partition, kept)
+        return await load(self, reader, partition, previous)
 
     monkeypatch.setattr(Recovery, "load", load_slowly)
     taking = asyncio.create_task(holder.assigned({0, 1, 2}))

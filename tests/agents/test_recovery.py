@@ -245,19 +245,19 @@ async def test_a_kept_partition_keeps_its_models_and_catches_up() -> None:
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
     await owner.round()
-    kept, bank, epoch = owner.shard, owner.model.bank, owner.epoch
-    assert kept is not None
-    kept.ownership.owned = False
+    previous, bank, epoch = owner.shard, owner.model.bank, owner.epoch
+    assert previous is not None
+    previous.ownership.owned = False
     log.windows(2, *NODES)
     log.depart("a")
     before = value_of(module.REPLAYED)
-    await owner.load(kept)
+    await owner.load(previous)
     assert owner.model.bank is bank
     assert owner.epoch > epoch
     assert content(owner.model) == content(undisturbed(broker))
     assert value_of(module.REPLAYED) - before == 11
     assert owner.shard is not None
-    assert owner.shard.join.cluster_state is kept.join.cluster_state
+    assert owner.shard.join.cluster_state is previous.join.cluster_state
     # Its own older records are older all the same.
     assert node_key("a", epoch) in owner.shard.stale_keys
 
@@ -391,8 +391,8 @@ async def test_a_kept_partition_counts_missed_windows() -> None:
     owner = await Owner(broker, "x").load()
     log.windows(2, *NODES)
     broker.trim(WINDOWS, 0, 24)
-    kept = owner.shard
-    await owner.load(kept)
+    previous = owner.shard
+    await owner.load(previous)
     assert [owner.model.counters[node].lost for node in NODES] == [4] * 5
 
 
@@ -558,12 +558,12 @@ async def test_a_cancelled_load_leaves_no_rows() -> None:
     await owner.load()
     assert len(owner.recovery.bank.learner.models) == len(owner.model.bank.learner.models) > 0
     assert owner.recovery.bank.nodes == ()
-    kept = owner.shard
-    assert kept is not None
-    kept.ownership.owned = False
+    previous = owner.shard
+    assert previous is not None
+    previous.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.checkpoints"
     with pytest.raises(ConnectionError):
-        await owner.load(kept)
+        await owner.load(previous)
     assert len(owner.recovery.bank.learner.models) == 0
 
 
@@ -571,20 +571,20 @@ async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() 
     """A rebalance during a long load must not restart it from the beginning."""
     broker, log = make_log()
     owner = await Owner(broker, "x").load()
-    kept = owner.shard
-    assert kept is not None
-    kept.ownership.owned = False
+    previous = owner.shard
+    assert previous is not None
+    previous.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.checkpoints"
-    held = {0: kept}
+    released = {0: previous}
     with pytest.raises(ConnectionError):
-        async for _ in owner.recovery.load_all([-1, 0], held):
+        async for _ in owner.recovery.load_all([-1, 0], released):
             pass
-    assert held == {0: kept}
+    assert released == {0: previous}
     owner.output.refuses = lambda topic: False
     log.windows(2, *NODES)
     before = value_of(module.REPLAYED)
-    [shard] = [loaded async for loaded in owner.recovery.load_all([0], held)]
-    assert (held, value_of(module.REPLAYED) - before) == ({}, 2 * len(NODES))
+    [shard] = [loaded async for loaded in owner.recovery.load_all([0], released)]
+    assert (released, value_of(module.REPLAYED) - before) == ({}, 2 * len(NODES))
     assert content(shard.model) == content(undisturbed(broker))
 
 

@@ -11,14 +11,7 @@ import pytest
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.table import Feed, FeedState
 from pipeline.table.compressed_views import NodeViewStore
-from tests.extender.conftest import (
-    Client,
-    Start,
-    extender,
-    metric,
-    start_service,
-    unreachable_feed,
-)
+from tests.extender.conftest import Client, Start, extender, metric, start_service, unreachable_feed
 
 AT_MOST = 3
 

@@ -89,10 +89,7 @@ async def test_a_waiting_request_gets_a_freed_slot(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [
-        (LARGE + b"}", 400),
-        (LARGE + b" " * limits.MAX_BODY_BYTES, 413),
-    ],
+    [(LARGE + b"}", 400), (LARGE + b" " * limits.MAX_BODY_BYTES, 413)],
     ids=["no-question", "too-large"],
 )
 async def test_a_refused_body_gives_its_slot_back(start: Start, body: bytes, status: int) -> None:

@@ -51,9 +51,7 @@ async def new_connection(base: str) -> tuple[int, str]:
         return response.status, (await response.json())["status"]
 
 
-async def test_while_draining_requests_on_new_connections_are_answered(
-    ready: Feed,
-) -> None:
+async def test_while_draining_requests_on_new_connections_are_answered(ready: Feed) -> None:
     stop, at_once = asyncio.Event(), asyncio.Event()
     serving, base = await started(stop, ready, at_once=at_once, linger_seconds=30.0)
     body = {"Pod": {}, "NodeNames": ["a"]}

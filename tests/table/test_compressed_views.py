@@ -19,9 +19,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9))
 
 
 @given(steps)
-def test_a_view_is_only_replaced_by_a_newer_one(
-    changes: list[tuple[str, int | None]],
-) -> None:
+def test_a_view_is_only_replaced_by_a_newer_one(changes: list[tuple[str, int | None]]) -> None:
     views, newest, there = NodeViewStore(), {"a": -1, "b": -1}, dict[str, int]()
     for node, generation in changes:
         if generation is None:
@@ -34,9 +32,9 @@ def test_a_view_is_only_replaced_by_a_newer_one(
             assert generation <= newest[node]
     assert len(views) == len(there)
     for node in "ab":
-        held = views.get(node)
-        assert (held and held.generation) == there.get(node)
-        assert held is None or held.data() == b"%d" % held.generation
+        view = views.get(node)
+        assert (view and view.generation) == there.get(node)
+        assert view is None or view.data() == b"%d" % view.generation
 
 
 async def test_a_waiting_client_is_woken_by_its_own_node_alone() -> None:
@@ -67,13 +65,13 @@ async def test_a_cancelled_wait_leaves_no_future_behind() -> None:
 def test_a_view_is_stored_as_it_came_and_removed_by_a_tombstone() -> None:
     table, record = Table(), encode_json(NodeViewRecord(node="a", generation=3))
     assert apply(table, NODE_VIEWS, b"a", record)
-    held = table.views.get("a")
-    assert held is not None
-    assert (held.generation, held.data()) == (3, record)
+    view = table.views.get("a")
+    assert view is not None
+    assert (view.generation, view.data()) == (3, record)
     assert not apply(table, NODE_VIEWS, b"a", record)
     other = Table()
     other.adopt(table)
-    assert other.views.get("a") == held
+    assert other.views.get("a") == view
     assert apply(other, NODE_VIEWS, b"a", None)
     assert other.views.get("a") is None
     assert len(other) == 0

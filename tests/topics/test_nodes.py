@@ -44,11 +44,11 @@ def test_a_strategy_out_of_range_is_refused_in_a_node_and_in_a_window(field: str
 
 @pytest.mark.parametrize("bound", ["ge", "le"])
 def test_every_valid_strategy_gives_valid_predictor_settings(bound: str) -> None:
-    said = msgspec.json.encode({name: getattr(_range(Strategy, name), bound) for name in NUMBERS})
-    found = decode_json(NodeRecord, record(said.decode())).strategy
-    assert found is not None
-    assert decode_window(with_strategy(said.decode())).node.strategy == found.over(Strategy())
-    columns = strategy_columns([found.over(Strategy())])
+    text = msgspec.json.encode({name: getattr(_range(Strategy, name), bound) for name in NUMBERS})
+    overrides = decode_json(NodeRecord, record(text.decode())).strategy
+    assert overrides is not None
+    assert decode_window(with_strategy(text.decode())).node.strategy == overrides.over(Strategy())
+    columns = strategy_columns([overrides.over(Strategy())])
     assert 0.0 <= columns["safety_margin_percent"][0] <= 1000.0
     assert 0 <= columns["cold_start_samples"][0] <= 1_000_000
 

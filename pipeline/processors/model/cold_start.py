@@ -1,5 +1,6 @@
 """The cold-start rule: a pod without enough history counts its request instead of its own peak.
 
+A peak learned in an hour misses the rest of the day; the request is what the pod's owner expects.
 `is_cold` decides which pods have too little history, `counts_request` which pods count their
 request. All sums of peaks over pods use both: the view of pods (`reclaimable`), predictors that add
 up pods (`pod_sums`), and `springtide explain`, which prints `criteria` and `reason`. The callers

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
 
+Codes = npt.NDArray[np.uint16]
+
 SLOT_MS: Final = 300_000
 SLOTS: Final = 288
 
@@ -39,11 +41,7 @@ COLUMNS: Final = {
 
 
 def observe(
-    recent: npt.NDArray[np.uint16],
-    newest: IntArray,
-    rows: IntArray,
-    values: FloatArray,
-    end_ms: IntArray,
+    recent: Codes, newest: IntArray, rows: IntArray, values: FloatArray, end_ms: IntArray
 ) -> None:
     """Store one sample per row, `values` (n, 2); NaN is no sample. `rows` are distinct, and
     their windows never go back in time."""
@@ -64,9 +62,7 @@ def observe(
             column[slot_rows] = np.maximum(column.take(slot_rows), codes[r][positions])
 
 
-def _forget(
-    recent: npt.NDArray[np.uint16], rows: IntArray, slot: IntArray, passed: IntArray
-) -> None:
+def _forget(recent: Codes, rows: IntArray, slot: IntArray, passed: IntArray) -> None:
     """Clear the `passed` newest slots of each row, up to `slot`."""
     for steps, stepped in _by_value(passed):
         for now, positions in _by_value(slot[stepped]):
@@ -82,7 +78,7 @@ def _by_value(values: IntArray) -> list[tuple[int, IntArray | slice]]:
 
 
 def maximum(
-    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
+    recent: Codes, newest: IntArray, rows: IntArray, resource: int, slots: int
 ) -> FloatArray:
     """The highest value in the last `slots` slots of each of these rows, (n,); NaN without one."""
     codes = _codes_of(recent, newest, rows, resource, slots)
@@ -90,12 +86,7 @@ def maximum(
 
 
 def percentile(
-    recent: npt.NDArray[np.uint16],
-    newest: IntArray,
-    rows: IntArray,
-    resource: int,
-    slots: int,
-    ranks: IntArray,
+    recent: Codes, newest: IntArray, rows: IntArray, resource: int, slots: int, ranks: IntArray
 ) -> FloatArray:
     """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
     values the one at `ranks[c]`; NaN without one."""
@@ -107,9 +98,7 @@ def percentile(
     return np.asarray(CODE_VALUES[resource][codes[np.arange(len(rows)), place]])
 
 
-def _codes_of(
-    recent: npt.NDArray[np.uint16], newest: IntArray, rows: IntArray, resource: int, slots: int
-) -> npt.NDArray[np.uint16]:
+def _codes_of(recent: Codes, newest: IntArray, rows: IntArray, resource: int, slots: int) -> Codes:
     """The codes of these rows in no order of time, (n, SLOTS), 0 in all but the last `slots`."""
     codes = np.empty((len(rows), SLOTS), np.uint16)
     for place in range(SLOTS):
@@ -119,7 +108,7 @@ def _codes_of(
     return codes
 
 
-def encode(values: FloatArray, resource: int | IntArray) -> npt.NDArray[np.uint16]:
+def encode(values: FloatArray, resource: int | IntArray) -> Codes:
     """The lowest code that does not understate each value; 0 for NaN. `resource` is that of all
     values, or broadcasts to that of each."""
     known = ~np.isnan(values)

@@ -1,7 +1,7 @@
 """The columns of a model bank: one row per entity, histograms and moments of cpu and memory.
 
 Rows are allocated empty, trained, scaled, read and released by arrays of row numbers. No operation
-on a row depends on other rows, to the last bit.
+on a row depends on other rows, to the last bit: a replay meets them in other batches.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Weight arrays are (rows, buckets); the bits of a row do not depend on how many rows are computed
 together. Buckets are looked up on stored edges, sums run from left to right in each row, and the
 decay factor of a window is one Python float. Every weight is 0 or at least the layout's epsilon;
-lighter weights become 0. A quantile of an empty histogram is NaN, unknown.
+lighter weights become 0, so that a bucket empties some day. A quantile of an empty histogram is
+NaN, unknown.
 
 Formulas: the histogram of the Vertical Pod Autoscaler and of Koordinator (bucket i of an
 exponential layout starts at first*(ratio**i - 1)/(ratio - 1); a sample at time t weighs

@@ -278,14 +278,9 @@ class Learner:
         """
         ends = np.array([node.end_ms for node in nodes], np.int64)
         changes = drift.changes(self._slots, _node_slots(nodes), ends, self._drift_ms)
+        default = self.config.strategy.predictor
         return predict_peaks(
-            names,
-            nodes,
-            self.models,
-            self.predictors,
-            self._horizons,
-            self.config.strategy.predictor,
-            changes,
+            names, nodes, self.models, self.predictors, self._horizons, default, changes
         )
 
     def due(self, peaks: PeakBatch, nodes: Sequence[NodeModels]) -> BoolArray:

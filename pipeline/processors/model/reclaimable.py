@@ -2,8 +2,8 @@
 
 The pod view adds up the peaks of pods; the class view takes the peak of Prod as a whole, with the
 system. In both, a pod without a trusted peak counts its request. The reclaimable amount is the
-smaller of both views, the peak the larger. Units are whole millicores and bytes, held in float64
-(exact below 2**53); NaN is unknown.
+smaller of both views, the peak the larger: if one view errs, nothing is offered that Prod will use.
+Units are whole millicores and bytes, held in float64 (exact below 2**53); NaN is unknown.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Each kind is called in this order: `begin`, `put` for each object of a list, `complete`, then `put`
 and `delete` for changes. After the returned entries are written the topic matches the API server.
-No tombstone is written for an unlisted object before its list is complete. An invalid object is
-refused and logged; its last record stays.
+No tombstone is written for an unlisted object before its list is complete, because an interrupted
+list would delete the rest of the cluster. An invalid object is refused and logged; its last record
+stays, because the object still exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator

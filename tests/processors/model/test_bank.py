@@ -546,8 +546,8 @@ def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     for (mine, node), other in zip(places, others, strict=True):
         assert mine.nodes == other.nodes == (node,)
         assert mine.encode_state(node) == other.encode_state(node)
-    told = module.due(places, module.peaks(places))
-    assert told.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
+    due = module.due(places, module.peaks(places))
+    assert due.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
     side_by_side[0].clear()
     assert len(one.learner.models) == len(others[1].learner.models)
     assert side_by_side[1].encode_state("node-b") == others[1].encode_state("node-b")

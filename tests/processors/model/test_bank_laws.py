@@ -163,12 +163,12 @@ def test_arrays_that_windows_share_change_no_bit(windows: list[NodeWindow]) -> N
     """What comes as the very arrays of the window before is not described again, unless the pods
     are others."""
     names = ("pod_classes", "requests", "pod_active", "pod_ended")
-    kept: dict[tuple[str, bytes], np.ndarray] = {}
+    shared: dict[tuple[str, bytes], np.ndarray] = {}
     sharing = [
         dataclasses.replace(
             w,
             **{  # type: ignore[arg-type]
-                name: kept.setdefault((name, getattr(w, name).tobytes()), getattr(w, name))
+                name: shared.setdefault((name, getattr(w, name).tobytes()), getattr(w, name))
                 for name in names
             },
         )
@@ -242,8 +242,8 @@ def test_times_and_half_lives_by_one_factor_change_no_bit(
         expiration_seconds=CONFIG.expiration_seconds * factor,
     )
     one, two = Bank(CONFIG), Bank(slow)
-    told = [(o.status, o.gap, o.expired) for o in one.apply(windows)]
-    assert [(o.status, o.gap, o.expired) for o in two.apply(stretched)] == told
+    outcomes = [(o.status, o.gap, o.expired) for o in one.apply(windows)]
+    assert [(o.status, o.gap, o.expired) for o in two.apply(stretched)] == outcomes
     for a, b in zip(one.peaks(one.nodes), two.peaks(two.nodes), strict=True):
         assert (a.pod_uids, a.pod_cold.tolist()) == (b.pod_uids, b.pod_cold.tolist())
         for name in one.predictors:

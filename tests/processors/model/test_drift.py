@@ -36,7 +36,7 @@ def _columns(nodes: int = 1) -> Columns:
     return columns
 
 
-def _found(values: FloatArray, columns: Columns | None = None) -> npt.NDArray[np.bool_]:
+def _changes(values: FloatArray, columns: Columns | None = None) -> npt.NDArray[np.bool_]:
     """Where each series (steps, series) changed; NaN is no value."""
     columns = columns or _columns(-(-values.shape[1] // PER_NODE))
     found = np.zeros(values.shape, np.bool_)
@@ -46,7 +46,7 @@ def _found(values: FloatArray, columns: Columns | None = None) -> npt.NDArray[np
     return found
 
 
-def _of_river(values: FloatArray) -> npt.NDArray[np.bool_]:
+def _changes_by_river(values: FloatArray) -> npt.NDArray[np.bool_]:
     """The same by the reference, one series after the other."""
     found = np.zeros(values.shape, np.bool_)
     for series in range(values.shape[1]):
@@ -78,8 +78,8 @@ def test_every_decision_is_that_of_river(shape: str, missing: float) -> None:
     rng = np.random.default_rng(list(shape.encode()))
     values = np.stack([SHAPES[shape](rng, 1600) for _ in range(4)], axis=1).clip(0.0, 1.0)
     values[rng.random(values.shape) < missing] = np.nan
-    expected = _of_river(values)
-    np.testing.assert_array_equal(_found(values), expected)
+    expected = _changes_by_river(values)
+    np.testing.assert_array_equal(_changes(values), expected)
     if shape in ("steps", "bare steps", "small steps", "ramp", "day"):
         assert expected.any(axis=0).all()
 
@@ -111,7 +111,7 @@ def test_changes_equal_those_of_river(pieces: list[tuple[float, float, int]], se
     rng = np.random.default_rng(seed)
     series = [level + noise * rng.random(n) for level, noise, n in pieces]
     values = np.concatenate(series).clip(0.0, 1.0)[:, None]
-    np.testing.assert_array_equal(_found(values), _of_river(values))
+    np.testing.assert_array_equal(_changes(values), _changes_by_river(values))
 
 
 def test_beyond_its_size_the_window_forgets_its_oldest_values() -> None:
@@ -124,22 +124,22 @@ def test_beyond_its_size_the_window_forgets_its_oldest_values() -> None:
         if step % 1000 == 999 or 10_234 <= step <= 10_236:
             width = int(drift.window_width(columns["drift_values"].ravel()[:1].astype(np.int64))[0])
             assert width == step + 1 if step < 10_235 else 8188 <= width <= 10_235
-            kept = values[step + 1 - width : step + 1]
+            window = values[step + 1 - width : step + 1]
             total = columns["drift_total"].flat[0]
-            assert total == pytest.approx(kept.sum(), rel=1e-12)
+            assert total == pytest.approx(window.sum(), rel=1e-12)
             assert columns["drift_buckets"].sum() == pytest.approx(total, rel=1e-12)
-            assert columns["drift_squares"].flat[0] == pytest.approx(kept.var() * width, rel=0.02)
-    rise = _found(np.full((64, 1), 0.8), columns)[:, 0]
+            assert columns["drift_squares"].flat[0] == pytest.approx(window.var() * width, rel=0.02)
+    rise = _changes(np.full((64, 1), 0.8), columns)[:, 0]
     assert rise.sum() == 1
 
 
 def _observe(columns: Columns, usage: float, allocatable: float, end: int) -> bool:
     values = np.full((1, len(ENTITIES), 2), np.nan)
     values[0, NODE, 0] = usage
-    told = drift.observe(
+    changed = drift.observe(
         columns, np.array([0]), values, np.array([[allocatable, np.nan]]), np.array([end])
     )
-    return bool(told[0, NODE, 0])
+    return bool(changed[0, NODE, 0])
 
 
 @pytest.mark.parametrize("allocatable", [16.0, 11.5, np.nan])
@@ -150,7 +150,7 @@ def test_usage_is_a_share_of_a_power_of_two(allocatable: float) -> None:
     columns = _columns()
     found = [_observe(columns, value, allocatable, end) for end, value in enumerate(usage)]
     assert columns["drift_scale"][0].tolist() == [16.0, 1.0]
-    assert found == _of_river(usage[:, None] / 16.0)[:, 0].tolist()
+    assert found == _changes_by_river(usage[:, None] / 16.0)[:, 0].tolist()
     assert sum(found) == 1
 
 
@@ -299,10 +299,10 @@ def test_old_change_is_counted_and_has_no_time() -> None:
     bank = _bank("flag", _windows(RISE))
     at = bank.peaks(["node-a"])[0].drift_ms[NODE, 0]
     last = (int(at) + 4 * 43_200_000 - window(0).end_ms) // LENGTH_MS
-    for end, told in ((last, at), (last + 1, -1)):
+    for end, published in ((last, at), (last + 1, -1)):
         bank.apply([window(end)])
         found = bank.peaks(["node-a"])[0]
-        assert (found.drift_ms[NODE, 0], found.drifts[NODE, 0]) == (told, 1)
+        assert (found.drift_ms[NODE, 0], found.drifts[NODE, 0]) == (published, 1)
 
 
 @pytest.mark.parametrize("mode", ["flag", "shorten"])

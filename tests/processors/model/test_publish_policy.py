@@ -43,14 +43,14 @@ class Node:
         self._columns.grow(3)
         self._window = 0
 
-    def told(
+    def due(
         self,
         values: npt.NDArray[np.float64] = USUAL,
         *,
         threshold: float = 5.0,
         windows: int = 1,
     ) -> list[bool]:
-        """Whether each of the next windows, all with these values, is told."""
+        """Whether each of the next windows, all with these values, is due."""
         found = []
         for _ in range(windows):
             self._window += 1
@@ -67,9 +67,9 @@ class Node:
 
 
 def begun() -> Node:
-    """A node whose usual values have been told."""
+    """A node whose usual values have been due."""
     node = Node()
-    assert node.told() == [True]
+    assert node.due() == [True]
     return node
 
 
@@ -91,7 +91,7 @@ ALL = [(name, resource) for name in publish_policy.VALUES for resource in (0, 1)
 
 @pytest.mark.parametrize(("name", "resource"), ALL)
 @pytest.mark.parametrize(
-    ("percent", "told"),
+    ("percent", "due"),
     [
         (5.0, [False, False, False, False]),
         (5.2, [True, False, False, False]),
@@ -104,83 +104,83 @@ ALL = [(name, resource) for name in publish_policy.VALUES for resource in (0, 1)
     ],
 )
 def test_worse_values_are_due_at_once_and_better_ones_after_the_interval(
-    name: str, resource: int, percent: float, told: list[bool]
+    name: str, resource: int, percent: float, due: list[bool]
 ) -> None:
     values = usual(name, resource, worse(name, percent))
-    assert begun().told(values, windows=4) == told
+    assert begun().due(values, windows=4) == due
 
 
 @pytest.mark.parametrize(("name", "resource"), ALL)
 def test_value_that_becomes_known_or_unknown_is_due_at_once(name: str, resource: int) -> None:
     node, unknown = begun(), usual(name, resource, UNKNOWN)
-    assert node.told(unknown, windows=3) == [True, False, False]
-    assert node.told(USUAL, windows=3) == [True, False, False]
+    assert node.due(unknown, windows=3) == [True, False, False]
+    assert node.due(USUAL, windows=3) == [True, False, False]
 
 
 def test_peaks_are_due_again_exactly_after_the_force_interval() -> None:
     node = begun()
     # 600 s are 20 windows.
-    assert node.told(windows=19) == [False] * 19
-    assert node.told(windows=21) == [True] + [False] * 19 + [True]
+    assert node.due(windows=19) == [False] * 19
+    assert node.due(windows=21) == [True] + [False] * 19 + [True]
 
 
 def test_early_publication_restarts_the_force_interval() -> None:
     node = begun()
-    node.told(windows=10)
-    assert node.told(usual("node_peak", 0, 2.0), windows=21) == [True] + [False] * 19 + [True]
+    node.due(windows=10)
+    assert node.due(usual("node_peak", 0, 2.0), windows=21) == [True] + [False] * 19 + [True]
 
 
 @pytest.mark.parametrize(
-    ("threshold", "percent", "told"),
+    ("threshold", "percent", "due"),
     [(0.0, 0.001, True), (0.0, 0.0, False), (50.0, 50.0, False), (50.0, 50.1, True)],
 )
 def test_each_node_has_the_threshold_of_its_strategy(
-    threshold: float, percent: float, told: bool
+    threshold: float, percent: float, due: bool
 ) -> None:
     values = usual("node_peak", 0, 1 + percent / 100)
-    assert begun().told(values, threshold=threshold) == [told]
+    assert begun().due(values, threshold=threshold) == [due]
 
 
 def test_reclaimable_zero_is_due_at_once_and_more_after_the_interval() -> None:
     node = begun()
-    assert node.told(usual("prod_reclaimable", 0, 0.0), windows=2) == [True, False]
-    assert node.told(USUAL, windows=3) == [False, False, True]
+    assert node.due(usual("prod_reclaimable", 0, 0.0), windows=2) == [True, False]
+    assert node.due(USUAL, windows=3) == [False, False, True]
 
 
 def test_slow_drift_is_due_once_it_exceeds_the_threshold() -> None:
     node = begun()
-    told = [node.told(usual("node_peak", 0, 1.01**step))[0] for step in range(1, 13)]
+    due = [node.due(usual("node_peak", 0, 1.01**step))[0] for step in range(1, 13)]
     # 1.01^5 is the first power above 1.05; then from there again.
-    assert [step for step, now in enumerate(told, start=1) if now] == [5, 10]
+    assert [step for step, now in enumerate(due, start=1) if now] == [5, 10]
 
 
 def test_swinging_value_is_published_at_its_worst() -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
-    assert node.told(high) == [True]
-    swing = [node.told(values)[0] for _ in range(6) for values in (USUAL, USUAL, high)]
+    assert node.due(high) == [True]
+    swing = [node.due(values)[0] for _ in range(6) for values in (USUAL, USUAL, high)]
     assert not any(swing)
 
 
 def test_easing_that_ends_early_restarts_its_interval() -> None:
     node, low = begun(), usual("node_peak", 0, 0.5)
-    assert node.told(low, windows=2) == [False, False]
-    assert node.told(USUAL) == [False]
-    assert node.told(low, windows=3) == [False, False, True]
+    assert node.due(low, windows=2) == [False, False]
+    assert node.due(USUAL) == [False]
+    assert node.due(low, windows=3) == [False, False, True]
 
 
 @pytest.mark.parametrize("windows_a_turn", range(1, 61))
 def test_swinging_value_is_due_little_more_often_than_by_force(windows_a_turn: int) -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
     turns = [high if (at // windows_a_turn) % 2 else USUAL for at in range(2880)]
-    told = sum(node.told(values)[0] for values in turns)
+    due = sum(node.due(values)[0] for values in turns)
     # A day has 144 force intervals; a turn that lasts as long as one may cause a record of its own.
-    assert told <= 2 * 144 + 10
+    assert due <= 2 * 144 + 10
 
 
 def test_value_that_worsens_after_easing_must_stay_twice_as_long() -> None:
     node, high = begun(), usual("node_peak", 0, 1.2)
     steps = [(high, 1), (USUAL, 3), (high, 1), (USUAL, 5), (USUAL, 20), (high, 1), (USUAL, 3)]
-    assert [node.told(values, windows=windows) for values, windows in steps] == [
+    assert [node.due(values, windows=windows) for values, windows in steps] == [
         [True],
         [False, False, True],
         [True],
@@ -194,11 +194,11 @@ def test_value_that_worsens_after_easing_must_stay_twice_as_long() -> None:
 
 def test_several_steps_for_the_worse_count_as_one_turn() -> None:
     node = begun()
-    node.told(usual("node_peak", 0, 1.2))
-    assert node.told(USUAL, windows=3)[-1]
+    node.due(usual("node_peak", 0, 1.2))
+    assert node.due(USUAL, windows=3)[-1]
     for factor in (1.1, 1.2, 1.3, 1.4):
-        assert node.told(usual("node_peak", 0, factor)) == [True]
-    assert node.told(USUAL, windows=5) == [False, False, False, False, True]
+        assert node.due(usual("node_peak", 0, factor)) == [True]
+    assert node.due(USUAL, windows=5) == [False, False, False, False, True]
 
 
 VALUE = st.sampled_from([0.0, 1.0, 100.0, 104.9, 105.0, 105.1, 95.0, 94.9, 1e18, UNKNOWN])
@@ -210,15 +210,15 @@ WINDOWS = st.lists(
 
 def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
     """The same decisions, value by value and as the sentences say them."""
-    now, told, told_s, told_terms = 0, [UNKNOWN] * 8, NEVER, 0
+    now, published, published_s, published_terms = 0, [UNKNOWN] * 8, NEVER, 0
     since: list[int | None] = [None] * 8
     let_go, hold = [NEVER] * 8, [60] * 8
     found = []
     for seconds, values, terms in windows:
         now += seconds
-        due = told_s == NEVER or terms != told_terms or now - told_s >= 600
+        due = published_s == NEVER or terms != published_terms or now - published_s >= 600
         got_worse, got_better = [False] * 8, [False] * 8
-        for i, (old, new) in enumerate(zip(told, values, strict=True)):
+        for i, (old, new) in enumerate(zip(published, values, strict=True)):
             if (old != old) != (new != new):
                 due = True
             moved = abs(new - old) * 100 > 5 * old
@@ -236,7 +236,7 @@ def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
                     let_go[i] = NEVER
                 if got_better[i]:
                     let_go[i] = now
-            told, told_s, told_terms, since = values, now, terms, [None] * 8
+            published, published_s, published_terms, since = values, now, terms, [None] * 8
         found.append(due)
     return found
 
@@ -254,7 +254,7 @@ def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
         here = [n for n, windows in enumerate(nodes) if turn < len(windows)]
         for n in here:
             ends[n] += nodes[n][turn][0] * 1000
-        told = publish_policy.due(
+        due = publish_policy.due(
             columns,
             np.array([2 * n for n in here]),
             np.array([nodes[n][turn][1] for n in here]).reshape(-1, 4, 2),
@@ -262,7 +262,7 @@ def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
             np.array([ends[n] for n in here]),
             strategies(len(here)),
         )
-        for n, now in zip(here, told.tolist(), strict=True):
+        for n, now in zip(here, due.tolist(), strict=True):
             found[n].append(now)
     assert found == [slowly(windows) for windows in nodes]
 
@@ -273,7 +273,7 @@ def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
 CONFIG = ModelConfig(strategy=Strategy(cold_start_seconds=0.0, cold_start_samples=0))
 
 
-def told_by(bank: Bank, windows: list[NodeWindow]) -> list[tuple[str, int]]:
+def due_by(bank: Bank, windows: list[NodeWindow]) -> list[tuple[str, int]]:
     """Node and end of what is due, window by window."""
     found = []
     for one in windows:
@@ -296,7 +296,7 @@ def test_a_bank_watches_the_deciding_predictor_and_its_strategy() -> None:
 
     def due(end: int, strategy: Strategy, **changes: float) -> bool:
         given = dataclasses.replace(window(end, pods), strategy=strategy)
-        return bool(told_by(bank, [given]))
+        return bool(due_by(bank, [given]))
 
     usual = CONFIG.strategy
     assert [due(end, usual) for end in (0, 1)] == [True, False]
@@ -345,31 +345,31 @@ def test_each_node_is_decided_by_its_own_predictor() -> None:
 def test_departed_pod_lowers_reclaimable_at_once() -> None:
     bank = Bank(CONFIG)
     both = [Pod(uid, (1.0, GIB), requests=(4000.0, 4 * GIB)) for uid in "ab"]
-    assert len(told_by(bank, [window(0, both), window(1, both)])) == 1
-    assert told_by(bank, [window(2, both[:1])]) == [("node-a", window(2).end_ms)]
+    assert len(due_by(bank, [window(0, both), window(1, both)])) == 1
+    assert due_by(bank, [window(2, both[:1])]) == [("node-a", window(2).end_ms)]
 
 
 def test_peaks_of_another_machine_are_due_at_once() -> None:
     bank = Bank(CONFIG)
-    assert len(told_by(bank, [window(0), window(1), window(3, machine="other")])) == 2
+    assert len(due_by(bank, [window(0), window(1), window(3, machine="other")])) == 2
 
 
 def test_peaks_of_a_returning_node_are_due_at_once() -> None:
     bank = Bank(CONFIG)
-    assert len(told_by(bank, [window(0), window(1)])) == 1
+    assert len(due_by(bank, [window(0), window(1)])) == 1
     bank.forget("node-a")
-    assert len(told_by(bank, [window(2)])) == 1
+    assert len(due_by(bank, [window(2)])) == 1
 
 
 @settings(deadline=None, max_examples=25)
 @given(streams(), st.integers(0, 13))
 def test_restored_bank_publishes_at_the_same_windows(windows: list[NodeWindow], cut: int) -> None:
     whole, first, second = Bank(CONFIG), Bank(CONFIG), Bank(CONFIG)
-    expected = told_by(whole, windows)
-    found = told_by(first, windows[:cut])
+    expected = due_by(whole, windows)
+    found = due_by(first, windows[:cut])
     for node in first.nodes:
         second.restore(node, first.encode_state(node))
-    assert found + told_by(second, windows[cut:]) == expected
+    assert found + due_by(second, windows[cut:]) == expected
     assert {n: whole.encode_state(n) for n in whole.nodes} == {
         n: second.encode_state(n) for n in second.nodes
     }
@@ -380,7 +380,7 @@ def test_restored_bank_publishes_at_the_same_windows(windows: list[NodeWindow], 
 def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
     """All nodes that have a next window in one batch, against one window at a time."""
     one_by_one, together = Bank(CONFIG), Bank(CONFIG)
-    expected = sorted(told_by(one_by_one, windows))
+    expected = sorted(due_by(one_by_one, windows))
     found = []
     queues = {n: [w for w in windows if w.node == n] for n in {w.node for w in windows}}
     for turn in itertools.zip_longest(*queues.values()):
@@ -388,8 +388,8 @@ def test_batches_change_nothing(windows: list[NodeWindow]) -> None:
         outcomes = together.apply(batch)
         if applied := [o.node for o in outcomes if o.status == "applied"]:
             peaks = together.peaks(applied)
-            told = together.due(peaks)
-            found += [(p.node, p.end_ms) for p, now in zip(peaks, told, strict=True) if now]
+            due = together.due(peaks)
+            found += [(p.node, p.end_ms) for p, now in zip(peaks, due, strict=True) if now]
     assert sorted(found) == expected
 
 
@@ -409,7 +409,7 @@ def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "due"),
     [
         ({}, 0),
         ({"predictors": (*CONFIG.predictors, "vpa")}, 1),
@@ -422,10 +422,10 @@ def test_terms_hash_depends_on_strategy_predictor_and_settings() -> None:
     ],
 )
 def test_peaks_are_due_after_a_restart_with_other_predictors(
-    changes: dict[str, Any], told: int
+    changes: dict[str, Any], due: int
 ) -> None:
     """And not the force interval later: the old record has neither new names nor new numbers."""
     before, after = Bank(CONFIG), Bank(dataclasses.replace(CONFIG, **changes))
-    assert len(told_by(before, [window(0), window(1)])) == 1
+    assert len(due_by(before, [window(0), window(1)])) == 1
     after.restore("node-a", before.encode_state("node-a"))
-    assert len(told_by(after, [window(2), window(3)])) == told
+    assert len(due_by(after, [window(2), window(3)])) == due

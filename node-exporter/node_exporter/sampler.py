@@ -5,6 +5,7 @@ pods, and counters that are needed as means only (pressure, network, disks) are 
 seconds. A failed reading costs one sample of one entity.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -348,9 +349,7 @@ class Sampler:
     def _warn(self, kind: str, error: KernelError) -> None:
         """Log the first failure of a kind, then at most one warning a minute."""
         now = self._clock.monotonic()
-        if (
-            warned_at := self._warned_at.get(kind)
-        ) is None or now - warned_at >= _WARN_INTERVAL_SECONDS:
+        if now - self._warned_at.get(kind, -math.inf) >= _WARN_INTERVAL_SECONDS:
             self._warned_at[kind] = now
             log.warning("cannot read usage", kind=kind, why=error)
 

@@ -29,6 +29,8 @@ Scalars = dict[str, int]
 millicores)."""
 
 
+LARGEST_AMOUNT: Final = 2**53
+"""The largest amount of a node or pod: below it float64 and all readers of JSON are exact."""
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
 BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
 """Resource names of cpu (millicores) and memory (bytes) in Nodes and pods."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.arrays import IntArray
-from pipeline.topics.resource_amounts import millicores, whole_bytes
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"
 
@@ -20,7 +20,6 @@ ANNOTATION: Final = "node.koordinator.sh/reservation"
 MOST_CPUS: Final = 8192
 _MOST_LETTERS: Final = 6 * MOST_CPUS
 _RANGE: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-_MOST: Final = 2**53
 
 
 _Quantity = str | int | float
@@ -67,7 +66,7 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
 
 def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | None:
     amount = None if text is None else read(text)
-    if amount is not None and not 0 <= amount <= _MOST:
+    if amount is not None and not 0 <= amount <= LARGEST_AMOUNT:
         raise ValueError(f"{text} is not an amount to reserve")
     return amount
 

@@ -167,10 +167,8 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     The hash counts only for pods that the kubelet itself read (or mirrored). Otherwise any user
     could take over the usage of another pod by an annotation.
     """
-    is_static = bool(annotations.get(_CONFIG_MIRROR)) or annotations.get(_CONFIG_SOURCE) in (
-        "file",
-        "http",
-    )
+    source = annotations.get(_CONFIG_SOURCE)
+    is_static = bool(annotations.get(_CONFIG_MIRROR)) or source in ("file", "http")
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
 
 

@@ -14,12 +14,11 @@ CLASS_CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(
 LABEL_PRIORITY_CLASS: Final = "koordinator.sh/priority-class"
 LABEL_QOS_CLASS: Final = "koordinator.sh/qosClass"
 
-_BY_LABEL: Final[Mapping[str, str]] = {
-    "koord-prod": "prod",
-    "koord-mid": "mid",
-    "koord-batch": "batch",
-    "koord-free": "free",
+CLASS_OF_LABEL: Final[Mapping[str, str]] = {
+    f"koord-{name}": name for name in ("prod", "mid", "batch", "free")
 }
+"""The class of each value of Koordinator's class label, and of each priority of host applications.
+"""
 _BY_PRIORITY: Final = (
     (9000, 9999, "prod"),
     (7000, 7999, "mid"),
@@ -52,7 +51,7 @@ def explicit_class(labels: Mapping[str, str], priority: int | None) -> str:
     value, whatever the priority."""
     label = labels.get(LABEL_PRIORITY_CLASS)
     if label is not None:
-        return _BY_LABEL.get(label, "none")
+        return CLASS_OF_LABEL.get(label, "none")
     for low, high, name in _BY_PRIORITY:
         if priority is not None and low <= priority <= high:
             return name
@@ -74,4 +73,4 @@ def pod_class(labels: Mapping[str, str], priority: int | None, kube_qos: str | N
 
 def class_label(priority_class: str) -> str:
     """The value of Koordinator's class label; empty for the classes `none` and `unknown`."""
-    return f"koord-{priority_class}" if f"koord-{priority_class}" in _BY_LABEL else ""
+    return f"koord-{priority_class}" if f"koord-{priority_class}" in CLASS_OF_LABEL else ""

@@ -5,7 +5,7 @@ flight and running pods are counted by the same rules.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET
 
@@ -22,11 +22,9 @@ from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.processors.scorers.target_load_packing import container_millicores
 from pipeline.times import time_or_none
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resource_amounts import by_name
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, by_name
 
 Pod = CountedPod | PodRecord
-
-_LARGEST: Final = 2**53
 
 
 class Counting(NamedTuple):
@@ -63,7 +61,7 @@ class Counting(NamedTuple):
             packed_millicores(pod, self.packing),
             1,
         ]
-        return [min(max(amount, 0), _LARGEST) for amount in amounts]
+        return [min(max(amount, 0), LARGEST_AMOUNT) for amount in amounts]
 
     def estimates(
         self, pod: Pod, requests: Mapping[str, int], limits: Mapping[str, int]

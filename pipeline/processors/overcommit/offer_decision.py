@@ -33,12 +33,11 @@ from pipeline.processors.policy.normalization import read_ratio
 from pipeline.times import parse_time
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.overcommit_policy import Overcommit
-from pipeline.topics.resource_amounts import BATCH, Resources
+from pipeline.topics.resource_amounts import BATCH, LARGEST_AMOUNT, Resources
 
 _ABSENT: Final = (ABSENT, ABSENT)
 # The next window arrives within this many windows.
 _LATE_AFTER_WINDOWS: Final = 2.0
-_MOST: Final = 2**53
 
 
 class OfferInputs(NamedTuple):
@@ -82,7 +81,7 @@ def check_amounts(record: NodeResourcesRecord) -> None:
     """Raise `InvalidRecordError` if a record offers a negative or too large amount."""
     for name in ("mid", "mid_lower_bound", "batch"):
         offer: Resources | None = getattr(record, name)
-        if offer is not None and not all(0 <= amount <= _MOST for amount in _pair(offer)):
+        if offer is not None and not all(0 <= amount <= LARGEST_AMOUNT for amount in _pair(offer)):
             raise InvalidRecordError(f"{name} has an amount that is not from 0 to 2**53")
 
 

@@ -12,12 +12,11 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import ORIGIN
 from pipeline.processors.overcommit.status_patch import UNREADABLE, read_amounts
-from pipeline.topics.resource_amounts import BATCH, whole_bytes
+from pipeline.topics.resource_amounts import BATCH, LARGEST_AMOUNT, whole_bytes
 
 ALLOCATIONS: Final = "node.koordinator.sh/thirdPartyAllocations"
 
 _CLASS: Final = "koord-batch"
-_MOST: Final = 2**53
 
 
 class _Allocation(msgspec.Struct, frozen=True):
@@ -48,7 +47,7 @@ def third_party_allocation(annotations: Mapping[str, str]) -> tuple[int, int]:
         cpu, memory = (sum(_amount(each[name]) for each in batch if name in each) for name in BATCH)
     except (msgspec.DecodeError, ValueError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"annotation {ALLOCATIONS}: {error!s:.200}") from error
-    return min(cpu, _MOST), min(memory, _MOST)
+    return min(cpu, LARGEST_AMOUNT), min(memory, LARGEST_AMOUNT)
 
 
 def _amount(text: str | int | float) -> int:

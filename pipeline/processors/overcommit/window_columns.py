@@ -15,10 +15,9 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts
-from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, Resources
 from pipeline.topics.windows import Window
 
-_UNMEASURED_LIMIT = 2**53
 _NOTHING = np.zeros((0, 2), np.int64)
 _NONE = np.zeros(0, bool)
 _NO_USAGE = (0.0, 0.0)
@@ -165,4 +164,4 @@ def _host_apps(batch: WindowBatch, i: int) -> tuple[Sequence[float], Sequence[fl
 
 def _amount(asked: Resources) -> tuple[int, int]:
     cpu, memory = asked.cpu_millicores or 0, asked.memory_bytes or 0
-    return min(max(cpu, 0), _UNMEASURED_LIMIT), min(max(memory, 0), _UNMEASURED_LIMIT)
+    return min(max(cpu, 0), LARGEST_AMOUNT), min(max(memory, 0), LARGEST_AMOUNT)

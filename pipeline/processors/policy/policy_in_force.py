@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import STRATEGY
+from pipeline.processors.kubernetes.pod_classes import CLASS_OF_LABEL
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
 from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS, Colocation, bounded
 from pipeline.processors.policy.config_sections import (
@@ -46,7 +47,6 @@ from pipeline.processors.policy.load_slo_config import (
 from pipeline.processors.policy.node_annotations import with_valid_annotations
 from pipeline.processors.policy.nodeslo_spec import node_rules, slo_spec
 from pipeline.processors.policy.normalization import ENABLED, NORMALIZATION, Normalization, is_on
-from pipeline.processors.policy.slo_checks import HOST_CLASSES
 from pipeline.processors.policy.springtide_config import SPRINGTIDE, SpringtideConfig
 from pipeline.processors.slo.nodemetric import PredictPolicy
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
@@ -221,9 +221,9 @@ def _rules(record: NodeRecord, policy: SloPolicy, before: NodeRecord) -> _Resolv
     return {
         "slo": UNSTATED if spec == NodeSLOSpec() else _raw(spec),
         "host_apps": {
-            app.name: HOST_CLASSES[app.priority]
+            app.name: CLASS_OF_LABEL[app.priority]
             for app in spec.host_applications or ()
-            if app.name and app.priority and app.priority in HOST_CLASSES
+            if app.name and app.priority and app.priority in CLASS_OF_LABEL
         },
     }, problems
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.kubernetes.pod_classes import CLASS_OF_LABEL
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.crd_schema import Schema, schema_of
 from pipeline.processors.slo.nodeslo import (
@@ -23,10 +24,6 @@ from pipeline.processors.slo.nodeslo import (
 )
 from pipeline.topics.resource_amounts import parse_quantity
 
-HOST_CLASSES: Final[Mapping[str, str]] = {
-    f"koord-{name}": name for name in ("prod", "mid", "batch", "free")
-}
-"""The class of each priority of host applications."""
 _QOS: Final = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 # The first of each pair must be less than the second.
@@ -71,7 +68,7 @@ def warnings_for(config: Document) -> Iterator[str]:
     """Warn of unknown priorities and QoS classes of host applications."""
     for app in (config.applications or ()) if isinstance(config, HostApplications) else ():
         for field, value, known in (
-            ("priority", app.priority, tuple(HOST_CLASSES)),
+            ("priority", app.priority, tuple(CLASS_OF_LABEL)),
             ("qos", app.qos, _QOS),
         ):
             if value and value not in known:

@@ -8,8 +8,8 @@
 
 The claim comes first: a later reader of `checkpoints` then sees who may still write, and records of
 older epochs are ignored. A crash at any step changes nothing that the next load does not repeat.
-Commits are not used, because they may be ahead of what was written. Windows that retention removed
-are counted, and the models are marked.
+Commits are not used: a position that is part of the data cannot disagree with it. Windows that
+retention removed are counted, and the models are marked.
 """
 
 import asyncio

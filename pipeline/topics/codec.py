@@ -6,13 +6,17 @@ not JSON or MessagePack, `InvalidRecordError` for a broken schema, and `Unsuppor
 another major version; each has the `reason` of a dead letter.
 """
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from pipeline.errors import InvalidRecordError, UndecodableRecordError, UnsupportedVersionError
+from pipeline.errors import (
+    InvalidRecordError,
+    RecordError,
+    UndecodableRecordError,
+    UnsupportedVersionError,
+)
 
 _json = msgspec.json.Encoder(order="deterministic")
 _pack = msgspec.msgpack.Encoder(order="deterministic")
@@ -28,7 +32,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-T = TypeVar("T")
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 RecordT = TypeVar("RecordT", bound=Record)
 
 
@@ -56,14 +60,11 @@ def decode_pack(kind: type[RecordT], data: bytes) -> RecordT:
     return _decode(msgspec.msgpack.decode, kind, data)
 
 
-def decode_part(decode: Callable[..., T], data: bytes, what: str, **options: Any) -> T:
-    """Decode a part of a record; errors name it as `what`. Raises as `decode_json` does."""
-    try:
-        return decode(data, **options)
-    except msgspec.ValidationError as error:
-        raise InvalidRecordError(f"{what} breaks its schema: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UndecodableRecordError(f"{what} cannot be decoded: {error}") from error
+def decode_error(what: str, error: Exception) -> RecordError:
+    """Return the error for a record or a part of it, if decoding raised one of `DECODE_ERRORS`."""
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidRecordError(f"{what} breaks its schema: {error}")
+    return UndecodableRecordError(f"{what} cannot be decoded: {error}")
 
 
 def check_version(version: int, supported: int, what: str) -> None:
@@ -82,8 +83,10 @@ def _version_of(kind: type[Record]) -> int:
 
 def _decode(decode: Any, kind: type[RecordT], data: bytes) -> RecordT:
     name = kind.__name__
-    # The version first: another version may break the schema, too.
-    version: int = decode_part(decode, data, name, type=_Versioned).version
-    check_version(version, _version_of(kind), name)
-    record: RecordT = decode_part(decode, data, name, type=kind)
+    try:
+        # The version first: another version may break the schema, too.
+        check_version(decode(data, type=_Versioned).version, _version_of(kind), name)
+        record: RecordT = decode(data, type=kind)
+    except DECODE_ERRORS as error:
+        raise decode_error(name, error) from error
     return record

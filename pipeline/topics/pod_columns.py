@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.settings.model_settings import CLASSES as CLASSES
-from pipeline.topics.codec import decode_part
+from pipeline.topics.codec import DECODE_ERRORS, decode_error
 from pipeline.topics.sample_rows import BoolArray, FloatArray
 
 GONE: Final = "Gone"
@@ -98,7 +98,10 @@ class PodColumns:
 
     def decode(self) -> DecodedPods:
         """Decode the line. Ignores unknown columns. Raises as `read_pod_columns`."""
-        return decode_part(_pods.decode, self.data, "the line about pods")
+        try:
+            return _pods.decode(self.data)
+        except DECODE_ERRORS as error:
+            raise decode_error("the line about pods", error) from error
 
 
 _json = msgspec.json.Encoder(order="deterministic")

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
-from pipeline.topics.codec import Record, decode_json, decode_part, encode_json
+from pipeline.topics.codec import DECODE_ERRORS, Record, decode_error, decode_json, encode_json
 from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
@@ -194,7 +194,10 @@ def _read_facts(line: bytes) -> NodeFacts:
 
 
 def _decode_facts(line: bytes) -> NodeFacts:
-    return decode_part(_node_facts.decode, line, "the line about the node")
+    try:
+        return _node_facts.decode(line)
+    except DECODE_ERRORS as error:
+        raise decode_error("the line about the node", error) from error
 
 
 _cached_facts = lru_cache(maxsize=_CACHED_NODES)(_decode_facts)

@@ -39,6 +39,14 @@ def window(
     return encode_window(joined)
 
 
+def make_log(count: int, *nodes: str) -> tuple[MemoryBroker, "LogWriter"]:
+    """Return a broker with `count` windows of each of `nodes`, and the writer of its log."""
+    broker = MemoryBroker()
+    log = LogWriter(broker)
+    log.windows(count, *nodes)
+    return broker, log
+
+
 class LogWriter:
     """Appends windows and departures to a partition of `windows` in a `MemoryBroker`."""
 

@@ -43,7 +43,7 @@ class Owner:
             cluster_state_topics=ClusterStateTopics("t", self._refuse), join_rules=JOIN_RULES,
             model_rules=MODEL_RULES, bank=Bank(config), handover=WindowHandover(), clock=self.clock,
         )  # fmt: skip
-        self.shard: Shard | None = None
+        self.shard: Shard
         self._round: asyncio.Task[None] | None = None
 
     async def _refuse(self, topic: str, record: LogRecord, error: RecordError) -> None:
@@ -60,7 +60,6 @@ class Owner:
 
     @property
     def model(self) -> ModelCursor:
-        assert self.shard is not None
         return self.shard.model
 
     @property

@@ -63,12 +63,8 @@ def test_a_class_inherits_a_preset_that_it_does_not_set(tmp_path: Path) -> None:
         "{histogram: {preset: vpa}, classes: {free: {histogram: {cpu: {max: 64}}}}}",
     )
     cpu, memory = free.layouts
-    assert memory == VPA.layouts[1]
-    assert cpu.buckets is not None
-    assert VPA.layouts[0].buckets is not None
-    assert cpu.buckets[:2] == VPA.layouts[0].buckets[:2]
-    assert cpu.buckets[2] == 64
-    assert free.half_life_seconds == VPA.half_life_seconds
+    assert (cpu.buckets or ())[:3] == (*(VPA.layouts[0].buckets or ())[:2], 64)
+    assert (memory, free.half_life_seconds) == (VPA.layouts[1], VPA.half_life_seconds)
 
 
 def test_a_class_inherits_bucket_fields_that_it_does_not_set(tmp_path: Path) -> None:
@@ -78,9 +74,7 @@ def test_a_class_inherits_bucket_fields_that_it_does_not_set(tmp_path: Path) -> 
         "{histogram: {cpu: {first: 0.05, max: 128}},"
         " classes: {free: {histogram: {cpu: {max: 64}}}}}",
     )
-    assert free.layouts[0].buckets is not None
-    assert free.layouts[0].buckets[0] == 0.05
-    assert free.layouts[0].buckets[2] == 64
+    assert (free.layouts[0].buckets or ())[::2][:2] == (0.05, 64)
 
 
 def test_a_class_can_set_another_preset(tmp_path: Path) -> None:

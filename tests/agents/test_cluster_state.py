@@ -10,7 +10,7 @@ from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.topics.codec import encode_json
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import KnownNode, NodeRecord
 from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodRecord, pod_key
 from tests.agents.fakes import MemoryBroker
@@ -30,6 +30,14 @@ def pod(name: str, uid: str, cgroup_uid: str | None = None, **changes: Any) -> L
         **changes,
     )  # fmt: skip
     return record(pod_key(name, uid), encode_json(pod_record))
+
+
+def with_pods(*records: LogRecord) -> ClusterState:
+    """Return a cluster state with these records of pods."""
+    cluster_state = ClusterState()
+    for pod_record in records:
+        cluster_state.apply_pod(pod_record)
+    return cluster_state
 
 
 def pods_of(cluster_state: ClusterState, name: str) -> dict[str, str | None]:
@@ -53,9 +61,7 @@ def test_the_newest_record_of_a_node_is_used() -> None:
     cluster_state = ClusterState()
     assert cluster_state.apply_node(node("a", "1")) is None
     assert cluster_state.apply_node(node("a", "2")) is None
-    newest = cluster_state.objects_of("a").record
-    assert newest is not None
-    assert newest.uid == "2"
+    assert cluster_state.objects_of("a").record == KnownNode(node="a", uid="2")
 
 
 def test_a_node_is_deleted_from_its_tombstone_to_its_next_record() -> None:
@@ -81,74 +87,62 @@ def test_only_the_last_deleted_nodes_are_remembered() -> None:
         cluster_state.apply_node(record(f"n{number}".encode(), None))
         # A node that is deleted again moves to the end.
         cluster_state.apply_node(record(b"n0", None))
-    assert len(cluster_state.deleted_nodes) == MAX_DELETED_NODES
-    assert list(cluster_state.deleted_nodes)[:1] == ["n6"]
-    assert list(cluster_state.deleted_nodes)[-2:] == [f"n{MAX_DELETED_NODES + 4}", "n0"]
+    last = [f"n{number}" for number in range(6, MAX_DELETED_NODES + 5)]
+    assert list(cluster_state.deleted_nodes) == [*last, "n0"]
 
 
 def test_pods_are_looked_up_by_the_uid_of_their_cgroup() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "mirror", cgroup_uid="hash"))
-    cluster_state.apply_pod(pod("a", "plain"))
-    cluster_state.apply_pod(pod("b", "other"))
+    cluster_state = with_pods(
+        pod("a", "mirror", cgroup_uid="hash"), pod("a", "plain"), pod("b", "other")
+    )
     assert pods_of(cluster_state, "a") == {"hash": "pod-mirror", "plain": "pod-plain"}
     assert pods_of(cluster_state, "b") == {"other": "pod-other"}
 
 
 def test_a_pod_whose_cgroup_changed_is_not_found_by_the_old_cgroup() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "x", cgroup_uid="old"))
-    cluster_state.apply_pod(pod("a", "x", cgroup_uid="new"))
+    cluster_state = with_pods(pod("a", "x", cgroup_uid="old"), pod("a", "x", cgroup_uid="new"))
     assert pods_of(cluster_state, "a") == {"new": "pod-x"}
 
 
 def test_a_pod_that_is_bound_later_is_on_its_node() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("", "x"))
-    cluster_state.apply_pod(pod("a", "x"))
-    cluster_state.apply_pod(record(pod_key("", "x"), None))
+    cluster_state = with_pods(pod("", "x"), pod("a", "x"))
+    delete(cluster_state, "", "x")
     assert pods_of(cluster_state, "a") == {"x": "pod-x"}
     assert pods_of(cluster_state, "") == {}
 
 
 def test_a_tombstone_removes_a_pod_and_a_second_one_changes_nothing() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "x"))
-    cluster_state.apply_pod(pod("a", "y"))
+    cluster_state = with_pods(pod("a", "x"), pod("a", "y"))
     for _ in range(2):
-        cluster_state.apply_pod(record(pod_key("a", "x"), None))
+        delete(cluster_state, "a", "x")
     assert pods_of(cluster_state, "a") == {"y": "pod-y"}
-    cluster_state.apply_pod(record(pod_key("a", "y"), None))
+    delete(cluster_state, "a", "y")
     assert pods_of(cluster_state, "a") == {}
 
 
 def test_a_tombstone_leaves_another_pod_with_the_same_cgroup() -> None:
     # A recreated static pod keeps its hash and gets another mirror pod, whose record may be written
     # before the tombstone of the old one.
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
-    cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
-    cluster_state.apply_pod(record(pod_key("a", "mirror-1"), None))
+    cluster_state = with_pods(
+        pod("a", "mirror-1", cgroup_uid="hash"), pod("a", "mirror-2", cgroup_uid="hash")
+    )
+    delete(cluster_state, "a", "mirror-1")
     assert pods_of(cluster_state, "a") == {"hash": "pod-mirror-2"}
 
 
 def test_a_deleted_pod_is_known_without_requests_until_no_window_can_contain_it() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "x", pod_class="batch", phase="Running"))
+    cluster_state = with_pods(pod("a", "x", pod_class="batch", phase="Running"))
     delete(cluster_state, "a", "x", at_ms=40_000)
     assert pods_of(cluster_state, "a") == {}
     deleted = cluster_state.objects_of("a").pods["x"]
     assert (deleted.name, deleted.pod_class, deleted.phase) == ("pod-x", CLASS_CODES["batch"], GONE)
     assert (deleted.deleting, deleted.view) == (True, None)
-    # After the window of its deletion and a late one, it may still be in later windows.
-    for start in (0, 30_000):
-        cluster_state.deleted_pods.joined("a", ["x"] if start else [], start, start + 30_000)
+    # After the window of its deletion and a late one, it may still be in later windows. A pod is
+    # known as long as its cgroup is listed.
+    for index, listed in enumerate(([], ["x"], [], ["x"], [])):
+        start = index * 30_000
+        cluster_state.deleted_pods.joined("a", listed, start, start + 30_000)
         assert deleted_pods_of(cluster_state, "a") == {"x"}
-    # A pod is known as long as its cgroup is listed.
-    cluster_state.deleted_pods.joined("a", [], 60_000, 90_000)
-    assert deleted_pods_of(cluster_state, "a") == {"x"}
-    cluster_state.deleted_pods.joined("a", ["x"], 90_000, 120_000)
-    cluster_state.deleted_pods.joined("a", [], 120_000, 150_000)
     cluster_state.deleted_pods.joined("b", [], 150_000, 180_000)
     assert deleted_pods_of(cluster_state, "a") == {"x"}
     cluster_state.deleted_pods.joined("a", [], 150_000, 180_000)
@@ -157,8 +151,7 @@ def test_a_deleted_pod_is_known_without_requests_until_no_window_can_contain_it(
 
 
 def test_a_pod_replaces_a_deleted_pod_with_the_same_cgroup() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "mirror-1", cgroup_uid="hash"))
+    cluster_state = with_pods(pod("a", "mirror-1", cgroup_uid="hash"))
     delete(cluster_state, "a", "mirror-1")
     assert deleted_pods_of(cluster_state, "a") == {"hash"}
     cluster_state.apply_pod(pod("a", "mirror-2", cgroup_uid="hash"))
@@ -182,9 +175,7 @@ def test_deleted_pods_expire_on_nodes_without_windows() -> None:
 
 
 def test_a_deleted_node_has_no_pods_whichever_was_deleted_first() -> None:
-    cluster_state = ClusterState()
-    for uid in ("x", "y"):
-        cluster_state.apply_pod(pod("a", uid))
+    cluster_state = with_pods(pod("a", "x"), pod("a", "y"))
     delete(cluster_state, "a", "x")
     cluster_state.apply_node(record(b"a", None))
     delete(cluster_state, "a", "y")
@@ -192,8 +183,7 @@ def test_a_deleted_node_has_no_pods_whichever_was_deleted_first() -> None:
 
 
 def test_an_unbound_deleted_pod_is_not_kept() -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("", "x"))
+    cluster_state = with_pods(pod("", "x"))
     delete(cluster_state, "", "x")
     assert len(cluster_state.deleted_pods) == 0
 
@@ -215,8 +205,7 @@ def test_an_invalid_node_record_changes_nothing(bad: LogRecord) -> None:
     cluster_state.apply_node(node("a", "1"))
     with pytest.raises(RecordError):
         cluster_state.apply_node(bad)
-    assert list(cluster_state.nodes) == ["a"]
-    assert cluster_state.nodes["a"].uid == "1"
+    assert cluster_state.nodes == {"a": KnownNode(node="a", uid="1")}
 
 
 @pytest.mark.parametrize(
@@ -231,8 +220,7 @@ def test_an_invalid_node_record_changes_nothing(bad: LogRecord) -> None:
     ],
 )
 def test_an_invalid_pod_record_changes_nothing(bad: LogRecord) -> None:
-    cluster_state = ClusterState()
-    cluster_state.apply_pod(pod("a", "x"))
+    cluster_state = with_pods(pod("a", "x"))
     with pytest.raises(RecordError):
         cluster_state.apply_pod(bad)
     assert pods_of(cluster_state, "a") == {"x": "pod-x"}

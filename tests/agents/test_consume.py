@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,8 +71,7 @@ async def test_records_are_processed_and_then_acknowledged_in_order() -> None:
     seen_at_ack: list[int] = []
     source.before_acknowledge = lambda: seen_at_ack.append(len(cursor.seen))
     await run(source, {0: cursor}, broker)
-    assert cursor.seen == [0, 1, 2, 3, 4, 5]
-    assert source.acknowledged == [(0, offset) for offset in range(6)]
+    assert (cursor.seen, source.acknowledged) == ([*range(6)], [(0, o) for o in range(6)])
     # A whole batch is processed before the first of it is acknowledged.
     assert seen_at_ack == [3, 3, 3, 4, 6, 6]
 
@@ -80,8 +80,7 @@ async def test_a_partition_without_a_cursor_is_neither_processed_nor_acknowledge
     broker, cursor = make_log(2, partitions=2), FakeCursor()
     source = FakeSource([*pick(broker, [0, 1], 1), *pick(broker, [0, 1], 0)])
     await run(source, {0: cursor}, broker)
-    assert cursor.seen == [0, 1]
-    assert source.acknowledged == [(0, 0), (0, 1)]
+    assert (cursor.seen, source.acknowledged) == ([0, 1], [(0, 0), (0, 1)])
 
 
 async def test_a_revoked_partition_is_neither_processed_nor_acknowledged() -> None:
@@ -95,8 +94,7 @@ async def test_records_below_the_cursor_are_acknowledged_and_dropped() -> None:
     broker, cursor = make_log(5), FakeCursor(next_offset=3)
     source, before = FakeSource(pick(broker, [0, 1, 2, 3, 4])), counted(module.SKIPPED)
     await run(source, {0: cursor}, broker)
-    assert cursor.seen == [3, 4]
-    assert source.acknowledged == [(0, offset) for offset in range(5)]
+    assert (cursor.seen, source.acknowledged) == ([3, 4], [(0, o) for o in range(5)])
     assert counted(module.SKIPPED) - before == 3
 
 
@@ -159,10 +157,9 @@ async def test_the_next_batch_uses_a_new_cursor_of_the_partition() -> None:
     broker, first, second = make_log(4), FakeCursor(revoke_at=1), FakeCursor(next_offset=1)
     cursors = {0: first}
     source = FakeSource(pick(broker, [0, 1]), pick(broker, [2, 3]))
-    original = first.process
 
     async def process(records: Sequence[LogRecord]) -> None:
-        await original(records)
+        await FakeCursor.process(first, records)
         cursors[0] = second
 
     first.process = process  # type: ignore[method-assign]
@@ -200,10 +197,8 @@ async def test_a_gap_without_records_is_passed() -> None:
     # A log may skip offsets: aborted transactions and markers have some.
     broker, cursor = make_log(6), FakeCursor()
     broker.logs[TOPIC, 0] = [r for r in broker.logs[TOPIC, 0] if r.offset not in (1, 2, 3)]
-    records = broker.logs[TOPIC, 0]
-    await advance(cursor, TOPIC, records, broker.open_reader)
-    assert cursor.seen == [0, 4, 5]
-    assert cursor.next_offset == 6
+    await advance(cursor, TOPIC, broker.logs[TOPIC, 0], broker.open_reader)
+    assert (cursor.seen, cursor.next_offset) == ([0, 4, 5], 6)
 
 
 @given(
@@ -235,21 +230,18 @@ async def test_partitions_do_not_wait_for_one_another() -> None:
     broker = make_log(2, partitions=2)
     cursors = {0: FakeCursor(), 1: FakeCursor()}
     both = asyncio.Barrier(2)
+
+    async def meet(cursor: FakeCursor, records: Sequence[LogRecord]) -> None:
+        await both.wait()
+        await FakeCursor.process(cursor, records)
+
     for cursor in cursors.values():
-        cursor.process = _at_barrier(cursor.process, both)  # type: ignore[method-assign]
+        cursor.process = partial(meet, cursor)  # type: ignore[method-assign]
     source = FakeSource([*pick(broker, [0, 1], 0), *pick(broker, [0, 1], 1)])
     async with asyncio.timeout(5):
         await run(source, dict(cursors), broker)
     assert [cursor.seen for cursor in cursors.values()] == [[0, 1], [0, 1]]
     assert sorted(source.acknowledged) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def _at_barrier(process: Any, place: asyncio.Barrier) -> Any:
-    async def meet(records: Sequence[LogRecord]) -> None:
-        await place.wait()
-        await process(records)
-
-    return meet
 
 
 async def test_an_exception_cancels_the_work_on_other_partitions() -> None:
@@ -267,8 +259,7 @@ async def test_an_exception_cancels_the_work_on_other_partitions() -> None:
     source = FakeSource([*pick(broker, [0], 1), *pick(broker, [0], 0)])
     with pytest.raises(RuntimeError, match="broken"):
         await run(source, {0: failing, 1: slow}, broker)
-    assert ended == ["cut off"]
-    assert source.acknowledged == []
+    assert (ended, source.acknowledged) == (["cut off"], [])
 
 
 async def test_an_unrequested_cancellation_raises() -> None:
@@ -288,16 +279,14 @@ async def test_an_unrequested_cancellation_raises() -> None:
 async def test_a_batch_is_limited_to_the_batch_size() -> None:
     broker, cursor = make_log(10), FakeCursor()
     sizes: list[int] = []
-    original = cursor.process
 
     async def process(records: Sequence[LogRecord]) -> None:
         sizes.append(len(records))
-        await original(records)
+        await FakeCursor.process(cursor, records)
 
     cursor.process = process  # type: ignore[method-assign]
     await run(FakeSource(pick(broker, range(10))), {0: cursor}, broker, batch_size=4)
-    assert cursor.seen == list(range(10))
-    assert sizes == [4, 4, 2]
+    assert (cursor.seen, sizes) == ([*range(10)], [4, 4, 2])
 
 
 async def test_progress_of_owned_partitions_is_reported() -> None:

@@ -160,11 +160,17 @@ def app(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-async def client(app: Any) -> Any:
-    """The aiokafka consumer of a worker, not started."""
-    consumer = app.transport.create_consumer(
+def consumer(app: Any) -> Any:
+    """The consumer of Faust's app, not started."""
+    app._consumer = app.transport.create_consumer(
         _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
     )
+    return app._consumer
+
+
+@pytest.fixture
+async def client(app: Any, consumer: Any) -> Any:
+    """The aiokafka consumer of a worker, not started."""
     thread = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
     created = thread._create_worker_consumer(app.transport)
     yield SimpleNamespace(thread=thread, aiokafka=created)
@@ -213,11 +219,9 @@ async def test_a_nearly_full_queue_calls_the_consumer(app: Any) -> None:
     assert calls == ["full", "drop"]
 
 
+@pytest.mark.usefixtures("consumer")
 async def test_the_delivery_to_a_full_queue_waits_for_room(app: Any) -> None:
     """Without pauses this limits the buffered messages."""
-    app._consumer = app.transport.create_consumer(
-        _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
-    )
     app.flow_control.resume()
     channel = app.topic(PARTITION.topic, schema=RawSchema()).clone(is_iterator=True)
     channel.queue._maxsize = 1
@@ -230,10 +234,7 @@ async def test_the_delivery_to_a_full_queue_waits_for_room(app: Any) -> None:
     await asyncio.wait_for(waiting, 5)
 
 
-async def test_each_delivery_is_awaited_by_wait_first(app: Any) -> None:
-    consumer = app.transport.create_consumer(
-        _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
-    )
+async def test_each_delivery_is_awaited_by_wait_first(consumer: Any) -> None:
     calls: list[int] = []
 
     async def one_message(timeout: float) -> Any:
@@ -286,11 +287,9 @@ async def test_the_monitor_notes_the_time_of_a_processed_event(app: Any) -> None
     )
 
 
-async def test_acknowledged_records_are_committed_up_to_the_first_gap(app: Any) -> None:
-    consumer = app.transport.create_consumer(
-        _ignore, on_partitions_revoked=_ignore, on_partitions_assigned=_ignore
-    )
-    app._consumer = consumer
+async def test_acknowledged_records_are_committed_up_to_the_first_gap(
+    app: Any, consumer: Any
+) -> None:
     app.topics._acking_topics.add(PARTITION.topic)
     consumer._committed_offset[PARTITION] = None
     for offset in (0, 1, 3):

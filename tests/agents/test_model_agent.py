@@ -14,7 +14,7 @@ from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import NodeReport
 from pipeline.processors.model.bank import Bank
 from tests.agents.fakes import MemoryBroker, MemoryProducer
-from tests.agents.logs import CONFIG, LogWriter, window
+from tests.agents.logs import CONFIG, LogWriter, make_log, window
 from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed
 from tests.metric_values import value_of
 
@@ -26,9 +26,7 @@ def cursor_over(broker: MemoryBroker, epoch: int = 3) -> tuple[ModelCursor, Any]
 
 def busy_log() -> MemoryBroker:
     """Write two nodes with duplicates, late windows, gaps, a second exporter, a departure."""
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(4, "a", "b")
+    broker, log = make_log(4, "a", "b")
     log.window("a", skip=-1)
     log.window("b", skip=-3)
     log.window("b", skip=5, cpu_cores_p90=-1.0)
@@ -47,8 +45,7 @@ def test_results_do_not_depend_on_batches(cuts: list[int]) -> None:
     broker = busy_log()
     records = broker.records("t.windows")
     model, _ = cursor_over(broker)
-    bounds = sorted({0, *cuts, len(records)})
-    for start, end in itertools.pairwise(bounds):
+    for start, end in itertools.pairwise(sorted({0, *cuts, len(records)})):
         asyncio.run(model.process(records[start:end]))
     expected = undisturbed(broker)
     assert content(model) == content(expected)
@@ -65,16 +62,14 @@ def offsets(broker: MemoryBroker, topic: str) -> dict[str, list[int]]:
     """Return the offsets of published results by node, in order."""
     published_offsets: dict[str, list[int]] = {"a": [], "b": []}
     for record in broker.records(topic):
-        published_offsets[(record.key or b"").decode()].append(
-            canonical(record.value or b"")["offset"]
-        )
+        offset = canonical(record.value or b"")["offset"]
+        published_offsets[(record.key or b"").decode()].append(offset)
     return published_offsets
 
 
 async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
     """The state has the whole node at every window."""
-    broker = MemoryBroker()
-    LogWriter(broker).windows(5, "a", "b")
+    broker, _ = make_log(5, "a", "b")
     model, _ = cursor_over(broker)
     for record in broker.records("t.windows"):
         await model.process([record])
@@ -83,11 +78,10 @@ async def test_every_applied_window_has_its_own_node_state_in_order() -> None:
 
 async def test_the_newest_results_of_windows_applied_at_once_are_published() -> None:
     """With a backlog, results that would be replaced at once are not written."""
-    one_by_one, at_once = MemoryBroker(), MemoryBroker()
-    for broker in (one_by_one, at_once):
-        LogWriter(broker).windows(40, "a", "b")
+    one_by_one, at_once = (make_log(40, "a", "b")[0] for _ in range(2))
+    for broker, step in ((one_by_one, 1), (at_once, 20)):
         model, _ = cursor_over(broker)
-        records, step = broker.records("t.windows"), 1 if broker is one_by_one else 20
+        records = broker.records("t.windows")
         for start in range(0, len(records), step):
             await model.process(records[start : start + step])
     assert offsets(at_once, "t.node-state") == {"a": [18, 38, 58, 78], "b": [19, 39, 59, 79]}
@@ -96,14 +90,12 @@ async def test_the_newest_results_of_windows_applied_at_once_are_published() -> 
     every, some = (offsets(broker, "t.predictions") for broker in (one_by_one, at_once))
     for node, observed in some.items():
         # The last due prediction of each call.
-        last = {offset // 20: offset for offset in every[node]}
-        assert observed == list(last.values())
+        assert observed == list({offset // 20: offset for offset in every[node]}.values())
 
 
 async def test_a_prediction_is_published_only_when_due() -> None:
     """Early if the peak changed, else after the force interval."""
-    broker = MemoryBroker()
-    LogWriter(broker).windows(150, "a", "b")
+    broker, _ = make_log(150, "a", "b")
     model, _ = cursor_over(broker)
     for record in broker.records("t.windows"):
         await model.process([record])
@@ -112,16 +104,12 @@ async def test_a_prediction_is_published_only_when_due() -> None:
         assert 5 < len(observed) < 60
         # Windows of 5 s of two nodes: 600 s are 240 offsets.
         assert all(later - earlier <= 240 for earlier, later in itertools.pairwise(observed))
-        (standing,) = [r for n, r in model.reports.items() if n == node]
-        assert standing is not None
-        assert canonical(standing.prediction or b"")["offset"] == observed[-1]
-        assert canonical(standing.node_state)["offset"] == 298 + observed[0]
+        _, _, prediction, node_state = content(model)[node]
+        assert (prediction["offset"], node_state["offset"]) == (observed[-1], 298 + observed[0])
 
 
 async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(3, "a")
+    broker, log = make_log(3, "a")
     log.window("a", skip=-1)  # the last one again
     log.window("a", skip=-2)  # the one before it
     log.window("a", skip=0, epoch=9)  # again the last, from somebody else
@@ -130,11 +118,10 @@ async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> 
     await model.process(broker.records("t.windows"))
     counters = model.counters["a"]
     assert (counters.applied, counters.gaps) == (4, 4)
-    as_of = published(broker, "t.node-state")["a"]["as_of"]
-    assert (counters.last_gap_at, counters.last_bad_value_at) == (as_of, None)
+    state = published(broker, "t.node-state")["a"]
+    assert (counters.last_gap_at, counters.last_bad_value_at) == (state["as_of"], None)
     assert (counters.duplicate, counters.late, counters.second_exporter) == (1, 1, 1)
-    assert published(broker, "t.node-state")["a"]["counters"]["late"] == 1
-    assert output.dead_letters == []
+    assert (state["counters"]["late"], output.dead_letters) == (1, [])
 
 
 async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> None:
@@ -160,31 +147,24 @@ async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> No
 
 
 async def test_a_departure_publishes_only_tombstones() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(2, "a", "b")
+    broker, log = make_log(2, "a", "b")
     log.depart("a")
     model, _ = cursor_over(broker)
     await model.process(broker.records("t.windows"))
-    assert model.bank.nodes == ("b",)
-    assert set(model.counters) == {"b"}
-    assert set(published(broker, "t.predictions")) == {"b"}
-    assert set(published(broker, "t.node-state")) == {"b"}
+    results = [published(broker, topic) for topic in ("t.predictions", "t.node-state")]
+    assert [set(nodes) for nodes in (model.bank.nodes, model.counters, *results)] == [{"b"}] * 4
 
 
 async def test_the_departure_of_an_unknown_node_is_harmless() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).depart("a")
+    broker, log = make_log(0)
+    log.depart("a")
     model, _ = cursor_over(broker)
     await model.process(broker.records("t.windows"))
-    assert model.next_offset == 1
-    assert published(broker, "t.predictions") == {}
+    assert (model.next_offset, published(broker, "t.predictions")) == (1, {})
 
 
 async def test_an_invalid_window_becomes_a_dead_letter_and_the_position_advances() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.window("a")
+    broker, log = make_log(1, "a")
     broker.put("t.windows", 0, b"a", b"junk")
     broker.put("t.windows", 0, b"b", window("a", 7, sample_offset=5))
     log.window("a")
@@ -197,8 +177,7 @@ async def test_an_invalid_window_becomes_a_dead_letter_and_the_position_advances
 
 
 async def test_models_and_position_advance_even_if_publishing_fails() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(2, "a")
+    broker, _ = make_log(2, "a")
     model, output = cursor_over(broker)
     output.refuses = lambda topic: topic == "t.node-state"
     with pytest.raises(ConnectionError):
@@ -210,15 +189,13 @@ async def test_models_and_position_advance_even_if_publishing_fails() -> None:
 
 
 def test_a_replay_skips_the_windows_covered_by_a_nodes_checkpoint() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "a", "b")
+    broker, _ = make_log(3, "a", "b")
     model, _ = cursor_over(broker)
     model.replay(broker.records("t.windows"), {"a": 4, "b": 6})
     assert model.reports == {}
     assert not model.encode_replayed(10)
     assert list(model.reports) == ["a"]
-    assert model.counters["a"].applied == 1
-    assert "b" not in model.counters
+    assert {node: counters.applied for node, counters in model.counters.items()} == {"a": 1}
     assert (model.next_offset, model.joined) == (6, 5)
 
 
@@ -240,9 +217,7 @@ def test_a_replay_gives_the_models_and_reports_of_live_processing(cut: int, limi
 
 
 async def test_a_replay_skips_invalid_records() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.window("a")
+    broker, log = make_log(1, "a")
     broker.put("t.windows", 0, b"a", b"junk")
     broker.put("t.windows", 0, b"\xff", window("b", 7, sample_offset=1))
     log.window("a")
@@ -254,9 +229,7 @@ async def test_a_replay_skips_invalid_records() -> None:
 
 
 async def test_a_revoked_partition_is_neither_applied_nor_published() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(2, "a")
+    broker, log = make_log(2, "a")
     model, output = cursor_over(broker)
     append = output.append
 
@@ -274,13 +247,11 @@ async def test_a_revoked_partition_is_neither_applied_nor_published() -> None:
 
 
 async def test_only_an_oversized_result_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(1, "a", "b")
+    broker, _ = make_log(1, "a", "b")
     model, _ = cursor_over(broker)
     reports = module.apply_batches([(model, broker.records("t.windows"))])[0][model]
     largest = max(len(report.node_state) for _, report in reports if report)
     due = [report.prediction for _, report in reports if report and report.prediction]
-    assert due
     assert min(map(len, due)) > largest
     monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", largest)
     before = value_of(module.OVERSIZED.labels("predictions"))
@@ -291,9 +262,7 @@ async def test_only_an_oversized_result_is_not_published(monkeypatch: pytest.Mon
 
 
 async def test_a_departure_is_remembered_until_its_tombstones_are_delivered() -> None:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(1, "a", "b")
+    broker, log = make_log(1, "a", "b")
     log.depart("a")
     model, output = cursor_over(broker)
     output.refuses = lambda topic: topic == "t.node-state"

@@ -1,5 +1,6 @@
 """An import is in force from the next load or not at all, and changes nothing else."""
 
+import itertools
 from collections.abc import Collection
 
 import pytest
@@ -16,7 +17,7 @@ from pipeline.processors.model.model_config import ModelConfig, Profile
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key, node_key, parse_key
 from pipeline.topics.codec import decode_pack, encode_pack
 from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
-from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.logs import CONFIG, LogWriter, make_log
 from tests.agents.owners import Owner, content, undisturbed
 
 PLACE = ("t.checkpoints", 0)
@@ -53,13 +54,18 @@ async def importing(
 
 
 async def with_a_round() -> tuple[MemoryBroker, LogWriter, Owner]:
-    broker = MemoryBroker()
-    log = LogWriter(broker)
-    log.windows(4, *NODES)
+    broker, log = make_log(4, *NODES)
     owner = await Owner(broker, "x").load()
     await owner.round()
     log.windows(2, *NODES)
     return broker, log, owner
+
+
+async def without_an_owner() -> MemoryBroker:
+    """Return the broker of `with_a_round` after the end of the worker."""
+    broker, _, owner = await with_a_round()
+    owner.die()
+    return broker
 
 
 def samples(owner: Owner, node: str) -> int:
@@ -74,47 +80,39 @@ async def test_the_next_owner_has_the_import_and_the_whole_log() -> None:
     before = dict(broker.live("t.checkpoints"))
     assert await importing(broker, "node", "system") == {"node", "system"}
     second = await Owner(broker, "y").load()
-    expected = content(undisturbed(broker))
-    imported = content(second.model)
-    assert {node: imported[node] for node in "bc"} == {node: expected[node] for node in "bc"}
-    assert imported["a"][1:2] == expected["a"][1:2]  # counters
-    assert samples(second, "a") == 4 + 2 + 1000
-    assert samples(second, "b") == 4 + 2
+    expected, imported = content(undisturbed(broker)), content(second.model)
+    assert expected | {"a": imported["a"]} == imported
+    assert imported["a"][1] == expected["a"][1]  # counters
+    assert [samples(second, node) for node in "ab"] == [4 + 2 + 1000, 4 + 2]
     raw = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
     assert raw[0, 0] == CPU_LAYOUT.ends[60]
     assert before.items() <= broker.live("t.checkpoints").items()
     log.windows(1, *NODES)
     await second.apply()
     await second.round()
-    third = await Owner(broker, "z").load()
-    assert samples(third, "a") == 4 + 3 + 1000
+    assert samples(await Owner(broker, "z").load(), "a") == 4 + 3 + 1000
 
 
 async def test_a_worker_with_kept_models_loads_the_import() -> None:
     """A worker suspended beyond its session returns with the models it had."""
     broker, _, first = await with_a_round()
-    shard = first.shard
-    assert shard is not None
-    shard.ownership.owned = False
+    first.model.ownership.owned = False
     await importing(broker, "node")
-    await first.load(shard)
+    await first.load(first.shard)
     assert samples(first, "a") == 4 + 2 + 1000
     assert len(first.recovery.bank.learner.models) == len(first.model.bank.learner.models)
-    shard = first.shard
-    assert shard
-    shard.ownership.owned = False
-    await first.load(shard)
-    assert first.model.bank is shard.model.bank
+    bank = first.model.bank
+    first.model.ownership.owned = False
+    await first.load(first.shard)
+    assert first.model.bank is bank
 
 
 async def test_a_round_after_the_import_deletes_older_epochs() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+    broker = await without_an_owner()
     await importing(broker, "node")
     second = await Owner(broker, "y").load()
     await second.round()
-    epochs = {parse_key(key)[2] for key in broker.live("t.checkpoints")}
-    assert epochs == {second.epoch, -1}
+    assert {parse_key(key)[2] for key in broker.live("t.checkpoints")} == {second.epoch, -1}
 
 
 async def test_the_import_uses_an_older_checkpoint_if_the_newest_is_damaged() -> None:
@@ -128,25 +126,20 @@ async def test_the_import_uses_an_older_checkpoint_if_the_newest_is_damaged() ->
     second.die()
     assert await importing(broker, "node") == {"node"}
     third = await Owner(broker, "z").load()
-    expected = content(undisturbed(broker))
-    assert {node: content(third.model)[node] for node in "bc"} == {
-        node: expected[node] for node in "bc"
-    }
+    restored = content(third.model)
+    assert content(undisturbed(broker)) | {"a": restored["a"]} == restored
     assert samples(third, "a") == 4 + 2 + 1000
 
 
 async def test_a_second_import_adds_again_and_unknown_pods_are_skipped() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+    broker = await without_an_owner()
     assert await importing(broker, "node", "gone") == {"node"}
     assert await importing(broker, "node") == {"node"}
-    second = await Owner(broker, "y").load()
-    assert samples(second, "a") == 4 + 2 + 2000
+    assert samples(await Owner(broker, "y").load(), "a") == 4 + 2 + 2000
 
 
 async def test_an_import_that_decayed_to_nothing_is_not_written() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+    broker = await without_an_owner()
     before = len(broker.records("t.checkpoints"))
     assert await importing(broker, "node", reference_ms=APPENDED_MS - 60 * 43_200_000) == set()
     assert len(broker.records("t.checkpoints")) == before
@@ -188,10 +181,9 @@ async def test_the_next_owner_continues_from_replaced_models_bit_for_bit() -> No
     assert replaced is not None
     assert state_codec.encode(replaced) == newer["a"]
     second = await Owner(broker, "y").load()
-    assert second.model.bank.encode_state("a") == exported["a"]
-    assert {node: second.model.bank.encode_state(node) for node in "bc"} == {
-        node: newer[node] for node in "bc"
-    }
+    assert {node: second.model.bank.encode_state(node) for node in NODES} == {
+        **newer, "a": exported["a"],
+    }  # fmt: skip
     peaks = second.model.bank.peaks(["a"])[0].predictors["percentile"].raw
     bank = Bank(CONFIG)
     bank.restore("a", exported["a"])
@@ -207,8 +199,7 @@ async def test_an_export_replaces_a_damaged_checkpoint() -> None:
     first.die()
     key = node_key("a", first.epoch)
     intact = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
-    damaged = replace(intact, state=intact.state[:-1])
-    broker.put("t.checkpoints", 0, key, encode_pack(damaged))
+    broker.put("t.checkpoints", 0, key, encode_pack(replace(intact, state=intact.state[:-1])))
     assert await replace_state(broker, "a", exported) is None
     second = await Owner(broker, "y").load()
     assert content(second.model)["a"][:2] == content(undisturbed(broker))["a"][:2]
@@ -220,8 +211,7 @@ async def refused(
     """Expect that the import is refused and the next owner is unaffected."""
     with pytest.raises(error, match=message):
         await importing(broker, "node", **options)  # type: ignore[arg-type]
-    second = await Owner(broker, "y").load()
-    assert content(second.model) == content(undisturbed(broker))
+    assert content((await Owner(broker, "y").load()).model) == content(undisturbed(broker))
 
 
 async def test_an_import_is_refused_while_workers_run() -> None:
@@ -232,86 +222,63 @@ async def test_an_import_is_refused_while_workers_run() -> None:
 
 
 async def test_an_import_is_refused_without_a_complete_round_of_the_node() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(4, *NODES)
-    await refused(broker, NotReadyError, "no complete round")
-    broker, _, first = await with_a_round()
-    first.die()
-    await refused(broker, NotReadyError, "has node 'zebra'", node="zebra")
+    await refused(make_log(4, *NODES)[0], NotReadyError, "no complete round")
+    await refused(await without_an_owner(), NotReadyError, "has node 'zebra'", node="zebra")
 
 
 async def test_models_of_another_layout_are_refused() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+    broker = await without_an_owner()
     other = ModelConfig(profile=Profile(half_life_seconds=(1.0, 1.0)))
     await refused(broker, CheckpointLayoutError, "is of model", config=other)
 
 
-async def import_with_a_claim(broker: MemoryBroker, place: int) -> None:
-    """Import while a worker claims the partition after `place` records of the import."""
+async def import_with_a_claim(broker: MemoryBroker, after: int, before: int = -1) -> None:
+    """Import while a worker claims the partition, after or before a record of the import."""
     claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
-    put, written = broker.put, 0
+    put, numbers = broker.put, itertools.count(1)
 
-    def put_and_claim(topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
-        nonlocal written
+    def put_with_claim(topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
+        number = next(numbers)
+        if number == before:
+            put(topic, partition, claim_key("late"), claim)
         offset = put(topic, partition, key, value)
-        written += 1
-        if written == place:
+        if number == after:
             put(topic, partition, claim_key("late"), claim)
         return offset
 
-    broker.put = put_and_claim  # type: ignore[method-assign]
+    broker.put = put_with_claim  # type: ignore[method-assign]
     try:
         await importing(broker, "node")
     finally:
         broker.put = put  # type: ignore[method-assign]
 
 
-# The import writes its claim, a checkpoint of each node, then the marker.
-@pytest.mark.parametrize("place", range(1, 2 + len(NODES)))
-async def test_a_claim_during_the_import_raises_and_undoes_it(place: int) -> None:
-    broker, _, first = await with_a_round()
-    first.die()
+MARKER = 2 + len(NODES)
+"""The import writes its claim, a checkpoint of each node, then the marker."""
+
+
+@pytest.mark.parametrize(
+    ("after", "before"), [*((number, -1) for number in range(1, MARKER)), (-1, MARKER)]
+)
+async def test_a_claim_during_the_import_raises_and_undoes_it(after: int, before: int) -> None:
+    """The last claim comes between the last check and the marker."""
+    broker = await without_an_owner()
     with pytest.raises(StateError, match="claimed the partition during the import"):
-        await import_with_a_claim(broker, place)
-    second = await Owner(broker, "y").load()
-    assert content(second.model) == content(undisturbed(broker))
+        await import_with_a_claim(broker, after, before)
+    assert content((await Owner(broker, "y").load()).model) == content(undisturbed(broker))
 
 
 async def test_a_worker_that_claims_after_the_marker_has_the_import() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
-    await import_with_a_claim(broker, 2 + len(NODES))
-    second = await Owner(broker, "y").load()
-    assert samples(second, "a") == 4 + 2 + 1000
-
-
-async def test_a_claim_between_the_last_check_and_the_marker_undoes_the_import() -> None:
-    broker, _, first = await with_a_round()
-    first.die()
-    claim = encode_pack(Claim(member="late", claimed_at="2023-11-14T22:14:00Z"))
-    put = broker.put
-
-    def claim_and_put(topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
-        if key is not None and value is not None and parse_key(key)[0] == "marker":
-            put(topic, partition, claim_key("late"), claim)
-        return put(topic, partition, key, value)
-
-    broker.put = claim_and_put  # type: ignore[method-assign]
-    with pytest.raises(StateError, match="claimed the partition during the import"):
-        await importing(broker, "node")
-    broker.put = put  # type: ignore[method-assign]
-    second = await Owner(broker, "y").load()
-    assert content(second.model) == content(undisturbed(broker))
+    broker = await without_an_owner()
+    await import_with_a_claim(broker, MARKER)
+    assert samples(await Owner(broker, "y").load(), "a") == 4 + 2 + 1000
 
 
 async def test_a_load_that_fails_after_an_import_leaves_no_rows() -> None:
     broker, _, owner = await with_a_round()
     await importing(broker, "node")
-    previous = owner.shard
-    assert previous is not None
-    previous.ownership.owned = False
+    owner.model.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.node-state"
     with pytest.raises(ConnectionError):
-        await owner.load(previous)
+        await owner.load(owner.shard)
     assert len(owner.recovery.bank.learner.models) == 0

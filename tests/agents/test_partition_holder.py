@@ -14,7 +14,7 @@ from pipeline.clock import ManualClock
 from pipeline.errors import StateError
 from pipeline.settings import Settings
 from tests.agents.fakes import MemoryBroker
-from tests.agents.logs import LogWriter
+from tests.agents.logs import LogWriter, make_log
 from tests.agents.owners import Owner
 
 
@@ -125,26 +125,24 @@ async def test_next_load_reuses_shards_loaded_before_a_revocation(
     assert len(shard.model.bank.nodes) == 1
 
 
+@pytest.fixture
+def holder(monkeypatch: pytest.MonkeyPatch) -> PartitionHolder:
+    """A holder without tasks, over a log with three windows of a node."""
+    holder = new_holder()
+    holder.recovery = Owner(make_log(3, "node")[0], "x").recovery
+    monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
+    return holder
+
+
 async def test_next_load_reuses_shards_loaded_for_an_old_generation(
-    monkeypatch: pytest.MonkeyPatch,
+    holder: PartitionHolder,
 ) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "node")
-    holder = new_holder()
-    holder.recovery = Owner(broker, "x").recovery
-    monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
     await holder.load({0}, generation=7)
-    assert holder.shards == {}
-    assert sorted(holder.released) == [0]
-    assert not holder.released[0].model.owned
+    released = {partition: shard.model.owned for partition, shard in holder.released.items()}
+    assert (holder.shards, released) == ({}, {0: False})
 
 
-async def test_a_shutdown_releases_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "node")
-    holder = new_holder()
-    holder.recovery = Owner(broker, "x").recovery
-    monkeypatch.setattr(PartitionHolder, "start_tasks", lambda *_: None)
+async def test_a_shutdown_releases_all_partitions(holder: PartitionHolder) -> None:
     await holder.assigned({0})
     model = holder.shards[0].model
     await holder.shut_down()

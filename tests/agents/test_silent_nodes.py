@@ -25,7 +25,6 @@ def memory() -> MemoryBroker:
 def start_checks(owner: Owner, waiting: int = 0) -> "asyncio.Task[None]":
     """Check every hour, while `waiting` samples always wait to be joined."""
     shard = owner.shard
-    assert shard is not None
 
     async def ends() -> Mapping[int, int]:
         return {0: shard.join.next_offset + waiting}
@@ -64,7 +63,6 @@ async def test_a_node_departs_after_two_silent_checks(memory: MemoryBroker) -> N
 
 async def test_a_silent_node_with_a_record_stays(memory: MemoryBroker) -> None:
     _, owner = await with_silent(memory, "down")
-    assert owner.shard is not None
     owner.shard.join.cluster_state.nodes["down"] = NodeRecord(node="down")
     await run_checks(owner, 4)
     assert owner.model.bank.nodes == ("down", "here")
@@ -81,7 +79,6 @@ async def test_a_node_that_sends_again_stays_while_others_depart(memory: MemoryB
     log.windows(1, "a", "b")
     log.windows(LATER, "here")
     owner = await Owner(memory, "x").load()
-    assert owner.shard is not None
     depart = owner.shard.join.depart
 
     async def depart_slowly(node: str, appended_ms: int) -> None:

@@ -55,20 +55,17 @@ def runs(tmp_path: Path) -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
-def test_a_successful_child_is_not_restarted(tmp_path: Path, pauses: list[float]) -> None:
-    assert Supervisor(child(tmp_path, "sys.exit(0)"), 1, 30).run() == 0
-    assert (len(runs(tmp_path)), pauses) == (1, [])
-
-
-def test_a_settings_error_is_not_restarted(tmp_path: Path, pauses: list[float]) -> None:
-    assert Supervisor(child(tmp_path, "sys.exit(2)"), 1, 30).run() == 2
+@pytest.mark.parametrize("code", [0, 2], ids=["success", "settings error"])
+def test_a_successful_child_and_a_settings_error_are_not_restarted(
+    tmp_path: Path, pauses: list[float], code: int
+) -> None:
+    assert Supervisor(child(tmp_path, f"sys.exit({code})"), 1, 30).run() == code
     assert (len(runs(tmp_path)), pauses) == (1, [])
 
 
 @pytest.mark.parametrize("death", ["sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_pauses_double_up_to_the_limit(tmp_path: Path, pauses: list[float], death: str) -> None:
-    argv = child(tmp_path, f"if runs < 8: {death}")
-    assert Supervisor(argv, 1, 30).run() == 0
+    assert Supervisor(child(tmp_path, f"if runs < 8: {death}"), 1, 30).run() == 0
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
 
 
@@ -108,8 +105,7 @@ def test_a_signal_stops_the_child_and_the_supervisor(tmp_path: Path, number: int
     assert eventually((tmp_path / "ready").exists)
     process.send_signal(number)
     assert process.wait(20) == 0
-    assert (tmp_path / "clean").exists()
-    assert len(runs(tmp_path)) == 1
+    assert ((tmp_path / "clean").exists(), len(runs(tmp_path))) == (True, 1)
 
 
 def test_a_signal_ends_a_pause(tmp_path: Path) -> None:

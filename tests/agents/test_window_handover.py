@@ -25,7 +25,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryProducer
-from tests.agents.logs import CONFIG, LogWriter
+from tests.agents.logs import CONFIG, LogWriter, make_log
 from tests.agents.owners import MODEL_RULES, content, published, settle, undisturbed
 from tests.metric_values import value_of
 
@@ -84,9 +84,11 @@ async def test_partitions_applied_together_give_the_results_of_each_alone() -> N
         await other.process(alone.records("t.windows", cursor.ownership.partition))
         assert content(cursor) == content(other)
         assert cursor.next_offset == other.next_offset
-    assert together.logs.keys() == alone.logs.keys()
-    for place, log in alone.logs.items():
-        assert [record[:4] for record in together.logs[place]] == [record[:4] for record in log]
+    written, expected = (
+        {place: [record[:4] for record in log] for place, log in broker.logs.items()}
+        for broker in (together, alone)
+    )
+    assert written == expected
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,8 +99,7 @@ def test_each_record_is_applied_once_in_any_order_of_handover(
     """Late, twice, or with gaps, which are read from the log."""
 
     async def run() -> None:
-        broker = MemoryBroker()
-        LogWriter(broker).windows(6, "a", "b")
+        broker, _ = make_log(6, "a", "b")
         records = broker.records("t.windows")
         (cursor,) = cursors_over(broker)
         async with Feeding(broker) as feeding:
@@ -113,8 +114,7 @@ def test_each_record_is_applied_once_in_any_order_of_handover(
 
 
 async def test_a_revoked_partition_is_not_applied() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "a")
+    broker, _ = make_log(3, "a")
     lost, held = cursors_over(broker, 2)
     LogWriter(broker, partition=1).windows(3, "b")
     lost.ownership.owned = False
@@ -130,8 +130,7 @@ async def test_a_revoked_partition_is_not_applied() -> None:
 async def test_put_waits_while_the_handover_is_full_unless_its_partition_is_revoked(
     revoked: bool, taken: list[int]
 ) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(6, "a")
+    broker, _ = make_log(6, "a")
     (cursor,) = cursors_over(broker)
     handover, records = WindowHandover(max_records=2), broker.records("t.windows")
     await handover.put(cursor, records[:3])  # what comes at once is not cut
@@ -161,8 +160,7 @@ class Log:
 
 
 async def test_records_of_another_writer_are_read_from_the_log() -> None:
-    broker, clock = MemoryBroker(), ManualClock()
-    LogWriter(broker).windows(3, "a")
+    (broker, _), clock = make_log(3, "a"), ManualClock()
     cursors, log = cursors_over(broker), Log(broker)
     async with Feeding(broker) as feeding:
         looking = asyncio.create_task(watch_log_ends(feeding.handover, cursors, log.ends, clock))
@@ -184,8 +182,7 @@ async def test_records_of_another_writer_are_read_from_the_log() -> None:
 
 async def test_a_model_that_advances_does_not_read_the_log() -> None:
     """Handed over records are in the log already."""
-    broker, clock = MemoryBroker(), ManualClock()
-    writer = LogWriter(broker)
+    (broker, writer), clock = make_log(0), ManualClock()
     cursors, handover = cursors_over(broker), WindowHandover()
     looking = asyncio.create_task(watch_log_ends(handover, cursors, Log(broker).ends, clock))
     for offset in range(4):
@@ -201,8 +198,7 @@ async def test_a_model_that_advances_does_not_read_the_log() -> None:
 async def test_pending_records_are_limited_in_bytes_and_a_decoded_window_counts_thrice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(2, "a")
+    broker, _ = make_log(2, "a")
     (cursor,) = cursors_over(broker)
     plain = broker.records("t.windows")
     size = sum(len(record.value or b"") for record in plain)
@@ -219,8 +215,7 @@ async def test_pending_records_are_limited_in_bytes_and_a_decoded_window_counts_
 
 
 async def test_a_gap_of_one_partition_does_not_delay_the_others() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "a")
+    broker, _ = make_log(3, "a")
     LogWriter(broker, partition=1).windows(3, "b")
     gap, complete = cursors_over(broker, 2)
     reading = asyncio.Event()
@@ -246,8 +241,7 @@ async def test_a_gap_of_one_partition_does_not_delay_the_others() -> None:
 
 
 async def test_an_unrequested_cancellation_of_a_reader_raises() -> None:
-    broker = MemoryBroker()
-    LogWriter(broker).windows(3, "a")
+    broker, _ = make_log(3, "a")
     (cursor,) = cursors_over(broker)
 
     @asynccontextmanager
@@ -262,8 +256,7 @@ async def test_an_unrequested_cancellation_of_a_reader_raises() -> None:
 
 
 async def test_the_lag_of_a_model_is_a_metric() -> None:
-    broker, clock = MemoryBroker(), ManualClock()
-    LogWriter(broker).windows(3, "a")
+    (broker, _), clock = make_log(3, "a"), ManualClock()
     cursors = cursors_over(broker)
     looking = asyncio.create_task(
         watch_log_ends(WindowHandover(), cursors, Log(broker).ends, clock)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -108,6 +108,20 @@ async def start_service(
         serve(feed or unreachable_feed(), settings, SystemClock(), stop, port.set_result, **more)
     )
     return serving, await asyncio.wait_for(port, 5)
+
+
+@asynccontextmanager
+async def running(
+    feed: Feed | None = None, settings: Any = None, **more: Any
+) -> AsyncIterator[int]:
+    """The port of a service that stops at once, and without an error, at the end."""
+    stop = asyncio.Event()
+    serving, port = await start_service(stop, feed, settings, linger_seconds=0.0, **more)
+    try:
+        yield port
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, 15)
 
 
 def metric(name: str, **labels: str) -> float:

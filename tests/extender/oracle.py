@@ -230,13 +230,9 @@ def _whole(amount: float) -> int:
 
 
 def _is_new(world: World, node: str, now: float) -> bool:
-    since = [_since(pod) for pod in world.on(node)]
-    is_young = all(seconds > now - 300 for seconds in since)
-    return node in world.nodes and _cpu_known(world, node) and is_young
-
-
-def _cpu_known(world: World, node: str) -> bool:
-    return world.nodes[node].allocatable.cpu_millicores is not None
+    record = world.nodes.get(node)
+    is_young = all(_since(pod) > now - 300 for pod in world.on(node))
+    return bool(record and record.allocatable.cpu_millicores is not None and is_young)
 
 
 def _since(pod: CountedPod) -> float:

@@ -136,13 +136,12 @@ def test_a_node_with_less_usage_never_scores_less() -> None:
 def test_without_names_there_is_no_answer() -> None:
     decisions = Decisions(Table(counting=RULES.counting), RULES)
     assert decisions.filter(small_pod(), [], NOW).refused == {}
-    assert decisions.prioritize(small_pod(), [], NOW).steps.tolist() == []
-    assert decisions.prioritize(small_pod(), [], NOW).best is None
+    result = decisions.prioritize(small_pod(), [], NOW)
+    assert (result.steps.tolist(), result.best) == ([], None)
 
 
 def test_thresholds_come_from_the_settings() -> None:
-    settings = ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0)
-    rules = rules_of(settings)
+    rules = rules_of(ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0))
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
     result = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
     assert {name: item.reason for name, item in result.refused.items()} == {
@@ -247,21 +246,19 @@ def test_requests_recompute_no_row_and_a_new_pod_recomputes_one(
     def work() -> tuple[int, int]:
         return table.pod_events, table.recomputed_rows
 
-    before, sums = work(), table.pods.sums.copy()
-    assert before == (200, 20)
+    sums = table.pods.sums.copy()
+    assert work() == (200, 20)
     for i in range(30):
         asked = small_pod(f"new-{i}")
         decisions.filter(asked, names, NOW)
         assert decisions.prioritize(asked, names, NOW).cycle == "reused"
     # Each request counts its own pod once, and no pod of the table.
-    assert counted == [f"new-{i}" for i in range(30)]
-    assert work() == before
+    assert (counted, work()) == ([f"new-{i}" for i in range(30)], (200, 20))
     counted.clear()
     table.put_pod(msgspec.structs.replace(small_pod("comes"), node="n7"))
     for uid in ("one", "another"):
         decisions.filter(small_pod(uid), names, NOW)
-    assert counted == ["comes", "one", "another"]
-    assert work() == (201, 21)
+    assert (counted, work()) == (["comes", "one", "another"], (201, 21))
     touched = np.flatnonzero((table.pods.sums != sums).any(axis=1))
     assert touched.tolist() == table.lookup(["n7"]).tolist()
     table.drop_pod("n7", "comes")
@@ -288,11 +285,8 @@ def test_pods_do_not_pile_up_on_the_node_that_was_best() -> None:
     decisions = Decisions(table, RULES)
     for i in range(200):
         pod = small_pod(f"p{i}", 1000)
-        best = decisions.prioritize(pod, names, NOW).best
-        assert best is not None
-        decisions.place(pod, names[best], NOW)
-    on_nodes = table.pods.sums_of("pods", table.lookup(names))
-    assert on_nodes.tolist() == [10] * 20
+        decisions.place(pod, names[decisions.prioritize(pod, names, NOW).best or 0], NOW)
+    assert table.pods.sums_of("pods", table.lookup(names)).tolist() == [10] * 20
 
 
 def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
@@ -311,7 +305,7 @@ def test_without_any_usage_the_fullest_node_that_fits_is_best() -> None:
     table.put_state(node_state("roomy", age=5.0, offset=1))
     again = decisions.prioritize(small_pod(), ["roomy", "snug", "full"], NOW)
     assert again.plugins.keys() == {"LoadAwareScheduling"}
-    assert again.steps.tolist()[1:] == [0, 0] != again.steps.tolist()[:1]
+    assert (again.steps > 0).tolist() == [True, False, False]
 
 
 def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
@@ -358,8 +352,7 @@ def test_a_node_is_new_in_a_table_of_any_size() -> None:
 def test_a_pod_with_impossible_usage_counts_with_its_estimate(usage: Usage) -> None:
     table = table_of(node_state("a", young_pods={"young": usage}), counting=RULES.counting)
     table.put_pod(msgspec.structs.replace(small_pod("young"), node="a", cgroup_uid="young"))
-    decisions = Decisions(table, RULES)
-    assert decisions.filter(small_pod(), ["a"], NOW).refused == {}
+    assert Decisions(table, RULES).filter(small_pod(), ["a"], NOW).refused == {}
 
 
 def test_a_node_is_new_in_a_reused_row() -> None:

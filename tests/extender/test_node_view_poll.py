@@ -12,6 +12,7 @@ from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.table import Feed, FeedState
 from pipeline.table.compressed_views import NodeViewStore
 from tests.extender.conftest import Client, Start, extender, metric, start_service, unreachable_feed
+from tests.processes import until
 
 AT_MOST = 3
 
@@ -25,8 +26,7 @@ def views() -> NodeViewStore:
 
 @pytest.fixture
 async def client(start: Start, views: NodeViewStore) -> Client:
-    handler = NodeViewHandler(views, FeedState(caught_up=True), AT_MOST)
-    return await start(node_views=handler)
+    return await start(node_views=NodeViewHandler(views, FeedState(caught_up=True), AT_MOST))
 
 
 async def get(client: Client, known: str | None = None, **query: Any) -> aiohttp.ClientResponse:
@@ -38,9 +38,7 @@ async def waits(client: Client, *, many: int = 1, **query: Any) -> list[Any]:
     """Clients that wait for something newer than generation 5."""
     before = metric("waiting_clients")
     tasks = [asyncio.create_task(get(client, '"5"', wait=30, **query)) for _ in range(many)]
-    async with asyncio.timeout(5):
-        while metric("waiting_clients") < before + many:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: metric("waiting_clients") >= before + many, 5)
     return tasks
 
 
@@ -96,15 +94,13 @@ async def test_a_view_removed_while_a_client_waits_is_not_found(
     views.drop("a")
     assert (await waiting).status == 404
     response = await get(client, '"5"', wait=30)
-    assert response.status == 404
-    assert (await response.json())["Error"] == "node 'a' has no view"
+    assert (response.status, (await response.json())["Error"]) == (404, "node 'a' has no view")
 
 
 @pytest.mark.parametrize("wait", ["-1", "61", "nan", "inf", "x", ""])
 async def test_an_invalid_wait_is_a_bad_request(client: Client, wait: str) -> None:
     response = await get(client, wait=wait)
-    assert response.status == 400
-    assert "0 to 60" in (await response.json())["Hint"]
+    assert (response.status, "0 to 60" in (await response.json())["Hint"]) == (400, True)
 
 
 async def test_the_number_of_waiting_clients_is_limited(
@@ -150,15 +146,12 @@ async def test_a_disconnected_client_gives_its_place_back(
     of_views.table.views = views
     stop = asyncio.Event()
     serving, port = await start_service(stop, linger_seconds=0.0, views=of_views)
-    base = f"http://127.0.0.1:{port}"
-    async with aiohttp.ClientSession(base) as session:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         (waiting,) = await waits(session)  # type: ignore[arg-type]
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
-        async with asyncio.timeout(5):
-            while metric("waiting_clients"):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not metric("waiting_clients"), 5)
         (waiting,) = await waits(session)  # type: ignore[arg-type]
         stop.set()
         response = await asyncio.wait_for(waiting, 5)

@@ -51,14 +51,12 @@ async def client(start: Start) -> Client:
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
     """Path and method of every route; HEAD comes with GET, and load-watcher's take any method."""
-    paths_served = set()
-    for route in app.router.routes():
-        assert route.resource is not None
+    return {
         # A client of theirs may put a second slash before its path.
-        path = route.resource.canonical.replace("//", "/")
-        if route.method != "HEAD":
-            paths_served.add((path, "get" if route.method == "*" else route.method.lower()))
-    return paths_served
+        (path.canonical.replace("//", "/"), route.method.lower().replace("*", "get"))
+        for route in app.router.routes()
+        if (path := route.resource) and route.method != "HEAD"
+    }
 
 
 async def test_the_document_has_every_route_and_no_other() -> None:
@@ -129,8 +127,7 @@ def test_the_schema_checker_finds_violations() -> None:
     invalid: tuple[Any, ...] = (
         {}, {"a": "1"}, {"a": True}, {"a": 1, "b": [3]}, {"a": 1, "c": 1}, [], None,
     )  # fmt: skip
-    for value in invalid:
-        assert [*wrong(value, schema, {})], value
+    assert [value for value in invalid if not [*wrong(value, schema, {})]] == []
     assert [*wrong(1, {"pattern": "x"}, {})]
 
 
@@ -158,8 +155,7 @@ def get() -> Iterator[Any]:
 def test_any_query_is_answered(
     get: Any, path: str, name: str, query: dict[str, str], tag: str
 ) -> None:
-    where = re.sub(r"{\w+}", quote(name, safe=""), path)
-    status, answer = get(where, query, tag)
+    status, answer = get(re.sub(r"{\w+}", quote(name, safe=""), path), query, tag)
     # load-watcher answers 500 if no node has usage.
     assert status in (200, 304, 400, 404) or path == "/readyz"
     if status == 400:

@@ -30,9 +30,8 @@ def pod(uid: str = "new", cpu: int = 0, memory: int = 0, **more: Any) -> PodReco
 def used(name: str, cpu: float, deviation: float = 0.0, **more: Any) -> NodeStateRecord:
     """A node of 4 cores and 16 GiB with this average usage of cpu, and 1 GiB of memory."""
     mean = Usage(cpu_cores=cpu, memory_bytes=GIB)
-    spread = Usage(cpu_cores=deviation, memory_bytes=0.0)
-    asking = UsageDeviation(mean=mean, stdev=spread)
-    result = node_state(name, cpu=cpu, memory=GIB, deviation={"15m": asking}, **more)
+    spread = UsageDeviation(mean=mean, stdev=Usage(cpu_cores=deviation, memory_bytes=0.0))
+    result = node_state(name, cpu=cpu, memory=GIB, deviation={"15m": spread}, **more)
     return msgspec.structs.replace(result, capacity=Usage(cpu_cores=4.0, memory_bytes=16 * GIB))
 
 
@@ -50,8 +49,7 @@ class World:
         self.table = Table(counting=self.rules.counting)
 
     def node(self, name: str, state: NodeStateRecord | None = None, **more: Any) -> "World":
-        room = {"allocatable": ROOM, "capacity": ROOM} | more
-        self.table.put_node(TableNode(node=name, **room))
+        self.table.put_node(TableNode(node=name, **{"allocatable": ROOM, "capacity": ROOM} | more))
         if state is not None:
             self.table.put_state(state)
         return self
@@ -90,8 +88,7 @@ def test_requests_replace_a_failing_plugin_and_others_are_used(
     caplog.set_level("ERROR")
     for seconds in (0.0, 59.0, 61.0):
         result = decisions.prioritize(pod(), ["busy", "idle"], NOW + seconds)
-        assert result.plugins.keys() == {BEST_FIT, "LoadAwareScheduling"}
-        assert result.best == 1
+        assert (set(result.plugins), result.best) == ({BEST_FIT, "LoadAwareScheduling"}, 1)
     assert value_of(failures) == before + 3
     logged = [(record.message, record.exc_info is None) for record in caplog.records]
     assert logged == [("scoring plugin failed: disable or update it", False)] * 2
@@ -101,11 +98,8 @@ def test_an_amount_that_a_plugin_fails_to_compute_is_0(monkeypatch: pytest.Monke
     counts = Counts(amounts={"broken": lambda pod: 1 // 0})
     monkeypatch.setattr(peaks, "SCORER", dataclasses.replace(peaks.SCORER, counts=lambda _: counts))
     world, before = World("Peaks"), value_of(PLUGIN_FAILURES.labels("Peaks"))
-    asking = pod(cpu=1)
-    amounts = dict(
-        zip(world.rules.counting.names, world.rules.counting.amounts(asking), strict=True)
-    )
-    assert (amounts["broken"], amounts["request:cpu"]) == (0, 1)
+    amounts = zip(world.rules.counting.names, world.rules.counting.amounts(pod(cpu=1)), strict=True)
+    assert {("broken", 0), ("request:cpu", 1)} <= {*amounts}
     assert value_of(PLUGIN_FAILURES.labels("Peaks")) == before + 1
 
 
@@ -205,15 +199,14 @@ def test_peaks() -> None:
 def test_resource_limits() -> None:
     """The example of its KEP: 8 cores, limits of 10 and 5, the pod's of 4."""
     world = World("ResourceLimits", resources=[{"name": "cpu"}], defaultLimit={"cpu": 4000})
+    room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
     for name, cores in (("node1", 10_000), ("node2", 5_000)):
-        room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
         limits = Resources(cpu_millicores=cores)
         world.node(name, allocatable=room).runs(name, pod(f"on-{name}", 1000, limits=limits))
     four = pod(limits=Resources(cpu_millicores=4000))
     assert world.scores(four) == world.scores() == {"node1": 0, "node2": 100}
     # A third in between: -75, -31.25 and -12.5 percent are left.
     limits = Resources(cpu_millicores=6500)
-    room = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
     world.node("node3", allocatable=room).runs("node3", pod("on-node3", limits=limits))
     assert world.scores(four) == {"node1": 0, "node2": 100, "node3": 70}
 
@@ -239,8 +232,7 @@ def test_fit_plus_and_scarce_resources() -> None:
     scarce = World("ScarceResourceAvoidance", resources=[gpu])
     scarce.node("gpu", scalars={gpu: 4, "pods": 110}).node("plain", scalars={"pods": 110})
     assert scarce.scores(pod(cpu=1)) == {"gpu": 50, "plain": 100}
-    asks = pod(cpu=1, scalars={gpu: 1})
-    assert scarce.scores(asks) == {"gpu": 100, "plain": 100}
+    assert scarce.scores(pod(cpu=1, scalars={gpu: 1})) == {"gpu": 100, "plain": 100}
 
 
 def test_node_metadata_and_size() -> None:

@@ -8,17 +8,11 @@ import pytest
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.times import format_time
-from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import POD, Start
 from tests.table.records import NOW, ROOM, any_pod, node_state, running
 
 RESERVES = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "2"}}'}
-
-
-def on(table: Table, node: str, uid: str, pod_class: str, cpu: int = 1000) -> None:
-    pod = any_pod(uid, pod_class=pod_class, requests=Resources(cpu_millicores=cpu))
-    table.put_pod(running(pod, node))
 
 
 def cluster() -> Table:
@@ -31,13 +25,13 @@ def cluster() -> Table:
         ("m1", "one", "mid"), ("p1", "one", "prod"), ("b2", "two", "batch"), ("p2", "two", "prod"),
         ("b3", "three", "batch"), ("m3", "three", "mid"), ("b4", "hot", "batch"),
     ):  # fmt: skip
-        on(table, node, uid, pod_class)
+        pod = any_pod(uid, pod_class=pod_class, requests=Resources(cpu_millicores=1000))
+        table.put_pod(running(pod, node))
     return table
 
 
 def asked(**victims: list[str]) -> dict[str, Any]:
-    resources = {"requests": {"cpu": "900m"}}
-    spec = {"containers": [{"name": "main", "resources": resources}]}
+    spec = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "900m"}}}]}
     return {
         "Pod": POD | {"spec": spec},
         "NodeNameToVictims": None,
@@ -49,8 +43,7 @@ def asked(**victims: list[str]) -> dict[str, Any]:
 
 
 async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[str]]:
-    client = await start(mode=mode, table=cluster())
-    response = await client.post("/preempt", json=body)
+    response = await (await start(mode=mode, table=cluster())).post("/preempt", json=body)
     assert response.status == 200, await response.text()
     result = (await response.json())["NodeNameToMetaVictims"]
     return {node: [pod["UID"] for pod in victims["Pods"]] for node, victims in result.items()}
@@ -76,8 +69,7 @@ async def answer(start: Start, body: Any, mode: Any = "act") -> dict[str, list[s
 async def test_preempt_answers_with_nodes_where_evictions_help_and_cost_least(
     start: Start, victims: dict[str, list[str]], left: list[str]
 ) -> None:
-    result = await answer(start, asked(**victims))
-    assert result == {node: victims[node] for node in left}
+    assert await answer(start, asked(**victims)) == {node: victims[node] for node in left}
 
 
 async def test_whole_pods_are_answered_by_their_uids(start: Start) -> None:
@@ -86,8 +78,7 @@ async def test_whole_pods_are_answered_by_their_uids(start: Start) -> None:
         "NodeNameToMetaVictims": None,
         "NodeNameToVictims": {"two": {"Pods": [victim], "NumPDBViolations": 1}},
     }
-    client = await start(table=cluster())
-    response = await client.post("/preempt", json=body)
+    response = await (await start(table=cluster())).post("/preempt", json=body)
     assert await response.json() == {
         "NodeNameToMetaVictims": {"two": {"Pods": [{"UID": "b2"}], "NumPDBViolations": 1}}
     }
@@ -122,12 +113,12 @@ async def test_pods_in_flight_leave_with_their_victims(start: Start) -> None:
     for name in ("here", "there"):
         table.put_state(node_state(name, cpu=0.4))
         table.put_node(TableNode(node=name, allocatable=ROOM))
-        young = PodRecord(
-            node=name, uid=f"young-{name}", cgroup_uid="", namespace="d", name="young",
-            pod_class="mid", phase="Pending", scheduled_at=format_time(NOW - 5),
-            scalars={"kubernetes.io/mid-cpu": 3000},
+        table.put_pod(
+            any_pod(
+                f"young-{name}", node=name, pod_class="mid", phase="Pending",
+                scheduled_at=format_time(NOW - 5), scalars={"kubernetes.io/mid-cpu": 3000},
+            )
         )  # fmt: skip
-        table.put_pod(young)
     client = await start(mode="act", table=table)
     # Naming a pod of another node here does not remove it.
     body = asked(here=["young-here"], there=["young-here"])

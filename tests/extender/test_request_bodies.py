@@ -23,11 +23,11 @@ LARGE = QUESTION + b" " * limits.LARGE_BODY_BYTES
 
 
 class Occupied:
-    """`count` large requests, each without its last byte; `finish` sends that."""
+    """Large requests for all slots, each without its last byte; `finish` sends that."""
 
-    def __init__(self, client: Client, count: int) -> None:
+    def __init__(self, client: Client) -> None:
         self._go = asyncio.Event()
-        self._sent = [asyncio.Event() for _ in range(count)]
+        self._sent = [asyncio.Event() for _ in range(limits.LARGE_BODIES)]
         self._asking = [asyncio.create_task(self._ask(client, sent)) for sent in self._sent]
 
     async def _ask(self, client: Client, sent: asyncio.Event) -> ClientResponse:
@@ -39,9 +39,12 @@ class Occupied:
 
         return await client.post("/filter", data=slowly())
 
-    async def begin(self) -> None:
-        await asyncio.gather(*(sent.wait() for sent in self._sent))
+    @classmethod
+    async def begin(cls, client: Client) -> "Occupied":
+        occupied = cls(client)
+        await asyncio.gather(*(sent.wait() for sent in occupied._sent))
         await asyncio.sleep(0.1)  # until the server has read what was sent
+        return occupied
 
     async def finish(self) -> list[int]:
         self._go.set()
@@ -53,8 +56,7 @@ async def test_large_bodies_are_limited_to_the_slots(
 ) -> None:
     monkeypatch.setattr(limits, "LARGE_WAIT_SECONDS", 0.1)
     client = await start()
-    occupied = Occupied(client, limits.LARGE_BODIES)
-    await occupied.begin()
+    occupied = await Occupied.begin(client)
 
     async def chunked() -> AsyncIterator[bytes]:
         yield LARGE
@@ -62,8 +64,7 @@ async def test_large_bodies_are_limited_to_the_slots(
     packed = {"data": gzip.compress(LARGE), "headers": {"Content-Encoding": "gzip"}}
     for request in ({"data": LARGE}, {"data": chunked()}, packed):
         response = await client.post("/filter", **request)
-        assert response.status == 503
-        assert response.headers["Retry-After"] == "1"
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
         reply = await response.json()
         assert reply["Error"].startswith("4 bodies over 1048576 bytes are being answered already")
         assert "nodeCacheCapable" in reply["Hint"]
@@ -78,8 +79,7 @@ async def test_large_bodies_are_limited_to_the_slots(
 
 async def test_a_waiting_request_gets_a_freed_slot(start: Start) -> None:
     client = await start()
-    occupied = Occupied(client, limits.LARGE_BODIES)
-    await occupied.begin()
+    occupied = await Occupied.begin(client)
     waiting = asyncio.create_task(client.post("/filter", data=LARGE))
     await asyncio.sleep(0.1)
     assert not waiting.done()
@@ -163,8 +163,7 @@ async def test_a_client_of_a_small_request_is_disconnected_too(
     table = Table()
     for number in range(8000):
         table.put_state(node_state(f"n{number}"))
-    client = await start(table=table)
-    reader, writer = await connect(client)
+    reader, writer = await connect(await start(table=table))
     writer.write(b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].split()[0])
@@ -189,8 +188,7 @@ async def test_small_bodies_that_never_end_are_limited_in_all(
         begun.append((reader, writer))
         await asyncio.sleep(0.05)
     # The first is small, the second has the only slot.
-    refused = begun[2][0]
-    assert (await refused.readuntil(b"\r\n")).startswith(b"HTTP/1.1 503")
+    assert (await begun[2][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 503")
     assert (await client.post("/filter", data=QUESTION)).status == 200
     for _, writer in begun:
         writer.transport.abort()
@@ -209,8 +207,7 @@ async def test_requests_with_too_many_nodes_are_refused(start: Start, whole: boo
         return {"Pod": POD} | ({"Nodes": {"items": items}} if whole else {"NodeNames": names})
 
     response = await client.post("/filter", json=asked(names))
-    assert response.status == 400
-    assert (await response.json())["Error"] == "more than 50000 nodes"
+    assert (response.status, (await response.json())["Error"]) == (400, "more than 50000 nodes")
     assert (await client.post("/filter", json=asked(names[1:]))).status == 200
     if not whole:
         explained = await client.post("/v1/explain", json={"pod": POD, "nodeNames": names})

@@ -25,8 +25,7 @@ async def client(start: Start) -> Client:
     """Eleven windows of node a: cores 0 to 10, the memory of the third not known."""
     history, clock = History(), ManualClock(NOW)
     for i, end in enumerate(ENDS):
-        memory = None if i == 2 else 100.0 * i
-        history.put("a", end, Usage(cpu_cores=float(i), memory_bytes=memory))
+        history.put("a", end, Usage(cpu_cores=float(i), memory_bytes=None if i == 2 else 100.0 * i))
     return await start(series=NodeSeriesHandler(history, FeedState(caught_up=True), clock))
 
 
@@ -41,8 +40,8 @@ async def test_without_a_range_all_windows_are_answered(client: Client) -> None:
     assert (result["kind"], result["node"], result["now"]) == ("NodeSeries", "a", format_time(NOW))
     assert result["as_of"] == [format_time(end) for end in ENDS]
     assert result["held_from"] == result["as_of"][0]
-    assert result["usage"]["cpu_cores"] == list(range(11))
-    assert result["usage"]["memory_bytes"][:4] == [0.0, 100.0, None, 300.0]
+    memory = [None if i == 2 else 100.0 * i for i in range(11)]
+    assert result["usage"] == {"cpu_cores": list(range(11)), "memory_bytes": memory}
     assert result["statistics"]["cpu_cores"] == {
         "points": 11, "avg": 5.0, "p50": 4.0, "p90": 8.0, "p95": 9.0, "p99": 9.0, "max": 10.0,
     }  # fmt: skip
@@ -56,8 +55,7 @@ async def test_a_range_may_be_times_or_the_last_seconds(client: Client) -> None:
     assert result["held_from"] == format_time(ENDS[0])
     # A zone is read as such.
     times = {"from": "2023-11-15T00:11:50+02:00", "to": "2023-11-14T22:12:50Z"}
-    other = await get(client, **times)
-    assert other["usage"] == result["usage"]
+    assert (await get(client, **times))["usage"] == result["usage"]
     result = await get(client, last=60, resource="cpu")
     assert result["usage"] == {"cpu_cores": [8.0, 9.0, 10.0]}
     assert result["statistics"]["cpu_cores"]["avg"] == 9.0
@@ -92,8 +90,7 @@ async def test_an_invalid_range_is_a_bad_request(
 
 
 async def test_a_node_without_windows_is_not_found(client: Client) -> None:
-    reply = await get(client, 404, node="b")
-    assert reply["Error"] == "node 'b' has no window in memory"
+    assert (await get(client, 404, node="b"))["Error"] == "node 'b' has no window in memory"
 
 
 async def test_until_the_history_is_caught_up_the_answer_is_503(start: Start) -> None:
@@ -106,8 +103,7 @@ def test_statistics_are_those_of_a_sorted_list(values: list[float]) -> None:
     known = sorted(value for value in values if value == value)
     assert result.points == len(known)
     if known:
-        for percent in (50, 90, 95, 99):
-            rank = max(len(known) * percent // 100 - 1, 0)
-            assert getattr(result, f"p{percent}") == known[rank]
+        ranks = [max(len(known) * percent // 100 - 1, 0) for percent in (50, 90, 95, 99)]
+        assert [result.p50, result.p90, result.p95, result.p99] == [known[rank] for rank in ranks]
         assert result.max == known[-1]
         assert result.avg == pytest.approx(sum(known) / len(known))

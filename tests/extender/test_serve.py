@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import closing
-from socket import socket
+from socket import create_server
 from typing import Any, NoReturn
 
 import aiohttp
@@ -17,7 +17,7 @@ from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.node_columns import TableNode
-from tests.extender.conftest import start_service, unreachable_feed
+from tests.extender.conftest import running, start_service, unreachable_feed
 
 
 async def started(
@@ -78,11 +78,9 @@ async def test_invalid_annotations_are_logged(
     ready: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    stop = asyncio.Event()
     ready.table.put_node(TableNode(node="a", annotations={ANNOTATION: "{"}))
-    serving, _ = await started(stop, ready, linger_seconds=0.0)
-    stop.set()
-    await asyncio.wait_for(serving, 15)
+    async with running(ready):
+        pass
     (logged,) = [record for record in caplog.records if "thresholds" in record.msg]
     assert logged.fields["nodes"] == ["a"]  # type: ignore[attr-defined]
 
@@ -99,34 +97,27 @@ async def test_invalid_annotations_are_logged(
 async def test_malformed_http_is_refused_and_logged_as_info(
     ready: Feed, caplog: pytest.LogCaptureFixture, data: bytes, status: bytes
 ) -> None:
-    stop = asyncio.Event()
-    with caplog.at_level(logging.INFO):
-        serving, base = await started(stop, ready, linger_seconds=0.0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+    caplog.set_level(logging.INFO)
+    async with running(ready) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: x\r\n" + data)
         await asyncio.wait_for(reader.readuntil(b" %s " % status), 5)
         await asyncio.wait_for(reader.read(), 5)  # closed
         writer.close()
-        stop.set()
-        await asyncio.wait_for(serving, 15)
-    logged = [record for record in caplog.records if record.msg == "request is no HTTP"]
-    assert len(logged) == 1
-    assert logged[0].fields["reason"]  # type: ignore[attr-defined]
+    (logged,) = [record for record in caplog.records if record.msg == "request is no HTTP"]
+    assert logged.fields["reason"]  # type: ignore[attr-defined]
     assert [each for each in caplog.records if each.exc_info or each.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize("path", ["/filter", "/nowhere"])
 async def test_an_expectation_that_is_no_text_is_refused(ready: Feed, path: str) -> None:
-    stop = asyncio.Event()
-    serving, base = await started(stop, ready, linger_seconds=0.0)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: ".encode()
-    for expected, status in ((b"\x80", b"417"), (b"x", b"417"), (b"100-Continue", b"100")):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
-        writer.write(head + expected + b"\r\n\r\n")
-        await asyncio.wait_for(reader.readuntil(b" %s " % status), 5)
-        writer.close()
-    stop.set()
-    await asyncio.wait_for(serving, 15)
+    async with running(ready) as port:
+        for expected, status in ((b"\x80", b"417"), (b"x", b"417"), (b"100-Continue", b"100")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + expected + b"\r\n\r\n")
+            await asyncio.wait_for(reader.readuntil(b" %s " % status), 5)
+            writer.close()
 
 
 async def test_it_lingers_for_the_given_time(ready: Feed) -> None:
@@ -167,37 +158,28 @@ async def test_an_extender_that_was_never_ready_stops_at_once_and_finishes_answe
         await asyncio.sleep(0.1)
         stop.set()
         await asyncio.sleep(0.1)
-        async with aiohttp.ClientSession(base) as other:
-            with pytest.raises(aiohttp.ClientConnectionError):
-                await other.get("/healthz")
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await new_connection(base)
         response = await asyncio.wait_for(asking, 5)
-        assert response.status == 200
-        assert (await response.json())["NodeNames"] == ["a"]
+        assert (response.status, (await response.json())["NodeNames"]) == (200, ["a"])
     await asyncio.wait_for(serving, 12)
 
 
 async def test_without_a_broker_it_stays_up_and_names_what_is_missing() -> None:
-    stop = asyncio.Event()
-    serving, base = await started(stop)
-    async with aiohttp.ClientSession(base) as session:
+    message = ""
+    async with running() as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         async with asyncio.timeout(10):
-            message = ""
             while "no broker answers" not in message:
                 await asyncio.sleep(0.05)
                 async with session.get("/readyz") as response:
                     assert response.status == 503
                     message = (await response.json())["table"]
         assert message == "no broker answers at 127.0.0.1:1"
-        async with session.get("/healthz") as response:
-            assert response.status == 200
-    stop.set()
-    await asyncio.wait_for(serving, 12)
+        assert (await session.get("/healthz")).status == 200
 
 
 async def test_a_taken_port_is_a_settings_error() -> None:
-    with closing(socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with closing(create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         settings = ExtenderSettings(host="127.0.0.1", port=port)
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}") as raised:
@@ -213,11 +195,8 @@ async def test_a_foreign_address_is_not_blamed_on_the_port() -> None:
     assert raised.value.key == "extender.host"
 
 
-async def test_a_feed_that_fails_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def die(self: Feed) -> NoReturn:
-        raise RuntimeError("a mistake of ours")
-
-    monkeypatch.setattr(Feed, "run", die)
-    serving, _ = await start_service(asyncio.Event())
+async def test_a_feed_that_fails_ends_the_service(ready: Feed, die: asyncio.Event) -> None:
+    die.set()
+    serving, _ = await started(asyncio.Event(), ready)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         await asyncio.wait_for(serving, 10)

@@ -38,8 +38,7 @@ def _header(path: str, name: bytes, value: bytes) -> bytes:
 
 
 def _chunked(path: str, size: bytes, body: bytes) -> bytes:
-    headers = b"Transfer-Encoding: chunked\r\n"
-    return _post(path, headers, size + b"\r\n" + body + b"\r\n0\r\n\r\n")
+    return _post(path, b"Transfer-Encoding: chunked\r\n", size + b"\r\n" + body + b"\r\n0\r\n\r\n")
 
 
 def _nested(depth: int, opening: bytes, key: bytes) -> bytes:

@@ -164,8 +164,7 @@ def complaints(asked: Request, answer: Answer, document: Any) -> Iterator[str]:
             yield "405 without Allow"
         return
     # The paths of load-watcher take any method.
-    operation = operations.get(method) or next(iter(operations.values()))
-    responses = operation["responses"]
+    responses = (operations.get(method) or next(iter(operations.values())))["responses"]
     if status not in responses:
         yield f"{status} is not documented"
         return

@@ -63,6 +63,8 @@ class Fleet:
 
     def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
         self.process, self.port, self.log = process, port, log
+        self._stdin: Any = process.stdin
+        self._stdout: Any = process.stdout
         self.session = aiohttp.ClientSession(f"http://127.0.0.1:{port}")
         self.now = NOW
         self.asked = 0
@@ -88,15 +90,14 @@ class Fleet:
                 stdout=asyncio.subprocess.PIPE, stderr=stderr,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 30)
+        stdout: Any = process.stdout
+        line = await asyncio.wait_for(stdout.readline(), 30)
         return cls(process, msgspec.json.decode(line, type=ProcessReply).port, log)
 
     async def end(self) -> int | None:
         """Stop the extender, and return its exit code."""
         await self.session.close()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._stdin.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), 20)
         if self.process.returncode is None:
@@ -107,13 +108,10 @@ class Fleet:
 
     async def feed(self, *inputs: FeedInput) -> ProcessReply:
         """Send inputs, and wait until the extender has applied them."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        lines = b"".join(msgspec.json.encode(item) + b"\n" for item in inputs)
-        self.process.stdin.write(lines)
+        self._stdin.write(b"".join(msgspec.json.encode(item) + b"\n" for item in inputs))
         reply = ProcessReply()
         for _ in inputs:
-            line = await asyncio.wait_for(self.process.stdout.readline(), 30)
+            line = await asyncio.wait_for(self._stdout.readline(), 30)
             reply = msgspec.json.decode(line, type=ProcessReply)
         return reply
 
@@ -184,8 +182,7 @@ class Fleet:
         return FeedInput(topic=topic, key=node)
 
     def drop_pod(self, uid: str) -> FeedInput:
-        node = self.pods.pop(uid).node
-        return FeedInput(topic="pods", key=pod_key(node, uid).decode())
+        return FeedInput(topic="pods", key=pod_key(self.pods.pop(uid).node, uid).decode())
 
     def drop_unseen(self, node: str, uid: str) -> FeedInput:
         """The tombstone of a pod without a record, which may be placed on this node."""

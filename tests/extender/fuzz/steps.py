@@ -76,8 +76,7 @@ def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any,
         assert passed is None
         passed = [item["metadata"]["name"] for item in result["Nodes"]["items"]]
         assert all(item["x"] == [1.5, None] for item in result["Nodes"]["items"])
-    reasons = result["FailedNodes"] | result["FailedAndUnresolvableNodes"]
-    for name, reason in reasons.items():
+    for name, reason in (result["FailedNodes"] | result["FailedAndUnresolvableNodes"]).items():
         assert reason.startswith(f"{name}: ")
         # kube-scheduler takes the reason for a format.
         assert "%" not in reason.removeprefix(name)
@@ -171,8 +170,7 @@ class Schedule(NamedTuple):
             await change.run(fleet)
         best = await Prioritize(asked, passed, self.form).run(fleet)
         if best is not None and self.is_bound:
-            pod = msgspec.structs.replace(asked.pod, node=best, phase="Pending")
-            await Change(pod).run(fleet)
+            await Change(msgspec.structs.replace(asked.pod, node=best, phase="Pending")).run(fleet)
 
 
 class Preempt(NamedTuple):
@@ -234,8 +232,7 @@ class Explain(NamedTuple):
         for item in result:
             name = item["node"]
             assert (item["verdict"] == "refused") == (name in refused | curable)
-            assert item["curable"] == (name in curable)
-            assert item["score"] == score_of.get(name)
+            assert (item["curable"], item["score"]) == (name in curable, score_of.get(name))
 
 
 class Together(NamedTuple):
@@ -344,8 +341,7 @@ class Unready(NamedTuple):
         await fleet.feed(FeedInput(caught_up=False))
         try:
             for verb in ("filter", "prioritize"):
-                body = {"Pod": {}, "NodeNames": ["a"]}
-                answer = await fleet.post(verb, body)
+                answer = await fleet.post(verb, {"Pod": {}, "NodeNames": ["a"]})
                 assert "not caught up" in check(answer, 503, "ErrorReply")["Error"]
                 assert answer.headers["Retry-After"]
             check(await fleet.ask("GET", "/readyz"), 503, "Readiness")

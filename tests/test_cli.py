@@ -3,6 +3,7 @@
 import builtins
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -46,8 +47,7 @@ def test_help_names_every_command_without_loading_one() -> None:
     before = set(sys.modules)
     shown = CliRunner().invoke(cli, ["--help"])
     assert shown.exit_code == 0
-    for name in COMMANDS:
-        assert f"\n  {name} " in shown.output
+    assert [name for name in COMMANDS if f"\n  {name} " not in shown.output] == []
     loaded = {name for name in set(sys.modules) - before if name.startswith("pipeline.cli.")}
     assert loaded == set()
 
@@ -87,10 +87,8 @@ def test_flags_become_settings(probe: Callable[..., Result]) -> None:
         body=seen.append, env={"SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "10"},
     )  # fmt: skip
     assert (result.exit_code, result.output) == (0, "")
-    assert seen[0].exporter.window_seconds == 60
-    assert seen[0].kafka.bootstrap_servers == "a:1,b:2"
-    assert seen[0].worker.supervise is False
-    assert seen[0].exporter.metrics_port is None
+    assert (seen[0].exporter.window_seconds, seen[0].kafka.bootstrap_servers) == (60, "a:1,b:2")
+    assert (seen[0].worker.supervise, seen[0].exporter.metrics_port) == (False, None)
 
 
 def test_global_options_work_before_and_after_the_command(
@@ -111,11 +109,10 @@ def test_global_options_work_before_and_after_the_command(
 
 def test_invalid_settings_are_two_lines_and_exit_code_2(probe: Callable[..., Result]) -> None:
     result = probe("top", "--window-seconds", "7", body=lambda _: None)
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stdout) == (2, "")
     what, how = result.stderr.splitlines()
-    assert what.startswith("error: exporter.window_seconds: '7'") or "7 is not allowed" in what
+    assert re.match(r"error: exporter\.window_seconds: .* is not allowed", what)
     assert how.startswith("  fix: ")
-    assert result.stdout == ""
 
 
 def failing(error: BaseException) -> Body:
@@ -137,8 +134,7 @@ def test_errors_have_their_exit_codes(
     probe: Callable[..., Result], error: BaseException, code: int
 ) -> None:
     result = probe("top", body=failing(error))
-    assert result.exit_code == code
-    assert "Traceback" not in result.stderr
+    assert (result.exit_code, "Traceback" in result.stderr) == (code, False)
 
 
 def test_debug_prints_the_traceback(probe: Callable[..., Result]) -> None:
@@ -169,8 +165,7 @@ def test_missing_extra_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delitem(sys.modules, "pipeline.cli.worker", raising=False)
     monkeypatch.setattr("importlib.import_module", without_faust)
     result = CliRunner().invoke(cli, ["worker"])
-    assert result.exit_code == 2
-    assert "'faust'" in result.stderr
+    assert (result.exit_code, "'faust'" in result.stderr) == (2, True)
     assert "pip install '.[pipeline]'" in result.stderr
 
 
@@ -191,19 +186,16 @@ def test_doctor_reports_an_unavailable_broker() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
     assert result.exit_code == 1
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
-    assert checks["kafka"]["status"] == "fail"
+    statuses = [checks[name]["status"] for name in ("kafka", "topics", "python")]
+    assert statuses == ["fail", "unknown", "ok"]
     assert "springtide kafka start" in checks["kafka"]["todo"]
-    assert checks["topics"]["status"] == "unknown"
-    assert checks["python"]["status"] == "ok"
     assert checks["cgroups"]["status"] in {"ok", "warn"}
 
 
 def test_doctor_prints_a_table() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1"])
-    lines = result.stdout.splitlines()
-    assert any(line.startswith("fail") and "kafka" in line for line in lines)
-    assert any(line.startswith("ok") and "python" in line for line in lines)
-    assert "->" in result.stdout
+    for words in (r"fail .*kafka", r"ok .*python", ".*->"):
+        assert re.search(f"^{words}", result.stdout, re.MULTILINE), result.stdout
 
 
 def test_doctor_counts_the_pods_that_the_exporter_finds(tmp_path: Path) -> None:
@@ -220,9 +212,8 @@ def test_doctor_counts_the_pods_that_the_exporter_finds(tmp_path: Path) -> None:
     assert (pods["status"], pods["found"]) == ("ok", "1 found, cgroup driver cgroupfs")
     for flags in ((), ("--cgroup-parent", "kubelet", "--cgroup-driver", "systemd")):
         none = found(*flags)
-        assert none["status"] == "warn"
+        assert (none["status"], "exporter.cgroup_parent" in none["todo"]) == ("warn", True)
         assert str(tmp_path / "cpuacct") in none["found"]
-        assert "exporter.cgroup_parent" in none["todo"]
 
 
 def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
@@ -232,9 +223,7 @@ def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
          "--proc-root", str(tmp_path)],
     )  # fmt: skip
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
-    assert checks["cgroups"]["status"] == "fail"
-    assert checks["pods"]["status"] == "fail"
-    assert checks["proc"]["status"] == "fail"
+    assert {checks[name]["status"] for name in ("cgroups", "pods", "proc")} == {"fail"}
     assert str(tmp_path) in checks["proc"]["found"]
 
 

@@ -1,5 +1,6 @@
 """Settings: precedence, validation, and errors with a remedy."""
 
+import re
 import socket
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import SettingsError
 from pipeline.settings import (
+    Secret,
     Settings,
     describe_settings,
     flag_name,
@@ -51,17 +53,16 @@ def test_flags_override_variables_override_file(tmp_path: Path) -> None:
         extender:  # all keys commented out
         """,
     )
-    settings = load_settings(
-        path,
-        {"SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "20",
-         "SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU": "90"},
-        {"exporter.window_seconds": "60"},
-    )  # fmt: skip
-    assert settings.exporter.window_seconds == 60
-    assert settings.model.half_life_seconds.cpu == 90
-    assert settings.model.half_life_seconds.memory == 120
-    assert settings.exporter.collect_interval_seconds == 2
-    assert settings.exporter.cgroup_driver == "systemd"
+    variables = {
+        "SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "20", "SPRINGTIDE_MODEL_HALF_LIFE_SECONDS_CPU": "90",
+    }  # fmt: skip
+    expected = {
+        "exporter.window_seconds": 60, "exporter.collect_interval_seconds": 2,
+        "exporter.cgroup_driver": "systemd", "model.half_life_seconds.cpu": 90,
+        "model.half_life_seconds.memory": 120,
+    }  # fmt: skip
+    settings = load_settings(path, variables, {"exporter.window_seconds": "60"})
+    assert settings == load_settings(None, {}, expected)
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "exporter.host_applications"])
@@ -124,8 +125,7 @@ def test_invalid_value_error_has_source_and_allowed_values(
     by_variable = refusal(environ={variable_name(key): bad})
     by_flag = refusal(overrides={key: bad})
     for error in (by_variable, by_flag):
-        assert allowed in error.message
-        assert key.split(".")[0] in error.message
+        assert [words for words in (allowed, key.split(".")[0]) if words not in error.message] == []
         assert error.hint
     if allowed[:4] not in ("a fi", "a va", "cert", "rest"):  # these blame the key that is missing
         assert f"variable {variable_name(key)}" in by_variable.message
@@ -211,8 +211,7 @@ def test_null_and_empty_variables_unset_nullable_keys() -> None:
     for text in ("", "null"):
         given = {"SPRINGTIDE_EXPORTER_METRICS_PORT": text, "SPRINGTIDE_KAFKA_SASL_USERNAME": text}
         settings = load_settings(None, given, {})
-        assert settings.exporter.metrics_port is None
-        assert settings.kafka.sasl_username is None
+        assert (settings.exporter.metrics_port, settings.kafka.sasl_username) == (None, None)
 
 
 def test_host_applications_have_koordinators_field_names(tmp_path: Path) -> None:
@@ -221,8 +220,7 @@ def test_host_applications_have_koordinators_field_names(tmp_path: Path) -> None
         "cgroupPath: {base: CgroupRoot, parentDir: host/, relativePath: nginx}}, {name: agent}]"
     )
     in_file = load_settings(write(tmp_path, f"exporter: {{host_applications: {text}}}"), {}, {})
-    by_variable = load_settings(None, {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": text}, {})
-    assert in_file == by_variable
+    assert in_file == load_settings(None, {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": text}, {})
     nginx, agent = in_file.exporter.host_applications
     assert nginx.cgroup_path is not None
     assert (nginx.cgroup_path.parent_dir, nginx.cgroup_path.relative_path) == ("host/", "nginx")
@@ -243,10 +241,9 @@ def test_password_is_never_printed() -> None:
         "SPRINGTIDE_KAFKA_SASL_PASSWORD": "hunter2",
     }
     settings = load_settings(None, sasl, {})
-    assert settings.kafka.sasl_password is not None
-    assert settings.kafka.sasl_password.reveal() == "hunter2"
-    assert "hunter2" not in f"{settings} {settings!r}"
-    assert "hunter2" not in refusal(overrides={"kafka.sasl_password": ["hunter2"]}).message
+    assert settings.kafka.sasl_password == Secret("hunter2")
+    refused = refusal(overrides={"kafka.sasl_password": ["hunter2"]}).message
+    assert "hunter2" not in f"{settings} {settings!r} {refused}"
     assert [key for key in KEYS if is_secret(leaf_types()[key])] == ["kafka.sasl_password"]
 
 
@@ -293,9 +290,8 @@ def test_node_name_comes_from_setting_then_variable_then_host(
 
 
 def test_every_setting_has_a_description() -> None:
-    for setting in describe_settings():
-        assert setting.doc.endswith("."), setting.key
-        assert setting.allowed
+    described = describe_settings()
+    assert [s.key for s in described if not (s.doc.endswith(".") and s.allowed)] == []
 
 
 @pytest.mark.parametrize(
@@ -321,8 +317,7 @@ def test_every_setting_has_a_description() -> None:
 )  # fmt: skip
 def test_problem_in_a_mapping_has_the_full_key(text: str, message: str, tmp_path: Path) -> None:
     refused = refusal(write(tmp_path, f"model: {text}")).message
-    assert message in refused
-    assert "$" not in refused
+    assert (message in refused, "$" in refused) == (True, False), refused
 
 
 def test_problem_in_a_variable_has_the_full_key() -> None:
@@ -337,8 +332,7 @@ def test_problem_in_a_variable_has_the_full_key() -> None:
 @pytest.mark.parametrize("text", ["[" * 3000, "!!bool x", "!!timestamp x"])
 def test_invalid_yaml_in_a_variable_is_an_error(text: str) -> None:
     message = refusal(environ={"SPRINGTIDE_MODEL_CLASSES": text}).message
-    assert "model.classes" in message
-    assert "not YAML" in message
+    assert re.search("model.classes.*not YAML", message)
 
 
 def test_problem_in_a_list_has_its_index() -> None:

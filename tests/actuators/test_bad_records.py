@@ -16,7 +16,7 @@ from actuators.cluster.feature import NODES_WATCH
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
-from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page
+from pipeline.kube.list_watch import Began, Changed, Complete, Page
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
 from pipeline.sources.scheduler_config import load_placement
@@ -29,7 +29,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
 from pipeline.topics.resource_amounts import Resources, Usage
-from pipeline.topics.windows import Window, encode_window
+from pipeline.topics.windows import encode_window
 from tests.actuators.fake_api import FakeApi
 from tests.metric_values import value_of
 from tests.processors.joined import END_MS, NODE_ROW, VIEWS, header, joined, rows
@@ -75,11 +75,12 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock(now=END_MS / 1000 + 1.0)
         self.api = FakeApi(self.clock)
-        actuator = ActuatorSettings(
-            mode="act", node_metrics=True, node_slos=True, writes_per_second=100.0
-        )
         lease = cast(Lease, SimpleNamespace(is_held=True))
-        settings = Settings(actuator=actuator)
+        settings = Settings(
+            actuator=ActuatorSettings(
+                mode="act", node_metrics=True, node_slos=True, writes_per_second=100.0
+            )
+        )
         self.actuator = ClusterActuator(
             cast(Api, self.api), settings, load_placement(settings.extender), self.clock, lease
         )
@@ -189,10 +190,13 @@ def test_no_record_stops_the_actuator(invalid: tuple[Topic, bytes]) -> None:
 
 @given(st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=3))
 def test_no_window_stops_the_actuator(samples: list[tuple[Any, Any]]) -> None:
-    windows: list[Window] = [
-        joined(*sample, view=view, of=header(end=end)) for end, (sample, view) in enumerate(samples)
-    ]
-    live(WINDOWS, *map(encode_window, windows))
+    live(
+        WINDOWS,
+        *(
+            encode_window(joined(*sample, view=view, of=header(end=end)))
+            for end, (sample, view) in enumerate(samples)
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,15 +251,9 @@ async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
 async def test_an_invalid_object_of_the_api_server_is_counted(encoded: bytes) -> None:
     world, before = World(), value_of(BAD.labels("objects"))
     invalid, valid = map(msgspec.Raw, (encoded, msgspec.json.encode(world.api.objects[NAME])))
-    events: tuple[Event, ...] = (
-        Began(),
-        Page([invalid, valid]),
-        Complete(),
-        Changed(invalid, False),
-    )
     followers = [each for watched in world.actuator.watches.values() for each in watched]
     for follower in followers:
-        for event in events:
+        for event in Began(), Page([invalid, valid]), Complete(), Changed(invalid, False):
             deliver(follower, event)
     assert value_of(BAD.labels("objects")) == before + 2 * len(followers)
     world.take_good()

@@ -1,5 +1,7 @@
 """A Node gets one annotation change each time it cools; on a fake API server."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -16,13 +18,13 @@ from pipeline.topics.resource_amounts import Usage
 from tests.actuators.contexts import PLACEMENT, FeatureWorld
 
 
-def state(cores: float, offset: int) -> NodeStateRecord:
+def state(cores: float, offset: int, **fields: Any) -> NodeStateRecord:
     """The state of a node with 8 cores."""
     return NodeStateRecord(
         node="n", as_of=format_time(1.7e9 + offset), generation=1, offset=offset, epoch=1,
         window_seconds=30, coverage=1.0, node_known=True,
         usage=Usage(cpu_cores=cores, memory_bytes=1.0),
-        allocatable=Usage(cpu_cores=8.0, memory_bytes=100.0),
+        allocatable=Usage(cpu_cores=8.0, memory_bytes=100.0), **fields,
     )  # fmt: skip
 
 
@@ -35,10 +37,10 @@ class World(FeatureWorld):
             self.cooled.start()
         self._offset = 0
 
-    def uses(self, *cores: float) -> None:
+    def uses(self, *cores: float, **fields: Any) -> None:
         for used in cores:
             self._offset += 1
-            self.learn_state(state(used, self._offset))
+            self.learn_state(state(used, self._offset, **fields))
 
     def learn_state(self, record: NodeStateRecord) -> None:
         self.cooled.learn(NODE_STATE, "n", record)
@@ -193,22 +195,15 @@ async def test_the_configured_statistic_of_aggregated_usage_is_judged(
     aggregated = {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95",
                   "usageAggregatedDuration": "5m"}  # fmt: skip
     world = World(configured(aggregated=aggregated))
-    for offset, p95 in enumerate((8.0, cores)):
-        usage = {"5m": AggregatedUsage(p95=Usage(cpu_cores=p95, memory_bytes=1.0))}
-        now = msgspec.structs.replace(state(8.0, offset), aggregated=usage)
-        world.learn_state(now)
+    for p95 in (8.0, cores):
+        usage = Usage(cpu_cores=p95, memory_bytes=1.0)
+        world.uses(8.0, aggregated={"5m": AggregatedUsage(p95=usage)})
     assert await world.writes() == times
 
 
 async def test_a_node_may_cool_for_some_pods_and_stay_hot_for_others() -> None:
     world = World(configured(usageThresholds={"cpu": 60}, prodUsageThresholds={"cpu": 20}))
-    for offset, (total, prod) in enumerate(((7.0, 3.0), (4.0, 3.0), (4.0, 3.0))):
-        usage = {"prod": Usage(cpu_cores=prod, memory_bytes=1.0)}
-        now = msgspec.structs.replace(state(total, offset), class_usage=usage)
-        world.learn_state(now)
-    assert await world.writes() == 1
-    for offset, prod in ((4, 1.0), (5, 1.0)):
-        usage = {"prod": Usage(cpu_cores=prod, memory_bytes=1.0)}
-        now = msgspec.structs.replace(state(4.0, offset), class_usage=usage)
-        world.learn_state(now)
-    assert await world.writes() == 1
+    for windows in (((7.0, 3.0), (4.0, 3.0), (4.0, 3.0)), ((4.0, 1.0), (4.0, 1.0))):
+        for total, prod in windows:
+            world.uses(total, class_usage={"prod": Usage(cpu_cores=prod, memory_bytes=1.0)})
+        assert await world.writes() == 1

@@ -56,12 +56,24 @@ class World(FeatureWorld):
         return [request.method for request in await self.settle(seconds)]
 
 
-async def test_an_object_is_created_once_and_patched_when_its_spec_changes() -> None:
-    world = World()
+def wanting(*names: str, **more: Any) -> World:
+    """A world of these objects that wants SPEC for `n`."""
+    world = World(*names, **more)
     world.want("n", SPEC)
+    return world
+
+
+async def settled(*names: str) -> World:
+    """The same after its writes."""
+    world = wanting(*names)
+    await world.settle()
+    return world
+
+
+async def test_an_object_is_created_once_and_patched_when_its_spec_changes() -> None:
+    world = wanting()
     (created,) = await world.settle()
-    assert (created.method, created.path) == ("POST", PATH)
-    assert created.body["spec"] == SPEC
+    assert (created.method, created.path, created.body["spec"]) == ("POST", PATH, SPEC)
     assert created.body["metadata"]["labels"] == {MANAGED_BY: OURS}
     assert created.body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
 
@@ -77,25 +89,21 @@ async def test_an_object_is_created_once_and_patched_when_its_spec_changes() -> 
 
 
 async def test_parts_without_a_desired_value_stay_as_others_wrote_them() -> None:
-    world = World()
+    world = wanting()
     world.api.put("n", spec={"theirs": 1, "extensions": {"c": 1}})
     world.list_objects()
-    world.want("n", SPEC)
     await world.settle()
     assert world.api.objects["n"]["spec"] == {"theirs": 1, **SPEC}
 
 
 async def test_a_new_leader_writes_specs_that_it_does_not_know() -> None:
-    world = World("n")
-    world.want("n", SPEC)
+    world = wanting("n")
     assert await world.requests() == [("PATCH", f"{PATH}/n")]
     assert await world.settle() == []
 
 
 async def test_a_foreign_change_is_reverted() -> None:
-    world = World("n")
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled("n")
     late = msgspec.json.encode(world.api.objects["n"])
     world.resources.observed(world.api.put("n", spec=OTHER))
     assert await world.requests() == [("PATCH", f"{PATH}/n")]
@@ -121,9 +129,7 @@ async def test_only_our_objects_are_deleted() -> None:
 
 
 async def test_a_deleted_object_is_created_again() -> None:
-    world = World("n")
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled("n")
     for how in ("event", "list"):
         del world.api.objects["n"]
         world.resources.deleted("n") if how == "event" else world.list_objects()
@@ -138,14 +144,13 @@ async def test_nothing_is_created_for_a_deleted_or_replaced_node() -> None:
     assert await world.settle(6.0, sweep=True) == []
     world.want("n", SPEC, "uid-2")
     world.nodes["unknown"] = "uid-1"
-    (first, second) = await world.settle(sweep=True)
-    uids = {r.body["metadata"]["ownerReferences"][0]["uid"] for r in (first, second)}
-    assert uids == {"uid-1", "uid-2"}
+    created = await world.settle(sweep=True)
+    uids = [request.body["metadata"]["ownerReferences"][0]["uid"] for request in created]
+    assert sorted(uids) == ["uid-1", "uid-2"]
 
 
 async def test_an_object_that_another_client_created_first_is_patched() -> None:
-    world = World()
-    world.want("n", SPEC)
+    world = wanting()
     world.api.failures["POST"] = ConflictError("exists")
     world.api.put("n", spec={})
     # The answer to the first patch contains the owners.
@@ -154,25 +159,20 @@ async def test_an_object_that_another_client_created_first_is_patched() -> None:
 
 
 async def test_an_object_that_another_client_deleted_first_is_created() -> None:
-    world = World("n")
-    world.want("n", SPEC)
+    world = wanting("n")
     world.api.failures["PATCH"] = NotFoundError("gone")
     assert await world.methods(3.0) == ["PATCH", "POST"]
 
 
 async def test_a_deletion_by_another_client_counts_as_done() -> None:
-    world = World("n")
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled("n")
     world.want("n", None)
     world.api.failures["DELETE"] = NotFoundError("gone")
     assert await world.requests(5.0) == [("DELETE", f"{PATH}/n")]
 
 
 async def test_a_patch_with_a_lost_answer_is_repeated() -> None:
-    world = World("n")
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled("n")
     world.want("n", OTHER)
     world.api.failures["PATCH"] = ApiUnavailableError("executed, answer lost")
     await world.settle(0.4)
@@ -185,8 +185,7 @@ async def test_a_patch_with_a_lost_answer_is_repeated() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_an_answer_that_is_not_an_object_counts_as_unknown(method: str) -> None:
-    world = World(*(["n"] if method == "PATCH" else []))
-    world.want("n", SPEC)
+    world = wanting(*(["n"] if method == "PATCH" else []))
     world.api.answers[method] = b"<html>busy</html>"
     assert await world.methods(0.4) == [method]
     del world.api.answers[method]
@@ -196,9 +195,7 @@ async def test_an_answer_that_is_not_an_object_counts_as_unknown(method: str) ->
 
 
 async def test_a_lost_owner_is_restored() -> None:
-    world = World()
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled()
     world.resources.observed(world.api.put("n", metadata={"ownerReferences": []}))
     assert await world.requests() == [("PATCH", f"{PATH}/n")]
     assert world.owners("n") == ["uid-1"]
@@ -207,9 +204,7 @@ async def test_a_lost_owner_is_restored() -> None:
 
 
 async def test_a_recreated_node_becomes_the_owner() -> None:
-    world = World()
-    world.want("n", SPEC)
-    await world.settle()
+    world = await settled()
     world.want("n", SPEC, "uid-2")
     # The Node with the new uid does not exist yet.
     assert await world.settle(6.0, sweep=True) == []
@@ -220,11 +215,10 @@ async def test_a_recreated_node_becomes_the_owner() -> None:
 
 
 async def test_a_foreign_object_gets_the_node_as_an_additional_owner() -> None:
-    world = World("n", ours=False)
+    world = wanting("n", ours=False)
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "theirs"}
     world.api.put("n", metadata={"ownerReferences": [theirs]})
     world.list_objects()
-    world.want("n", SPEC)
     assert len(await world.settle()) == 1
     assert world.owners("n") == ["theirs", "uid-1"]
     assert world.api.objects["n"]["spec"] == SPEC
@@ -233,11 +227,10 @@ async def test_a_foreign_object_gets_the_node_as_an_additional_owner() -> None:
 
 
 async def test_owners_that_changed_meanwhile_are_not_overwritten() -> None:
-    world = World("n")
+    world = wanting("n")
     world.api.put("n", metadata={"ownerReferences": [{"kind": "Node", "name": "n", "uid": "old"}]})
     world.list_objects()
     late = world.api.put("n", metadata={"ownerReferences": [{"kind": "Job", "uid": "theirs"}]})
-    world.want("n", SPEC)
     await world.settle(0.4)
     assert world.owners("n") == ["theirs"]
     world.resources.observed(late)
@@ -247,10 +240,9 @@ async def test_owners_that_changed_meanwhile_are_not_overwritten() -> None:
 
 
 async def test_an_object_without_a_spec_gets_a_complete_one() -> None:
-    world = World()
+    world = wanting()
     world.api.objects = {"n": {"metadata": BARE}}
     world.list_objects()
-    world.want("n", SPEC)
     assert await world.methods(5.0) == ["PATCH", "GET", "PATCH"]
     assert world.api.objects["n"]["spec"] == SPEC
     world.want("n", OTHER)
@@ -258,10 +250,9 @@ async def test_an_object_without_a_spec_gets_a_complete_one() -> None:
 
 
 async def test_a_spec_that_appeared_meanwhile_is_not_overwritten() -> None:
-    world = World()
+    world = wanting()
     world.api.objects = {"n": {"metadata": BARE}}
     world.list_objects()
-    world.want("n", SPEC)
     await world.settle(0.4)
     world.api.put("n", spec={"theirs": 1})
     world.want("n", OTHER)

@@ -127,8 +127,7 @@ def test_an_undeclared_mark_is_an_error() -> None:
 def test_the_declarations_of_all_features_agree_with_settings_topics_and_records() -> None:
     names = [feature.name for feature in FEATURES]
     owned = [mark for feature in FEATURES for mark in (*feature.annotations, *feature.labels)]
-    assert len({*names}) == len(names)
-    assert len({*owned}) == len(owned)
+    assert (len({*names}), len({*owned})) == (len(names), len(owned))
     for feature in FEATURES:
         assert isinstance(getattr(ActuatorSettings(), feature.name, None), bool) is (
             feature.has_switch

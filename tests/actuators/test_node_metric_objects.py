@@ -41,16 +41,16 @@ def window(end: int, pods: int, machine: str = "m1") -> Window:
 class World(FeatureWorld):
     """The feature alone, with a fake API server on which `node-1` has a NodeMetric."""
 
-    def __init__(self) -> None:
+    def __init__(self, **colocation: Any) -> None:
         super().__init__(node_metrics=True)
         self.context.node_uids["node-1"] = "uid"
         self.decider = self.metrics = NodeMetricObjects(self.context)
-
-    def learn_node(self, **colocation: Any) -> None:
         record = NodeRecord(
             node="node-1", uid="uid", overcommit=Overcommit(), colocation=colocation
         )
         self.metrics.learn(NODES, "node-1", record)
+        (follower,) = self.metrics.watches.values()
+        follower.observed(self.api.put("node-1", spec={}))
 
     def learn_window(self, window: Window) -> None:
         self.metrics.learn(WINDOWS, window.header.node, window)
@@ -63,10 +63,6 @@ class World(FeatureWorld):
         )  # fmt: skip
         self.metrics.learn(NODE_STATE, node, record)
 
-    def create_object(self) -> None:
-        (follower,) = self.metrics.watches.values()
-        follower.observed(self.api.put("node-1", spec={}))
-
     async def patches(self, seconds: float = 2.0, *, sweep: bool = False) -> list[Any]:
         """Decide and write for a while; returns the bodies of the status patches."""
         requests = await self.settle(seconds, sweep=sweep)
@@ -76,8 +72,6 @@ class World(FeatureWorld):
 async def report(*windows: Window) -> Any:
     """The status that is written after these windows."""
     world = World()
-    world.learn_node()
-    world.create_object()
     for window in windows:
         world.learn_window(window)
     world.learn_state(100)
@@ -88,13 +82,14 @@ async def report(*windows: Window) -> Any:
 async def test_a_late_window_or_one_of_another_machine_is_not_reported() -> None:
     usual = await report(window(5, 3))
     assert len(usual["podsMetric"]) == 3
-    assert await report(window(5, 3), window(3, 2)) == usual
-    assert await report(window(5, 3), window(6, 2, machine="m2")) == usual
+    for other in (window(3, 2), window(6, 2, machine="m2")):
+        assert await report(window(5, 3), other) == usual
 
 
 def test_between_sweeps_only_changed_nodes_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examining all of ten thousand nodes five times a second took a quarter of a core."""
     world = World()
+    world.metrics.decide(everything=False)
     examined: list[str] = []
 
     def is_due(name: str, _: Window) -> bool:
@@ -123,8 +118,6 @@ def test_between_sweeps_only_changed_nodes_are_examined(monkeypatch: pytest.Monk
 
 async def test_a_failed_report_is_repeated() -> None:
     world = World()
-    world.learn_node()
-    world.create_object()
     world.learn_window(window(1, 1))
     world.learn_state(1)
     world.api.failures["PATCH"] = ApiRefusedError("busy")
@@ -140,9 +133,7 @@ async def test_a_failed_report_is_repeated() -> None:
 
 async def test_a_duration_that_is_not_measured_is_reported_without_usage() -> None:
     """As koordlet reports a duration without data."""
-    world = World()
-    world.learn_node(metricAggregatePolicy={"durations": ["7m", "1.5s", "5m0s", "10m"]})
-    world.create_object()
+    world = World(metricAggregatePolicy={"durations": ["7m", "1.5s", "5m0s", "10m"]})
     world.learn_window(window(1, 1))
     five = AggregatedUsage(avg=Usage(cpu_cores=1.0, memory_bytes=1024.0))
     world.learn_state(1, aggregated={"5m": five})

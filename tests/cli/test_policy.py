@@ -1,6 +1,7 @@
 """`springtide policy`, on files as kubectl prints them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ def test_valid_policy_is_shown_with_defaults(tmp_path: Path, wrapped: bool) -> N
     assert result.exit_code == 0, result.output
     assert "colocation is on for the cluster; 0 entries" in result.output
     values = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert values["degradeTimeMinutes"] == "7"
-    assert values["cpuReclaimThresholdPercent"] == "60"
+    assert (values["degradeTimeMinutes"], values["cpuReclaimThresholdPercent"]) == ("7", "60")
 
 
 def test_nodes_are_shown_with_their_differences(tmp_path: Path) -> None:
@@ -71,18 +71,19 @@ def test_invalid_part_is_a_warning_and_exits_with_3(tmp_path: Path) -> None:
     nodes = [node("n", labels={"node.koordinator.sh/cpu-reclaim-ratio": "much\x1b[2J"})]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
     result = run(tmp_path, configmap(GOOD), "--nodes", str(tmp_path / "nodes.json"))
-    assert result.exit_code == 3
-    assert "warning: node n: label" in result.stderr
+    assert (result.exit_code, "warning: node n: label" in result.stderr) == (3, True)
     assert "\x1b" not in result.output
 
 
 def test_suspicious_value_is_a_warning_and_exits_with_0(tmp_path: Path) -> None:
-    result = run(tmp_path, configmap({"cpuCalculatePolicy": "usgae"}))
-    assert result.exit_code == 0
-    assert "warning: colocation-config: cpuCalculatePolicy is 'usgae'" in result.stderr
-    result = run(tmp_path, configmap({"metricAggregatePolicy": {"durations": ["7m", "5m"]}}))
-    assert result.exit_code == 0
-    assert "durations has '7m', which is not reported: reported are 5m, 10m, 30m" in result.stderr
+    for policy, warning in (
+        ({"cpuCalculatePolicy": "usgae"}, "cpuCalculatePolicy is 'usgae'"),
+        ({"metricAggregatePolicy": {"durations": ["7m", "5m"]}},
+         "durations has '7m', which is not reported: reported are 5m, 10m, 30m"),
+    ):  # fmt: skip
+        result = run(tmp_path, configmap(policy))
+        assert result.exit_code == 0
+        assert re.match(rf"warning: colocation-config: .*{warning}", result.stderr)
 
 
 WHOLE = {
@@ -197,5 +198,4 @@ def test_unusable_file_exits_with_1(tmp_path: Path, document: Any, code: int, sa
 @pytest.mark.parametrize("file", ["missing", "/dev/zero"])
 def test_unreadable_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
     result = CliRunner().invoke(cli, ["policy", str(tmp_path / file)])
-    assert result.exit_code == 2
-    assert "cannot read" in result.stderr
+    assert (result.exit_code, "cannot read" in result.stderr) == (2, True)

@@ -1,5 +1,6 @@
 """`springtide provider` as a command: what it says without any source, broker or cluster."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -26,8 +27,7 @@ def test_kind_stream_has_nothing_to_import() -> None:
 
 def test_help_lists_the_sample_sources() -> None:
     help = " ".join(run("--help").output.split())
-    for name in SOURCES.points:
-        assert f"{name} {SOURCES.get(name).text}" in help
+    assert [name for name in SOURCES.points if f"{name} {SOURCES.get(name).text}" not in help] == []
 
 
 def test_show_queries_prints_the_actual_queries() -> None:
@@ -36,8 +36,7 @@ def test_show_queries_prints_the_actual_queries() -> None:
     lines = output.output.splitlines()
     assert lines[::2] == list(DEFAULT_QUERIES)
     assert all(line.endswith("[60s:15s]") for line in lines[1::2])
-    assert "sum by (kubernetes_node)" in lines[1]
-    assert "[240s]" in lines[1]
+    assert re.search(r"sum by \(kubernetes_node\).*\[240s\]", lines[1])
 
 
 @pytest.mark.parametrize(
@@ -55,15 +54,12 @@ def test_show_queries_prints_the_actual_queries() -> None:
 )
 def test_invalid_settings_are_named(arguments: tuple[str, ...], key: str) -> None:
     ended = run(*arguments)
-    assert ended.exit_code == 2
-    assert key in ended.output
-    assert "Traceback" not in ended.output
+    assert (ended.exit_code, key in ended.output, "Traceback" in ended.output) == (2, True, False)
 
 
 def test_once_reports_an_unreachable_source() -> None:
     ended = run("--kind", "prometheus", "--once", "--url", "http://127.0.0.1:1")
-    assert ended.exit_code == 1
-    assert "127.0.0.1:1" in ended.output
+    assert (ended.exit_code, "127.0.0.1:1" in ended.output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +81,7 @@ def test_once_without_usage_is_a_failure_with_reasons(
 
     monkeypatch.setattr(provider, "fetch_once", nothing)
     ended = run("--kind", "prometheus", "--once")
-    assert ended.exit_code == 1
-    assert says in ended.output
+    assert (ended.exit_code, says in ended.output) == (1, True)
     assert "fix: check the queries with --show-queries" in ended.output
 
 
@@ -98,5 +93,4 @@ def test_missing_cluster_hint_names_no_lease(
     home = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
     monkeypatch.setattr(home, str(tmp_path / "none"))
     ended = run("--kind", "prometheus", "--port", "0", "--host", "127.0.0.1")
-    assert ended.exit_code == 1
-    assert "--no-lease" in ended.output
+    assert (ended.exit_code, "--no-lease" in ended.output) == (1, True)

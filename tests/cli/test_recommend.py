@@ -106,8 +106,10 @@ def test_owner_is_selected_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -
     assert web["owner"]["name"] == "web-5d4"
     (container,) = web["recommendation"]["containerRecommendations"]
     assert container["target"] == container["uncappedTarget"]
-    assert int(container["lowerBound"]["memory"]) < int(container["target"]["memory"])
-    assert int(container["target"]["memory"]) < int(container["upperBound"]["memory"])
+    lower, target, upper = (
+        int(container[name]["memory"]) for name in ("lowerBound", "target", "upperBound")
+    )
+    assert lower < target < upper
 
 
 @pytest.mark.parametrize("name", ["web", "a/b/c/d", "shop/", "/web", ""])
@@ -138,8 +140,7 @@ def test_owner_without_samples_is_shown_and_exits_with_4(monkeypatch: pytest.Mon
     result = recommending(monkeypatch, "shop/once\x1b[2J", "--json", failed=failed)
     assert result.exit_code == 4
     (job,) = json.loads(result.stdout)["items"]
-    assert job["as_of"] is None
-    assert job["recommendation"] == {"containerRecommendations": []}
+    assert (job["as_of"], job["recommendation"]) == (None, {"containerRecommendations": []})
     assert job["koordinator"]["status"] == {"containerStatuses": []}
     assert "skipped 1 nodes, such as node-b: its checksum does not match" in result.stderr
     assert "no model of these pods has samples" in result.stderr

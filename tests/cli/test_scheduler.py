@@ -25,11 +25,9 @@ def written(folder: Path, tree: Any) -> str:
 def test_files_in_deploy_are_the_generated_ones(project: Path, mode: str) -> None:
     file = project / "deploy" / "scheduler" / f"{mode}.yaml"
     result = run("config", "--mode", mode)
-    assert result.exit_code == 0, result.output
-    assert result.stdout == file.read_text()
+    assert (result.exit_code, result.stdout) == (0, file.read_text()), result.output
     checked = run("check", str(file), "--mode", mode)
-    assert checked.exit_code == 0
-    assert checked.stderr == ""
+    assert (checked.exit_code, checked.stderr) == (0, "")
     assert "no problems with an extender" in checked.stdout
 
 
@@ -41,12 +39,12 @@ def test_config_contains_the_options(tmp_path: Path) -> None:
     )  # fmt: skip
     tree = yaml.safe_load(result.stdout)
     (extender,) = tree["extenders"]
-    assert extender["urlPrefix"] == "https://springtide-extender.springtide-system.svc:9443"
-    assert extender["enableHTTPS"] is True
-    assert extender["tlsConfig"] == {
-        "caFile": "/ca.pem", "certFile": "/me.pem", "keyFile": "/me.key",
+    expected = {
+        "urlPrefix": "https://springtide-extender.springtide-system.svc:9443",
+        "enableHTTPS": True, "weight": 5,
+        "tlsConfig": {"caFile": "/ca.pem", "certFile": "/me.pem", "keyFile": "/me.key"},
     }  # fmt: skip
-    assert extender["weight"] == 5
+    assert extender | expected == extender
     assert tree["profiles"][0]["schedulerName"] == "mine"
     assert tree["clientConnection"] == {"kubeconfig": "/kube"}
     assert run("check", written(tmp_path, result.stdout), "--mode", "act").stderr == ""
@@ -54,8 +52,7 @@ def test_config_contains_the_options(tmp_path: Path) -> None:
 
 def test_config_refuses_an_invalid_address() -> None:
     result = run("config", "--url", "extender:8888")
-    assert result.exit_code == 2
-    assert "extenders[0].urlPrefix" in result.stderr
+    assert (result.exit_code, "extenders[0].urlPrefix" in result.stderr) == (2, True)
     assert result.stdout == ""
 
 
@@ -72,8 +69,7 @@ def test_config_refuses_an_invalid_address() -> None:
 )
 def test_contradicting_flags_are_a_usage_error(flags: tuple[str, ...]) -> None:
     result = run("config", *flags)
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_an_unused_certificate_is_explained_by_the_address() -> None:
@@ -88,8 +84,7 @@ def test_an_unused_certificate_is_explained_by_the_address() -> None:
 
 def test_config_warns_of_an_unverified_certificate() -> None:
     result = run("config", "--url", "https://x:8888")
-    assert result.exit_code == 0
-    assert "certificate is not verified" in result.stderr
+    assert (result.exit_code, "certificate is not verified" in result.stderr) == (0, True)
     assert yaml.safe_load(result.stdout)["extenders"][0]["enableHTTPS"] is True
 
 
@@ -102,23 +97,19 @@ def test_check_prints_warnings_and_exits_with_3_for_errors(tmp_path: Path) -> No
     refused = run("check", written(tmp_path, tree), "--json")
     assert refused.exit_code == 3
     (outcomes,) = json.loads(refused.stdout)
-    assert outcomes["where"] == "extenders[0].filterVerb"
-    assert outcomes["is_refused"] is True
+    assert (outcomes["where"], outcomes["is_refused"]) == ("extenders[0].filterVerb", True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "kind: Pod", "a: 1\na: 2", "\0", "[1]"])
 def test_check_exits_with_1_for_other_files(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, text)
     result = run("check", file)
-    assert result.exit_code == 1
-    assert file in result.stderr
-    assert "fix: " in result.stderr
+    assert (result.exit_code, file in result.stderr, "fix: " in result.stderr) == (1, True, True)
 
 
 def test_check_exits_with_1_for_a_missing_file(tmp_path: Path) -> None:
     result = run("check", str(tmp_path / "none.yaml"))
-    assert result.exit_code == 1
-    assert "No such file" in result.stderr
+    assert (result.exit_code, "No such file" in result.stderr) == (1, True)
 
 
 def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
@@ -129,15 +120,13 @@ def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
     assert above[0] > 50 > 10 > above[2]
     outcomes = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
     assert [one["target_percent"] for one in outcomes] == [60, 55, 50, 45]
-    assert run("simulate", "--nodes", "0").exit_code == 2
-    assert run("simulate", "--wanted", "nan").exit_code == 2
-    assert run("simulate", "--used", "nan", "--json").exit_code == 2
+    for flags in (("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "--json")):
+        assert run("simulate", *flags).exit_code == 2
 
 
 def test_simulate_reports_targets_that_cannot_be_reached() -> None:
     assert "no target keeps nodes at 20%" in run("simulate", "--wanted", "20").stdout
-    alone = run("simulate", "--nodes", "1", "--pods", "1")
-    assert alone.stdout.count("too few pods") == 4
+    assert run("simulate", "--nodes", "1", "--pods", "1").stdout.count("too few pods") == 4
     outcomes = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "--json").stdout)
     assert [one["average"] for one in outcomes] == [None] * 4
     assert "268 pods fit on no node" in run("simulate", "--nodes", "1").stdout

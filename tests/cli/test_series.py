@@ -21,5 +21,4 @@ from pipeline.cli.main import cli
 )
 def test_contradicting_options_are_a_usage_error(options: list[str], message: str) -> None:
     result = CliRunner().invoke(cli, ["series", "node-1", *options])
-    assert result.exit_code == 2
-    assert message in result.stderr
+    assert (result.exit_code, message in result.stderr) == (2, True)

@@ -60,10 +60,6 @@ def rendered(width: int, table: Table | None = None, **options: Any) -> list[str
     return out.getvalue().splitlines()
 
 
-def names(table: Table, sort: str) -> list[str]:
-    return [line.name for line in node_lines(table, NOW, sort=sort)]
-
-
 def cells(lines: Sequence[NodeLine], *headers: str) -> dict[str, list[str]]:
     """The texts of some columns by node."""
     indexes = [[column.header for column in COLUMNS].index(header) for header in headers]
@@ -71,20 +67,24 @@ def cells(lines: Sequence[NodeLine], *headers: str) -> dict[str, list[str]]:
 
 
 def test_nodes_are_sorted_by_percent_with_unknown_last() -> None:
+    orders = {
+        "cpu": ["busy", "old", "calm", "blind", "silent"],
+        "memory": ["old", "busy", "calm", "blind", "silent"],
+        "peak": ["calm", "blind", "busy", "old", "silent"],
+        "name": ["blind", "busy", "calm", "old", "silent"],
+    }
     table = some_nodes()
-    assert names(table, "cpu") == ["busy", "old", "calm", "blind", "silent"]
-    assert names(table, "memory") == ["old", "busy", "calm", "blind", "silent"]
-    assert names(table, "peak") == ["calm", "blind", "busy", "old", "silent"]
-    assert names(table, "name") == ["blind", "busy", "calm", "old", "silent"]
+    shown = {sort: [line.name for line in node_lines(table, NOW, sort=sort)] for sort in orders}
+    assert shown == orders
 
 
 def test_plain_text_has_every_column_and_a_dash_for_unknown() -> None:
-    text = plain_text(node_lines(some_nodes(), NOW, sort="name"))
-    headers, *rows = [line.split() for line in text.splitlines()]
-    assert headers == [column.header.replace(" ", "-") for column in COLUMNS]
-    blind = dict(zip(headers, rows[0], strict=True))
-    assert blind["CPU"] == blind["CPU%"] == blind["PEAK-CPU"] == blind["FREE-MEM"] == "-"
-    assert text.splitlines()[3].startswith(
+    lines = plain_text(node_lines(some_nodes(), NOW, sort="name")).splitlines()
+    headers, first = lines[:2]
+    assert headers.split() == [column.header.replace(" ", "-") for column in COLUMNS]
+    blind = dict(zip(headers.split(), first.split(), strict=True))
+    assert {blind[header] for header in ("CPU", "CPU%", "PEAK-CPU", "FREE-MEM")} == {"-"}
+    assert lines[3].startswith(
         "calm    10s  0.40   10%   4.0Gi   25%  2.20 55%  5.0Gi 31%  percentile    12"
     )
     assert cells(node_lines(some_nodes(), NOW), "FLAGS") == {
@@ -106,8 +106,7 @@ def test_terminal_table_leaves_out_columns_to_fit_the_width(width: int) -> None:
     assert "…" not in "".join(lines)
     headers = re.split(" {2,}", lines[0].strip())
     dropped = {column.drop_order for column in COLUMNS if column.header not in headers}
-    assert dropped == {*range(1, len(dropped) + 1)}
-    assert bool(dropped) == (width < 1000)
+    assert (dropped, bool(dropped)) == ({*range(1, len(dropped) + 1)}, width < 1000)
 
 
 def test_peak_is_that_of_the_predictor_of_the_strategy() -> None:
@@ -118,8 +117,7 @@ def test_peak_is_that_of_the_predictor_of_the_strategy() -> None:
 
 def test_terminal_table_counts_the_nodes_that_exceed_the_height() -> None:
     lines = rendered(100, height=6)
-    assert len(lines) == 5
-    assert lines[-1].strip() == "and 2 more"
+    assert (len(lines), lines[-1].strip()) == (5, "and 2 more")
 
 
 def test_no_headers_omits_the_header_line() -> None:
@@ -133,8 +131,8 @@ def test_terminal_table_without_nodes_has_a_caption() -> None:
 def test_help_lists_every_column_and_flag() -> None:
     result = CliRunner().invoke(cli, ["top", "--help"])
     terms = {" ".join(line.split()[:2]) for line in result.output.splitlines()}
-    for name in (*(column.header for column in COLUMNS), *(flag.name for flag in FLAGS)):
-        assert any(line.startswith(name) for line in terms), name
+    names = [*(column.header for column in COLUMNS), *(flag.name for flag in FLAGS)]
+    assert [name for name in names if not any(line.startswith(name) for line in terms)] == []
 
 
 @pytest.mark.parametrize(
@@ -156,8 +154,7 @@ def test_bytes_have_a_binary_unit(amount: float, text: str) -> None:
 
 def test_unavailable_broker_is_an_error_with_a_fix() -> None:
     result = CliRunner().invoke(cli, ["top", "--bootstrap-servers", "127.0.0.1:1"])
-    assert result.exit_code == 1
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (1, "")
     assert "error: no broker answers at 127.0.0.1:1" in result.stderr
     assert "fix: " in result.stderr
 
@@ -175,11 +172,10 @@ def test_json_is_the_document_of_the_extender() -> None:
         patch.setattr(click, "echo", lambda data: out.write(data.decode()))
         view.show(top.TableReading(some_nodes()), NOW, Console())
     document = json.loads(out.getvalue())
-    assert document["kind"] == "NodeStateList"
+    assert (document["kind"], document["without_state"]) == ("NodeStateList", ["silent"])
     assert [item["node"] for item in document["items"]] == ["blind", "busy", "calm", "old"]
-    assert document["without_state"] == ["silent"]
-    assert document["items"][0]["usage"]["cpu_cores"] is None
-    assert document["items"][0]["limits_ratio"] is None
+    blind = document["items"][0]
+    assert (blind["usage"]["cpu_cores"], blind["limits_ratio"]) == (None, None)
 
 
 def nodes_with_limits() -> Table:

@@ -76,15 +76,12 @@ def without_kind(tree: dict[str, Any]) -> dict[str, Any]:
 )
 def test_formats_of_nodes(tmp_path: Path, tree: Any) -> None:
     objects = read_objects(write(tmp_path / "f", tree), "Node")
-    assert list(objects.entries) == [b"n1", b"n2"]
-    assert not objects.problems
+    assert (list(objects.entries), objects.problems) == ([b"n1", b"n2"], ())
 
 
 def test_single_object(tmp_path: Path) -> None:
-    objects = read_objects(write(tmp_path / "f", pod("a")), "Pod")
-    (entry,) = objects.entries.values()
-    assert entry.value is not None
-    assert decode_json(PodRecord, entry.value).requests.cpu_millicores == 1000
+    (entry,) = read_objects(write(tmp_path / "f", pod("a")), "Pod").entries.values()
+    assert decode_json(PodRecord, entry.value or b"").requests.cpu_millicores == 1000
     assert (entry.key, entry.node) == (b"n1/uid-a", "n1")
 
 
@@ -128,21 +125,19 @@ def test_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 def test_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRecordError, match=r"cannot read .*No such file"):
-        read_objects(tmp_path / "none", "Node")
-    with pytest.raises(InvalidRecordError, match="Is a directory"):
-        read_objects(tmp_path, "Node")
     (tmp_path / "b").write_bytes(b'{"kind":"\xff\xfe"}')
-    with pytest.raises(InvalidRecordError):
-        read_objects(tmp_path / "b", "Node")
+    for path, message in (
+        ("none", r"cannot read .*No such file"), ("", "Is a directory"), ("b", "not JSON"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRecordError, match=message):
+            read_objects(tmp_path / path, "Node")
 
 
 # ---- invalid objects
 
 
 def test_invalid_object_is_reported_and_others_are_read(tmp_path: Path) -> None:
-    invalid = pod("bad", cpu="a lot")
-    path = write(tmp_path / "f", listed(pod("a"), invalid, pod("b")))
+    path = write(tmp_path / "f", listed(pod("a"), pod("bad", cpu="a lot"), pod("b")))
     objects = read_objects(path, "Pod")
     assert list(objects.entries) == [b"n1/uid-a", b"n1/uid-b"]
     (problem,) = objects.problems
@@ -163,9 +158,8 @@ def test_unidentified_object_retains_all_records(tmp_path: Path, item: Any) -> N
 def test_duplicate_object_is_reported(tmp_path: Path) -> None:
     objects = read_objects(write(tmp_path / "f", listed(node("n1"), node("n1", cpu="8"))), "Node")
     assert [p.reason for p in objects.problems] == ["duplicate object"]
-    value = objects.entries[b"n1"].value
-    assert value is not None
-    assert decode_json(NodeRecord, value).allocatable.cpu_millicores == 4000
+    record = decode_json(NodeRecord, objects.entries[b"n1"].value or b"")
+    assert record.allocatable.cpu_millicores == 4000
 
 
 # ---- publishing
@@ -282,12 +276,14 @@ class Watch:
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    return Watch(tmp_path, monkeypatch)
+    """A source with files of the node n1 and the pod a."""
+    watch = Watch(tmp_path, monkeypatch)
+    write(watch.nodes, listed(node("n1")))
+    write(watch.pods, listed(pod("a")))
+    return watch
 
 
 async def test_changed_files_are_read_when_unchanged_for_a_poll(watch: Watch) -> None:
-    write(watch.nodes, listed(node("n1")))
-    write(watch.pods, listed(pod("a")))
     async with watch.running():
         assert watch.keys() == {b"n1", b"n1/uid-a"}
         await watch.polls(3)
@@ -301,14 +297,11 @@ async def test_changed_files_are_read_when_unchanged_for_a_poll(watch: Watch) ->
 
 
 async def test_unreadable_file_changes_nothing_until_it_is_complete(watch: Watch) -> None:
-    write(watch.nodes, listed(node("n1")))
-    write(watch.pods, listed(pod("a")))
     async with watch.running():
         complete = json.dumps(listed(pod("a"), pod("b")))
-        write(watch.pods, complete[: len(complete) // 2])
-        await watch.polls(4)
-        write(watch.pods, "")
-        await watch.polls(4)
+        for text in (complete[: len(complete) // 2], ""):
+            write(watch.pods, text)
+            await watch.polls(4)
         watch.pods.unlink()
         await watch.polls(4)
         assert watch.keys() == {b"n1", b"n1/uid-a"}
@@ -318,8 +311,6 @@ async def test_unreadable_file_changes_nothing_until_it_is_complete(watch: Watch
 
 
 async def test_replacement_with_equal_size_and_time_is_noticed(watch: Watch) -> None:
-    write(watch.nodes, listed(node("n1")))
-    write(watch.pods, listed(pod("a")))
     async with watch.running():
         before = watch.pods.stat()
         other = write(watch.pods.with_name("other"), listed(pod("b")))
@@ -333,14 +324,12 @@ async def test_objects_deleted_before_the_start_are_removed(watch: Watch) -> Non
     watch.before = {b"n0": b"old"}
     watch.producer.values = {("springtide.nodes", b"n0"): b"old"}
     watch.pods = None  # type: ignore[assignment]
-    write(watch.nodes, listed(node("n1")))
     async with watch.running():
-        assert watch.keys() == {b"n1"}
-        assert watch.producer.sent[0][2:] == (b"n0", None)
+        assert (watch.keys(), watch.producer.sent[0][2:]) == ({b"n1"}, (b"n0", None))
 
 
 async def test_unreadable_file_at_start_is_a_settings_error(watch: Watch) -> None:
-    write(watch.nodes, listed(node("n1")))
+    watch.pods.unlink()
     arguments = (watch.settings, watch.nodes, watch.pods, watch.clock, watch.producers)
     with pytest.raises(SettingsError, match=r"worker\.pods_file: cannot read") as caught:
         await run_file_source(*arguments)
@@ -366,11 +355,11 @@ def config_map(**sections: Any) -> str:
 
 @pytest.fixture
 def policy_watch(watch: Watch) -> Watch:
-    """A source with one node and a policy file."""
+    """A source with one node and a policy file that enables colocation."""
     worker = WorkerSettings(nodes_file=watch.nodes, policy_file=watch.policy)
     watch.settings = Settings(kafka=KAFKA, worker=worker)
     watch.pods = None  # type: ignore[assignment]
-    write(watch.nodes, listed(node("n1")))
+    watch.policy.write_text(config_map(colocation_config={"enable": True}))
     return watch
 
 
@@ -388,7 +377,6 @@ def policy_problems() -> tuple[float | None, float | None]:
 
 
 async def test_nodes_carry_the_policy_and_follow_its_edits(policy_watch: Watch) -> None:
-    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
     async with policy_watch.running():
         assert in_force(policy_watch).overcommit == Overcommit()
         assert slo_spec(in_force(policy_watch)) is not None
@@ -411,7 +399,6 @@ async def test_nodes_carry_the_policy_and_follow_its_edits(policy_watch: Watch) 
 async def test_invalid_edit_keeps_the_last_valid_policy_and_is_counted(
     policy_watch: Watch, invalid: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
     async with policy_watch.running():
         assert policy_problems() == (0, 0)
         valid = in_force(policy_watch)
@@ -420,20 +407,17 @@ async def test_invalid_edit_keeps_the_last_valid_policy_and_is_counted(
         else:
             policy_watch.policy.write_text(invalid)
         await policy_watch.polls(2)
-        assert in_force(policy_watch) == valid
-        assert policy_problems() == (0, 1)
+        assert (in_force(policy_watch), policy_problems()) == (valid, (0, 1))
         # A new node has the policy in force.
         write(policy_watch.nodes, listed(node("n1"), node("n2")))
         await policy_watch.polls(2)
         assert in_force(policy_watch, b"n2").overcommit == valid.overcommit
         policy_watch.policy.write_text(config_map(colocation_config={"enable": False}))
         await policy_watch.polls(2)
-        assert in_force(policy_watch).overcommit is None
-        assert policy_problems() == (0, 0)
+        assert (in_force(policy_watch).overcommit, policy_problems()) == (None, (0, 0))
 
 
 async def test_policy_is_followed_while_nodes_are_unreadable(policy_watch: Watch) -> None:
-    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
     async with policy_watch.running():
         write(policy_watch.nodes, "{")
         await policy_watch.polls(3)
@@ -444,7 +428,6 @@ async def test_policy_is_followed_while_nodes_are_unreadable(policy_watch: Watch
 
 
 async def test_invalid_policy_at_start_keeps_published_policy(policy_watch: Watch) -> None:
-    policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
     async with policy_watch.running():
         before = in_force(policy_watch)
     policy_watch.before = {b"n1": encode_json(before)}

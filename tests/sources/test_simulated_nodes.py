@@ -51,11 +51,8 @@ def test_samples_are_valid_and_add_up(
     batch = node.sample(start, start + window, epoch=1, sequence=0)
     read = read_samples(encode_samples(batch))
     header = read.header
-    assert header.simulated
-    assert (header.node, header.window_end_ms - header.window_start_ms) == (
-        node.name,
-        window * 1000,
-    )
+    length = header.window_end_ms - header.window_start_ms
+    assert (header.simulated, header.node, length) == (True, node.name, window * 1000)
     node_row, *pod_rows = batch.rows
     assert {row["id"] for row in pod_rows} == set(node.pods(start, start + window))
     assert len(read.rows) == 1 + len(pod_rows)
@@ -63,9 +60,7 @@ def test_samples_are_valid_and_add_up(
         parts = sum(row[f"{usage}_avg"] for row in pod_rows)
         assert 0 <= parts <= node_row[f"{usage}_avg"] <= capacity
     for row in batch.rows:
-        for name in (f"{u}_{s}" for u in USAGES for s in STATISTICS):
-            assert np.isfinite(row[name])
-            assert row[name] >= 0
+        assert all(0 <= row[f"{u}_{s}"] < np.inf for u in USAGES for s in STATISTICS)
         for usage in USAGES:
             assert row[f"{usage}_p90"] <= row[f"{usage}_p95"] <= row[f"{usage}_max"]
         assert 0 < row["coverage"] <= 1
@@ -78,8 +73,7 @@ def test_statistics_are_computed_from_the_points() -> None:
     assert node["points_offset_seconds"][-1] == 30.0
     assert node["cpu_cores_avg"] == pytest.approx(sum(points) / POINTS)
     assert node["cpu_cores_p90"] == sorted(points)[int(POINTS * 0.9) - 1]
-    assert node["cpu_cores_max"] == max(points)
-    assert node["cpu_cores_last"] == points[-1]
+    assert (node["cpu_cores_max"], node["cpu_cores_last"]) == (max(points), points[-1])
 
 
 def test_pods_are_created_and_deleted_and_have_distinct_names() -> None:
@@ -93,9 +87,7 @@ def test_pods_are_created_and_deleted_and_have_distinct_names() -> None:
         changes += set(pods) != before
         before = set(pods)
         seen |= pods
-        for pod in pods.values():
-            assert pod.created_at is not None
-            assert parse_time(pod.created_at) < start + 300
+        assert all(parse_time(pod.created_at or "") < start + 300 for pod in pods.values())
     assert len(seen) > 25
     assert changes < 2 * 288 / 2, "most windows change nothing"
     names = [(pod.namespace, pod.name) for pod in seen.values()]
@@ -108,9 +100,7 @@ def test_coverage_of_new_pod_is_its_share_of_the_window() -> None:
         for row in node.sample(start, start + 300, epoch=1, sequence=0).rows[1:]:
             if row["coverage"] == 1.0:
                 continue
-            record = node.pods(start, start + 300)[row["id"]]
-            assert record.created_at is not None
-            created = parse_time(record.created_at)
+            created = parse_time(node.pods(start, start + 300)[row["id"]].created_at or "")
             if created > start:
                 assert row["coverage"] == pytest.approx((start + 300 - created) / 300, abs=0.01)
                 return
@@ -119,16 +109,14 @@ def test_coverage_of_new_pod_is_its_share_of_the_window() -> None:
 
 def test_records_can_be_encoded_and_decoded() -> None:
     node = SimulatedNode(1, 5, 40)
-    record = node.record
-    assert record.allocatable.cpu_millicores is not None
-    assert record.capacity.cpu_millicores is not None
-    assert 0 < record.allocatable.cpu_millicores < record.capacity.cpu_millicores
+    allocatable, capacity = node.record.allocatable, node.record.capacity
+    assert 0 < (allocatable.cpu_millicores or 0) < (capacity.cpu_millicores or 0)
     pods = node.pods(NOON, NOON + 30).values()
     assert {pod.pod_class for pod in pods} >= {"prod", "batch"}
     for pod in pods:
         assert decode_json(PodRecord, encode_json(pod)) == pod
-        assert (pod.requests.cpu_millicores is not None) == (pod.pod_class == "prod")
-        assert pod.node == node.name
+        expected = (node.name, pod.requests.cpu_millicores is not None)
+        assert (pod.node, pod.pod_class == "prod") == expected
 
 
 def test_load_resembles_that_of_a_cluster() -> None:

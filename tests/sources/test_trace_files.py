@@ -35,8 +35,7 @@ def test_csv_and_parquet_give_the_same_windows(tmp_path: Path) -> None:
     table = table.set_column(5, "coverage", table.column(5).cast(pa.float32()))
     pyarrow.parquet.write_table(table, binary)
     from_csv, from_parquet = windows(text), windows(binary)
-    assert len(from_csv) == 2
-    assert from_csv[1] == from_parquet[1]
+    assert (len(from_csv), from_csv[1]) == (2, from_parquet[1])
     assert from_csv[0] != from_parquet[0]  # 0.9 in 32 bits
 
 

@@ -53,8 +53,7 @@ def nodemetric_spec(case: Case) -> object:
     if node is None:
         return ERROR
     record = decode_json(NodeRecord, json.dumps({"version": 1, "node": "a", **node}).encode())
-    last = Policies(Policy(DEFAULTS), Policy(OWN_DEFAULTS))
-    policies, _ = load_policies(configmap, last)
+    policies, _ = load_policies(configmap, Policies(Policy(DEFAULTS), Policy(OWN_DEFAULTS)))
     return metric_spec(with_policy(record, policies)[0])
 
 

@@ -45,16 +45,15 @@ def column(value: float | None) -> FloatArray:
     return np.array([np.nan, np.nan if value is None else float(value), np.nan])
 
 
-def of_node(values: Any) -> Any:
-    """The value of that node, None if it is unknown."""
-    value = np.asarray(values)[1].item()
-    return None if value != value else value
-
-
-def first(values: Any) -> Any:
+def first(values: Any, position: int = 0) -> Any:
     """The value of the first node, None if it is unknown."""
-    value = np.asarray(values)[0].item()
+    value = np.asarray(values)[position].item()
     return None if value != value else value
+
+
+def of_node(values: Any) -> Any:
+    """The value of the node of `column`, None if it is unknown."""
+    return first(values, 1)
 
 
 def _manifest(tree: Case, name: str = "asking", **more: Any) -> Case:

@@ -62,10 +62,8 @@ def test_a_wrong_expectation_is_printed_in_full_and_ends_with_1(
     given = {"type": "p50", "samples": [1, 2, 3, 4]}
     assert main([_file(tmp_path, "metric_aggregate", given, {"value": 3})]) == 1
     out = capsys.readouterr().out
-    assert "1 mismatches" in out
-    assert "MISMATCH: a case" in out
-    assert json.dumps(given) in out
-    assert "wanted 3, got 2.0" in out
+    parts = ("1 mismatches", "MISMATCH: a case", json.dumps(given), "wanted 3, got 2.0")
+    assert [part for part in parts if part not in out] == []
 
 
 @pytest.mark.parametrize(
@@ -138,16 +136,12 @@ def test_recorded_objects_serve_as_plain_ones() -> None:
     assert (other.get("a"), "c" in other, [*unread(other)]) == (1, True, [])
 
 
-def raises_outside(case: Any) -> Any:
-    raise ValueError("not of the product")
-
-
 @pytest.mark.parametrize(
     ("adapter", "passes"),
     [
         (lambda case: load_aware.SCORER.read({"unknown": 1}), True),  # a SpringtideError
         (lambda case: parse_time("soon"), True),  # a ValueError in a file of the product
-        (raises_outside, False),
+        (lambda case: int("not of the product"), False),
         (lambda case: dict[str, Any]()["missing"], False),
         (lambda case: {"error": True}, True),
     ],
@@ -173,8 +167,7 @@ def test_a_case_that_differs_runs_again_without_the_difference(
         differs=lambda given, expected: Difference("why", "effect", 5),
         without=lambda given: other,
     )  # fmt: skip
-    assert len(result.differences) == 1
-    assert len(result.agreeing) == agreeing
+    assert (len(result.differences), len(result.agreeing)) == (1, agreeing)
     assert len(result.mismatches) == (other == 2)
 
 

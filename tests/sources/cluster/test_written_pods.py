@@ -80,11 +80,11 @@ TestWrittenPods.settings = settings(max_examples=60, stateful_step_count=60, dea
 
 def test_table_grows_and_shrinks_without_losing_pods() -> None:
     written, uids = WrittenPods(), [str(uuid.uuid4()) for _ in range(20_000)]
-    for i, uid in enumerate(uids):
-        assert written.put(uid, f"n{i % 7}", uid.encode()) == (True, None)
-    assert len(written) == len(uids)
-    for i, uid in enumerate(uids):
-        assert written.put(uid, f"n{i % 7}", uid.encode()) == (False, f"n{i % 7}")
+    for is_new in (True, False):
+        for i, uid in enumerate(uids):
+            before = None if is_new else f"n{i % 7}"
+            assert written.put(uid, f"n{i % 7}", uid.encode()) == (is_new, before)
+        assert len(written) == len(uids)
     for i, uid in enumerate(uids):
         assert written.drop(uid) == f"n{i % 7}"
     assert len(written) == 0

@@ -74,8 +74,7 @@ async def test_documented_lists_become_usage(tmp_path: Path) -> None:
     assert usage.nodes["n1"]["cpu_cores_avg"] == 0.156784319
     assert usage.nodes["n1"]["memory_bytes_avg"] == 1180288 * 1024
     pod = usage.pods[PodName("kube-system", "coredns-0")]
-    assert pod["cpu_cores_last"] == 0.003124961
-    assert pod["coverage"] == 15 / 60
+    assert (pod["cpu_cores_last"], pod["coverage"]) == (0.003124961, 15 / 60)
     assert usage.failed == {}
 
 
@@ -86,8 +85,7 @@ async def test_all_readings_of_a_window_count(tmp_path: Path) -> None:
         for _ in range(3):
             await provider.poll()
         columns = (await provider.fetch(WINDOW)).nodes["n1"]
-    assert columns["points_offset_seconds"] == [15, 30, 45, 60]
-    assert columns["coverage"] == 1
+    assert (columns["points_offset_seconds"], columns["coverage"]) == ([15, 30, 45, 60], 1)
 
 
 async def test_open_provider_polls_repeatedly(tmp_path: Path) -> None:
@@ -103,8 +101,7 @@ async def test_open_provider_polls_repeatedly(tmp_path: Path) -> None:
 async def test_unavailable_pods_are_unknown(tmp_path: Path) -> None:
     async with fake(tmp_path, listed(NODES), status(403)) as server:
         usage = await MetricsServerSession(server.api).fetch(WINDOW)
-    assert usage.nodes.keys() == {"n1"}
-    assert not usage.knows_pods
+    assert (set(usage.nodes), usage.knows_pods) == ({"n1"}, False)
     assert "403" in usage.failed["pods"]
 
 
@@ -113,8 +110,7 @@ async def test_earlier_readings_are_used_if_the_last_poll_fails(tmp_path: Path) 
         provider = MetricsServerSession(server.api)
         await provider.poll()
         usage = await provider.fetch(WINDOW)
-        assert usage.nodes.keys() == {"n1"}
-        assert usage.knows_pods
+        assert (set(usage.nodes), usage.knows_pods) == ({"n1"}, True)
         assert usage.failed.keys() == {"nodes", "pods"}
 
 
@@ -139,6 +135,5 @@ async def test_busy_server_is_retried(tmp_path: Path) -> None:
 async def test_stale_and_future_readings_are_ignored(tmp_path: Path) -> None:
     async with fake(tmp_path, listed(NODES, 600), listed(PODS, 4000)) as server:
         usage = await MetricsServerSession(server.api).fetch(WINDOW)
-    assert not usage.nodes
-    assert not usage.pods
-    assert usage.left_out == {"stale": 1, "ahead": 1}
+    expected = {"stale": 1, "ahead": 1}
+    assert (usage.nodes, usage.pods, usage.left_out) == ({}, {}, expected)

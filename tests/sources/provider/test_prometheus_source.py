@@ -49,23 +49,22 @@ async def test_queries_are_evaluated_at_the_end_of_the_window(tmp_path: Path) ->
     token.write_text("abc\n")
     async with fake_prometheus({CPU: [GOOD]}, "/prom") as fake:
         usage = await fetch(fake, token_file=token)
-        assert usage.nodes["n1"]["cpu_cores_avg"] == 1
-        assert fake.last_request["time"] == "660.000"
+        assert (usage.failed, usage.nodes["n1"]["cpu_cores_avg"]) == ({}, 1)
+        expected = {
+            "time": "660.000", "path": "/prom/api/v1/query", "Authorization": "Bearer abc",
+        }  # fmt: skip
+        assert fake.last_request.items() >= expected.items()
         assert fake.last_request["query"].endswith("[60s:15s]")
-        assert fake.last_request["path"] == "/prom/api/v1/query"
-        assert fake.last_request["Authorization"] == "Bearer abc"
         # The token is rotated.
         token.write_text("def")
         await fetch(fake, token_file=token)
         assert fake.last_request["Authorization"] == "Bearer def"
-    assert usage.failed == {}
 
 
 async def test_empty_answers_are_no_usage() -> None:
     async with fake_prometheus({}) as fake:
         usage = await fetch(fake)
-    assert usage.nodes == {}
-    assert usage.knows_pods
+    assert (usage.nodes, usage.knows_pods) == ({}, True)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +86,14 @@ async def test_empty_answers_are_no_usage() -> None:
 async def test_failed_query_omits_its_column(answer: Answer, requests: int) -> None:
     async with fake_prometheus({CPU: [GOOD], MEMORY: [answer]}) as fake:
         usage = await fetch(fake)
-    assert usage.failed.keys() == {"node.memory_bytes"}
-    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+    assert (set(usage.failed), usage.nodes["n1"]["cpu_cores_avg"]) == ({"node.memory_bytes"}, 1)
     assert fake.requests[MEMORY] == requests
 
 
 async def test_transient_errors_are_retried() -> None:
     async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
         usage = await fetch(fake)
-    assert usage.failed == {}
-    assert usage.nodes["n1"]["cpu_cores_avg"] == 1
+    assert (usage.failed, usage.nodes["n1"]["cpu_cores_avg"]) == ({}, 1)
 
 
 async def test_failure_of_all_queries_is_a_provider_error() -> None:
@@ -115,12 +112,13 @@ async def test_failure_of_all_queries_is_a_provider_error() -> None:
 
 async def test_missing_files_are_errors(tmp_path: Path) -> None:
     async with fake_prometheus({}) as fake:
-        with pytest.raises(SampleSourceError, match=r"provider\.token_file"):
-            await fetch(fake, token_file=tmp_path / "none")
-        with pytest.raises(SettingsError, match=r"provider\.ca_file"):
-            await fetch(fake, ca_file=tmp_path / "none")
-        with pytest.raises(SettingsError, match=r"provider\.queries"):
-            await fetch(fake, queries={"node.x": "up"})
+        for error, key, value in (
+            (SampleSourceError, "token_file", tmp_path / "none"),
+            (SettingsError, "ca_file", tmp_path / "none"),
+            (SettingsError, "queries", {"node.x": "up"}),
+        ):
+            with pytest.raises(error, match=rf"provider\.{key}"):
+                await fetch(fake, **{key: value})
 
 
 async def test_clock_difference_is_measured() -> None:
@@ -128,8 +126,7 @@ async def test_clock_difference_is_measured() -> None:
     async with fake_prometheus({"": [GOOD._replace(headers={"Date": behind})]}) as fake:
         await fetch(fake)
     ahead = REGISTRY.get_sample_value("springtide_provider_clock_ahead_seconds")
-    assert ahead is not None
-    assert 95 < ahead < 110
+    assert 95 < (ahead or 0) < 110
     async with fake_prometheus({"": [GOOD._replace(headers={"Date": "soon"})]}) as fake:
         assert (await fetch(fake)).nodes
 

@@ -76,8 +76,7 @@ def test_invalid_setting_ends_the_exporter_with_a_hint(
     flags: tuple[str, ...], code: int, words: str
 ) -> None:
     result = run(*flags, *(() if "socket" in flags[0] else ("--once",)))
-    assert result.returncode == code, result.stderr
-    assert "error: " in result.stderr
+    assert (result.returncode, "error: " in result.stderr) == (code, True), result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -93,14 +92,11 @@ def test_once_fails_when_the_fake_node_becomes_unreadable(tmp_path: Path) -> Non
 
 
 def test_exporter_without_its_metrics_port_leaves_no_socket(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         path = tmp_path / "x.sock"
         page = ("--metrics-host=127.0.0.1", f"--metrics-port={taken.getsockname()[1]}")
         result = run(f"--socket-path={path}", *page, *roots(FakeNode(tmp_path)))
-    assert result.returncode == 2, result.stderr
-    assert "cannot listen on" in result.stderr
+    assert (result.returncode, "cannot listen on" in result.stderr) == (2, True), result.stderr
     assert not path.exists()
 
 
@@ -168,6 +164,5 @@ def test_exporter_without_a_broker_warns_rarely_and_stops_in_time(
 
 def test_help_lists_flags_examples_and_exit_codes() -> None:
     result = run("--help")
-    assert result.returncode == 0
-    for words in ("--once", "--window-seconds", "--cgroup-root", "Examples", "Exit codes"):
-        assert words in result.stdout
+    words = ("--once", "--window-seconds", "--cgroup-root", "Examples", "Exit codes")
+    assert (result.returncode, [each for each in words if each not in result.stdout]) == (0, [])

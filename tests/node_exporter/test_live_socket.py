@@ -67,8 +67,7 @@ async def test_last_seconds_are_served_oldest_first(server: LiveServer) -> None:
     *lines, last = await send_requests(server, b'{"seconds": 10}\n')
     assert [line["time_ms"] for line in lines] == [START + s * 1000 for s in range(90, 100)]
     assert last == {"collections": 10}
-    assert lines[0]["node"] == "n1"
-    assert lines[0]["system"] == {"cpu_cores": 0.25, "memory_bytes": 3}
+    assert (lines[0]["node"], lines[0]["system"]) == ("n1", {"cpu_cores": 0.25, "memory_bytes": 3})
     assert [usage["id"] for usage in lines[0]["usages"]] == ["", "pod-0", "pod-1"]
     assert lines[0]["usages"][1]["cpu_cores"] == 0.5
     assert lines[0]["usages"][1]["memory_with_hot_page_cache_bytes"] is None

@@ -103,11 +103,8 @@ def test_network_traffic_is_reported(cable: Cable, tmp_path: Path) -> None:
     cable.send(500, from_remote=True)
     rates = sampler.collect(1000, ends_window=True).rates
     sampler.close()
-    assert rates is not None
-    assert rates.network is not None
-    received, sent = rates.network
-    assert sent == pytest.approx(1_000_000, rel=0.01)  # neighbour discovery adds some bytes
-    assert received == pytest.approx(500_000, rel=0.01)
+    # Neighbour discovery adds some bytes.
+    assert (rates and rates.network) == pytest.approx((500_000, 1_000_000), rel=0.01)
 
 
 async def test_process_outside_of_pods_counts_as_system_usage() -> None:
@@ -218,8 +215,7 @@ async def test_removal_of_a_real_pod_is_not_an_error() -> None:
         assert [u.entity.id for u in sampler.collect(1000).usages] == ["", "a", "b"]
         tree.remove(below[0])
         second = sampler.collect(2000)
-        assert [u.entity.id for u in second.usages] == ["", "b"]
-        assert not second.errors
+        assert ([u.entity.id for u in second.usages], second.errors) == (["", "b"], {})
         tree.make(below[0])  # same name, another cgroup: its counter starts at 0
         third = sampler.collect(3000)
         assert pod_usage(third.usages, "a").cpu_cores is None

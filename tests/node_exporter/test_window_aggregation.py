@@ -58,22 +58,19 @@ def test_time_belongs_to_the_window_that_ends_at_or_after_it(at: int, window: in
 
 @given(values=st.lists(st.integers(0, 10**13), min_size=1, max_size=40))
 def test_statistics_are_exact(values: list[int]) -> None:
-    window = window_of(*[[usage(memory=value)] for value in values])
-    row = row_of(window)
+    row = row_of(window_of(*[[usage(memory=value)] for value in values]))
     ascending = sorted(values)
     for name, p in (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20))):
         rank = int(len(values) * p)
         assert row[f"memory_bytes_{name}"] == ascending[max(0, rank - 1)]
-    assert row["memory_bytes_max"] == max(values)
-    assert row["memory_bytes_last"] == values[-1]
+    assert (row["memory_bytes_max"], row["memory_bytes_last"]) == (max(values), values[-1])
     assert row["memory_bytes_avg"] == float(Fraction(sum(values), len(values)))
 
 
 def test_p90_of_thirty_values_is_the_27th() -> None:
     # 30 * 0.9 as a float may be slightly above or below 27.
     row = row_of(window_of(*[[usage(cores=float(i))] for i in range(1, 31)]))
-    assert row["cpu_cores_p90"] == 27.0
-    assert row["cpu_cores_p95"] == 28.0
+    assert (row["cpu_cores_p90"], row["cpu_cores_p95"]) == (27.0, 28.0)
 
 
 def test_cpu_average_is_weighted_by_time() -> None:
@@ -82,8 +79,7 @@ def test_cpu_average_is_weighted_by_time() -> None:
         reading = Usage(POD, cpu_ns, elapsed, 1, 1, None)
         window.add(Collection(window.start_ms + second * 1000, (reading,), None))
     row = row_of(window)
-    assert row["cpu_cores_avg"] == pytest.approx(5 / 9)
-    assert row["cpu_cores_max"] == 1.0
+    assert (row["cpu_cores_avg"], row["cpu_cores_max"]) == (pytest.approx(5 / 9), 1.0)
     assert row["coverage"] == pytest.approx(0.4)  # 1 s, and 3 of the 8
 
 
@@ -102,8 +98,7 @@ def test_coverage_is_observed_time_instead_of_number_of_readings() -> None:
     late = [(int(2.2 * i), 2.2) for i in range(1, 14)]  # a node too busy for a reading every second
     assert coverage_of(late) == pytest.approx(2.2 * 12 / 30 + 2.0 / 30)
     assert coverage_of([(i, 1.0) for i in range(1, 31)]) == 1.0
-    jitter = [(i, 1.0 + (0.004 if i % 2 else -0.005)) for i in range(1, 31)]
-    assert coverage_of(jitter) == 1.0
+    assert coverage_of([(i, 1.0 + (0.004 if i % 2 else -0.005)) for i in range(1, 31)]) == 1.0
     assert coverage_of([(i, 1.0) for i in range(1, 30)]) == pytest.approx(29 / 30)
     # Only time within the window counts, and at most three intervals of a long pause.
     assert coverage_of([(1, 15.0)]) == pytest.approx(1 / 30)
@@ -134,9 +129,8 @@ def test_system_row_covers_the_ticks_with_known_system_usage() -> None:
     window = OpenWindow(END, WINDOW, 1000)
     system = [None, *(usage(SYSTEM, float(i), 10 * i) for i in range(1, 10))]
     for i, rest in enumerate(system):
-        node = (
-            () if i == 9 else (usage(NODE),)
-        )  # the last system usage comes without a reading of the node
+        # The last system usage comes without a reading of the node.
+        node = () if i == 9 else (usage(NODE),)
         window.add(Collection(window.start_ms + 1000 * (i + 1), node, None, rest))
     row = row_of(window, SYSTEM)
     assert (row["kind"], row["id"], row["qos"]) == ("tier", "system", None)
@@ -148,19 +142,14 @@ def test_system_row_covers_the_ticks_with_known_system_usage() -> None:
 
 def test_window_without_readings_has_a_node_row_of_unknown_values() -> None:
     (row,) = window_of([], []).rows(None, None)
-    assert row["coverage"] == 0.0
-    assert row["cpu_cores_avg"] is None
-    assert row["capacity_cpu_cores"] is None
-    assert row["network_receive_bytes_per_second"] is None
-    assert row["points_cpu_cores"] == []
+    assert (row["coverage"], row["cpu_cores_avg"], row["capacity_cpu_cores"]) == (0.0, None, None)
+    assert (row["network_receive_bytes_per_second"], row["points_cpu_cores"]) == (None, [])
 
 
 def test_unknown_values_stay_unknown() -> None:
     row = row_of(window_of([usage(memory=None)], [usage(memory=None)]))
-    assert row["memory_bytes_avg"] is None
-    assert row["memory_with_hot_page_cache_bytes_max"] is None
-    assert "cpu_throttled_ratio" not in row
-    assert "pressure_cpu_some" not in row
+    assert (row["memory_bytes_avg"], row["memory_with_hot_page_cache_bytes_max"]) == (None, None)
+    assert row.keys().isdisjoint({"cpu_throttled_ratio", "pressure_cpu_some"})
 
 
 def test_throttling_and_pressure_are_shares_of_observed_time() -> None:
@@ -171,11 +160,12 @@ def test_throttling_and_pressure_are_shares_of_observed_time() -> None:
         [usage(throttling=Throttling(0, 0, 0), stall=stall)],
     )
     row = row_of(window)
-    assert row["cpu_throttled_ratio"] == 0.75
-    assert row["cpu_throttled_seconds"] == 2.0
-    assert row["pressure_cpu_some"] == pytest.approx(0.1)
-    assert row["pressure_memory_some"] == 0.0
-    assert row["pressure_io_some"] == 1.0  # at most 1
+    expected = {
+        "cpu_throttled_ratio": 0.75, "cpu_throttled_seconds": 2.0,
+        "pressure_cpu_some": pytest.approx(0.1), "pressure_memory_some": 0.0,
+        "pressure_io_some": 1.0,  # at most 1
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
     assert "pressure_memory_full" not in row
 
 
@@ -184,31 +174,28 @@ def test_throttled_ratio_of_a_pod_is_that_of_its_most_throttled_container() -> N
     own = Throttling(20, 0, 0)
     reading = usage(throttling=own)._replace(containers={"a": a, "b": b})
     row = row_of(window_of([usage(throttling=own)], [reading], [reading]))
-    assert row["cpu_throttled_ratio"] == 0.9
-    assert row["cpu_throttled_seconds"] == 4.0
+    assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (0.9, 4.0)
     higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers={"b": b})
     row = row_of(window_of([higher]))
     assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (1.0, 2.0)
     # The counters of containers are known even if those of their pod are not.
-    row = row_of(window_of([usage()._replace(containers={"a": a})]))
-    assert row["cpu_throttled_ratio"] == 0.9
+    unknown = usage()._replace(containers={"a": a})
+    assert row_of(window_of([unknown]))["cpu_throttled_ratio"] == 0.9
 
 
 def test_no_throttled_period_is_a_known_zero() -> None:
-    row = row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))
-    assert row["cpu_throttled_ratio"] == 0.0
+    assert row_of(window_of([usage(throttling=Throttling(0, 0, 0))]))["cpu_throttled_ratio"] == 0.0
 
 
 def test_node_row_has_rates_and_points() -> None:
     rates = Rates(5.0, Traffic(50, 100), None)
-    window = window_of([usage(NODE, 0.5, 7)], [usage(NODE, None, 8)], rates=rates)
-    row = row_of(window, NODE)
-    assert row["network_receive_bytes_per_second"] == 10.0
-    assert row["network_transmit_bytes_per_second"] == 20.0
-    assert row["disk_read_bytes_per_second"] is None
-    assert row["points_offset_seconds"] == [1.0, 2.0]
-    assert row["points_cpu_cores"] == [0.5, None]
-    assert row["points_memory_bytes"] == [7.0, 8.0]
+    row = row_of(window_of([usage(NODE, 0.5, 7)], [usage(NODE, None, 8)], rates=rates), NODE)
+    expected = {
+        "network_receive_bytes_per_second": 10.0, "network_transmit_bytes_per_second": 20.0,
+        "disk_read_bytes_per_second": None, "points_offset_seconds": [1.0, 2.0],
+        "points_cpu_cores": [0.5, None], "points_memory_bytes": [7.0, 8.0],
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

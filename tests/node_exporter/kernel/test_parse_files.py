@@ -87,23 +87,26 @@ def test_cpu_list_survives_a_round_trip(cpus: tuple[int, ...]) -> None:
     assert parse_files.cpu_list(",".join(map(str, cpus)).encode()) == cpus
 
 
-@pytest.mark.parametrize("text", [b"0-4294967295", b"3-1", b"1,,2", b"1-", b"-1", b"0x1", b"1_0"])
-def test_invalid_cpu_list_is_refused(text: bytes) -> None:
-    with pytest.raises(KernelFileError):
-        parse_files.cpu_list(text)
-
-
 @pytest.mark.parametrize(
-    "text",
-    [PRESSURE + PRESSURE, b"some avg10=nan avg60=0.00 avg300=0.00 total=1\n",
-     b"some avg10=-1.0 avg60=0.00 avg300=0.00 total=1\n",
-     b"some avg10=0.00 avg60=0.00 avg300=0.00\n",
-     b"most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
-     b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"],
+    ("parser", "text"),
+    [
+        *((parse_files.cpu_list, text) for text in (
+            b"0-4294967295", b"3-1", b"1,,2", b"1-", b"-1", b"0x1", b"1_0",
+        )),
+        *((parse_files.pressure, text) for text in (
+            PRESSURE + PRESSURE, b"some avg10=nan avg60=0.00 avg300=0.00 total=1\n",
+            b"some avg10=-1.0 avg60=0.00 avg300=0.00 total=1\n",
+            b"some avg10=0.00 avg60=0.00 avg300=0.00\n",
+            b"most avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+            b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+        )),
+    ],
 )  # fmt: skip
-def test_invalid_pressure_file_is_refused(text: bytes) -> None:
+def test_invalid_cpu_list_or_pressure_file_is_refused(
+    parser: Callable[[bytes], object], text: bytes
+) -> None:
     with pytest.raises(KernelFileError):
-        parse_files.pressure(text)
+        parser(text)
 
 
 def test_pressure_without_a_full_line_is_parsed() -> None:

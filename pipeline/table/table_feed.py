@@ -1,7 +1,7 @@
 """Feed a `Table` from compacted topics.
 
 The table is filled in one step, once everything that was on the topics at the start has been read
-(`caught_up`): a half-filled table would refuse nodes that it does not know. Then records are
+(`caught_up`): a half-filled table would judge nodes without some of their pods. Then records are
 applied as they come. While the broker is away the table keeps its records, `state` says so, and
 reading continues where it stopped. If a topic was recreated, or tombstones may have been missed,
 the topics are read into a fresh table, which replaces the old one in one step. After a restart the

@@ -104,13 +104,13 @@ WHOLE = {
 }
 
 
-def whole(**changed: Any) -> dict[str, Any]:
+def all_keys(**changed: Any) -> dict[str, Any]:
     data = {key: json.dumps(policy) for key, policy in (WHOLE | changed).items()}
     return {**configmap({}), "data": data}
 
 
 def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> None:
-    result = run(tmp_path, whole())
+    result = run(tmp_path, all_keys())
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-7:] == [
         "cpu-normalization-config: enable true, ratioModel.X.hyperThreadEnabledRatio 1.3",
@@ -121,7 +121,7 @@ def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> 
         "system-config: defaults",
         'host-application-config: applications [{"name": "nginx", "priority": "koord-mid"}]',
     ]
-    document = json.loads(run(tmp_path, whole(), "--json").stdout)["cluster"]
+    document = json.loads(run(tmp_path, all_keys(), "--json").stdout)["cluster"]
     assert document["strategy"]["predictor"] == "max"
     assert document["cpu-burst-config"]["policy"] == "auto"
     assert document["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
@@ -137,13 +137,13 @@ def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
     ]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
     options = ("--nodes", str(tmp_path / "nodes.json"))
-    result = run(tmp_path, whole(), *options)
+    result = run(tmp_path, all_keys(), *options)
     assert result.stdout.splitlines()[-2:] == [
         "node n1: on, as the cluster; "
         "NodeSLO: resourceUsedThresholdWithBE.memoryEvictThresholdPercent 80",
         "node n2: on, as the cluster",
     ]
-    document = json.loads(run(tmp_path, whole(), *options, "--json").stdout)
+    document = json.loads(run(tmp_path, all_keys(), *options, "--json").stdout)
     assert document["n1"]["nodeSLO"]["cpuBurstStrategy"]["policy"] == "auto"
     assert document["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
     assert document["n1"]["hostApplications"] == {"nginx": "mid"}
@@ -152,19 +152,19 @@ def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
     assert document["n2"]["amplification"]["annotation"] == '{"cpu":1.80}'
     topology["metadata"]["annotations"] = dict.fromkeys(cpu, "{")  # type: ignore[index]
     (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
-    result = run(tmp_path, whole(), *options)
+    result = run(tmp_path, all_keys(), *options)
     assert (result.exit_code, "topology n1: annotation" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("key", [*WHOLE, "resource-qos-config", "system-config"])
 def test_invalid_cluster_wide_part_exits_with_1(tmp_path: Path, key: str) -> None:
-    result = run(tmp_path, whole(**{key: []}))
+    result = run(tmp_path, all_keys(**{key: []}))
     assert result.exit_code == 1
     assert f"{key}: a list, not an object; it is not in force" in result.stderr
 
 
 def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
-    policy = whole(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
+    policy = all_keys(**{"resource-threshold-config": {"clusterStrategy": {"enable": True}}})
     result = run(tmp_path, policy)
     assert result.exit_code == 0
     assert "extender.memory_threshold_percent, which is 95: the scheduler fills" in result.stderr

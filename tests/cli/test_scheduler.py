@@ -15,7 +15,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["scheduler", *arguments])
 
 
-def written(folder: Path, tree: Any) -> str:
+def write_file(folder: Path, tree: Any) -> str:
     file = folder / "scheduler.yaml"
     file.write_text(tree if isinstance(tree, str) else yaml.safe_dump(tree))
     return str(file)
@@ -47,7 +47,7 @@ def test_config_contains_the_options(tmp_path: Path) -> None:
     assert extender | expected == extender
     assert tree["profiles"][0]["schedulerName"] == "mine"
     assert tree["clientConnection"] == {"kubeconfig": "/kube"}
-    assert run("check", written(tmp_path, result.stdout), "--mode", "act").stderr == ""
+    assert run("check", write_file(tmp_path, result.stdout), "--mode", "act").stderr == ""
 
 
 def test_config_refuses_an_invalid_address() -> None:
@@ -90,11 +90,11 @@ def test_config_warns_of_an_unverified_certificate() -> None:
 
 def test_check_prints_warnings_and_exits_with_3_for_errors(tmp_path: Path) -> None:
     tree = yaml.safe_load(run("config").stdout)
-    warned = run("check", written(tmp_path, tree), "--mode", "act")
+    warned = run("check", write_file(tmp_path, tree), "--mode", "act")
     assert warned.exit_code == 0
     assert warned.stderr.startswith("warning: profile default-scheduler: NodeResourcesFit, ")
     tree["extenders"][0]["filterVerb"] = "predicates"
-    refused = run("check", written(tmp_path, tree), "--json")
+    refused = run("check", write_file(tmp_path, tree), "--json")
     assert refused.exit_code == 3
     (outcomes,) = json.loads(refused.stdout)
     assert (outcomes["where"], outcomes["is_refused"]) == ("extenders[0].filterVerb", True)
@@ -102,7 +102,7 @@ def test_check_prints_warnings_and_exits_with_3_for_errors(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["", "{", "kind: Pod", "a: 1\na: 2", "\0", "[1]"])
 def test_check_exits_with_1_for_other_files(tmp_path: Path, text: str) -> None:
-    file = written(tmp_path, text)
+    file = write_file(tmp_path, text)
     result = run("check", file)
     assert (result.exit_code, file in result.stderr, "fix: " in result.stderr) == (1, True, True)
 

@@ -11,19 +11,10 @@ from pipeline.processors.slo.nodemetric import NodeMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
 from pipeline.settings import Settings
 from tests.cluster.exporters import Exporters, usage_of
-from tests.cluster.objects import (
-    apply,
-    define,
-    delete,
-    items,
-    named,
-    node,
-    pod,
-    write_policy,
-)
+from tests.cluster.objects import apply, define, delete, items, named, node, pod, write_policy
 from tests.cluster.roles import Role, in_step, worker
 from tests.processes import until
-from tests.processors.slo.recorded import strictly
+from tests.processors.slo.recorded import read_strictly
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -74,7 +65,7 @@ async def test_every_node_is_reported_according_to_its_policy(
             await until(lambda: is_current(plane, "m2", exporters))
             await until(lambda: "prodPeakMetric" in objects()["m2"]["status"])
             for name, item in objects().items():
-                decoded = strictly(item)
+                decoded = read_strictly(item)
                 assert isinstance(decoded, NodeMetric)
                 assert decoded.status is not None
                 assert {metric.name for metric in decoded.status.pods_metric or ()} == {
@@ -123,7 +114,7 @@ async def assert_rules_are_written(
 
     def threshold(name: str, field: str) -> Any:
         item = named(plane, "nodeslos")[name]
-        assert isinstance(strictly(item), NodeSLO)
+        assert isinstance(read_strictly(item), NodeSLO)
         return item["spec"]["resourceUsedThresholdWithBE"][field]
 
     assert threshold("m1", "cpuSuppressThresholdPercent") == 60

@@ -98,7 +98,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from tests.docs.tables import policy_keys_table
 from tests.processors.derivations import check, numbers
-from tests.processors.overcommit.test_node_offers import shop, with_overcommit, work_out
+from tests.processors.overcommit.test_node_offers import shop_window, with_overcommit, compute
 
 for percent in (10, 101):
     own = json.dumps({"batchMarginPercent": percent})
@@ -109,7 +109,8 @@ for percent in (10, 101):
     overcommit = record.overcommit
     print(overcommit and overcommit.batch_margin_percent, *(problem.text for problem in problems))
 for percent in (0, 25):
-    (offer,) = work_out(shop(with_overcommit(batch_margin_percent=percent)), peaks=[(4, 6)])
+    window = shop_window(with_overcommit(batch_margin_percent=percent))
+    (offer,) = compute(window, peaks=[(4, 6)])
     check(explain_offers(offer)[1:], numbers(json.loads(encode_json(offer))))
     print(offer.batch.cpu_millicores, offer.batch_terms.spare.cpu_millicores)
 print("| `batchMarginPercent` | 0 | a whole number from 0 to 100 |" in policy_keys_table())

@@ -71,12 +71,12 @@ def test_rbac_limits_users(plane: ControlPlane) -> None:
         plane.kubectl("get", "nodes", user=stranger)
     plane.kubectl("create", "clusterrole", "nodes", "--verb=get,list", "--resource=nodes")
     plane.kubectl("create", "clusterrolebinding", "r", "--clusterrole=nodes", "--group=readers")
-    assert eventually(lambda: "n0" in _said(plane, stranger))
+    assert eventually(lambda: "n0" in _list_nodes(plane, stranger))
     with pytest.raises(ControlPlaneError, match="cannot delete"):
         plane.kubectl("delete", "node", "n2", user=stranger)
 
 
-def _said(plane: ControlPlane, user: Path) -> str:
+def _list_nodes(plane: ControlPlane, user: Path) -> str:
     try:
         return plane.kubectl("get", "nodes", user=user)
     except ControlPlaneError:

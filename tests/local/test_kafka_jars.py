@@ -50,7 +50,7 @@ class FakeSource:
         return place / "some.jar"
 
 
-def unheard(_: str) -> None:
+def ignore(_: str) -> None:
     pass
 
 
@@ -112,7 +112,7 @@ def test_each_jar_is_downloaded_once(lock_file: Path) -> None:
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     assert sorted(source.asked) == sorted(BYTES)
     assert progress[0].startswith("downloading 6 jars (0 MB) of Apache Kafka")
-    assert ensure_jars(lock_file, fetch=source, report=unheard) == paths
+    assert ensure_jars(lock_file, fetch=source, report=ignore) == paths
     assert len(source.asked) == len(BYTES)
     assert_complete(lock_file)
 
@@ -126,13 +126,13 @@ WHOLE = BYTES["org.example:part2:1.2"]
     ids=["flip", "truncate", "remove", "empty"],
 )
 def test_only_a_damaged_jar_is_downloaded_again(lock_file: Path, damaged: bytes | None) -> None:
-    victim = ensure_jars(lock_file, fetch=FakeSource(), report=unheard)[2]
+    victim = ensure_jars(lock_file, fetch=FakeSource(), report=ignore)[2]
     victim.unlink()
     if damaged is not None:
         victim.write_bytes(damaged)
     assert not is_cached(lock_file)
     source = FakeSource()
-    ensure_jars(lock_file, fetch=source, report=unheard)
+    ensure_jars(lock_file, fetch=source, report=ignore)
     assert source.asked == ["org.example:part2:1.2"]
     assert victim.read_bytes() == WHOLE
 
@@ -140,7 +140,7 @@ def test_only_a_damaged_jar_is_downloaded_again(lock_file: Path, damaged: bytes 
 def test_jar_with_another_checksum_is_never_used(lock_file: Path) -> None:
     source = FakeSource({"org.example:part3:1.3": b"evil"})
     with pytest.raises(LocalKafkaError, match=r"part3:1\.3 is not the tested jar"):
-        ensure_jars(lock_file, fetch=source, report=unheard)
+        ensure_jars(lock_file, fetch=source, report=ignore)
     assert source.asked.count("org.example:part3:1.3") == 2
     assert not (cache_dir(lock_file) / "part3-1.3.jar").exists()
     assert not list(cache_dir(lock_file).glob("fetching-*"))
@@ -155,7 +155,7 @@ def test_failed_download_is_repeated(lock_file: Path) -> None:
         finally:
             source.instead.pop(jar.coordinates, None)
 
-    ensure_jars(lock_file, fetch=better_the_second_time, report=unheard)
+    ensure_jars(lock_file, fetch=better_the_second_time, report=ignore)
     assert source.asked.count("org.example:part1:1.1") == 2
 
 
@@ -164,7 +164,7 @@ def test_unreachable_repository_is_an_error_with_a_fix(lock_file: Path) -> None:
         name: ConnectionError("no route to host") for name in BYTES
     }
     with pytest.raises(LocalKafkaError, match="no route to host") as caught:
-        ensure_jars(lock_file, fetch=FakeSource(unreachable), report=unheard)
+        ensure_jars(lock_file, fetch=FakeSource(unreachable), report=ignore)
     assert str(cache_dir(lock_file)) in str(caught.value)
     assert "--bootstrap-servers" in str(caught.value)
 
@@ -172,15 +172,15 @@ def test_unreachable_repository_is_an_error_with_a_fix(lock_file: Path) -> None:
 def test_untrusted_proxy_certificate_is_an_error_with_a_fix(lock_file: Path) -> None:
     refused = OSError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate in chain")
     with pytest.raises(LocalKafkaError, match="REQUESTS_CA_BUNDLE"):
-        ensure_jars(lock_file, fetch=FakeSource({"org.example:part0:1.0": refused}), report=unheard)
+        ensure_jars(lock_file, fetch=FakeSource({"org.example:part0:1.0": refused}), report=ignore)
 
 
 def test_jars_downloaded_before_a_failure_are_kept(lock_file: Path) -> None:
     last = list(BYTES)[-1]
     with pytest.raises(LocalKafkaError, match="cut"):
-        ensure_jars(lock_file, fetch=FakeSource({last: OSError("cut")}), report=unheard)
+        ensure_jars(lock_file, fetch=FakeSource({last: OSError("cut")}), report=ignore)
     source = FakeSource()
-    ensure_jars(lock_file, fetch=source, report=unheard)
+    ensure_jars(lock_file, fetch=source, report=ignore)
     assert last in source.asked
     assert len(source.asked) < len(BYTES)
     assert_complete(lock_file)
@@ -189,7 +189,7 @@ def test_jars_downloaded_before_a_failure_are_kept(lock_file: Path) -> None:
 def test_unwritable_jar_cache_is_an_error(lock_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lock_file))
     with pytest.raises(LocalKafkaError, match="cannot write Kafka's jars") as caught:
-        ensure_jars(lock_file, fetch=FakeSource(), report=unheard)
+        ensure_jars(lock_file, fetch=FakeSource(), report=ignore)
     assert "XDG_CACHE_HOME" in str(caught.value)
 
 
@@ -207,7 +207,7 @@ def test_killed_download_leaves_no_partial_jar(lock_file: Path, tmp_path: Path) 
     child = multiprocessing.get_context("fork").Process(
         target=ensure_jars,
         args=(lock_file,),
-        kwargs={"fetch": functools.partial(half_then_hang, started), "report": unheard},
+        kwargs={"fetch": functools.partial(half_then_hang, started), "report": ignore},
     )
     child.start()
     deadline = time.monotonic() + 20
@@ -221,7 +221,7 @@ def test_killed_download_leaves_no_partial_jar(lock_file: Path, tmp_path: Path) 
     for jar in read_lock(lock_file):
         path = cache_dir(lock_file) / jar.file_name
         assert not path.exists() or path.read_bytes() == BYTES[jar.coordinates]
-    ensure_jars(lock_file, fetch=FakeSource(), report=unheard)
+    ensure_jars(lock_file, fetch=FakeSource(), report=ignore)
     assert_complete(lock_file)
 
 
@@ -239,7 +239,7 @@ def test_concurrent_processes_download_once(lock_file: Path, tmp_path: Path) -> 
         context.Process(
             target=ensure_jars,
             args=(lock_file,),
-            kwargs={"fetch": functools.partial(note_and_fetch, notes), "report": unheard},
+            kwargs={"fetch": functools.partial(note_and_fetch, notes), "report": ignore},
         )
         for _ in range(4)
     ]
@@ -279,7 +279,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def test_jgo_downloads_exactly_the_listed_jars(lock_file: Path, repository: Path) -> None:
-    paths = ensure_jars(lock_file, report=unheard)
+    paths = ensure_jars(lock_file, report=ignore)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     assert_complete(lock_file)
 
@@ -287,7 +287,7 @@ def test_jgo_downloads_exactly_the_listed_jars(lock_file: Path, repository: Path
 def test_jgo_reports_a_missing_jar(lock_file: Path, repository: Path) -> None:
     next(repository.rglob("part5-1.5.jar")).unlink()
     with pytest.raises(LocalKafkaError, match=r"org\.example:part5:1\.5"):
-        ensure_jars(lock_file, report=unheard)
+        ensure_jars(lock_file, report=ignore)
 
 
 def test_jgo_reports_a_missing_network(
@@ -297,4 +297,4 @@ def test_jgo_reports_a_missing_network(
     settings.write_text("[repositories]\ncentral = http://127.0.0.1:9/nobody\n")
     monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
     with pytest.raises(LocalKafkaError, match="cannot download org"):
-        ensure_jars(lock_file, report=unheard)
+        ensure_jars(lock_file, report=ignore)

@@ -77,7 +77,7 @@ def windows_of(series: Series) -> list[NodeWindow]:
     ]  # fmt: skip
 
 
-def slowly(series: Series, resource: int, fraction: float) -> set[float]:
+def slow_quantiles(series: Series, resource: int, fraction: float) -> set[float]:
     """The quantile of one histogram of all samples, and what a rounding of the share may make of
     it: one part in a thousand million."""
     profile = FAST.profile
@@ -113,7 +113,7 @@ def test_pods_on_many_nodes_are_one_histogram_of_all_samples(
     assert web.pods == 3
     for r, advice in enumerate((web.cpu, web.memory)):
         assert (advice.pods, advice.samples) == (len(series), sum(map(len, series.values())))
-        allowed = slowly(series, r, FRACTIONS[1])
+        allowed = slow_quantiles(series, r, FRACTIONS[1])
         assert advice.target in {max(value * 1.15, FLOORS[r]) for value in allowed}
         days = advice.confidence_days
         for bound, fraction, factor in (
@@ -122,7 +122,7 @@ def test_pods_on_many_nodes_are_one_histogram_of_all_samples(
         ):
             expected = [
                 max(value * 1.15 * factor, FLOORS[r]) if days or factor == 0.0 else math.nan
-                for value in slowly(series, r, fraction)
+                for value in slow_quantiles(series, r, fraction)
             ]
             assert any(bound == pytest.approx(one, rel=1e-12, nan_ok=True) for one in expected)
 
@@ -150,7 +150,9 @@ def test_the_order_of_nodes_does_not_matter(
                 }
                 assert mine.peak_max == theirs.peak_max or math.isnan(mine.peak_max)
                 if own:
-                    allowed = {max(v * 1.15, FLOORS[r]) for v in slowly(own, r, FRACTIONS[1])}
+                    allowed = {
+                        max(v * 1.15, FLOORS[r]) for v in slow_quantiles(own, r, FRACTIONS[1])
+                    }
                     assert {mine.target, theirs.target} <= allowed
 
 

@@ -27,7 +27,7 @@ def state_of(windows: int, config: ModelConfig = CONFIG, machine: str = "machine
     return bank.encode_state(NODE)
 
 
-def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
+def import_state(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
     given: dict[str, Any] = {"config": CONFIG, "now_ms": LATER_MS, "node": NODE} | changes
     node, config = given.pop("node"), given.pop("config")
     state, _ = replace_state(node, state_of(9) if mine is None else mine, theirs, config, **given)
@@ -36,7 +36,7 @@ def back(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
 
 def test_an_exported_state_is_restored_unchanged() -> None:
     exported = state_of(3)
-    assert back(exported) == exported
+    assert import_state(exported) == exported
     _, replaced = replace_state(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
     assert replaced is not None
     assert (replaced.applied, state_codec.decode(exported).applied) == (9, 3)
@@ -51,10 +51,10 @@ def test_the_replaced_state_may_be_damaged() -> None:
 
 
 def test_a_state_without_a_machine_gets_the_nodes_machine() -> None:
-    result = state_codec.decode(back(state_of(3, machine="")))
+    result = state_codec.decode(import_state(state_of(3, machine="")))
     learned = state_codec.decode(state_of(3, machine=""))
     assert result == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
-    damaged = state_codec.decode(back(state_of(3, machine=""), state_of(9)[:-1]))
+    damaged = state_codec.decode(import_state(state_of(3, machine=""), state_of(9)[:-1]))
     assert damaged == learned
 
 
@@ -72,7 +72,7 @@ def test_a_state_of_another_node_time_or_layout_is_refused(
     changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        back(state_of(3), **changes)
+        import_state(state_of(3), **changes)
 
 
 def test_a_damaged_export_is_refused() -> None:
@@ -84,7 +84,7 @@ def test_a_damaged_export_is_refused() -> None:
         (exported[:6] + b"\x09\x00" + exported[8:], "layout version 9"),
     ):
         with pytest.raises(CheckpointError, match=says):
-            back(damaged)
+            import_state(damaged)
 
 
 # -- Koordinator's form

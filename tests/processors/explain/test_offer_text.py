@@ -20,11 +20,11 @@ from tests.processors.overcommit.test_node_offers import (
     RECORD,
     SYSTEM,
     amount,
+    compute,
     pod,
-    shop,
+    shop_window,
     usage,
     with_overcommit,
-    work_out,
 )
 
 
@@ -73,7 +73,7 @@ def test_every_line_can_be_recomputed(
     record = msgspec.structs.replace(RECORD, overcommit=strategy)
     waiting = pod("waits", "prod", amount(1.5, 2.25), phase="Pending")
     peaks = [(cpu / 3, memory / 7)] if is_known else None
-    (found,) = work_out(shop(record, waiting), peaks=peaks)
+    (found,) = compute(shop_window(record, waiting), peaks=peaks)
     checked(found)
     assert found.mid is not None
     assert found.batch is not None
@@ -86,7 +86,7 @@ def test_every_line_can_be_recomputed(
 
 
 def test_offer_of_a_node_in_full() -> None:
-    (found,) = work_out(shop(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
+    (found,) = compute(shop_window(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
     lines = explain_offers(found, now=0, resources=["cpu"])
     assert lines[0].startswith(f"what node node-1 has for lower tiers, as of {found.as_of}, -")
     assert lines[1:] == [
@@ -129,8 +129,8 @@ def test_offer_of_a_node_in_full() -> None:
 def test_unknown_size_or_usage_is_stated(tier: str) -> None:
     sized = msgspec.structs.replace(RECORD, capacity=Resources())
     silent: dict[str, Any] = {**NODE_ROW, **usage(4, 8), "cpu_cores_avg": None}
-    for window in (shop(sized), logged(joined(silent, SYSTEM, view=view_of(record=RECORD)))):
-        (found,) = work_out(window, peaks=[(4, 6)])
+    for window in (shop_window(sized), logged(joined(silent, SYSTEM, view=view_of(record=RECORD)))):
+        (found,) = compute(window, peaks=[(4, 6)])
         checked(found)
         text = "\n".join(explain_offers(found, tiers=[tier]))
         assert text.count("offered: unknown: ") == 2
@@ -138,6 +138,6 @@ def test_unknown_size_or_usage_is_stated(tier: str) -> None:
 
 
 def test_unknown_peak_of_prod_is_stated() -> None:
-    (found,) = work_out(shop())
+    (found,) = compute(shop_window())
     text = "\n".join(explain_offers(found, resources=["cpu"]))
     assert "prod_peak: unknown: percentile has no peak of Prod" in text

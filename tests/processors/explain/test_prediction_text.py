@@ -74,7 +74,7 @@ def used(kind: str, uid: str, cpu: float | None, memory: float | None) -> Row:
 
 
 @cache
-def of_seed(seed: int) -> tuple[PredictionRecord, NodeStateRecord]:
+def random_records(seed: int) -> tuple[PredictionRecord, NodeStateRecord]:
     """Thirty hours of a node, a window an hour, with every kind of pod that there is."""
     chance = np.random.default_rng(seed)
     classes = ("prod", "prod", "prod", "none", "batch", "mid", "unknown")
@@ -131,7 +131,7 @@ SEEDS = range(6)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_printed_result_follows_from_what_was_printed(seed: int) -> None:
-    record, state = of_seed(seed)
+    record, state = random_records(seed)
     found = recomputed(explain(record, state, now=1_700_200_000.0), record, state)
     assert len(found.steps) > 300
     assert len(found.sums) > 100
@@ -143,7 +143,7 @@ def test_every_printed_result_follows_from_what_was_printed(seed: int) -> None:
 def test_every_published_peak_is_derived(predictor: str, resource: str, entity: str) -> None:
     derived = 0
     for seed in SEEDS:
-        record, _ = of_seed(seed)
+        record, _ = random_records(seed)
         lines = explain(record, resources=[resource], entities=[entity], predictors=[predictor])
         steps = recomputed(lines, record).steps
         peak = RESOURCES[resource].value(entity_of(record, entity).peaks.get(predictor))
@@ -160,7 +160,7 @@ def test_every_published_peak_is_derived(predictor: str, resource: str, entity: 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_unused_prod_is_derived(predictor: str, resource: str) -> None:
     for seed in SEEDS:
-        record, _ = of_seed(seed)
+        record, _ = random_records(seed)
         lines = explain(record, resources=[resource], entities=["prod"], predictors=[predictor])
         steps = recomputed(lines, record).steps
         kind, answer = RESOURCES[resource], record.reclaimable[predictor]
@@ -172,7 +172,7 @@ def test_unused_prod_is_derived(predictor: str, resource: str) -> None:
 
 def test_the_peaks_of_formulas_are_not_merely_stated() -> None:
     """Each predictor with a formula shows it, with its numbers, in some entity."""
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     shown = {
         predictor
         for predictor in PREDICTORS
@@ -184,7 +184,7 @@ def test_the_peaks_of_formulas_are_not_merely_stated() -> None:
 
 
 def test_a_quantile_shows_its_bucket_and_its_edges() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     lines = explain(record, resources=["memory"], entities=["node"], predictors=["percentile"])
     steps = dict(recomputed(lines, record).steps)
     (raw,) = (label for label in steps if label.startswith("raw, "))
@@ -208,7 +208,7 @@ def test_the_last_bucket_shows_its_start_and_zeros_are_stated() -> None:
 
 def test_cold_pods_are_listed_with_their_requests() -> None:
     for seed in SEEDS:
-        record, _ = of_seed(seed)
+        record, _ = random_records(seed)
         text = "\n".join(explain(record, resources=["cpu"], entities=["prod"]))
         for uid in record.cold_pods:
             at = record.pods.uid.index(uid)
@@ -235,7 +235,7 @@ def broken(lines: list[str]) -> Iterator[list[str]]:
 
 
 def test_a_wrong_last_digit_is_noticed() -> None:
-    record, _ = of_seed(1)
+    record, _ = random_records(1)
     lines = explain(record, resources=["cpu"], entities=["prod"], predictors=["percentile"])
     tried = list(broken(lines))
     assert len(tried) > 10
@@ -329,7 +329,7 @@ def test_too_little_coverage_is_a_reason() -> None:
 
 
 def test_a_predictor_without_an_answer_is_distinguished_from_no_samples() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
     record = decode_json(PredictionRecord, text)
     node = msgspec.structs.replace(record.node_peaks, raw={"theirs": Usage()})
@@ -345,7 +345,7 @@ def test_a_predictor_without_an_answer_is_distinguished_from_no_samples() -> Non
 
 
 def test_terms_of_a_predictor_that_is_not_installed_are_listed() -> None:
-    record, _ = of_seed(2)
+    record, _ = random_records(2)
     text = encode_json(record).replace(b'"nsigma-v1"', b'"theirs"')
     lines = explain(decode_json(PredictionRecord, text), predictors=["theirs"], entities=["node"])
     recomputed(lines, record)
@@ -355,7 +355,7 @@ def test_terms_of_a_predictor_that_is_not_installed_are_listed() -> None:
 
 def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
     """As `package.predictor`; what is not known of it is said of it, too."""
-    record, _ = of_seed(2)
+    record, _ = random_records(2)
     text = encode_json(record).replace(b'"vpa', b'"acme.vpa').replace(b'"borg-', b'"acme.borg-')
     record = decode_json(PredictionRecord, text)
     for entity in ("node", "system", "batch", "unknown", "free"):
@@ -369,7 +369,7 @@ def test_a_member_of_a_maximum_may_have_dots_in_its_name() -> None:
 
 
 def test_a_change_of_level_is_shown_for_its_resource() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     model = msgspec.structs.replace(
         record.node_peaks.model, drift_at=DriftTimes(cpu="2023-11-15T00:00:00Z")
     )
@@ -382,7 +382,7 @@ def test_a_change_of_level_is_shown_for_its_resource() -> None:
 
 
 def test_the_deciding_predictor_comes_first() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     other = msgspec.structs.replace(record, predictor="nsigma-v1")
     assert predictors_of(other)[0] == "nsigma-v1"
     assert sorted(predictors_of(other)) == sorted(PREDICTORS)
@@ -399,5 +399,5 @@ def test_any_published_record_can_be_shown(sample: list[Row], view: NodeObjects)
 @given(st.integers(0, 10_000))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=5)
 def test_any_node_can_be_computed_again(seed: int) -> None:
-    record, state = of_seed.__wrapped__(seed)
+    record, state = random_records.__wrapped__(seed)
     recomputed(explain(record, state), record, state)

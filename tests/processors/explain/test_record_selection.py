@@ -11,10 +11,10 @@ from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.codec import encode_json
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.resource_amounts import ByResource
-from tests.processors.explain.test_prediction_text import PREDICTORS, of_seed
+from tests.processors.explain.test_prediction_text import PREDICTORS, random_records
 
 
-def of(record: PredictionRecord, **chosen: Any) -> Any:
+def select_part(record: PredictionRecord, **chosen: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(part_of(record, **chosen)))
 
 
@@ -26,14 +26,14 @@ def keys(document: Any) -> set[str]:
 
 
 def test_selecting_everything_gives_the_record() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     assert msgspec.json.encode(part_of(record)) == encode_json(record)
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_selected_resource_excludes_the_other(resource: str) -> None:
-    record, _ = of_seed(0)
-    found, kind = of(record, resources=[resource]), RESOURCES[resource]
+    record, _ = random_records(0)
+    found, kind = select_part(record, resources=[resource]), RESOURCES[resource]
     assert not keys(found) & {kind.other, RESOURCES[kind.other].field}
     peak = record.node_peaks.peaks["percentile"]
     assert found["node_peaks"]["peaks"]["percentile"] == {kind.field: kind.value(peak)}
@@ -42,18 +42,18 @@ def test_selected_resource_excludes_the_other(resource: str) -> None:
 
 
 def test_term_may_have_the_name_of_a_resource() -> None:
-    record, _ = of_seed(0)
+    record, _ = random_records(0)
     terms = {"theirs": {"memory": ByResource(cpu=1.0, memory=2.0)}}
     node = msgspec.structs.replace(record.node_peaks, terms=terms)
     record = msgspec.structs.replace(record, node_peaks=node)
-    found = of(record, resources=["cpu"])
+    found = select_part(record, resources=["cpu"])
     assert found["node_peaks"]["terms"] == {"theirs": {"memory": {"cpu": 1.0}}}
 
 
 @pytest.mark.parametrize("entity", ENTITIES)
 def test_selected_entity_has_only_its_pods(entity: str) -> None:
-    record, _ = of_seed(0)
-    found = of(record, entities=[entity])
+    record, _ = random_records(0)
+    found = select_part(record, entities=[entity])
     assert ("node_peaks" in found, "system" in found) == (entity == "node", entity == "system")
     assert [*found["classes"]] == [entity] * (entity in record.classes)
     assert ("reclaimable" in found) == (entity == "prod")
@@ -71,8 +71,8 @@ def test_selected_entity_has_only_its_pods(entity: str) -> None:
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
 def test_selected_predictor_excludes_others(predictor: str) -> None:
-    record, _ = of_seed(0)
-    found = of(record, predictors=[predictor])
+    record, _ = random_records(0)
+    found = select_part(record, predictors=[predictor])
     for entity in (found["node_peaks"], found["system"], *found["classes"].values()):
         assert [*entity["peaks"]] == [*entity["raw"]] == [predictor]
         assert {*entity["terms"]} <= {predictor}

@@ -49,14 +49,14 @@ def oracle(node: Node, pods: list[Pod], r: int, mid: int = 0) -> int:
     return left if cap is None else min(left, capacity * cap // 100)
 
 
-def work_out(fleet: Fleet) -> Tier:
+def compute(fleet: Fleet) -> Tier:
     return batch(*columns(fleet))
 
 
 @given(FLEET)
 def test_batch_equals_the_oracle_for_every_node(fleet: Fleet) -> None:
     expected = [[oracle(node, pods, r) for r in range(2)] for node, pods in fleet]
-    assert work_out(fleet).amount.tolist() == expected
+    assert compute(fleet).amount.tolist() == expected
 
 
 @given(FLEET, st.lists(AMOUNT, min_size=4, max_size=4))
@@ -81,15 +81,15 @@ def test_mid_and_batch_fit_into_idle_capacity(
         for node, pods in fleet
     ]
     mid = np.array(promised[: len(fleet)], np.int64)
-    idle = work_out(uncapped).amount
+    idle = compute(uncapped).amount
     found = batch(*columns(uncapped), mid)
     assert (found.amount + np.minimum(found.terms["promised"], idle) == idle).all()
 
 
 @given(FLEET)
 def test_other_nodes_change_nothing(fleet: Fleet) -> None:
-    together = work_out(fleet)
-    alone = [work_out([one]) for one in fleet]
+    together = compute(fleet)
+    alone = [compute([one]) for one in fleet]
     assert (together.amount == np.concatenate([tier.amount for tier in alone])).all()
     for name, term in together.terms.items():
         assert (term == np.concatenate([tier.terms[name] for tier in alone])).all()
@@ -99,9 +99,9 @@ def test_other_nodes_change_nothing(fleet: Fleet) -> None:
 def test_batch_is_not_negative_and_shrinks_with_other_usage(fleet: Fleet, field: str) -> None:
     zero: dict[str, Any] = {field: (0, 0)}
     less = [(node._replace(**zero), pods) for node, pods in fleet]
-    amount = work_out(fleet).amount
+    amount = compute(fleet).amount
     assert (amount >= 0).all()
-    assert (amount <= work_out(less).amount).all()
+    assert (amount <= compute(less).amount).all()
 
 
 @given(st.integers(0, 2**53), st.integers(-10_000, 10_000))
@@ -111,7 +111,7 @@ def test_percentages_are_truncated_at_any_size(amount: int, percent: int) -> Non
 
 
 def test_no_nodes_give_an_empty_result() -> None:
-    assert work_out([]).amount.shape == (0, 2)
+    assert compute([]).amount.shape == (0, 2)
 
 
 @given(FLEET, st.randoms(use_true_random=False))

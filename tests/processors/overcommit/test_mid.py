@@ -20,7 +20,7 @@ def test_every_formula_of_the_policy_exists() -> None:
     assert tuple(FORMULAS) == MID_FORMULAS
 
 
-def of_both(cpu: int | None, memory: int | None, r: int) -> int:
+def for_resource(cpu: int | None, memory: int | None, r: int) -> int:
     found = (cpu, memory)[r]
     assert found is not None
     return found
@@ -29,11 +29,11 @@ def of_both(cpu: int | None, memory: int | None, r: int) -> int:
 def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
     """Mid of one resource, as the page of each formula says it, in words."""
     own = merge(DEFAULTS, node.own)
-    threshold = of_both(own.mid_cpu_threshold_percent, own.mid_memory_threshold_percent, r)
+    threshold = for_resource(own.mid_cpu_threshold_percent, own.mid_memory_threshold_percent, r)
     share = own.mid_unallocated_percent or 0
     capacity, allocatable = node.capacity[r], node.allocatable[r]
     if own.mid_reclaim_mode == "static":
-        static = of_both(
+        static = for_resource(
             own.mid_static_cpu_reserved_percent, own.mid_static_memory_reserved_percent, r
         )
         return min(capacity * static // 100, capacity * threshold // 100)
@@ -60,7 +60,7 @@ def oracle(node: Node, pods: list[Pod], r: int, formula: str) -> int:
     return min(left, unused, limit) + rest * share // 100
 
 
-def work_out(fleet: Fleet, formula: str) -> Tier:
+def compute(fleet: Fleet, formula: str) -> Tier:
     nodes, pods, of = columns(fleet)
     return mid(nodes, allocated(len(fleet), pods), of, formula)
 
@@ -68,15 +68,15 @@ def work_out(fleet: Fleet, formula: str) -> Tier:
 @given(FLEET, st.sampled_from(NAMES))
 def test_mid_equals_the_oracle_for_every_node(fleet: Fleet, formula: str) -> None:
     expected = [[oracle(node, pods, r, formula) for r in range(2)] for node, pods in fleet]
-    found = work_out(fleet, formula)
+    found = compute(fleet, formula)
     assert found.amount.tolist() == expected
     assert (found.amount >= 0).all()
 
 
 @given(FLEET, st.sampled_from(NAMES))
 def test_other_nodes_change_nothing(fleet: Fleet, formula: str) -> None:
-    together = work_out(fleet, formula)
-    alone = [work_out([node], formula) for node in fleet]
+    together = compute(fleet, formula)
+    alone = [compute([node], formula) for node in fleet]
     assert (together.amount == np.concatenate([tier.amount for tier in alone])).all()
     for name, term in together.terms.items():
         assert (term == np.concatenate([tier.terms[name] for tier in alone])).all()
@@ -85,7 +85,7 @@ def test_other_nodes_change_nothing(fleet: Fleet, formula: str) -> None:
 @given(FLEET)
 def test_reclaimable_is_at_most_the_idle_capacity(fleet: Fleet) -> None:
     for formula in ("v1.6", "source"):
-        found = work_out(fleet, formula)
+        found = compute(fleet, formula)
         assert (found.terms["reclaimable"] <= found.terms["unused"]).all()
 
 
@@ -93,7 +93,7 @@ def test_mid_of_an_empty_node_is_its_share_of_unallocated() -> None:
     zero = (0, 0)
     own = Colocation(mid_unallocated_percent=50)
     node = Node((4000, 800), zero, zero, zero, zero, zero, (3000, 600), zero, zero, None, own)
-    amounts = {name: work_out([(node, [])], name).amount.tolist()[0] for name in NAMES}
+    amounts = {name: compute([(node, [])], name).amount.tolist()[0] for name in NAMES}
     assert amounts == {
         "proposal": [0, 0],
         "proposal-unallocated": [3000, 600],
@@ -105,7 +105,7 @@ def test_mid_of_an_empty_node_is_its_share_of_unallocated() -> None:
 
 def test_unknown_formula_is_an_error() -> None:
     with pytest.raises(KeyError, match="v2"):
-        work_out([], "v2")
+        compute([], "v2")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def pod(uid: str, of: str, asked: Resources, **values: Any) -> PodRecord:
     return known_pod(uid, pod_class=of, requests=asked, **({"phase": "Running"} | values))
 
 
-def work_out(*windows: Window, peaks: Any = None, others: Any = ()) -> list[NodeResourcesRecord]:
+def compute(*windows: Window, peaks: Any = None, others: Any = ()) -> list[NodeResourcesRecord]:
     """`peaks` are of Prod, in cores and GiB, one for each window."""
 
     def prod(of: Any) -> Prod:
@@ -86,7 +86,7 @@ def with_overcommit(**values: Any) -> NodeRecord:
     return msgspec.structs.replace(RECORD, overcommit=changed)
 
 
-def shop(record: NodeRecord = RECORD, *more: PodRecord) -> Window:
+def shop_window(record: NodeRecord = RECORD, *more: PodRecord) -> Window:
     """4 of 16 cores and 8 of 32 GiB are used, of which Prod uses 2 and 4 and asked for 10 and 20,
     Mid uses 1 and 2."""
     pods = [
@@ -107,7 +107,7 @@ def shop(record: NodeRecord = RECORD, *more: PodRecord) -> Window:
 
 
 def test_terms_of_a_node_calculated_by_hand() -> None:
-    (found,) = work_out(shop(), peaks=[(4, 6)])
+    (found,) = compute(shop_window(), peaks=[(4, 6)])
     mid, batch = found.mid_terms, found.batch_terms
     assert Resources() not in (*msgspec.structs.astuple(mid), *msgspec.structs.astuple(batch))
     assert (mid.allocated, mid.prod_peak, mid.reclaimable, mid.unused) == (
@@ -126,18 +126,18 @@ def test_terms_of_a_node_calculated_by_hand() -> None:
 
 
 def test_without_promise_once_both_tiers_are_independent() -> None:
-    (found,) = work_out(shop(with_overcommit(promise_once=False)), peaks=[(4, 6)])
+    (found,) = compute(shop_window(with_overcommit(promise_once=False)), peaks=[(4, 6)])
     assert (found.mid, found.batch) == (amount(6, 14), amount(12, 24))
 
 
 def test_buffer_is_subtracted_from_both_tiers() -> None:
-    (found,) = work_out(shop(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
+    (found,) = compute(shop_window(with_overcommit(buffer_percent=50)), peaks=[(4, 6)])
     assert (found.mid, found.mid_terms.buffer) == (amount(3, 7), amount(3, 7))
     assert found.batch == amount((16 - 1 - 3 - 2) / 2, (32 - 2 - 6 - 5) / 2)
 
 
 def test_the_lower_bound_is_that_of_the_most_careful_predictor() -> None:
-    (found,) = work_out(shop(), peaks=[(4, 6)], others=[[(9, 3)], [UNKNOWN]])
+    (found,) = compute(shop_window(), peaks=[(4, 6)], others=[[(9, 3)], [UNKNOWN]])
     assert (found.mid, found.mid_lower_bound) == (amount(6, 14), amount(1, 14))
 
 
@@ -148,11 +148,11 @@ def test_unmeasured_pods_count_their_requests() -> None:
         pod("done", "prod", amount(9, 9), phase="Failed"),
         pod("free", "batch", amount(9, 9)),
     ]
-    window = shop(RECORD, *new)
+    window = shop_window(RECORD, *new)
     assert window.node.unmeasured == {
         "prod": amount(2, 3), "none": amount(1, 1), "batch": amount(9, 9),
     }  # fmt: skip
-    (found,) = work_out(window, peaks=[(4, 6)])
+    (found,) = compute(window, peaks=[(4, 6)])
     # Nobody can say what they will leave.
     terms = found.mid_terms.allocated, found.mid_terms.prod_peak, found.batch_terms.used
     assert terms == (amount(13, 24), amount(4 + 3, 6 + 4), amount(6, 10))
@@ -170,7 +170,9 @@ def test_new_prod_pod_never_raises_mid(
     record = msgspec.structs.replace(RECORD, overcommit=strategy)
     new = pod("new", "prod", amount(cpu, memory), phase="Pending")
     peaks = [(peak_cpu, peak_memory)] * 2
-    before, after = work_out(shop(record), shop(record, new), peaks=peaks, others=[peaks])
+    before, after = compute(
+        shop_window(record), shop_window(record, new), peaks=peaks, others=[peaks]
+    )
     for offered in ("mid", "mid_lower_bound", "batch"):
         was, now = getattr(before, offered), getattr(after, offered)
         assert now.cpu_millicores <= was.cpu_millicores
@@ -180,7 +182,7 @@ def test_new_prod_pod_never_raises_mid(
         assert (before.mid.cpu_millicores or 0) > 0
 
 
-def starting(seconds: float) -> Window:
+def starting_pod_window(seconds: float) -> Window:
     """Of a node with a pod that asks for 8 cores and uses them from within the window on."""
     big = pod("big", "prod", amount(8, 16))
     part = {"coverage": seconds / 30}
@@ -193,7 +195,7 @@ def starting(seconds: float) -> Window:
 
 
 def test_starting_pod_does_not_count_as_a_small_pod() -> None:
-    found = work_out(starting(3), starting(30), peaks=[(8, 16)] * 2)
+    found = compute(starting_pod_window(3), starting_pod_window(30), peaks=[(8, 16)] * 2)
     assert [one.batch_terms.used for one in found] == [amount(8, 16)] * 2
     assert found[0].batch == found[1].batch
 
@@ -203,7 +205,7 @@ def test_reserved_capacity_is_not_unallocated() -> None:
     strategy = Overcommit(mid_unallocated_percent=100)
     record = msgspec.structs.replace(RECORD, overcommit=strategy, annotations=kept)
     window = logged(joined({**NODE_ROW, **usage(0, 0)}, SYSTEM, view=view_of(record=record)))
-    (found,) = work_out(window, peaks=[(0, 0)])
+    (found,) = compute(window, peaks=[(0, 0)])
     assert found.mid == amount(8, 16)
 
 
@@ -216,7 +218,7 @@ def test_usage_of_an_unknown_pod_counts() -> None:
             view=view_of(record=RECORD),
         )
     )
-    (found,) = work_out(window)
+    (found,) = compute(window)
     assert (found.batch_terms.used, found.mid_terms.allocated) == (amount(2, 4), amount(0, 0))
 
 
@@ -225,12 +227,12 @@ def test_host_applications_count_by_class_and_as_prod_without_one(of: str, outsi
     app: Row = {"kind": "host_app", "id": "nginx", "coverage": 1.0, **usage(2.5, 1)}
     record = msgspec.structs.replace(RECORD, host_apps={"nginx": of} if of else {})
     row = {**NODE_ROW, **usage(4, 8)}
-    (found,) = work_out(logged(joined(row, SYSTEM, app, view=view_of(record=record))))
+    (found,) = compute(logged(joined(row, SYSTEM, app, view=view_of(record=record))))
     assert found.batch_terms.outside.cpu_millicores == outside * 1000
 
 
 def test_nothing_is_reclaimable_without_a_peak() -> None:
-    (found,) = work_out(shop())
+    (found,) = compute(shop_window())
     offered = found.mid, found.mid_terms.prod_peak, found.batch
     assert offered == (amount(0, 0), Resources(), amount(12, 24))
 
@@ -238,20 +240,22 @@ def test_nothing_is_reclaimable_without_a_peak() -> None:
 @pytest.mark.parametrize("unknown", ["capacity", "allocatable"])
 def test_a_node_of_unknown_size_has_no_offer(unknown: str) -> None:
     record = msgspec.structs.replace(RECORD, **{unknown: Resources()})
-    (found,) = work_out(shop(record), peaks=[(4, 6)])
+    (found,) = compute(shop_window(record), peaks=[(4, 6)])
     assert (found.mid, found.mid_lower_bound, found.batch) == (None, None, None)
 
 
 def test_a_node_whose_usage_is_unknown_has_no_offer() -> None:
     row = {**NODE_ROW, "cpu_cores_avg": None}
-    (found,) = work_out(logged(joined(row, view=view_of(record=RECORD))))
+    (found,) = compute(logged(joined(row, view=view_of(record=RECORD))))
     assert (found.mid, found.batch) == (None, None)
 
 
 def test_nodes_of_different_formulas_do_not_affect_each_other() -> None:
-    windows = [shop(with_overcommit(mid_formula=name)) for name in ("v1.6", "source", "proposal")]
-    together = work_out(*windows, peaks=[(4, 6)] * 3)
-    assert together == [work_out(window, peaks=[(4, 6)])[0] for window in windows]
+    windows = [
+        shop_window(with_overcommit(mid_formula=name)) for name in ("v1.6", "source", "proposal")
+    ]
+    together = compute(*windows, peaks=[(4, 6)] * 3)
+    assert together == [compute(window, peaks=[(4, 6)])[0] for window in windows]
 
 
 USED = st.tuples(*[st.floats(0, 12, allow_subnormal=False)] * 2)
@@ -270,7 +274,7 @@ def test_offers_fit_into_the_node(
     )
     rows_ = [pod_row(f"p{i}", **usage(*of)) for i, (_, _, _, of) in enumerate(pods) if of]
     window = logged(joined({**NODE_ROW, **usage(*node)}, SYSTEM, *rows_, view=view))
-    (found,) = work_out(window, peaks=[peak], others=[[other]])
+    (found,) = compute(window, peaks=[peak], others=[[other]])
     assert None not in (found.mid, found.mid_lower_bound, found.batch)
     for name in Resources.__struct_fields__:
         mid, least, batch, promised, most = (
@@ -303,10 +307,10 @@ def test_offers_of_random_windows_are_unknown_or_within_capacity(
         for i, (view, sample, _, _) in enumerate(cases)
     ]
     of = [peaks for _, _, peaks, _ in cases], [[other for _, _, _, other in cases]]
-    found = work_out(*windows, peaks=of[0], others=of[1])
+    found = compute(*windows, peaks=of[0], others=of[1])
     for i, record in enumerate(found):
         assert decode_json(NodeResourcesRecord, encode_json(record)) == record
-        assert record == work_out(windows[i], peaks=[of[0][i]], others=[[of[1][0][i]]])[0]
+        assert record == compute(windows[i], peaks=[of[0][i]], others=[[of[1][0][i]]])[0]
         if record.mid is None:
             assert record.batch is record.mid_lower_bound is None
             continue

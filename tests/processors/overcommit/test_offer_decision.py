@@ -26,16 +26,16 @@ def amount(cpu: int, memory: int) -> Resources:
     return Resources(cpu_millicores=cpu, memory_bytes=memory)
 
 
-def worked_out(**values: Any) -> NodeResourcesRecord:
+def computed(**values: Any) -> NodeResourcesRecord:
     amounts = {
         "mid": amount(4000, 400), "mid_lower_bound": amount(1000, 100), "batch": amount(2000, 200),
     }  # fmt: skip
     return resources_record(**(amounts | values))
 
 
-def case(**values: Any) -> OfferInputs:
+def inputs(**values: Any) -> OfferInputs:
     fields: dict[str, Any] = {
-        "policy": Overcommit(), "resources": worked_out(), "annotations": {},
+        "policy": Overcommit(), "resources": computed(), "annotations": {},
         "amounts": NOTHING, "unchanged_seconds": 0.0,
     }  # fmt: skip
     return OfferInputs(**(fields | values))
@@ -47,7 +47,7 @@ def offer(of: OfferInputs, age: float = 0.0) -> Offer:
 
 
 def test_fresh_amounts_are_offered_unchanged() -> None:
-    assert offer(case()) == Offer(
+    assert offer(inputs()) == Offer(
         (2000, 200, 4000, 400),
         '{"resources":{"kubernetes.io/batch-cpu":"2000","kubernetes.io/batch-memory":"200"}}',
         f"as of {format_time(AS_OF)}",
@@ -72,7 +72,7 @@ def test_fresh_amounts_are_offered_unchanged() -> None:
 def test_late_record_offers_the_lower_bound_and_stale_record_nothing(
     age: float, expected: tuple[int, ...]
 ) -> None:
-    assert offer(case(amounts=(3000, 150, 4000, 400)), age).amounts == expected
+    assert offer(inputs(amounts=(3000, 150, 4000, 400)), age).amounts == expected
 
 
 def test_late_record_offers_no_more_to_third_parties() -> None:
@@ -81,8 +81,8 @@ def test_late_record_offers_no_more_to_third_parties() -> None:
         '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
     )
     origin = '{"resources":{"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"300"}}'
-    of = case(annotations={ALLOCATIONS: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
-    assert offer(of, 0).origin == offer(case()).origin
+    of = inputs(annotations={ALLOCATIONS: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
+    assert offer(of, 0).origin == offer(inputs()).origin
     found = offer(of, 600)
     assert found.amounts == (500, 100, 1000, 100)
     assert '"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"200"' in found.origin
@@ -96,16 +96,16 @@ def test_late_record_offers_no_more_to_third_parties() -> None:
 def test_record_is_not_late_before_the_next_window_can_arrive(
     window: float, age: float, is_late: bool
 ) -> None:
-    of = case(
+    of = inputs(
         policy=Overcommit(update_time_threshold_seconds=20),
-        resources=worked_out(window_seconds=float(window)),
+        resources=computed(window_seconds=float(window)),
     )
     assert offer(of, age).why.startswith("late") is is_late
 
 
 def test_late_record_starts_and_raises_no_offer() -> None:
-    assert offer(case(), 600).amounts == NOTHING
-    assert offer(case(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)
+    assert offer(inputs(), 600).amounts == NOTHING
+    assert offer(inputs(amounts=(ABSENT, 0, 500, 1)), 600).amounts == (ABSENT, 0, 500, 1)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_late_record_starts_and_raises_no_offer() -> None:
     [
         ({"policy": None}, "colocation is off"),
         ({"resources": None}, "no resources record"),
-        ({"resources": worked_out(mid=None)}, "unknown"),
-        ({"resources": worked_out(batch=None)}, "unknown"),
+        ({"resources": computed(mid=None)}, "unknown"),
+        ({"resources": computed(batch=None)}, "unknown"),
     ],
 )
 def test_an_offer_without_record_or_colocation_is_removed(
     changed: dict[str, Any], why: str
 ) -> None:
-    found = offer(case(amounts=(1, 1, 1, 1), **changed))
+    found = offer(inputs(amounts=(1, 1, 1, 1), **changed))
     assert (found.amounts, found.is_due) == (NOTHING, True)
     assert why in found.why
-    assert not offer(case(**changed)).is_due
+    assert not offer(inputs(**changed)).is_due
 
 
 def test_small_changes_wait_and_equal_amounts_are_not_written() -> None:
-    near = case(amounts=(2100, 200, 4000, 400), annotations={ORIGIN: offer(case()).origin})
+    near = inputs(amounts=(2100, 200, 4000, 400), annotations={ORIGIN: offer(inputs()).origin})
     assert not offer(near).is_due
     assert offer(near._replace(unchanged_seconds=301.0)).is_due
     assert offer(near._replace(unchanged_seconds=math.nan)).is_due
@@ -144,7 +144,7 @@ def test_origin_is_written_where_third_parties_have_all_of_batch(text: str | Non
         '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
     )
     said = {ALLOCATIONS: party} | ({} if text is None else {ORIGIN: text})
-    of = case(annotations=said, amounts=(0, 0, 4000, 400))
+    of = inputs(annotations=said, amounts=(0, 0, 4000, 400))
     found = offer(of)
     assert found.amounts == (0, 0, 4000, 400)
     assert found.is_due
@@ -157,14 +157,14 @@ def test_valid_annotations_of_third_parties_count() -> None:
         '{"allocations":[{"name":"yarn","priority":"koord-batch",'
         '"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
     )
-    found = offer(case(annotations={RATIO: "1.20", ALLOCATIONS: party}))
+    found = offer(inputs(annotations={RATIO: "1.20", ALLOCATIONS: party}))
     assert found.amounts == (1900, 200, 4000, 400)
     assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
-    assert offer(case(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
-    assert len(offer(case(annotations={RATIO: "x", ALLOCATIONS: "{"})).problems) == 2
+    assert offer(inputs(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
+    assert len(offer(inputs(annotations={RATIO: "x", ALLOCATIONS: "{"})).problems) == 2
 
 
-def said_origin(cpu: int, memory: int) -> str:
+def origin_text(cpu: int, memory: int) -> str:
     batch = {"kubernetes.io/batch-cpu": str(cpu), "kubernetes.io/batch-memory": str(memory)}
     return json.dumps({"resources": batch}, separators=(",", ":"))
 
@@ -173,26 +173,26 @@ def said_origin(cpu: int, memory: int) -> str:
     ("origin", "amounts", "expected", "expected_origin"),
     [
         # They had 1200 and 50 of it when that could be read.
-        (said_origin(1900, 150), (700, 100), (700, 100), said_origin(1900, 150)),
-        (said_origin(9000, 900), (7800, 850), (800, 150), said_origin(2000, 200)),
+        (origin_text(1900, 150), (700, 100), (700, 100), origin_text(1900, 150)),
+        (origin_text(9000, 900), (7800, 850), (800, 150), origin_text(2000, 200)),
         # All of it was theirs, and maybe more.
-        (said_origin(500, 50), (0, 0), (0, 0), said_origin(500, 50)),
+        (origin_text(500, 50), (0, 0), (0, 0), origin_text(500, 50)),
         # What they had is not known: no more than there is.
-        (None, (700, 300), (700, 200), said_origin(700, 200)),
-        ("{", (3000, 300), (2000, 200), said_origin(2000, 200)),
-        (said_origin(1900, 150), (ABSENT, ABSENT), (ABSENT, ABSENT), said_origin(1900, 150)),
+        (None, (700, 300), (700, 200), origin_text(700, 200)),
+        ("{", (3000, 300), (2000, 200), origin_text(2000, 200)),
+        (origin_text(1900, 150), (ABSENT, ABSENT), (ABSENT, ABSENT), origin_text(1900, 150)),
     ],
 )
 def test_third_parties_retain_their_part_while_their_annotation_is_invalid(
     origin: str | None, amounts: tuple[int, int], expected: tuple[int, int], expected_origin: str
 ) -> None:
     annotations = {ALLOCATIONS: "{"} | ({} if origin is None else {ORIGIN: origin})
-    found = offer(case(annotations=annotations, amounts=(*amounts, 1, 1)))
+    found = offer(inputs(annotations=annotations, amounts=(*amounts, 1, 1)))
     # Third parties have no share of Mid.
     assert found.amounts == (*expected, 4000, 400)
     assert found.origin == expected_origin
     # Decided again it says the same.
-    after = case(annotations={**annotations, ORIGIN: found.origin}, amounts=found.amounts)
+    after = inputs(annotations={**annotations, ORIGIN: found.origin}, amounts=found.amounts)
     assert offer(after).amounts == found.amounts
     assert not offer(after).is_due
 
@@ -210,11 +210,11 @@ def test_batch_does_not_grow_while_the_annotation_is_invalid(
          "resources": dict(zip(BATCH, party, strict=True))}]}
     )  # fmt: skip
     now = offer(
-        case(resources=worked_out(batch=amount(5000, 500)), annotations={ALLOCATIONS: text})
+        inputs(resources=computed(batch=amount(5000, 500)), annotations={ALLOCATIONS: text})
     )
     assert now.amounts[:2] == (5000 - party[0], 500 - party[1])
     for cpu, memory in batches:
-        of = case(resources=worked_out(batch=amount(cpu, memory)), amounts=now.amounts)
+        of = inputs(resources=computed(batch=amount(cpu, memory)), amounts=now.amounts)
         read, unread = (
             offer(of._replace(annotations={ALLOCATIONS: said, ORIGIN: now.origin}))
             for said in (text, "{")
@@ -236,8 +236,8 @@ def test_lagging_actuator_offers_no_more(
         min(mid.cpu_millicores or 0, least.cpu_millicores or 0),
         min(mid.memory_bytes or 0, least.memory_bytes or 0),
     )
-    of = case(
-        resources=worked_out(mid=mid, mid_lower_bound=bound, batch=batch), amounts=tuple(on_node)
+    of = inputs(
+        resources=computed(mid=mid, mid_lower_bound=bound, batch=batch), amounts=tuple(on_node)
     )
     now, later = offer(of, age), offer(of, age + lag)
     for before, after in zip(now.amounts, later.amounts, strict=True):
@@ -248,5 +248,5 @@ def test_lagging_actuator_offers_no_more(
 
 @given(st.lists(st.tuples(ON_NODE, st.floats(0, 2000)), max_size=5))
 def test_nodes_of_one_call_do_not_affect_each_other(cases: list[tuple[list[int], float]]) -> None:
-    of = [case(amounts=tuple(a), unchanged_seconds=s) for a, s in cases]
+    of = [inputs(amounts=tuple(a), unchanged_seconds=s) for a, s in cases]
     assert offers_now(of, AS_OF + 400) == [offer(one, 400) for one in of]

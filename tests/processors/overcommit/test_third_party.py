@@ -19,30 +19,30 @@ from pipeline.topics.resource_amounts import BATCH, MID
 CPU, MEMORY = BATCH
 
 
-def of(*allocations: Any) -> tuple[int, int]:
+def allocated(*allocations: Any) -> tuple[int, int]:
     return third_party_allocation({ALLOCATIONS: json.dumps({"allocations": allocations})})
 
 
 def allocation(priority: str = "koord-batch", **resources: Any) -> dict[str, Any]:
     names = {"cpu": CPU, "memory": MEMORY, "mid": MID[0]}
-    said = {names[name]: value for name, value in resources.items()}
-    return {"name": "hadoop-yarn", "priority": priority, "resources": said}
+    amounts = {names[name]: value for name, value in resources.items()}
+    return {"name": "hadoop-yarn", "priority": priority, "resources": amounts}
 
 
 def test_without_an_annotation_nothing_is_taken() -> None:
     empty = ({}, *({ALLOCATIONS: text} for text in ("{}", '{"allocations":null}')))
     assert [third_party_allocation(annotations) for annotations in empty] == [(0, 0)] * 3
-    assert of({"priority": "koord-batch"}) == (0, 0)
+    assert allocated({"priority": "koord-batch"}) == (0, 0)
 
 
 def test_allocations_of_batch_are_summed() -> None:
     one = allocation(cpu="1k", memory="1Gi", mid="7")
-    assert of(one, one, allocation(cpu=500)) == (2500, 2 * 2**30)
-    assert of(allocation("koord-mid", cpu=1), allocation("", cpu=1)) == (0, 0)
+    assert allocated(one, one, allocation(cpu=500)) == (2500, 2 * 2**30)
+    assert allocated(allocation("koord-mid", cpu=1), allocation("", cpu=1)) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "",
         "null",
@@ -57,9 +57,9 @@ def test_allocations_of_batch_are_summed() -> None:
         json.dumps({"allocations": [allocation(memory="1e99")]}),
     ],
 )
-def test_invalid_annotation_is_an_error_that_names_it(said: str) -> None:
+def test_invalid_annotation_is_an_error_that_names_it(text: str) -> None:
     with pytest.raises(InvalidPolicyError, match=ALLOCATIONS):
-        third_party_allocation({ALLOCATIONS: said})
+        third_party_allocation({ALLOCATIONS: text})
 
 
 @given(st.text())
@@ -74,11 +74,11 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def test_sum_fits_into_64_bits() -> None:
     huge = allocation(cpu=2**61, memory=2**61)
-    assert of(*[huge] * 9) == (2**53, 2**53)
+    assert allocated(*[huge] * 9) == (2**53, 2**53)
 
 
 @given(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)))
 def test_origin_is_read_as_it_was_written(amounts: tuple[int, int]) -> None:
-    said = json.loads(encode_origin(amounts))
-    assert set(said) == {"resources"}
-    assert read_amounts(said["resources"], BATCH) == [*amounts]
+    annotation = json.loads(encode_origin(amounts))
+    assert set(annotation) == {"resources"}
+    assert read_amounts(annotation["resources"], BATCH) == [*amounts]

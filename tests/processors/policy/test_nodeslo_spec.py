@@ -17,7 +17,7 @@ from pipeline.processors.policy.slo_checks import problems_of
 from pipeline.processors.slo.crd_fields import Document
 from pipeline.processors.slo.crd_schema import KINDS
 from pipeline.processors.slo.nodeslo import NodeSLO, QosStrategy
-from tests.processors.slo.recorded import Json, everything, load, strictly
+from tests.processors.slo.recorded import Json, full_document, load, read_strictly
 from tests.processors.slo.test_objects import schema_of
 
 THRESHOLD, QOS, BURST, SYSTEM, HOSTS = SLO_KEYS
@@ -327,7 +327,7 @@ def test_koordinators_example_configuration_is_resolved() -> None:
         "metadata": {"name": "n"},
         "spec": json.loads(msgspec.json.encode(own)),
     }
-    assert isinstance(strictly(as_object), NodeSLO)
+    assert isinstance(read_strictly(as_object), NodeSLO)
 
 
 # -- laws
@@ -347,7 +347,7 @@ def test_no_text_breaks_it(key: str, text: str) -> None:
 
 def test_merging_equals_a_json_merge() -> None:
     whole = schema_of(KINDS[1])["properties"]["spec"]["properties"]["resourceQOSStrategy"]
-    all_of_it = msgspec.convert(everything(whole), QosStrategy)
+    all_of_it = msgspec.convert(full_document(whole), QosStrategy)
     assert merge(slo_defaults.QOS, QosStrategy()) == slo_defaults.QOS
     assert merge(QosStrategy(), slo_defaults.QOS) == slo_defaults.QOS
     assert merge(slo_defaults.QOS, all_of_it) == all_of_it

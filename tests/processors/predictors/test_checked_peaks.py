@@ -20,7 +20,7 @@ from tests.processors.windows import GIB, Pod, window
 SHAPE = (1, len(ENTITIES), 2)
 
 
-class Odd(Stateless):
+class Fixed(Stateless):
     """Answers 1 core and 1 byte for all, but for what it was made with."""
 
     name = "odd"
@@ -35,21 +35,21 @@ class Odd(Stateless):
         return replace(usual, **self._instead)
 
 
-class Forgetful(Odd):
+class Forgetful(Fixed):
     """Forgets to return its answer."""
 
     def peak(self, view: View) -> Peaks:
         return None  # type: ignore[return-value]
 
 
-class Unlearned(Odd):
+class Unlearned(Fixed):
     """Fails to learn."""
 
     def observe(self, *_: Any) -> None:
         raise ZeroDivisionError
 
 
-def answer(predictor: Odd) -> NodePeaks:
+def answer(predictor: Fixed) -> NodePeaks:
     bank = Bank(
         ModelConfig(predictors=("odd",), strategy=Strategy(predictor="odd")), {"odd": predictor}
     )
@@ -61,7 +61,7 @@ def answer(predictor: Odd) -> NodePeaks:
 def test_a_negative_or_infinite_peak_is_unknown(bad: float) -> None:
     entities = np.ones(SHAPE)
     entities[0, 0, 0] = bad
-    result = answer(Odd(entities=entities, pods=np.array([[1.0, bad]]))).decided
+    result = answer(Fixed(entities=entities, pods=np.array([[1.0, bad]]))).decided
     assert np.isnan(result.raw).tolist() == (entities[0] == bad).tolist()
     assert np.isnan(result.pod_raw).tolist() == [[False, True]]
 
@@ -69,7 +69,7 @@ def test_a_negative_or_infinite_peak_is_unknown(bad: float) -> None:
 def test_unknown_and_zero_peaks_are_accepted() -> None:
     entities = np.zeros(SHAPE)
     entities[0, 1] = np.nan
-    result = answer(Odd(entities=entities))
+    result = answer(Fixed(entities=entities))
     assert np.array_equal(result.decided.raw, entities[0], equal_nan=True)
 
 
@@ -78,12 +78,14 @@ def test_unknown_and_zero_peaks_are_accepted() -> None:
     [
         (Forgetful(), "odd failed: AttributeError"),
         (Unlearned(), "odd failed: ZeroDivisionError"),
-        (Odd(entities=np.full(SHAPE, None)), "odd failed: TypeError"),
-        (Odd(entities=np.ones((1, 3, 2))), r"odd returns .*\(1, 3, 2\)"),
-        (Odd(pods=np.ones((7, 2))), r"odd returns .*\(7, 2\)"),
-        (Odd(terms={"mine": np.ones(2)}), r"odd returns the term 'mine' .*\(2,\)"),
+        (Fixed(entities=np.full(SHAPE, None)), "odd failed: TypeError"),
+        (Fixed(entities=np.ones((1, 3, 2))), r"odd returns .*\(1, 3, 2\)"),
+        (Fixed(pods=np.ones((7, 2))), r"odd returns .*\(7, 2\)"),
+        (Fixed(terms={"mine": np.ones(2)}), r"odd returns the term 'mine' .*\(2,\)"),
     ],
 )
-def test_an_invalid_answer_is_an_error_that_names_the_predictor(predictor: Odd, says: str) -> None:
+def test_an_invalid_answer_is_an_error_that_names_the_predictor(
+    predictor: Fixed, says: str
+) -> None:
     with pytest.raises(PredictorError, match=says):
         answer(predictor)

@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 HALF_HOUR_MS = HOUR_MS // 2
 
 
-def at(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -> NodeWindow:
+def half_hour(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -> NodeWindow:
     made = window(0, pods, usage=(cpu, memory))
     return replace(made, start_ms=end_ms - HALF_HOUR_MS, end_ms=end_ms)
 
@@ -29,7 +29,7 @@ def at(end_ms: int, cpu: float, memory: float = GIB, pods: Sequence[Pod] = ()) -
 def days(count: float, usage: Callable[[float], float], first: float = 0.0) -> list[NodeWindow]:
     """A window each half hour, `usage` by the hour since midnight of the first day."""
     return [
-        at(MIDNIGHT_MS + half_hours * HALF_HOUR_MS, usage(half_hours / 2 - 0.25))
+        half_hour(MIDNIGHT_MS + half_hours * HALF_HOUR_MS, usage(half_hours / 2 - 0.25))
         for half_hours in range(round(first * 48) + 1, round((first + count) * 48) + 1)
     ]
 
@@ -74,7 +74,7 @@ def test_each_hour_has_the_mean_and_deviation_of_fading_days(
     windows = []
     for half_hours, cpu, memory in steps:
         end_ms += half_hours * HALF_HOUR_MS
-        windows.append(at(end_ms, cpu, memory))
+        windows.append(half_hour(end_ms, cpu, memory))
         slow.learn(end_ms, (cpu, memory))
     options = {"hourly-nsigma": {"history_seconds": 0}}
     result = answer(
@@ -96,7 +96,7 @@ def test_each_hour_has_the_mean_and_deviation_of_fading_days(
         assert own.raw[NODE, r] == own.terms["mean"][NODE, r] + 2.0 * own.terms["stdev"][NODE, r]
 
 
-def office(hour: float) -> float:
+def office_hours(hour: float) -> float:
     """8 cores from 9 to 17 o'clock, 1 at night, with some noise that repeats nowhere."""
     noise = 0.3 * math.sin(hour * 12.9898) * math.sin(hour * 78.233)
     return (8.0 if 9 <= hour % 24 < 17 else 1.0) + noise
@@ -105,11 +105,11 @@ def office(hour: float) -> float:
 def test_hourly_peaks_beat_nsigma_on_a_daily_pattern() -> None:
     """asked each hour of a week what the next three hours will need, it promises less than
     N-sigma of the same N on average, and is exceeded no more often."""
-    windows = days(3, office)
+    windows = days(3, office_hours)
     bank = learned(windows, "hourly-nsigma", "nsigma-v1", horizon_seconds=10_800.0)
     misses = dict.fromkeys(bank.predictors, 0)
     promised = dict.fromkeys(bank.predictors, 0.0)
-    coming = days(7.2, office, first=3)
+    coming = days(7.2, office_hours, first=3)
     for i in range(0, 7 * 48, 2):
         (result,) = bank.peaks(["node-a"])
         happens = max(w.node_usage[0] for w in coming[i : i + 6])
@@ -124,25 +124,27 @@ def test_hourly_peaks_beat_nsigma_on_a_daily_pattern() -> None:
 
 def test_hourly_peaks_over_a_whole_day_are_lower_than_nsigma() -> None:
     """a mean over day and night has a deviation that no hour has."""
-    result = answer(days(4, office), "hourly-nsigma", "nsigma-v1")
+    result = answer(days(4, office_hours), "hourly-nsigma", "nsigma-v1")
     hourly, plain = (result.predictors[name].raw[NODE, 0] for name in result.predictors)
     assert 8.3 < hourly < 0.75 * plain
 
 
 def test_peaks_are_unknown_before_a_day_has_passed() -> None:
-    bank = learned(days(1, office)[:-1], "hourly-nsigma", horizon_seconds=3600.0)
+    bank = learned(days(1, office_hours)[:-1], "hourly-nsigma", horizon_seconds=3600.0)
     assert np.isnan(bank.peaks(["node-a"])[0].decided.raw).all()
-    bank.apply(days(1, office)[-1:])
+    bank.apply(days(1, office_hours)[-1:])
     # The first window ended half an hour after midnight.
     assert np.isnan(bank.peaks(["node-a"])[0].decided.raw).all()
-    bank.apply(days(0.03, office, first=1))
+    bank.apply(days(0.03, office_hours, first=1))
     known = bank.peaks(["node-a"])[0].decided.raw
     assert known[NODE, 0] == pytest.approx(1.0, abs=0.9)
     assert np.isnan(known[ENTITIES.index("unknown")]).all()
 
 
 def test_a_horizon_with_an_unseen_hour_is_unknown() -> None:
-    without_noon = [w for w in days(2, office) if not 12 <= (w.end_ms - 1) // HOUR_MS % 24 < 13]
+    without_noon = [
+        w for w in days(2, office_hours) if not 12 <= (w.end_ms - 1) // HOUR_MS % 24 < 13
+    ]
     whole = answer(without_noon, "hourly-nsigma")
     assert np.isnan(whole.decided.raw[NODE]).all()
     assert np.isnan(whole.decided.terms["hour"][NODE]).all()
@@ -154,10 +156,10 @@ def test_a_horizon_with_an_unseen_hour_is_unknown() -> None:
 
 def test_each_class_has_its_own_horizon() -> None:
     windows = []
-    for w in days(2, office):
+    for w in days(2, office_hours):
         cpu = float(w.node_usage[0])
         pods = [Pod("a", (cpu, GIB)), Pod("b", (cpu, GIB), "batch")]
-        windows.append(at(w.end_ms, 2 * cpu, pods=pods))
+        windows.append(half_hour(w.end_ms, 2 * cpu, pods=pods))
     own = answer(windows, "hourly-nsigma", class_horizon_seconds={"batch": 3600.0}).decided
     day, night = own.pod_raw[:, 0].tolist()
     assert night < 2.0 < 8.0 < day
@@ -184,18 +186,20 @@ def test_hours_fade_by_the_week_and_are_then_forgotten() -> None:
 @pytest.mark.parametrize(("later_days", "removed"), [(7, False), (8, True), (30, True)])
 def test_a_missed_hour_is_forgotten_while_others_are_seen(later_days: int, removed: bool) -> None:
     """Each day an hour, and then for days only another."""
-    midnights = [at(MIDNIGHT_MS + (24 * day + 1) * HOUR_MS, 8.0) for day in range(3)]
+    midnights = [half_hour(MIDNIGHT_MS + (24 * day + 1) * HOUR_MS, 8.0) for day in range(3)]
     mornings = [
-        at(MIDNIGHT_MS + (24 * (2 + day) + 7) * HOUR_MS, 1.0) for day in range(1, later_days)
+        half_hour(MIDNIGHT_MS + (24 * (2 + day) + 7) * HOUR_MS, 1.0) for day in range(1, later_days)
     ]
     # A window within the hour, of which nothing was measured.
-    blind = at(MIDNIGHT_MS + 24 * (2 + later_days) * HOUR_MS + HALF_HOUR_MS, math.nan, math.nan)
+    blind = half_hour(
+        MIDNIGHT_MS + 24 * (2 + later_days) * HOUR_MS + HALF_HOUR_MS, math.nan, math.nan
+    )
     own = answer([*midnights, *mornings, blind], "hourly-nsigma", horizon_seconds=1.0)
     assert np.isnan(own.decided.raw[NODE]).all() == removed
 
 
 def test_state_of_other_days_is_not_restored() -> None:
-    bank = learned(days(1, office), "hourly-nsigma")
+    bank = learned(days(1, office_hours), "hourly-nsigma")
     other = learned([], "hourly-nsigma", options={"hourly-nsigma": {"days": 3}})
     with pytest.raises(CheckpointLayoutError):
         other.restore("node-a", bank.encode_state("node-a"))

@@ -18,7 +18,7 @@ from tests.processors.windows import GIB, Pod, streams, window
 OTHERS = tuple(name for name in PREDICTORS.points if name != "max")
 
 
-def of(members: list[str], **options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def max_options(members: list[str], **options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"max": {"members": members, "options": options}}
 
 
@@ -28,7 +28,7 @@ def test_the_peak_is_the_highest_known_peak_of_a_member(
     windows: list[NodeWindow], members: list[str]
 ) -> None:
     """never below a member, unknown where all of them are."""
-    bank = learned(windows, "max", *members, options=of(members), cold_start_samples=2)
+    bank = learned(windows, "max", *members, options=max_options(members), cold_start_samples=2)
     for result in bank.peaks(bank.nodes):
         own = result.predictors["max"]
         for part in ("raw", "pod_raw"):
@@ -57,7 +57,7 @@ def test_default_members_are_borg_and_resource_central() -> None:
 
 
 def test_members_have_their_own_options() -> None:
-    options = of(["borg-default"], **{"borg-default": {"a": 2.0}})
+    options = max_options(["borg-default"], **{"borg-default": {"a": 2.0}})
     result = answer([window(1, [Pod("a", (0.1, GIB))])], "max", "borg-default", options=options)
     assert result.predictors["max"].pod_raw[0, 0] == 0.5
     assert result.predictors["borg-default"].pod_raw[0, 0] == 1.0 / 1.1

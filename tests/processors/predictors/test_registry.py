@@ -157,7 +157,7 @@ def test_a_name_of_two_packages_cannot_be_used() -> None:
     assert "predictor vpa is in more than one package: shadow 1.0, springtide" in line
 
 
-class Deaf(NSigmaV1):
+class WithoutSystemPeak(NSigmaV1):
     """One of somebody else's, without a peak of the system."""
 
     name = "deaf"
@@ -169,7 +169,7 @@ class Deaf(NSigmaV1):
 def test_a_predictor_without_peaks_of_the_system_cannot_decide(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, "deaf", f"{__name__}:Deaf")
+    install(monkeypatch, "deaf", f"{__name__}:WithoutSystemPeak")
     options = {"max": {"members": ["deaf", "borg-default"]}} if name == "max" else {}
     config = ModelConfig(
         predictors=("percentile", name), strategy=Strategy(predictor=name), options=options
@@ -186,7 +186,7 @@ def test_a_predictor_without_peaks_of_the_system_cannot_decide(
 def test_a_maximum_with_a_member_that_knows_the_system_may_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    install(monkeypatch, "deaf", f"{__name__}:Deaf")
+    install(monkeypatch, "deaf", f"{__name__}:WithoutSystemPeak")
     options = {"max": {"members": ["deaf", "vpa"]}}
     Bank(ModelConfig(predictors=("max",), strategy=Strategy(predictor="max"), options=options))
 

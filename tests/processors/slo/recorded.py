@@ -26,42 +26,42 @@ def names() -> list[str]:
     return sorted(path.name for path in FOLDER.glob("node*.yaml"))
 
 
-def strictly(document: Json, struct: type[msgspec.Struct] | None = None) -> msgspec.Struct:
+def read_strictly(document: Json, struct: type[msgspec.Struct] | None = None) -> msgspec.Struct:
     """Read the object as `struct`, by default that of its kind. Raises msgspec.ValidationError for
     a field that is unknown, and for a value of another type."""
     struct = struct or STRUCTS[document["kind"]]
     read = msgspec.json.decode(msgspec.json.encode(document), type=struct)
-    if unknown := list(_lost(document, msgspec.json.decode(msgspec.json.encode(read)), "$")):
+    if unknown := list(_missing(document, msgspec.json.decode(msgspec.json.encode(read)), "$")):
         raise msgspec.ValidationError(f"{', '.join(unknown)}: no such field")
     return read
 
 
-def _lost(whole: Any, part: Any, path: str) -> Iterator[str]:
+def _missing(whole: Any, part: Any, path: str) -> Iterator[str]:
     """What of `whole` is not in `part`."""
     if isinstance(whole, dict) and isinstance(part, dict):
         for name, value in whole.items():
             if name in part:
-                yield from _lost(value, part[name], f"{path}.{name}")
+                yield from _missing(value, part[name], f"{path}.{name}")
             else:
                 yield f"{path}.{name}"
     elif isinstance(whole, list) and isinstance(part, list) and len(whole) == len(part):
         for number, (one, other) in enumerate(zip(whole, part, strict=True)):
-            yield from _lost(one, other, f"{path}[{number}]")
+            yield from _missing(one, other, f"{path}[{number}]")
     elif whole != part:
         yield path
 
 
-def everything(schema: Json) -> Any:
+def full_document(schema: Json) -> Any:
     """A value that says all that a schema has, each number the least of its range."""
     if "enum" in schema:
         return schema["enum"][-1]
     match schema.get("type"):
         case "object" if "additionalProperties" in schema:
-            return {"some": everything(schema["additionalProperties"])}
+            return {"some": full_document(schema["additionalProperties"])}
         case "object":
-            return {name: everything(of) for name, of in schema.get("properties", {}).items()}
+            return {name: full_document(of) for name, of in schema.get("properties", {}).items()}
         case "array":
-            return [everything(schema["items"])]
+            return [full_document(schema["items"])]
         case "integer":
             return schema.get("minimum", 7)
         case "boolean":

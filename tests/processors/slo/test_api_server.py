@@ -11,7 +11,7 @@ from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.slo.crd_schema import KINDS
 from tests.cluster.objects import define
 from tests.crds import path_of
-from tests.processors.slo.recorded import Json, load, names, strictly
+from tests.processors.slo.recorded import Json, load, names, read_strictly
 from tests.processors.slo.test_objects import changed, example
 
 # The first may have to wait until the programs are built.
@@ -51,7 +51,7 @@ def test_recorded_objects_and_those_with_every_field_are_accepted_unchanged(
     plane: ControlPlane, document: Json
 ) -> None:
     result = put(plane, document)
-    strictly(result)
+    read_strictly(result)
     for part in ("spec", "status"):
         assert result.get(part) == document.get(part)
 

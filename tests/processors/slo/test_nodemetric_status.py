@@ -28,7 +28,7 @@ from pipeline.processors.slo.quantities import cpu_quantity, memory_quantity
 from pipeline.topics.node_state import AggregatedUsage
 from pipeline.topics.resource_amounts import Usage, parse_quantity
 from tests.processors.joined import NODE_ROW, joined, known_pod, logged, pod_row, view_of
-from tests.processors.slo.recorded import Json, load, strictly
+from tests.processors.slo.recorded import Json, load, read_strictly
 
 KI = 1024
 
@@ -63,7 +63,7 @@ def status(**values: Any) -> Json:
     """The status as JSON, every field of which is known to the definition."""
     result: Json = json.loads(msgspec.json.encode(status_of(report(**values))))
     own = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {}}
-    strictly({**own, "status": result})
+    read_strictly({**own, "status": result})
     return result
 
 

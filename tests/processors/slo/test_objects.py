@@ -15,13 +15,13 @@ from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 from pipeline.processors.slo.nodemetric import AGGREGATIONS, NodeMetric, PodMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
 from tests.crds import path_of, text_of
-from tests.processors.slo.recorded import FOLDER, Json, everything, load, names, strictly
+from tests.processors.slo.recorded import FOLDER, Json, full_document, load, names, read_strictly
 
 
 @pytest.mark.parametrize("name", names())
 def test_recorded_objects_are_read_and_written_unchanged(name: str) -> None:
     document = load(name)
-    read = strictly(document)
+    read = read_strictly(document)
     assert json.loads(msgspec.json.encode(read)) == document
 
 
@@ -52,7 +52,7 @@ def test_every_recorded_file_has_a_provenance() -> None:
 def test_strict_reading_names_the_invalid_field(path: str, value: Any, says: str) -> None:
     document = changed(load("nodemetric-master-01.yaml"), path, value)
     with pytest.raises(msgspec.ValidationError, match=re.escape(says)):
-        strictly(document, NodeMetric)
+        read_strictly(document, NodeMetric)
 
 
 def test_fields_of_a_newer_koordinator_are_ignored() -> None:
@@ -98,7 +98,7 @@ def test_a_definition_has_koordinators_names(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_an_object_with_every_field_is_read(kind: Kind) -> None:
-    strictly(example(kind))
+    read_strictly(example(kind))
 
 
 def test_a_type_without_a_schema_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_a_type_without_a_schema_is_refused() -> None:
 
 
 def example(kind: Kind) -> Json:
-    document = everything(schema_of(kind))
+    document = full_document(schema_of(kind))
     own = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": kind.name}
     return document | own | {"metadata": {"name": f"all-of-{kind.name.lower()}"}}
 

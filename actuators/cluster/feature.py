@@ -97,10 +97,8 @@ class Feature:
         return {}
 
     def learn(self, topic: Topic, node: str, record: Any) -> None:
-        """Take a decoded record of one of `topics`; None is a tombstone.
-
-        Raises InvalidRecordError if a value is invalid; the actuator counts and drops the record.
-        """
+        """Take a decoded record of one of `topics`; None is a tombstone. Raises InvalidRecordError
+        if a value is invalid; the actuator counts and drops the record."""
 
     def start(self) -> None:
         """All topics and lists have been read: records that `learn` gets from now on are new."""

@@ -193,10 +193,8 @@ async def collect_window(
 
 
 async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | None = None) -> None:
-    """Run until SIGTERM or SIGINT, then publish the remaining windows.
-
-    Raises `KernelFileError` or `SettingsError` if the exporter cannot start.
-    """
+    """Run until SIGTERM or SIGINT, then publish the remaining windows. Raises `KernelFileError` or
+    `SettingsError` if the exporter cannot start."""
     clock = clock or SystemClock()
     exporter = settings.exporter
     node = node_name(exporter, environ)

@@ -40,9 +40,7 @@ class _Node(Record, frozen=True, kw_only=True):
 
 def report_interval_seconds(value: bytes | None) -> float | None:
     """Report interval in the value of a node's record; None for a tombstone or without a policy.
-
-    Raises `RecordError` if the record cannot be decoded.
-    """
+    Raises `RecordError` if the record cannot be decoded."""
     if value is None:
         return None
     strategy = decode_json(_Node, value).strategy

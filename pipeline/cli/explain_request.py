@@ -29,10 +29,8 @@ SETTINGS: Final = (
 
 
 def read_explain_request(file: Path) -> bytes:
-    """Read the pod of a manifest, `-` for standard input, as a body of POST /v1/explain.
-
-    Raises `UsageError` if the file cannot be read or has no pod.
-    """
+    """Read the pod of a manifest, `-` for standard input, as a body of POST /v1/explain. Raises
+    `UsageError` if the file cannot be read or has no pod."""
     stdin = click.get_binary_stream("stdin") if str(file) == "-" else None
     text = read_file(file, stream=stdin, hint="give a file, or - for standard input")
     request = pod_in_file(file, text)

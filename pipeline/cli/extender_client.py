@@ -45,11 +45,8 @@ class ExtenderClient(NamedTuple):
         answer_type: type[_T],
         body: bytes | None = None,
     ) -> _T:
-        """GET `path`, or POST `body` to it, and decode the answer.
-
-        Raises `NotReadyError` while the extender is not ready, `SpringtideError` for any other
-        failure.
-        """
+        """GET `path`, or POST `body` to it, and decode the answer. Raises `NotReadyError` while the
+        extender is not ready, `SpringtideError` for any other failure."""
         method, url = "GET" if body is None else "POST", f"{self.url.rstrip('/')}{path}"
         try:
             async with session.request(method, url, data=body) as response:

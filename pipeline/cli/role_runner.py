@@ -44,10 +44,8 @@ async def run_leader(
 async def lead_until_stopped(
     settings: Settings, name: str, clock: Clock, work: Callable[[Api, Lease], Awaitable[None]]
 ) -> None:
-    """Run `work` while this process holds the lease `name`, until SIGTERM or Ctrl-C.
-
-    Raises what `work` raises.
-    """
+    """Run `work` while this process holds the lease `name`, until SIGTERM or Ctrl-C. Raises what
+    `work` raises."""
     identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     async with open_api(settings.kubernetes, clock) as api:
         lease = Lease(api, settings.kubernetes.namespace, name, identity)

@@ -61,10 +61,8 @@ def command(settings: Settings, supervised: bool) -> None:
 
 
 def _run(settings: Settings) -> NoReturn:
-    """Run a worker in this process until a signal or an error stops it.
-
-    Raises `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics.
-    """
+    """Run a worker in this process until a signal or an error stops it. Raises
+    `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics."""
     asyncio.run(require_topics(settings.kafka))
     data_dir = _make_data_dir(settings)
     serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)

@@ -115,11 +115,8 @@ class Api:
         accept: str = JSON,
         attempts: int = limits.REQUEST_ATTEMPTS,
     ) -> bytes:
-        """Send a request; returns the body of the answer.
-
-        Raises `ApiUnavailableError` if all attempts fail, `ApiRefusedError` or a subclass if the
-        server refuses the request.
-        """
+        """Send a request; returns the body of the answer. Raises `ApiUnavailableError` if all
+        attempts fail, `ApiRefusedError` or a subclass if the server refuses the request."""
         data = None if body is None else msgspec.json.encode(body)
         for attempt in range(1, attempts + 1):
             try:
@@ -252,11 +249,8 @@ async def open_api(
 def decode_answer(
     decoder: msgspec.json.Decoder[AnswerT], answer: bytes | msgspec.Raw, request: str
 ) -> AnswerT:
-    """Decode the answer to `request`.
-
-    Raises `ApiUnavailableError` if it is invalid: a proxy answered, and whether the server got the
-    request is unknown.
-    """
+    """Decode the answer to `request`. Raises `ApiUnavailableError` if it is invalid: a proxy
+    answered, and whether the server got the request is unknown."""
     try:
         return decoder.decode(answer)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

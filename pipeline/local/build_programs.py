@@ -79,10 +79,8 @@ def ensure_programs(
 def ensure_prometheus(
     sources: Path = PROMETHEUS_SOURCES, *, report: Report = print_to_stderr
 ) -> Path:
-    """Return the path of Prometheus, and build it first if it is missing.
-
-    Raises `ControlPlaneBuildError` if the build fails.
-    """
+    """Return the path of Prometheus, and build it first if it is missing. Raises
+    `ControlPlaneBuildError` if the build fails."""
     folder = _cache_folder(sources, _PROMETHEUS_FILES, "prometheus")
     program = folder / "prometheus"
     if not program.exists():

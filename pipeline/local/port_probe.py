@@ -48,10 +48,8 @@ def is_free(port: int) -> bool:
 
 
 def free_port(excluded_port: int | None = None) -> int:
-    """Return a free port; another process may take it before its use.
-
-    Raises `LocalKafkaError` if no port is free.
-    """
+    """Return a free port; another process may take it before its use. Raises `LocalKafkaError` if
+    no port is free."""
     ports = port_range()
     for port in random.sample(ports, len(ports)):
         if port != excluded_port and is_free(port):

@@ -114,10 +114,8 @@ class WorkloadSums:
         return number
 
     def add(self, node: str, state: bytes, owners: Mapping[str, int]) -> None:
-        """Add the pods in the model state of a node; `owners` are numbers of `count` by UID.
-
-        Raises CheckpointError, and adds nothing, for a state that does not fit the configuration.
-        """
+        """Add the pods in the model state of a node; `owners` are numbers of `count` by UID. Raises
+        CheckpointError, and adds nothing, for a state that does not fit the configuration."""
         restored = self._learner.restore_node(self._learner.decode_state(node, state))
         try:
             known = [

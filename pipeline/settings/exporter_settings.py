@@ -139,9 +139,7 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
 
 def node_name(exporter: ExporterSettings, environ: Mapping[str, str]) -> str:
     """Return the name of this node: the setting, `NODE_NAME`, or the host name in lower case.
-
-    Raises `SettingsError` if it is not a valid name of a Node.
-    """
+    Raises `SettingsError` if it is not a valid name of a Node."""
     if exporter.node_name is not None:
         return exporter.node_name
     variable = environ.get("NODE_NAME", "")

@@ -90,10 +90,8 @@ ImportResults = Mapping[str, tuple[ImportResult | None, ImportResult | None]]
 
 
 def from_koordinator(document: Mapping[str, Any]) -> ImportedModel:
-    """Read a prediction checkpoint of Koordinator: `UID`, `CPU`, `Memory`, `LastUpdated`.
-
-    Raises CheckpointError for anything else.
-    """
+    """Read a prediction checkpoint of Koordinator: `UID`, `CPU`, `Memory`, `LastUpdated`. Raises
+    CheckpointError for anything else."""
     name = document.get("UID")
     if not isinstance(name, str) or not name:
         raise CheckpointError("not a prediction checkpoint of Koordinator: it has no UID")
@@ -108,10 +106,8 @@ def from_koordinator(document: Mapping[str, Any]) -> ImportedModel:
 
 
 def from_vpa(document: Mapping[str, Any]) -> ImportedModel:
-    """Read a VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is the object's.
-
-    Raises CheckpointError for anything else.
-    """
+    """Read a VerticalPodAutoscalerCheckpoint as kubectl prints it; `name` is the object's. Raises
+    CheckpointError for anything else."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     name = name if isinstance(name, str) else ""

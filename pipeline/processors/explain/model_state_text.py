@@ -67,10 +67,7 @@ def brief(state: ModelState) -> str:
 
 def table(state: ModelState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
     """Two lines per entity, cpu and memory: of `names`, or of all entities, with `pods` also of
-    pods.
-
-    Raises KeyError for a name without a model.
-    """
+    pods. Raises KeyError for a name without a model."""
     models = _models(state)
     row_of = {name: row for row, name in enumerate(models.names)}
     shown = [row_of[name] for name in names]

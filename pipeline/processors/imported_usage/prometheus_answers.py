@@ -62,10 +62,8 @@ _series: Final = msgspec.json.Decoder(list[_Series])
 
 
 def read_matrix(body: bytes) -> Matrix:
-    """Read the series of an answer.
-
-    Raises `SampleSourceError` for an error, a truncated body, and any other kind of answer.
-    """
+    """Read the series of an answer. Raises `SampleSourceError` for an error, a truncated body, and
+    any other kind of answer."""
     try:
         answer = _answers.decode(body)
         if answer.status == "success" and answer.data is not None:

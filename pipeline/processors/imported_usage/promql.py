@@ -78,10 +78,8 @@ class Query(NamedTuple):
 
 
 def queries(own: Mapping[str, str | None], grid: QueryGrid) -> list[Query]:
-    """The default queries with `own` in their places; null removes a query.
-
-    Raises `SettingsError` for an invalid key.
-    """
+    """The default queries with `own` in their places; null removes a query. Raises `SettingsError`
+    for an invalid key."""
     chosen = []
     for key, text in {**DEFAULT_QUERIES, **own}.items():
         entity, _, column = key.partition(".")

@@ -34,10 +34,8 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def third_party_allocation(annotations: Mapping[str, str]) -> tuple[int, int]:
-    """The sum of third parties' allocations of a node's Batch, millicores and bytes.
-
-    Raises InvalidPolicyError for an invalid annotation.
-    """
+    """The sum of third parties' allocations of a node's Batch, millicores and bytes. Raises
+    InvalidPolicyError for an invalid annotation."""
     text = annotations.get(ALLOCATIONS)
     if text is None:
         return 0, 0

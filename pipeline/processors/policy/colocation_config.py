@@ -119,10 +119,8 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def decode(text: str | bytes) -> Colocation:
-    """Decode a JSON object. Unknown keys are ignored, null is not set.
-
-    Raises InvalidPolicyError if it is not an object, and for a value of another type.
-    """
+    """Decode a JSON object. Unknown keys are ignored, null is not set. Raises InvalidPolicyError if
+    it is not an object, and for a value of another type."""
     return COLOCATION.convert(read_object(text))
 
 

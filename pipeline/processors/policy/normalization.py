@@ -141,9 +141,7 @@ def _state(is_on: bool) -> str:
 
 def read_cpu_info(annotations: Mapping[str, str]) -> CpuInfo | None:
     """The CPUs by the annotations of a node's NodeResourceTopology, None without the annotation.
-
-    Raises InvalidPolicyError for an invalid annotation.
-    """
+    Raises InvalidPolicyError for an invalid annotation."""
     text = annotations.get(CPU_INFO)
     if text is None:
         return None
@@ -154,10 +152,8 @@ def read_cpu_info(annotations: Mapping[str, str]) -> CpuInfo | None:
 
 
 def read_ratio(annotations: Mapping[str, str]) -> Decimal | None:
-    """The ratio in a Node's annotation, None without the annotation.
-
-    Raises InvalidPolicyError if it is not a decimal number, or out of range.
-    """
+    """The ratio in a Node's annotation, None without the annotation. Raises InvalidPolicyError if
+    it is not a decimal number, or out of range."""
     text = annotations.get(RATIO)
     if text is None:
         return None

@@ -65,10 +65,8 @@ class Subject:
 
 
 def check_predictor(make: Callable[[], Predictor], *, seed: int = 0) -> None:
-    """Check a predictor against every law; `make` is its class, or a function that makes it.
-
-    Raises AssertionError with the broken law and how it is broken.
-    """
+    """Check a predictor against every law; `make` is its class, or a function that makes it. Raises
+    AssertionError with the broken law and how it is broken."""
     subject = Subject(make, seed)
     for name, law in LAWS.items():
         try:

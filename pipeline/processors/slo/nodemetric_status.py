@@ -51,10 +51,7 @@ class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(report: NodeMetricReport) -> NodeMetricStatus:
-    """The status of the node's NodeMetric.
-
-    Raises ValueError for a span that is no duration.
-    """
+    """The status of the node's NodeMetric. Raises ValueError for a span that is no duration."""
     pods = sorted(report.pods, key=lambda pod: (pod.namespace or "", pod.name or ""))
     hosts = sorted(report.host_apps, key=lambda host: host.name or "")
     return NodeMetricStatus(

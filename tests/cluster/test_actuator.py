@@ -144,8 +144,7 @@ async def test_the_service_account_may_do_what_the_actuator_needs_and_no_more(
     def objects() -> list[set[str]]:
         return [{*named(plane, plural)} for plural in ("nodemetrics", "nodeslos")]
 
-    flags = ("--mode", "act", "--node-metrics", "--node-slos")
-    with Role("actuator", own, *flags) as actuator:
+    with Role("actuator", own, "--mode", "act", "--node-metrics", "--node-slos") as actuator:
         await until(lambda: offer(plane, "g1") == results.last["g1"])
         await until(lambda: objects() == [{"g1", "g2"}] * 2)
         assert actuator.stop() == 0

@@ -221,8 +221,7 @@ async def test_two_extenders_do_not_make_room_twice(world: World) -> None:
         await evictor.logs('"outcome": "early"')
     assert world.pods() == PODS - {"a"}
     # The next leader reads the plan that was executed.
-    plan = await world.plan("b")
-    assert plan.waiting is not None
+    assert (await world.plan("b")).waiting is not None
     with world.evictor() as evictor:
         await evictor.logs('"outcome": "early"', 2)
     assert world.pods() == PODS - {"a"}

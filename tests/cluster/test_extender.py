@@ -70,8 +70,7 @@ async def test_a_burst_is_spread_because_pods_in_flight_count(cluster: Cluster) 
 
 
 async def test_a_hot_node_gets_no_pod_and_the_event_has_the_reason(cluster: Cluster) -> None:
-    hot = dict.fromkeys(NODES[1:], 44.0)
-    await cluster.use(hot | {NODES[0]: 4.0})
+    await cluster.use(dict.fromkeys(NODES[1:], 44.0) | {NODES[0]: 4.0})
     async with cluster.extender():
         assert {*await cluster.place("cool", 5, cpu="1", memory="1Gi")} == {NODES[0]}
         await cluster.use({NODES[0]: 44.0}, offset=2)
@@ -87,8 +86,7 @@ async def test_a_hot_node_gets_no_pod_and_the_event_has_the_reason(cluster: Clus
 async def test_the_scheduler_continues_without_an_extender_and_asks_it_again(
     cluster: Cluster,
 ) -> None:
-    hot = dict.fromkeys(NODES[1:], 60.0)
-    await cluster.use(hot | {NODES[0]: 4.0})
+    await cluster.use(dict.fromkeys(NODES[1:], 60.0) | {NODES[0]: 4.0})
     async with cluster.extender() as extender:
         assert {*await cluster.place("asked", 3, cpu="1")} == {NODES[0]}
         extender.kill()

@@ -185,8 +185,7 @@ async def test_a_node_with_stale_usage_is_refused(cluster: Cluster) -> None:
     reason = await cluster.refusal(pod("to-stale", among=["stale"], **SMALL))
     assert "usage is not known: its last window ended" in reason
     assert "the limit is 180 s" in reason
-    both = ("fresh", "stale")
-    assert await cluster.node_for(pod("to-either", among=both, **SMALL)) == "fresh"
+    assert await cluster.node_for(pod("to-either", among=("fresh", "stale"), **SMALL)) == "fresh"
 
 
 @DEFAULTS

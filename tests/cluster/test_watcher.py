@@ -57,8 +57,7 @@ async def test_topics_follow_kubectl(plane: ControlPlane, settings: Settings) ->
         apply(plane, node("a3"))
         await until(lambda: in_step(plane, settings))
         assert watcher.stop() == 0
-    keys_written = [m.key for m in (await messages(settings.kafka, NODES))[written:]]
-    assert keys_written.count(b"a2") == 0
+    assert [m.key for m in (await messages(settings.kafka, NODES))[written:]].count(b"a2") == 0
 
 
 async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(

@@ -102,8 +102,7 @@ def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path)
     assert row, run.text
     assert float(row[1]) > 0.05
     pods = {line.split()[0]: line.split() for line in pod_table(run.text)}
-    assert pods["steady-web"][1] == "prod"
-    assert pods["batch-crunch"][1] == "batch"
+    assert (pods["steady-web"][1], pods["batch-crunch"][1]) == ("prod", "batch")
     # The columns: name, class, two of the request, cpu, its peak, memory, its peak.
     assert 0.02 < float(pods["steady-web"][4]) < 0.45
     assert float(pods["steady-web"][5]) > float(pods["idle-cron"][5])
@@ -195,5 +194,4 @@ def test_directory_with_too_long_a_path_for_a_socket_is_an_error(directory: Path
 @pytest.mark.parametrize("wrong", ["0", "soon", "-5s", "5d", ""])
 def test_invalid_durations_are_refused(wrong: str) -> None:
     done = CliRunner().invoke(command, ["--for", wrong])
-    assert done.exit_code == 2
-    assert "is not a duration such as 90s, 5m or 1h" in done.stderr
+    assert (done.exit_code, "is not a duration such as 90s, 5m or 1h" in done.stderr) == (2, True)

@@ -20,18 +20,15 @@ def checks(kafka: KafkaSettings) -> dict[str, Check]:
 
 def test_missing_topics_fail_until_they_are_applied(kafka: KafkaSettings) -> None:
     before = checks(kafka)
-    assert before["kafka"].status == "ok"
-    assert before["topics"].status == "fail"
+    assert (before["kafka"].status, before["topics"].status) == ("ok", "fail")
     assert "topics apply" in before["topics"].todo
     flags = flags_of(kafka)
     applied = CliRunner().invoke(cli, ["topics", "apply", *flags])
     assert applied.exit_code == 0, applied.output
     after = checks(kafka)
-    assert after["topics"].status == "ok"
-    assert after["workers"].status == "warn"
+    assert (after["topics"].status, after["workers"].status) == ("ok", "warn")
     result = CliRunner().invoke(cli, ["doctor", *flags, "--partitions", "3"])
-    assert result.exit_code == 1
-    assert "2 partitions, not 3" in result.stdout
+    assert (result.exit_code, "2 partitions, not 3" in result.stdout) == (1, True)
 
 
 async def test_two_workers_with_one_instance_id_are_reported(kafka: KafkaSettings) -> None:
@@ -45,9 +42,7 @@ async def test_two_workers_with_one_instance_id_are_reported(kafka: KafkaSetting
     await apply_topics(kafka)
     async with member():
         found = await asyncio.to_thread(check_workers, kafka, group)
-        assert found.status == "ok"
-        assert "Stable, 1 member" in found.found
+        assert (found.status, "Stable, 1 member" in found.found) == ("ok", True)
         async with member():
             found = await asyncio.to_thread(check_workers, kafka, group)
-    assert found.status == "fail"
-    assert "worker.instance_id" in found.todo
+    assert (found.status, "worker.instance_id" in found.todo) == ("fail", True)

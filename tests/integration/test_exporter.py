@@ -159,8 +159,7 @@ async def test_windows_arrive_and_sigterm_publishes_the_current_window(
     assert [(row["kind"], row["id"]) for row in whole.rows] == [
         ("node", ""), ("tier", "system"), ("pod", "one"), ("pod", "two"),
     ]  # fmt: skip
-    assert whole.rows[0]["coverage"] == 1.0
-    assert len(whole.rows[0]["points_cpu_cores"]) == 25
+    assert (whole.rows[0]["coverage"], len(whole.rows[0]["points_cpu_cores"])) == (1.0, 25)
     assert whole.rows[0]["cpu_cores_avg"] > 0
     assert whole.rows[1]["memory_bytes_avg"] > 0
     assert 0 < half.rows[0]["coverage"] < 1
@@ -288,8 +287,7 @@ async def test_a_full_buffer_drops_and_counts_the_oldest_windows(
         assert exporter.stop() == 0
         samples = await exporter.sent()
     found = sequences(samples)
-    assert found == sorted(set(found))
-    assert len(found) == found[-1] + 1 - lost
+    assert (found, len(found)) == (sorted(set(found)), found[-1] + 1 - lost)
     assert found[: len(before)] == sequences(before)
 
 
@@ -301,8 +299,7 @@ async def test_a_suspended_process_resumes_and_reports_missed_windows(
         exporter.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(4)
         exporter.process.send_signal(signal.SIGCONT)
-        behind = len(await exporter.sent())
-        await exporter.complete(15, at_least=behind + 3)
+        await exporter.complete(15, at_least=len(await exporter.sent()) + 3)
         assert exporter.page()["springtide_exporter_collections_missed_total"] >= 15
         assert exporter.stop() == 0
         samples = await exporter.sent()

@@ -121,24 +121,18 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     await filled(kafka)
 
     shown = await typed(kafka, "explain", NODE, "--resource", "cpu", "--class", "node")
-    assert shown.exit_code == 0, shown.output
-    assert f"node {NODE}" in shown.output
+    assert (shown.exit_code, f"node {NODE}" in shown.output) == (0, True), shown.output
     assert "raw, mean + N * stdev: " in shown.output
     shown = await typed(kafka, "explain", NODE, "--json")
-    record: dict[str, Any] = json.loads(shown.output)
-    assert record["node"] == NODE
-    shown = await typed(kafka, "explain", NODE, "--predictor", "oracle")
-    assert (shown.exit_code, "choose one of percentile" in shown.output) == (2, True)
-    shown = await typed(kafka, "explain", "nod-7")
-    assert (shown.exit_code, f"did you mean {NODE}?" in shown.output) == (4, True)
-    shown = await typed(kafka, "explain", NODE.upper())
-    assert (shown.exit_code, f"did you mean {NODE}?" in shown.output) == (4, True)
-    other = replace(kafka, partitions=8)
-    shown = await typed(other, "explain", NODE)
-    assert (shown.exit_code, "set kafka.partitions (--partitions) to 2" in shown.output) == (
-        3,
-        True,
-    )
+    assert json.loads(shown.output)["node"] == NODE
+    for partitions, arguments, code, message in (
+        (2, (NODE, "--predictor", "oracle"), 2, "choose one of percentile"),
+        (2, ("nod-7",), 4, f"did you mean {NODE}?"),
+        (2, (NODE.upper(),), 4, f"did you mean {NODE}?"),
+        (8, (NODE,), 3, "set kafka.partitions (--partitions) to 2"),
+    ):
+        shown = await typed(replace(kafka, partitions=partitions), "explain", *arguments)
+        assert (shown.exit_code, message in shown.output) == (code, True), shown.output
 
     shown = await typed(kafka, "model", "inspect", NODE, "--pods")
     assert shown.exit_code == 0, shown.output
@@ -177,8 +171,7 @@ async def test_an_export_is_imported_bit_for_bit(kafka: KafkaSettings, tmp_path:
     shown = await typed(kafka, *putting, "--config", str(config))
     assert (shown.exit_code, "is of model" in shown.output) == (1, True), shown.output
     shown = await typed(kafka, *putting)
-    assert shown.exit_code == 0, shown.output
-    assert "replaces: 8 entities" in shown.output
+    assert (shown.exit_code, "replaces: 8 entities" in shown.output) == (0, True), shown.output
     async with owner(kafka) as (shard, _):
         assert shard.model.bank.encode_state(NODE) == file.read_bytes()
     shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
@@ -195,8 +188,7 @@ async def test_models_fitted_offline_are_imported(kafka: KafkaSettings, tmp_path
     assert shown.exit_code == 0, shown.output
     putting = ("model", "import", "--from", "springtide", "--node", NODE, models)
     shown = await typed(kafka, *putting)
-    assert shown.exit_code == 0, shown.output
-    assert "another machine" not in shown.output
+    assert (shown.exit_code, "another machine" in shown.output) == (0, False), shown.output
     async with owner(kafka) as (shard, _):
         state = state_codec.decode(shard.model.bank.encode_state(NODE))
         assert (state.machine_id, state.applied) == ("m", 100)
@@ -251,8 +243,7 @@ async def test_deleted_and_damaged_records_are_reported(kafka: KafkaSettings) ->
             assert (shown.exit_code, says in shown.output) == (1, True), shown.output
         await put(CHECKPOINTS, f"{NODE}@999999".encode(), b"\x81\xa1")
         shown = await typed(kafka, "model", "inspect", NODE)
-        assert shown.exit_code == 1
-        assert f"checkpoint '{NODE}@999999'" in shown.output
+        assert (shown.exit_code, f"checkpoint '{NODE}@999999'" in shown.output) == (1, True)
         # A deleted record of another epoch leaves the previous one.
         await put(CHECKPOINTS, f"{NODE}@999999".encode(), None)
         await put(CHECKPOINTS, found.key, found.value)

@@ -28,10 +28,9 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     assert (shown.exit_code, "springtide topics apply" in shown.stderr) == (3, True)
     await apply_topics(kafka)
     await send(kafka, NODE_STATE, ("node-1", encode_json(node_state("node-1"))))
-    shown = await typed(kafka, "series", "node-1")
-    assert (shown.exit_code, "none ended from" in shown.stderr) == (4, True), shown.output
-    shown = await typed(kafka, "series", "node-2")
-    assert (shown.exit_code, "did you mean node-1?" in shown.stderr) == (4, True), shown.output
+    for node, message in (("node-1", "none ended from"), ("node-2", "did you mean node-1?")):
+        shown = await typed(kafka, "series", node)
+        assert (shown.exit_code, message in shown.stderr) == (4, True), shown.output
 
     now_ms = int(time.time()) * 1000
     ends = [now_ms - back * LENGTH_MS for back in (40, 4, 3, 1, 0)]
@@ -72,13 +71,13 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     shown = await typed(kafka, "series", "node-1", "--from", first, "--to", last, "-o", "json")
     found = json.loads(shown.stdout)
     assert [item["end"] for item in found["items"]] == [first, last]
-    assert found["missing_windows"] == 35
-    assert found["statistics"]["cpu_cores"]["max"] == 1.0
+    assert (found["missing_windows"], found["statistics"]["cpu_cores"]["max"]) == (35, 1.0)
 
-    shown = await typed(kafka, "series", "node-1", "--pod", "shop/wep-0")
-    assert (shown.exit_code, "did you mean shop/web-0?" in shown.stderr) == (2, True)
-    shown = await typed(kafka, "series", "node-1", "--pod", "x")
-    assert (shown.exit_code, "the node has 1 pods, such as shop/web-0" in shown.stderr) == (2, True)
-    long_ago = ("--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T23:00:00Z")
-    shown = await typed(kafka, "series", "node-1", *long_ago)
-    assert (shown.exit_code, "the node reports windows" in shown.stderr) == (4, True)
+    for flags, code, message in (
+        (("--pod", "shop/wep-0"), 2, "did you mean shop/web-0?"),
+        (("--pod", "x"), 2, "the node has 1 pods, such as shop/web-0"),
+        (("--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T23:00:00Z"), 4,
+         "the node reports windows"),
+    ):  # fmt: skip
+        shown = await typed(kafka, "series", "node-1", *flags)
+        assert (shown.exit_code, message in shown.stderr) == (code, True), shown.output

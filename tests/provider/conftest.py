@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.processors.imported_usage.fetched_usage import TimeWindow, window_before
 from pipeline.settings import ProviderSettings, Settings
 from tests.broker import own_topics
 from tests.processes import eventually
@@ -36,6 +37,11 @@ RULES = {
     "instance:node_memory_utilisation:ratio": "1 - node_memory_MemAvailable_bytes / "
     "node_memory_MemTotal_bytes",
 }
+
+
+def last_window() -> TimeWindow:
+    """The last window that ended two seconds ago or earlier."""
+    return window_before(round((time.time() - 2) * 1000), WINDOW_SECONDS * 1000)
 
 
 @pytest.fixture(scope="session")

@@ -202,8 +202,7 @@ async def test_worker_treats_all_providers_as_one_exporter(
             await until(lambda: applied(5), 90)
         record = await state()
     assert record is not None
-    assert record.counters.second_exporter == 0
-    assert record.counters.late == 0
+    assert (record.counters.second_exporter, record.counters.late) == (0, 0)
     assert record.counters.duplicate >= 2
     assert record.pods == 2
     assert record.class_usage["prod"].cpu_cores == pytest.approx(1.0, rel=0.1)
@@ -232,8 +231,7 @@ async def test_node_with_an_exporter_is_skipped(
         await until(served_again, 90)
     headers = await samples(kafka)
     first = headers["n2"][1]
-    assert first.machine_id == ""
-    assert first.window_end_ms == (now + 4 * WINDOW_SECONDS) * 1000
+    assert (first.machine_id, first.window_end_ms) == ("", (now + 4 * WINDOW_SECONDS) * 1000)
     assert len(headers["n1"]) >= 3
 
 
@@ -250,5 +248,4 @@ def test_once_prints_a_window_without_kafka(settings: Settings) -> None:
 def test_missing_topics_are_reported_with_a_hint(settings: Settings, tmp_path: Path) -> None:
     other = environment(settings, kafka__topic_prefix="none-of-these")
     ended = subprocess.run(ROLE, env=other, capture_output=True, timeout=60, text=True)
-    assert ended.returncode == 3
-    assert "springtide topics apply" in ended.stderr
+    assert (ended.returncode, "springtide topics apply" in ended.stderr) == (3, True)

@@ -187,10 +187,8 @@ def newest_checkpoints(partitions: Mapping[int, Iterable[Record]]) -> dict[str, 
     for node, by_epoch in live.items():
         if by_epoch:
             made = decode_pack(NodeCheckpoint, by_epoch[max(by_epoch)])
-            assert made.prediction is not None
-            assert made.node_state is not None
             found[node] = _canonical_state(
-                node, made.state, made.counters, made.prediction, made.node_state
+                node, made.state, made.counters, made.prediction or b"", made.node_state or b""
             )
     return found
 

@@ -159,8 +159,7 @@ def _version(number: int) -> bytes:
 
 def write(stage: Stage, seed: int) -> Script:
     """Return 1,000 hostile and 1,000 valid records, shuffled; each node's records are in order."""
-    load = Load(seed)
-    script = Script(stage, random.Random(seed), load.base_seconds * 1000)
+    script = Script(stage, random.Random(seed), Load(seed).base_seconds * 1000)
     rng = script.rng
     dead = [kind for kind in DEAD for _ in range(OF_EACH_HUGE if "huge" in kind else OF_EACH)]
     rng.shuffle(dead)
@@ -293,8 +292,7 @@ def check_dead_letters(stage: Stage, script: Script, offsets: list[int], logs: L
         assert headers["error"]
         assert int(headers["length"]) == len(value)
         assert headers["sha256"] == hashlib.sha256(value).hexdigest()
-        assert record.value == value[: 64 * 1024]
-        assert record.key == (sent.key or b"")
+        assert (record.value, record.key) == (value[: 64 * 1024], sent.key or b"")
     assert len(letters) == wanted
 
 
@@ -322,8 +320,7 @@ def check_bad_values(logs: Logs) -> None:
 
 def check_metrics(script: Script, worker: Worker) -> None:
     page = metrics(worker)
-    reasons = Counter(sent.reason for sent in script.sent if sent.reason)
-    for reason, count in reasons.items():
+    for reason, count in Counter(sent.reason for sent in script.sent if sent.reason).items():
         labels = (("reason", reason), ("topic", "samples"))
         assert page["springtide_worker_dead_letters_total", labels] == count
     for (node, column), count in script.bad_values.items():

@@ -280,8 +280,7 @@ async def set_commits(stage: Stage, where: str) -> None:
 
 
 async def test_moved_commits_change_nothing(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await run_with_moved_commits(broker, tmp_path)
-    assert run.problems() == []
+    assert (await run_with_moved_commits(broker, tmp_path)).problems() == []
 
 
 async def run_with_outage(stage: Stage, broker: LocalKafka, worker: Worker, seconds: float) -> None:

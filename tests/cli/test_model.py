@@ -89,9 +89,7 @@ def put_checkpoint(monkeypatch: pytest.MonkeyPatch, pod: Pod) -> NodeCheckpoint:
     return record
 
 
-def test_inspect_escapes_control_characters_of_pod_uids(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inspect_escapes_control_characters_of_pod_uids(monkeypatch: pytest.MonkeyPatch) -> None:
     put_checkpoint(monkeypatch, Pod("a\x1b[2J", (1.0, GIB)))
     result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--pods"])
     assert (result.exit_code, "\x1b" in result.output) == (0, False), result.output

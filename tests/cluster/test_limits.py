@@ -15,13 +15,7 @@ from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_resources import amounts
 from pipeline.processors.loadaware.pod_amounts import pod_limits
 from pipeline.topics.resource_amounts import by_name
-from tests.cluster.extender_cluster import (
-    Cluster,
-    add_nodes,
-    config_flags,
-    get,
-    scheduler_config,
-)
+from tests.cluster.extender_cluster import Cluster, add_nodes, config_flags, get, scheduler_config
 from tests.cluster.objects import Object, apply, delete, items, node, pod
 from tests.processes import until
 
@@ -138,9 +132,7 @@ def kubectl_sums(plane: ControlPlane, name: str) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def test_requests_and_limits_of_any_resource_agree_with_kubectl(
-    asking_plane: ControlPlane,
-) -> None:
+def test_requests_and_limits_of_any_resource_agree_with_kubectl(asking_plane: ControlPlane) -> None:
     """Sidecars, overhead, limits above requests and without, and pod-level resources."""
     extended: dict[str, Any] = {DISK: "100Gi", PAGES: "1Gi", GPU: "8", BATCH_CPU: "8k"}
     overhead = {"podFixed": {"cpu": "10m", "memory": "64Mi", DISK: "1Gi"}}

@@ -319,9 +319,7 @@ def phases(cluster: Cluster) -> set[str]:
 
 
 @PACKING
-async def test_nodes_are_packed_up_to_the_target_with_unmeasured_pods(
-    cluster: Cluster,
-) -> None:
+async def test_nodes_are_packed_up_to_the_target_with_unmeasured_pods(cluster: Cluster) -> None:
     """No window follows: by the last window alone `fuller` would be the best for all."""
     await cluster.wait_for_pods(0)
     await cluster.publish_and_wait(
@@ -337,9 +335,7 @@ async def test_nodes_are_packed_up_to_the_target_with_unmeasured_pods(
 
 
 @PACKING
-async def test_a_node_without_usage_is_judged_by_its_pods(
-    cluster: Cluster,
-) -> None:
+async def test_a_node_without_usage_is_judged_by_its_pods(cluster: Cluster) -> None:
     """Without pods it uses nothing, with young pods their expected usage. With old pods its usage
     is unknown, and it is the last choice."""
     await cluster.wait_for_pods(0)

@@ -27,13 +27,7 @@ from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.sources.compacted_writer import (
-    RECORDS,
-    Entry,
-    open_producer,
-    read_back,
-    write,
-)
+from pipeline.sources.compacted_writer import RECORDS, Entry, open_producer, read_back, write
 from pipeline.sources.object_files import run_file_source
 from pipeline.sources.simulated_fleet import BEHIND, run_fleet
 from pipeline.topics.codec import decode_json, encode_json

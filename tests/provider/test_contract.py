@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.processors.imported_usage.fetched_usage import (
-    FetchedUsage,
-    SampleColumns,
-    TimeWindow,
-)
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, SampleColumns, TimeWindow
 from pipeline.processors.imported_usage.usage_samples import PodPlace, SampleBuilder
 from pipeline.settings import Settings
 from pipeline.sources.compacted_writer import open_producer, write

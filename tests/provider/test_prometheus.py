@@ -5,10 +5,7 @@ from msgspec.structs import replace
 
 from pipeline.clock import SystemClock
 from pipeline.errors import SampleSourceError
-from pipeline.processors.imported_usage.fetched_usage import (
-    FetchedUsage,
-    PodName,
-)
+from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, PodName
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.provider.prometheus_source import open_prometheus
 from tests.provider import machines

@@ -26,13 +26,10 @@ def make_context(
 ) -> Context:
     """Mode act unless `actuator` has another; actions are appended to `reports`."""
     return Context(
-        api=cast(Api, api),
-        queue=WriteQueue(RateLimit(20.0, clock), clock, lambda: True),
-        clock=clock,
-        settings=Settings(actuator=ActuatorSettings(**{"mode": "act", **actuator})),
-        placement=placement,
-        report=(reports if reports is not None else []).append,
-    )
+        api=cast(Api, api), queue=WriteQueue(RateLimit(20.0, clock), clock, lambda: True),
+        clock=clock, settings=Settings(actuator=ActuatorSettings(**{"mode": "act", **actuator})),
+        placement=placement, report=(reports if reports is not None else []).append,
+    )  # fmt: skip
 
 
 class Decider(Protocol):

@@ -191,15 +191,11 @@ def test_an_unbound_deleted_pod_is_not_kept() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        record(b"a", b""),
-        record(b"a", b"{"),
-        record(b"a", b'{"version": 2, "node": "a"}'),
-        record(b"a", b'{"version": 1}'),
-        record(b"b", node("a").value),
-        record(b"\xff", node("a").value),
-        record(None, node("a").value),
+        record(b"a", b""), record(b"a", b"{"), record(b"a", b'{"version": 2, "node": "a"}'),
+        record(b"a", b'{"version": 1}'), record(b"b", node("a").value),
+        record(b"\xff", node("a").value), record(None, node("a").value),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_node_record_changes_nothing(bad: LogRecord) -> None:
     cluster_state = ClusterState()
     cluster_state.apply_node(node("a", "1"))
@@ -211,14 +207,11 @@ def test_an_invalid_node_record_changes_nothing(bad: LogRecord) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        record(b"a/x", b"null"),
-        record(b"no-slash", pod("a", "x").value),
-        record(b"a/y", pod("a", "x").value),
-        record(b"b/x", pod("a", "x").value),
-        record(b"\xff/x", None),
-        record(None, None),
+        record(b"a/x", b"null"), record(b"no-slash", pod("a", "x").value),
+        record(b"a/y", pod("a", "x").value), record(b"b/x", pod("a", "x").value),
+        record(b"\xff/x", None), record(None, None),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_pod_record_changes_nothing(bad: LogRecord) -> None:
     cluster_state = with_pods(pod("a", "x"))
     with pytest.raises(RecordError):

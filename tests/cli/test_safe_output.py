@@ -20,12 +20,10 @@ def test_printable_leaves_only_visible_characters(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "escaped"),
     [
-        ("pod-1 ünder 箱", "pod-1 ünder 箱"),
-        ("a\x1b[2Jb", "a\\x1b[2Jb"),
-        ("a\nnode: 0 cores", "a\\nnode: 0 cores"),
-        ("a\u202eb\ud800", "a\\u202eb\\ud800"),
+        ("pod-1 ünder 箱", "pod-1 ünder 箱"), ("a\x1b[2Jb", "a\\x1b[2Jb"),
+        ("a\nnode: 0 cores", "a\\nnode: 0 cores"), ("a\u202eb\ud800", "a\\u202eb\\ud800"),
     ],
-)
+)  # fmt: skip
 def test_printable_escapes_cursor_and_direction_controls(text: str, escaped: str) -> None:
     assert printable(text) == escaped
 

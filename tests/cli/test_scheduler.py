@@ -59,14 +59,11 @@ def test_config_refuses_an_invalid_address() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--cert-file", "a", "--key-file", "b"),
-        ("--url", "http://x", "--ca-file", "/ca"),
-        ("--ca-file", "/ca", "--cert-file", "a"),
-        ("--profile", ""),
-        ("--port", "0"),
+        ("--cert-file", "a", "--key-file", "b"), ("--url", "http://x", "--ca-file", "/ca"),
+        ("--ca-file", "/ca", "--cert-file", "a"), ("--profile", ""), ("--port", "0"),
         ("--weight", "0"),
     ],
-)
+)  # fmt: skip
 def test_contradicting_flags_are_a_usage_error(flags: tuple[str, ...]) -> None:
     result = run("config", *flags)
     assert (result.exit_code, result.stdout) == (2, "")

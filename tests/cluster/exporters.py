@@ -64,11 +64,9 @@ class Exporters:
             for _ in range(windows):
                 for node, pods in sorted(self._pods.items()):
                     await producer.send(
-                        topic,
-                        key=node.encode(),
-                        value=self._sample(node, pods),
+                        topic, key=node.encode(), value=self._sample(node, pods),
                         partition=partition_of(node, self._kafka.partitions),
-                    )
+                    )  # fmt: skip
                 self.step += 1
             await producer.flush()
 

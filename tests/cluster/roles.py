@@ -26,13 +26,9 @@ from tests.cluster.objects import items, named
 from tests.processes import springtide, until
 
 _KINDS = {
-    "Deployment": "deployments",
-    "ReplicaSet": "replicasets",
-    "StatefulSet": "statefulsets",
-    "DaemonSet": "daemonsets",
-    "Job": "jobs",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-}
+    "Deployment": "deployments", "ReplicaSet": "replicasets", "StatefulSet": "statefulsets",
+    "DaemonSet": "daemonsets", "Job": "jobs", "PodDisruptionBudget": "poddisruptionbudgets",
+}  # fmt: skip
 
 # Removed when the test process ends.
 _LOGS = tempfile.TemporaryDirectory(prefix="roles-", ignore_cleanup_errors=True)
@@ -46,15 +42,11 @@ class Role:
         self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log", dir=_LOGS.name)[1])
         values = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
-            "kafka.topic_prefix": kafka.topic_prefix,
-            "kafka.partitions": kafka.partitions,
+            "kafka.topic_prefix": kafka.topic_prefix, "kafka.partitions": kafka.partitions,
             "kubernetes.kubeconfig": kubernetes.kubeconfig or "",
-            "kubernetes.config_name": kubernetes.config_name,
-            "watcher.metrics_port": 0,
-            "actuator.metrics_port": 0,
-            "evictor.metrics_port": 0,
-            "worker.metrics_port": 0,
-        }
+            "kubernetes.config_name": kubernetes.config_name, "watcher.metrics_port": 0,
+            "actuator.metrics_port": 0, "evictor.metrics_port": 0, "worker.metrics_port": 0,
+        }  # fmt: skip
         environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
         argv = springtide(role, *flags)
         with self.log.open("w") as log:

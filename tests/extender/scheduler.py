@@ -32,12 +32,9 @@ def read_filter(
     else:
         feasible = [node["metadata"]["name"] for node in (nodes or {}).get("items") or ()]
     return Outcome(
-        False,
-        False,
-        feasible,
-        keys.get("failednodes") or {},
+        False, False, feasible, keys.get("failednodes") or {},
         keys.get("failedandunresolvablenodes") or {},
-    )
+    )  # fmt: skip
 
 
 def add_scores(totals: dict[str, int], replies: list[tuple[int, int, Any]]) -> dict[str, int]:

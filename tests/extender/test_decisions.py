@@ -25,16 +25,10 @@ NAMES = [*"fedcbaz"]
 amounts = st.none() | st.sampled_from([0.0, -1.0, 1.0, 2.6, 2.62, 4.0, 1e300]) | st.floats(0, 16)
 usages = st.builds(Usage, cpu_cores=st.none() | st.floats(0, 4), memory_bytes=st.floats(0, GIB))
 states = st.builds(
-    node_state,
-    st.sampled_from("abcdef"),
-    cpu=amounts,
-    memory=amounts,
-    cores=amounts,
-    room=amounts,
-    age=st.sampled_from([0.0, 40.0, 179.0, 180.0, 1e6, -30.0, -180.0]),
-    offset=st.integers(0, 5),
+    node_state, st.sampled_from("abcdef"), cpu=amounts, memory=amounts, cores=amounts, room=amounts,
+    age=st.sampled_from([0.0, 40.0, 179.0, 180.0, 1e6, -30.0, -180.0]), offset=st.integers(0, 5),
     young_pods=st.dictionaries(st.sampled_from(["p1", "p2"]), usages),
-)
+)  # fmt: skip
 resources = st.builds(
     Resources,
     cpu_millicores=st.none() | st.integers(0, 3000),

@@ -114,16 +114,12 @@ def test_batch_leaves_before_mid_on_any_node() -> None:
 @pytest.mark.parametrize(
     "protected",
     [
-        {"priority": 9500},
-        {"priority": 20_000},
-        {"owner": Owner(kind="DaemonSet", name="d")},
+        {"priority": 9500}, {"priority": 20_000}, {"owner": Owner(kind="DaemonSet", name="d")},
         {"owner": Owner(kind="Node", name="a")},
         {"labels": {"quota.scheduling.koordinator.sh/preemptible": "false"}},
-        {"deleted_at": format_time(NOW - 1)},
-        {"phase": "Pending"},
-        {"phase": "Succeeded"},
+        {"deleted_at": format_time(NOW - 1)}, {"phase": "Pending"}, {"phase": "Succeeded"},
     ],
-)
+)  # fmt: skip
 def test_protected_pods_stay(protected: dict[str, Any]) -> None:
     _, decisions, planner = world(
         pod("m", "mid", 20.0, "a", **protected), a={"prod": 25.0, "mid": 20.0}

@@ -12,13 +12,9 @@ from tests.extender.conftest import ALL, Post
 from tests.extender.scheduler import read_filter
 
 scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=10),
-    st.sampled_from(ALL),
-)
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=10), st.sampled_from(ALL),
+)  # fmt: skip
 fields = st.sampled_from(["metadata", "name", "items", "ownerReferences", "kind"])
 json_values = st.recursive(
     scalars,

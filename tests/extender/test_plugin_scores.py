@@ -67,15 +67,11 @@ class World:
 @pytest.mark.parametrize(
     "score",
     [
-        lambda *_: 1 / 0,
-        lambda *_: None,
-        lambda *_: np.ones(7, np.int64),
-        lambda *_: [50, 50],
-        lambda *_: np.array([50.0, np.nan]),
-        lambda *_: np.array([50, -1]),
+        lambda *_: 1 / 0, lambda *_: None, lambda *_: np.ones(7, np.int64), lambda *_: [50, 50],
+        lambda *_: np.array([50.0, np.nan]), lambda *_: np.array([50, -1]),
         lambda *_: np.array([50, 101]),
     ],
-)
+)  # fmt: skip
 def test_requests_replace_a_failing_plugin_and_others_are_used(
     score: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

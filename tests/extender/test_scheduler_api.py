@@ -42,12 +42,9 @@ async def ask(client: Client, verb: str, body: Any, status: int = 200) -> Any:
 async def test_filter_in_the_form_with_names(start: Start) -> None:
     reply = await ask(await start(), "filter", {"Pod": POD, "Nodes": None, "NodeNames": ALL})
     assert reply == {
-        "Nodes": None,
-        "NodeNames": PASSING,
-        "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"hot": HOT, "full": FULL},
-        "Error": "",
-    }
+        "Nodes": None, "NodeNames": PASSING, "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"hot": HOT, "full": FULL}, "Error": "",
+    }  # fmt: skip
     outcome = read_filter(200, reply, sent=ALL, node_cache_capable=True)
     assert (outcome.feasible, outcome.unresolvable) == (PASSING, {"hot": HOT, "full": FULL})
 

@@ -50,12 +50,9 @@ def test_a_filter_reply_has_each_node_once(refused: set[str], curable: bool) -> 
     reply = json.loads(filter_reply(question, passed, refusals).body)
     reasons = dict.fromkeys(refused, "why")
     assert reply == {
-        "Nodes": None,
-        "NodeNames": passed,
-        "FailedNodes": reasons if curable else {},
-        "FailedAndUnresolvableNodes": {} if curable else reasons,
-        "Error": "",
-    }
+        "Nodes": None, "NodeNames": passed, "FailedNodes": reasons if curable else {},
+        "FailedAndUnresolvableNodes": {} if curable else reasons, "Error": "",
+    }  # fmt: skip
 
 
 def test_whole_nodes_are_passed_back_as_they_came() -> None:

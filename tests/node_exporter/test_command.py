@@ -128,12 +128,9 @@ def test_once_raises_the_limit_of_open_files(tmp_path: Path) -> None:
     limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh"]
     flags = ("--once", "--window-seconds=1", "--collect-interval-seconds=0.2", *roots(node))
     result = subprocess.run(
-        [*limited, *springtide("exporter", *flags)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=60,
-    )
+        [*limited, *springtide("exporter", *flags)], capture_output=True, text=True,
+        env=ENVIRONMENT, timeout=60,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == 3 + 40
 

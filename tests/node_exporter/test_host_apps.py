@@ -25,19 +25,13 @@ def test_base_without_path_is_refused(base: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "parent"),
     [
-        ("kubepods", ""),
-        ("kubepods.slice", ""),
-        ("kubepods/burstable", ""),
-        ("kubepods.slice/kubepods-besteffort.slice", ""),
-        ("kubepods/burstable/pod1234", ""),
-        ("kubepods/pod1234/container", ""),
-        ("kubepods.slice/kubepods-pod1234.slice", ""),
+        ("kubepods", ""), ("kubepods.slice", ""), ("kubepods/burstable", ""),
+        ("kubepods.slice/kubepods-besteffort.slice", ""), ("kubepods/burstable/pod1234", ""),
+        ("kubepods/pod1234/container", ""), ("kubepods.slice/kubepods-pod1234.slice", ""),
         ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/x", ""),
-        ("kubelet", "kubelet"),
-        ("kubelet.slice", "kubelet.slice"),
-        ("a", "a/b"),
+        ("kubelet", "kubelet"), ("kubelet.slice", "kubelet.slice"), ("a", "a/b"),
     ],
-)
+)  # fmt: skip
 def test_directory_with_pods_is_refused(path: str, parent: str) -> None:
     with pytest.raises(KernelError, match="contains pods"):
         check_host_apps([app(path=path)], Driver, parent)

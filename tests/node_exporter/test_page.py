@@ -27,21 +27,15 @@ def test_metrics_page_reports_cost_and_usage_of_host_applications(
 ) -> None:
     tree.python("outside", f"x = b'x' * {64 << 20}\nwhile True: pass")
     application = {
-        "name": "nginx",
-        "priority": "koord-prod",
-        "qos": "LS",
+        "name": "nginx", "priority": "koord-prod", "qos": "LS",
         "cgroupPath": {"parentDir": tree.name, "relativePath": "outside"},
-    }
+    }  # fmt: skip
     monkeypatch.setenv("SPRINGTIDE_EXPORTER_HOST_APPLICATIONS", json.dumps([application]))
     flags = {
-        "bootstrap-servers": "127.0.0.1:1",
-        "socket-path": tmp_path / "x.sock",
-        "metrics-host": "127.0.0.1",
-        "metrics-port": 0,
-        "cgroup-parent": tree.name,
-        "window-seconds": 1,
-        "collect-interval-seconds": 0.5,
-    }
+        "bootstrap-servers": "127.0.0.1:1", "socket-path": tmp_path / "x.sock",
+        "metrics-host": "127.0.0.1", "metrics-port": 0, "cgroup-parent": tree.name,
+        "window-seconds": 1, "collect-interval-seconds": 0.5,
+    }  # fmt: skip
     log = tmp_path / "log"
 
     def page() -> dict[str, float]:

@@ -73,14 +73,9 @@ async def test_fake_pods_and_tier_are_read(node: FakeNode, reader: Reader) -> No
     second = await reader.read()
     assert ids(second) == ["", "a", "besteffort"]
     assert usage_of(second, "a") == Usage(
-        usage_of(first, "a").entity,
-        SECOND_NS // 2,
-        1.0,
-        100,
-        200,
-        None,
+        usage_of(first, "a").entity, SECOND_NS // 2, 1.0, 100, 200, None,
         usage_of(second, "a").throttling,
-    )
+    )  # fmt: skip
     assert usage_of(second, "a").entity.qos == "Burstable"
     assert usage_of(second, "besteffort").cpu_cores == 1.0
     whole = usage_of(second, "")

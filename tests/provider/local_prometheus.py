@@ -64,11 +64,9 @@ def local_prometheus(
     _configure(folder, jobs, rules or {})
     component = Component("prometheus", folder, folder)
     component.argv = [
-        str(program),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={HOST}:{port}",
-    ]
+        str(program), f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={HOST}:{port}",
+    ]  # fmt: skip
     try:
         component.start()
         prometheus = LocalPrometheus(f"http://{HOST}:{port}", component)

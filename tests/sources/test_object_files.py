@@ -105,20 +105,16 @@ def test_file_may_have_no_pods_but_must_have_a_node(tmp_path: Path, tree: Any) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not JSON"),
-        ("apiVersion: v1\nkind: List\n", "not JSON.*YAML is not supported"),
+        ("", "not JSON"), ("apiVersion: v1\nkind: List\n", "not JSON.*YAML is not supported"),
         ('{"kind":"List","items":[{"kind":"Node"', "not JSON"),
-        ('{"kind":"List","items":[]}garbage', "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "no Kubernetes objects"),
-        ("5", "no Kubernetes objects"),
-        ('"x"', "no Kubernetes objects"),
-        ('{"kind":"List","items":{}}', "no Kubernetes objects"),
+        ('{"kind":"List","items":[]}garbage', "not JSON"), ("[" * 100_000, "not JSON"),
+        ("{}", "no Kubernetes objects"), ("5", "no Kubernetes objects"),
+        ('"x"', "no Kubernetes objects"), ('{"kind":"List","items":{}}', "no Kubernetes objects"),
         ('{"kind":5}', "no Kubernetes objects"),
         (json.dumps(listed(pod("a"), pod("b"))), "2 objects, none of them a Node"),
         (json.dumps(pod("a")), "none of them a Node"),
     ],
-)
+)  # fmt: skip
 def test_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         read_objects(write(tmp_path / "f", text), "Node")

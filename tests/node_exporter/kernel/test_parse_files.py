@@ -14,20 +14,11 @@ from pipeline.errors import KernelFileError
 PRESSURE = b"some avg10=0.10 avg60=1.50 avg300=99.99 total=17\n"
 
 PARSERS: list[Callable[[bytes], object]] = [
-    lambda data: parse_files.integer(data, "cpuacct.usage"),
-    parse_files.throttling_v1,
-    parse_files.throttling_v2,
-    parse_files.usage_ns_v2,
-    parse_files.memory_stat_v1,
-    parse_files.memory_stat_v2,
-    parse_files.pressure,
-    parse_files.cpu_list,
-    parse_files.node_ticks,
-    parse_files.meminfo,
-    parse_files.net_dev,
-    parse_files.diskstats,
-    parse_files.cold_bytes,
-]
+    lambda data: parse_files.integer(data, "cpuacct.usage"), parse_files.throttling_v1,
+    parse_files.throttling_v2, parse_files.usage_ns_v2, parse_files.memory_stat_v1,
+    parse_files.memory_stat_v2, parse_files.pressure, parse_files.cpu_list, parse_files.node_ticks,
+    parse_files.meminfo, parse_files.net_dev, parse_files.diskstats, parse_files.cold_bytes,
+]  # fmt: skip
 
 WORDS = st.sampled_from(
     [

@@ -49,6 +49,15 @@ async def test_filter_in_the_form_with_names(start: Start) -> None:
     assert (outcome.feasible, outcome.unresolvable) == (PASSING, {"hot": HOT, "full": FULL})
 
 
+async def test_prioritize_without_nodes_answers_with_an_empty_list(start: Start) -> None:
+    client = await start(mode="act", table=cluster())
+    head = b'{"Pod":%s,"NodeNames":' % json.dumps(POD).encode()
+    response = await client.post("/filter", data=head + b'["hot","full"]}')
+    assert (await response.json())["NodeNames"] == []
+    response = await client.post("/prioritize", data=head + b"[]}")
+    assert (response.status, await response.json()) == (200, [])
+
+
 async def test_filter_in_the_form_with_nodes_passes_them_back_unchanged(start: Start) -> None:
     nodes = full_nodes(ALL)
     body = {"Pod": POD, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}

@@ -182,7 +182,9 @@ def test_invalid_file_error_names_the_key(text: str, expected: str, tmp_path: Pa
 
 
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
-    assert "No such file" in refusal(tmp_path / "none.yaml").message
+    missing = refusal(tmp_path / "none.yaml")
+    assert missing.message == f"cannot read {tmp_path}/none.yaml: No such file or directory"
+    assert missing.hint == "correct --config or SPRINGTIDE_CONFIG"
     assert "Is a directory" in refusal(tmp_path).message
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -119,14 +119,12 @@ def load_settings(
 
 
 def _read_yaml(path: Path) -> Mapping[object, object]:
+    text = read_file(
+        path, _LARGEST_FILE_BYTES, error=partial(SettingsError, source=f"file {path}"),
+        hint="correct --config or SPRINGTIDE_CONFIG",
+    )  # fmt: skip
     try:
-        tree = yaml.load(
-            read_file(
-                path, _LARGEST_FILE_BYTES, error=partial(SettingsError, source=f"file {path}"),
-                hint="correct --config or SPRINGTIDE_CONFIG",
-            ),
-            Loader=StrictLoader,
-        )  # fmt: skip
+        tree = yaml.load(text, Loader=StrictLoader)
     except YAML_ERRORS as error:
         raise SettingsError(
             f"the settings file {path} is not valid YAML: {yaml_problem(error)}",

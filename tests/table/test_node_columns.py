@@ -1,7 +1,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
@@ -162,6 +162,8 @@ Change = tuple[str, str, int]
         max_size=40,
     )
 )
+@example([("put", "a", 0), ("node", "a", 0), ("drop", "a", 0)])
+@example([("put", "a", 3), ("drop", "a", 0), ("put", "a", 3), ("put", "a", 2), ("put", "a", 4)])
 def test_the_table_equals_a_plain_dictionary(changes: list[Change]) -> None:
     table = Table()
     states: dict[str, int] = {}

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.table import UNKNOWN_ROW, Table
@@ -20,6 +20,7 @@ texts = st.sampled_from(["", "a", "b-1", 'c"', "d\\", "\n", "é", "\ud800", "E",
 
 
 @given(st.sets(alike, max_size=30), st.lists(texts, max_size=30), st.booleans())
+@example({"node-000.a"}, ["node-000.a"], False)
 def test_an_array_is_read_as_by_json_or_not_at_all(
     known: set[str], asked: list[str], escapes: bool
 ) -> None:
@@ -61,6 +62,8 @@ def test_any_other_json_is_left_to_a_decoder(text: str) -> None:
 
 
 @given(st.dictionaries(names, st.integers(0, 100)), st.lists(names, max_size=60))
+@example({}, ["a", ""])
+@example({"a": 0}, [])
 def test_rows_are_those_of_a_dictionary(rows: dict[str, int], unknown: list[str]) -> None:
     # A row has one name.
     rows = {name: row for row, name in {row: name for name, row in rows.items()}.items()}

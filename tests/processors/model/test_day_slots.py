@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model import day_slots
@@ -49,6 +49,7 @@ def _steps(draw: st.DrawFn) -> list[tuple[int, list[int], list[float]]]:
 
 
 @given(_steps(), st.integers(0, 400_000))
+@example([(SLOT_MS, [0], [1.0]), (30_000, [0], [3.0])], 0)  # the first ends on a boundary
 @settings(deadline=None, max_examples=60)
 def test_each_slot_keeps_its_highest_sample(
     steps: list[tuple[int, list[int], list[float]]], lag_ms: int

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model import publish_policy
@@ -243,6 +243,8 @@ def slowly(windows: list[tuple[int, list[float], int]]) -> list[bool]:
 
 @settings(deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=4))
+@example([[(1, [0.0] * 8, 0), (1, [0.001] * 8, 0)]])  # any rise from 0 exceeds the threshold
+@example([[(30, [UNKNOWN] * 8, 0)] * 21])  # unknown values are due once and then by force
 def test_nodes_in_a_batch_are_decided_as_by_a_plain_loop(
     nodes: list[list[tuple[int, list[float], int]]],
 ) -> None:

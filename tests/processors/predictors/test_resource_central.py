@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.model.model_config import ENTITIES, NODE, SYSTEM
@@ -45,6 +45,7 @@ def slot_values(series: list[tuple[int, float]], slots: int) -> list[float]:
     st.sampled_from([0.001, 0.5, 0.9, 0.95, 0.99, 1.0]),
     st.sampled_from([300, 1800, 7300, 86_400]),
 )
+@example([(1, 9.0), (60, 1.0)], 1.0, 7300)  # a slot that the history touches counts whole
 @LAWS
 def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
     steps: list[tuple[int, float]], fraction: float, seconds: float

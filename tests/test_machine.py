@@ -60,7 +60,7 @@ def test_machine_with_cgroup_v2_only_is_complete(tmp_path: Path, fake_root: Path
     assert [line.split(" (")[0] for line in machine.fake_only(root)] == ["hot page cache"]
 
 
-def test_unwritable_hierarchy_is_reported(fake_root: Path, tmp_path: Path) -> None:
+def test_unwritable_hierarchy_is_reported(fake_root: Path) -> None:
     def refuse(self: Path) -> None:
         raise OSError(30, "Read-only file system")
 

@@ -243,7 +243,8 @@ def test_password_is_never_printed() -> None:
         "SPRINGTIDE_KAFKA_SASL_PASSWORD": "hunter2",
     }
     settings = load_settings(None, sasl, {})
-    assert settings.kafka.sasl_password == Secret("hunter2")
+    password = settings.kafka.sasl_password
+    assert (password, password and password.reveal()) == (Secret("hunter2"), "hunter2")
     refused = refusal(overrides={"kafka.sasl_password": ["hunter2"]}).message
     assert "hunter2" not in f"{settings} {settings!r} {refused}"
     assert [key for key in KEYS if is_secret(leaf_types()[key])] == ["kafka.sasl_password"]

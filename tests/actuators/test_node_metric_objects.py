@@ -141,6 +141,5 @@ async def test_a_duration_that_is_not_measured_is_reported_without_usage() -> No
     assert list(patch[0]["value"]["nodeMetric"]["aggregatedNodeUsages"]) == [
         {"duration": "1.5s"},
         {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
-        {"duration": "7m0s"},
-        {"duration": "10m0s"},
-    ]
+        {"duration": "7m0s"}, {"duration": "10m0s"},
+    ]  # fmt: skip

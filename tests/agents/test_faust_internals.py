@@ -203,7 +203,7 @@ async def test_standby_replicas_select_the_assignor_of_faust(app: Any, client: A
     )
 
 
-async def test_a_nearly_full_queue_calls_the_consumer(app: Any) -> None:
+async def test_a_nearly_full_queue_calls_the_consumer() -> None:
     """So `UnpausedConsumer` can leave out the pause."""
     queue: Any = ThrowableQueue(5, flow_control=FlowControlEvent(initially_suspended=False))
     calls: list[str] = []

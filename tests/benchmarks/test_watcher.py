@@ -89,7 +89,7 @@ def test_what_a_new_pod_says_is_what_may_be_said() -> None:
     assert read_pod(json.dumps(body | {"metadata": body["metadata"] | {"uid": "u"}}).encode())
 
 
-def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments() -> None:
     assert watcher.parsed(["--fake-pods", "7"]).nodes == 10_000
     assert watcher.parsed(["--real", "7"]).nodes == 200
     with pytest.raises(SystemExit):

@@ -252,9 +252,7 @@ def test_import_refuses_a_file_that_is_not_an_export(
         (vpa_checkpoint("web"), ("--pod", "a=db"), 2, "no checkpoint 'db' in the files"),
         (
             {"kind": "List", "items": [vpa_checkpoint("web"), vpa_checkpoint("db")]},
-            ("--pod", "a"),
-            2,
-            "web, db",
+            ("--pod", "a"), 2, "web, db",
         ),
         (vpa_checkpoint("web"), ("--pod", "a", "--pod", "a=web"), 2, "are for one model"),
         (vpa_checkpoint("web"), ("--pod", "node=web"), 2, "'node' is an entity"),
@@ -262,13 +260,11 @@ def test_import_refuses_a_file_that_is_not_an_export(
         ("[]", ("--pod", "a"), 1, "checkpoint.json: contains list, not an object"),
         (" \n", ("--pod", "a"), 1, "checkpoint.json: is empty"),
         (
-            vpa_checkpoint("web") | {"status": {"version": "v2"}},
-            ("--pod", "a"),
-            1,
+            vpa_checkpoint("web") | {"status": {"version": "v2"}}, ("--pod", "a"), 1,
             "checkpoint.json: web has the checkpoint version 'v2', not 'v3'",
         ),
     ],
-)
+)  # fmt: skip
 def test_import_refuses_wrong_pods_and_invalid_files(
     tmp_path: Path, document: object, arguments: tuple[str, ...], code: int, message: str
 ) -> None:

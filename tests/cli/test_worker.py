@@ -28,16 +28,14 @@ from pipeline.cli.main import cli
         ),
         (
             (
-                "--predictors",
-                "[percentile, max]",
-                "--predictor-options",
+                "--predictors", "[percentile, max]", "--predictor-options",
                 "{max: {members: [percentile, oracle]}}",
             ),
             "predictor max: members: there is no predictor 'oracle'",
         ),
         (("--histogram-cpu-ratio", "1.0000001"), "model.histogram.cpu"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("how", [(), ("--no-supervise",)])
 def test_invalid_model_settings_are_a_settings_error(
     flags: tuple[str, ...], says: str, how: tuple[str, ...]

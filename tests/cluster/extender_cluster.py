@@ -132,11 +132,9 @@ class Cluster:
         topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
         for record in states:
             await self.producer.send_and_wait(
-                topic,
-                key=record.node.encode(),
-                value=encode_json(record),
+                topic, key=record.node.encode(), value=encode_json(record),
                 partition=partition_of(record.node, PARTITIONS),
-            )
+            )  # fmt: skip
 
     async def publish_and_wait(self, *states: NodeStateRecord) -> None:
         """Publish states of nodes; return when the extender has read them."""

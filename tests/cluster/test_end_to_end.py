@@ -89,11 +89,9 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
 ) -> None:
     name = settings.kubernetes.config_name
     colocation = {
-        "enable": True,
-        "cpuReclaimThresholdPercent": 65,
-        "memoryReclaimThresholdPercent": 65,
+        "enable": True, "cpuReclaimThresholdPercent": 65, "memoryReclaimThresholdPercent": 65,
         "nodePredictPolicy": {"coldStartPeriodSeconds": 0},
-    }
+    }  # fmt: skip
     write_policy(
         plane, name, colocation_config=colocation, springtide_config={"coldStartSamples": 3}
     )

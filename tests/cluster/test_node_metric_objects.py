@@ -34,11 +34,10 @@ async def test_every_node_is_reported_according_to_its_policy(
 ) -> None:
     often = {**GOLD, "metricReportIntervalSeconds": 30, "metricAggregateDurationSeconds": 60}
     colocation = {
-        "enable": True,
-        "metricReportIntervalSeconds": 90,
+        "enable": True, "metricReportIntervalSeconds": 90,
         "nodePredictPolicy": {"coldStartPeriodSeconds": 0, "resourceDiffThresholdPercent": 7},
         "nodeConfigs": [often],
-    }
+    }  # fmt: skip
     rules = {"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 60},
              "nodeStrategies": [{**GOLD, "memoryEvictThresholdPercent": 80}]}  # fmt: skip
     sections = {"colocation_config": colocation, "resource_threshold_config": rules}

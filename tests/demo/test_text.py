@@ -129,12 +129,10 @@ def prediction(raw: dict[str, UsageColumns]) -> PredictionRecord:
         cold_start_seconds=10.0,
         nsigma_multiplier=5.0,
         pods=PodPeaks(
-            uid=["foreign", PODS[2].uid, PODS[0].uid],
-            pod_class=["prod", "mid", "batch"],
-            cold=[False, True, False],
-            raw=raw,
+            uid=["foreign", PODS[2].uid, PODS[0].uid], pod_class=["prod", "mid", "batch"],
+            cold=[False, True, False], raw=raw,
         ),
-    )
+    )  # fmt: skip
 
 
 def test_pod_reports_have_margin_and_the_order_of_the_demo_without_foreign_pods() -> None:

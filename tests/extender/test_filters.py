@@ -128,13 +128,12 @@ def test_percentiles_are_compared_where_configured() -> None:
 @pytest.mark.parametrize(
     ("args", "refused"),
     [
-        ({}, ["old"]),
-        ({"enableScheduleWhenNodeMetricsExpired": True}, []),
+        ({}, ["old"]), ({"enableScheduleWhenNodeMetricsExpired": True}, []),
         ({"filterExpiredNodeMetrics": False}, ["old"]),
         ({"nodeMetricExpirationSeconds": 600}, ["old"]),
         ({"usageThresholds": {"cpu": 0, "memory": 0}}, []),
     ],
-)
+)  # fmt: skip
 def test_nodes_with_expired_windows_pass_or_are_refused_as_configured(
     args: dict[str, Any], refused: list[str]
 ) -> None:

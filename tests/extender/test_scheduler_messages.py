@@ -25,12 +25,10 @@ def test_scores_are_whole_numbers_by_host(scores: list[tuple[str, int]]) -> None
 
 
 @given(
-    NODES,
-    st.sampled_from(["NodeNames", "nodenames", "nodeNames", "NODENAMES"]),
+    NODES, st.sampled_from(["NodeNames", "nodenames", "nodeNames", "NODENAMES"]),
     st.dictionaries(st.sampled_from(["More", 'x"NodeNames', "Nodes "]), st.just(["a"])),
-    st.booleans(),
-    SPACES,
-)
+    st.booleans(), SPACES,
+)  # fmt: skip
 def test_names_are_read_once_each_whatever_surrounds_them(
     names: list[str], key: str, others: dict[str, Any], pod_last: bool, spaces: tuple[str, str]
 ) -> None:

@@ -18,11 +18,9 @@ from tests.node_exporter.fake_node import SECOND_NS, FakeNode
 V1 = pytest.mark.parametrize("node", [1], ids=["v1"], indirect=True)
 """A test of cgroup v1 alone."""
 APP = HostApplication(
-    name="nginx",
-    priority="koord-prod",
-    qos="LS",
+    name="nginx", priority="koord-prod", qos="LS",
     cgroup_path=HostApplicationCgroup(relative_path="web/nginx/"),
-)
+)  # fmt: skip
 
 
 class Reader:

@@ -245,7 +245,7 @@ def test_once_prints_a_window_without_kafka(settings: Settings) -> None:
     assert {line["uid"] for line in lines if line["kind"] == "pod"} == {"", UID, HASH}
 
 
-def test_missing_topics_are_reported_with_a_hint(settings: Settings, tmp_path: Path) -> None:
+def test_missing_topics_are_reported_with_a_hint(settings: Settings) -> None:
     other = environment(settings, kafka__topic_prefix="none-of-these")
     ended = subprocess.run(ROLE, env=other, capture_output=True, timeout=60, text=True)
     assert (ended.returncode, "springtide topics apply" in ended.stderr) == (3, True)

@@ -393,7 +393,7 @@ async def test_nodes_carry_the_policy_and_follow_its_edits(policy_watch: Watch) 
     ids=["invalid YAML", "empty", "invalid JSON", "no ConfigMap", "invalid date", "deleted"],
 )  # fmt: skip
 async def test_invalid_edit_keeps_the_last_valid_policy_and_is_counted(
-    policy_watch: Watch, invalid: str | None, caplog: pytest.LogCaptureFixture
+    policy_watch: Watch, invalid: str | None
 ) -> None:
     async with policy_watch.running():
         assert policy_problems() == (0, 0)

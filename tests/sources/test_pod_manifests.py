@@ -60,13 +60,11 @@ def test_workload_has_the_pod_of_its_template(tree: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("trees", "message"),
     [
-        ([], "has no pod"),
-        ([{"kind": "Service", "spec": {"type": "x"}}], "has no pod"),
-        ([[POD]], "has no pod"),
-        ([POD, POD], "has 2 pods"),
+        ([], "has no pod"), ([{"kind": "Service", "spec": {"type": "x"}}], "has no pod"),
+        ([[POD]], "has no pod"), ([POD, POD], "has 2 pods"),
         ([{"kind": "Job", "spec": {"template": "x"}}], "has no pod"),
     ],
-)
+)  # fmt: skip
 def test_file_must_have_exactly_one_pod(trees: list[Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         pod(*trees)

@@ -75,11 +75,10 @@ broken = st.one_of(
 )  # fmt: skip
 
 nested = st.builds(
-    _nested,
-    st.sampled_from([10, 500, 1000, 5000, 200_000]),
+    _nested, st.sampled_from([10, 500, 1000, 5000, 200_000]),
     st.sampled_from([b"[", b'{"a":', b'{"items": [']),
     st.sampled_from([b"x", b"pod", b"Nodes", b"NodeNameToVictims"]),
-)
+)  # fmt: skip
 nulls = st.builds(
     lambda name, odd: msgspec.json.encode({"Pod": {"metadata": {name: odd}}, "NodeNames": [odd]}),
     st.sampled_from(["name", "uid", "namespace", "labels", "annotations"]),

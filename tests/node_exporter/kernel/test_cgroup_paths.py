@@ -13,11 +13,9 @@ HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)  # static pods
 
 
 @given(
-    uid=st.one_of(UUIDS, HASHES),
-    driver=st.sampled_from(Driver),
-    kube_qos=st.sampled_from(KubeQOS),
+    uid=st.one_of(UUIDS, HASHES), driver=st.sampled_from(Driver), kube_qos=st.sampled_from(KubeQOS),
     parent=st.sampled_from(["", "kubelet.slice", "springtide-test"]),
-)
+)  # fmt: skip
 def test_uid_of_a_pod_is_parsed_from_its_directory(
     uid: str, driver: Driver, kube_qos: KubeQOS, parent: str
 ) -> None:

@@ -44,17 +44,15 @@ PODS: dict[str, Any] = {
     "items": [
         {
             "metadata": {
-                "name": "coredns-0",
-                "namespace": "kube-system",
-                "creationTimestamp": "1970-01-01T00:10:31Z",
-                "labels": {"k8s-app": "kube-dns"},
+                "name": "coredns-0", "namespace": "kube-system",
+                "creationTimestamp": "1970-01-01T00:10:31Z", "labels": {"k8s-app": "kube-dns"},
             },
             "timestamp": "1970-01-01T00:10:15Z",
             "window": "17.5s",
             "containers": [{"name": "coredns", "usage": {"cpu": "3124961n", "memory": "20592Ki"}}],
         }
     ],
-}
+}  # fmt: skip
 
 SETTINGS = Settings(provider=ProviderSettings(poll_seconds=15.0))
 

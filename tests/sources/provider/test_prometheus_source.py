@@ -70,13 +70,9 @@ async def test_empty_answers_are_no_usage() -> None:
 @pytest.mark.parametrize(
     ("answer", "requests"),
     [
-        (refusal(500), 3),
-        (refusal(503), 3),
-        (refusal(429), 3),
+        *((refusal(status), 3) for status in (500, 503, 429)),
         (Answer(hangs=True), 3),
-        (refusal(400), 1),
-        (refusal(401), 1),
-        (refusal(422), 1),
+        *((refusal(status), 1) for status in (400, 401, 422)),
         (Answer(b"", 302, headers={"Location": "/login"}), 1),
         (Answer(b'{"status":"succ'), 1),
         (Answer(b"<html>", 200), 1),

@@ -14,7 +14,8 @@ from typing import Final
 import aiohttp
 
 from pipeline.clock import Clock
-from pipeline.errors import SampleSourceError, SettingsError
+from pipeline.errors import SampleSourceError, SettingsError, UsageError
+from pipeline.input_files import read_file
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -145,9 +146,9 @@ class PrometheusSession:
         if file is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {file.read_text('ascii').strip()}"}
-        except (OSError, UnicodeError) as error:
-            raise SampleSourceError(f"provider.token_file: cannot read {file}: {error}") from error
+            return {"Authorization": f"Bearer {read_file(file).decode('ascii').strip()}"}
+        except (UsageError, UnicodeError) as error:
+            raise SampleSourceError(f"provider.token_file {file}: {error}") from error
 
     def _note_clock(self, date: str) -> None:
         try:

@@ -110,6 +110,7 @@ async def test_missing_files_are_errors(tmp_path: Path) -> None:
     async with fake_prometheus({}) as fake:
         for error, key, value in (
             (SampleSourceError, "token_file", tmp_path / "none"),
+            (SampleSourceError, "token_file", Path("/dev/zero")),
             (SettingsError, "ca_file", tmp_path / "none"),
             (SettingsError, "queries", {"node.x": "up"}),
         ):

@@ -28,7 +28,7 @@ from pipeline.topics.pods import PodRecord
 Report = Callable[[ActionRecord], None]
 Mode = Literal["observe", "recommend", "act"]
 
-_ALREADY_GONE: Final = "all pods of the plan are deleted, or being deleted"
+_ALREADY_DELETED: Final = "all pods of the plan are deleted, or being deleted"
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
 
 
@@ -85,7 +85,7 @@ class PlanExecutor:
             return PlanResult("failed")
         if isinstance(pods, str):
             self._report(self._action(plan, None, "refused", pods))
-            return PlanResult("refused", pods == _ALREADY_GONE)
+            return PlanResult("refused", pods == _ALREADY_DELETED)
         if self._mode != "act":
             outcome = _OUTCOMES[self._mode]
             for pod in pods:
@@ -106,7 +106,7 @@ class PlanExecutor:
         if reason is not None:
             return reason
         pods = pods_to_evict(plan, on_node)
-        return pods or _ALREADY_GONE
+        return pods or _ALREADY_DELETED
 
     async def _pending(self, plan: EvictionPlanRecord) -> tuple[PodRecord | None, bool]:
         """The pending pod of the plan, and whether its policy allows preemption."""

@@ -1,7 +1,8 @@
 """Import models of Koordinator and of the Vertical Pod Autoscaler into the state of a node.
 
-If the buckets are equal, weights stay in theirs; otherwise each goes to the bucket with the END of
-its own, so that nothing is understated. A histogram without weight is unknown: it is not imported.
+If both have the same buckets, each weight stays in its bucket. Otherwise it goes to the bucket that
+contains the end of its own, so that no usage is understated. A histogram without weight is unknown:
+it is not imported.
 """
 
 import math

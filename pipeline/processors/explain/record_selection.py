@@ -75,11 +75,11 @@ def _keep_entities(document: Document, entities: Sequence[str]) -> None:
     ]  # fmt: skip
 
 
-def _rows(columns: Any, is_kept: Sequence[bool]) -> Any:
-    """The kept rows of columns, which may be nested."""
+def _rows(columns: Any, is_selected: Sequence[bool]) -> Any:
+    """The selected rows of columns, which may be nested."""
     if isinstance(columns, dict):
-        return {name: _rows(column, is_kept) for name, column in columns.items()}
-    return [*compress(columns, is_kept)]
+        return {name: _rows(column, is_selected) for name, column in columns.items()}
+    return [*compress(columns, is_selected)]
 
 
 def _keep_predictors(document: Document, predictors: Sequence[str]) -> None:

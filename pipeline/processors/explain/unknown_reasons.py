@@ -20,8 +20,8 @@ class RecordedPeak(NamedTuple):
 
     `names` are those of all terms, `terms` the known values. `pods` are the pods of the entity,
     with peaks by this predictor if `has_pod_peaks`. `samples` is None if the record has no model of
-    the entity; `answered` tells whether the record has the predictor, `covered` whether a window
-    covered enough of its time to be learned.
+    the entity. `answered` is False if the record lacks the predictor, `covered` is False if no
+    window covered enough of its time to be learned.
     """
 
     predictor: str

@@ -36,7 +36,7 @@ from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import BATCH, MID
 
 ORIGIN: Final = "node.koordinator.sh/originExtendedAllocatable"
-"""The annotation of a Node with its Batch before third parties took theirs."""
+"""The annotation of a Node with its Batch before third parties' allocations."""
 STRATEGY: Final = "springtide/strategy"
 """The annotation of a Node with its own `springtide-config`, set by users."""
 OFFERED: Final = "springtide/offered"

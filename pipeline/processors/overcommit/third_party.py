@@ -56,8 +56,8 @@ def _amount(text: str | int | float) -> int:
 
 
 def read_origin(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """Batch before third parties took theirs by a node's annotation, millicores and bytes: `ABSENT`
-    if not stated, `UNREADABLE` if invalid."""
+    """Batch before third parties' allocations, in millicores and bytes, by a node's annotation:
+    `ABSENT` if not stated, `UNREADABLE` if invalid."""
     text = annotations.get(ORIGIN)
     try:
         resources = {} if text is None else msgspec.json.decode(text, type=_Origin).resources

@@ -35,7 +35,7 @@ def exceeds_lower_bound(
     bound: FloatArray, is_late: BoolArray, requested: IntArray, request: IntArray
 ) -> Bounded:
     """Where requests of Mid with the pod exceed the lower bound `bound` (nodes, resources), NaN if
-    unknown, while predictions are late (nodes,): the Node may offer what is gone already."""
+    unknown, while predictions are late (nodes,): the Node may offer more than it has left."""
     most = np.nan_to_num(bound, posinf=2.0**53).astype(np.int64)
     judged = is_late[:, None] & np.isfinite(bound) & (request > 0)
     return Bounded(judged & (requested + request > most), most)

@@ -28,7 +28,7 @@ _WEIGHT, _MEAN, _VARIANCE = range(3)
 class HourlyNSigma:
     """Predicts the highest mean + N standard deviations of the hours of the day within the horizon.
     The peak is unknown before `history_seconds` have passed since the first sample, and where the
-    horizon touches an hour without samples: neither tells what that hour will bring."""
+    horizon touches an hour without samples: usage of that hour was never observed."""
 
     name = "hourly-nsigma"
     prod: Literal["pair", "classes"] = "classes"

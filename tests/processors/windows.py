@@ -36,14 +36,10 @@ def peaks_of(bank: Bank, node: str = "node-a") -> NodePeaks:
     return bank.peaks([node])[0]
 
 
-def bucket_end(cores: float) -> float:
-    """The end of the bucket of this usage: the quantile of a model that saw nothing else."""
-    return float(CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)])
-
-
 def with_margin(cores: float) -> float:
     """The peak of a pod that always uses so many cores, in millicores and with 10 percent more."""
-    return float(np.trunc(1.1 * np.trunc(bucket_end(cores) * 1000)))
+    end = CPU_LAYOUT.ends[CPU_LAYOUT.digitize(cores)]
+    return float(np.trunc(1.1 * np.trunc(end * 1000)))
 
 
 @dataclass(frozen=True)

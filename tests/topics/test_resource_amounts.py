@@ -20,6 +20,7 @@ from pipeline.topics.resource_amounts import millicores, parse_quantity, whole_b
         ("2Ei", "2305843009213693952"), ("-1", "-1"), ("+1", "1"), (".5", "0.5"), ("5.", "5"),
         ("100n", "1e-7"), ("3u", "3e-6"), ("1e-3", "0.001"), (5, "5"), (0.25, "0.25"),
         ("0.1", "0.1"), ("12Ti", "13194139533312"), ("1Pi", "1125899906842624"), ("4T", "4e12"),
+        ("3Mi", "3145728"), ("3G", "3e9"), ("3P", "3e15"), ("5n", "5e-9"), (".5k", "500"),
     ],
 )  # fmt: skip
 def test_a_quantity_has_its_exact_value(text: str | int | float, value: str) -> None:

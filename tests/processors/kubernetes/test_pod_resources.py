@@ -103,23 +103,6 @@ def test_pod_level_resources_are_cpu_memory_and_huge_pages() -> None:
     assert result.containers[0].scalars == {PAGES: 4 << 20, DISK: 1}
 
 
-@pytest.mark.parametrize(
-    ("quantity", "amount"),
-    [
-        ("5n", 1), ("1500000n", 1), ("2000001u", 3), ("1500m", 2), ("0", None), ("7", 7), (7, 7),
-        ("3k", 3000), ("3M", 3 * 10**6), ("3G", 3 * 10**9), ("3T", 3 * 10**12), ("3P", 3 * 10**15),
-        ("3E", 3 * 10**18), ("3Ki", 3 << 10), ("3Mi", 3 << 20), ("1.5Gi", 3 << 29),
-        ("3Ti", 3 << 40), ("3Pi", 3 << 50), ("3Ei", 3 << 60), ("3e3", 3000), ("3E3", 3000),
-        ("+3", 3), (".5k", 500),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("name", [DISK, PAGES, GPU, BATCH_CPU])
-def test_quantities_of_every_suffix(name: str, quantity: str | int, amount: int | None) -> None:
-    result = record(container({name: 0}, {name: quantity}), overhead={name: quantity})
-    assert (result.scalars or {}).get(name) == amount
-    assert limits_of(result).get(name) == (amount and 2 * amount)
-
-
 def test_scalar_limits_are_recorded_only_where_they_differ_from_requests() -> None:
     """Of a million pods hardly any does."""
     alike = record(container({GPU: 1, DISK: "1Gi"}, {GPU: "1", DISK: 1 << 30}))

@@ -23,7 +23,6 @@ from tests.processors.windows import (
     LENGTH_MS,
     START_MS,
     Pod,
-    bucket_end,
     peaks_of,
     warm_bank,
     window,
@@ -367,35 +366,6 @@ def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
 
 
 # -- peaks
-
-
-def test_percentile_is_the_bucket_end_times_the_margin() -> None:
-    bank = warm_bank()
-    bank.apply([window(i, [Pod("a", (2.0, GIB))], usage=(3.0, GIB)) for i in range(1, 30)])
-    found = peaks_of(bank).predictors["percentile"]
-    memory = float(MEMORY_LAYOUT.ends[MEMORY_LAYOUT.digitize(GIB)])
-    assert [values[0].tolist() for values in (found.pod_raw, found.raw, found.peaks)] == [
-        [bucket_end(2.0), memory],
-        [bucket_end(3.0), memory],
-        [bucket_end(3.0) * 1.1, memory * 1.1],
-    ]
-
-
-def test_reclaimable_takes_the_smaller_amount_and_larger_peak() -> None:
-    bank = warm_bank()
-    pods = [
-        Pod("a", (0.5, GIB / 4), requests=(2000.0, GIB)),
-        Pod("b", (0.5, GIB / 4), "batch", requests=(4000.0, GIB)),
-    ]
-    bank.apply([window(1, pods, usage=(1.25, GIB))])
-    result = peaks_of(bank).reclaimable
-    pod_peak, system = with_margin(0.5), with_margin(0.25)
-    class_peak = np.trunc(1.1 * sum(np.trunc(bucket_end(v) * 1000) for v in (0.25, 0.5)))
-    assert (result.pods_peak[0], result.pods_amount[0]) == (pod_peak, 2000 - pod_peak)
-    assert (result.classes_peak[0], result.classes_amount[0]) == (class_peak, 2000 - class_peak)
-    assert (result.system[0], result.amount[0]) == (system, 2000 - max(pod_peak, class_peak))
-    assert result.peak[0] == max(pod_peak + system, class_peak)
-    assert result.requests.tolist() == [2000.0, GIB]
 
 
 def test_pod_of_unknown_class_counts_in_the_peak_and_frees_nothing() -> None:

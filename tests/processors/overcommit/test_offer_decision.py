@@ -41,6 +41,17 @@ def inputs(**values: Any) -> OfferInputs:
     return OfferInputs(**(fields | values))
 
 
+def origin_text(cpu: int, memory: int) -> str:
+    batch = {"kubernetes.io/batch-cpu": str(cpu), "kubernetes.io/batch-memory": str(memory)}
+    return json.dumps({"resources": batch}, separators=(",", ":"))
+
+
+def allocations(cpu: int, memory: int) -> str:
+    """The annotation of third parties that have these amounts of Batch."""
+    batch = dict(zip(BATCH, (cpu, memory), strict=True))
+    return json.dumps({"allocations": [{"priority": "koord-batch", "resources": batch}]})
+
+
 def offer(of: OfferInputs, age: float = 0.0) -> Offer:
     (found,) = offers_now([of], AS_OF + age)
     return found
@@ -76,11 +87,7 @@ def test_late_record_offers_the_lower_bound_and_stale_record_nothing(
 
 
 def test_late_record_offers_no_more_to_third_parties() -> None:
-    party = (
-        '{"allocations":[{"priority":"koord-batch","resources":{'
-        '"kubernetes.io/batch-cpu":"1000","kubernetes.io/batch-memory":"100"}}]}'
-    )
-    origin = '{"resources":{"kubernetes.io/batch-cpu":"1500","kubernetes.io/batch-memory":"300"}}'
+    party, origin = allocations(1000, 100), origin_text(1500, 300)
     of = inputs(annotations={ALLOCATIONS: party, ORIGIN: origin}, amounts=(500, 200, 4000, 400))
     assert offer(of, 0).origin == offer(inputs()).origin
     found = offer(of, 600)
@@ -139,11 +146,7 @@ def test_small_changes_wait_and_equal_amounts_are_not_written() -> None:
     "text", [None, "{", '{"resources":{}}', '{"resources":{"kubernetes.io/batch-cpu":"3000"}}']
 )
 def test_origin_is_written_where_third_parties_have_all_of_batch(text: str | None) -> None:
-    party = (
-        '{"allocations":[{"priority":"koord-batch","resources":{'
-        '"kubernetes.io/batch-cpu":"9000","kubernetes.io/batch-memory":"900"}}]}'
-    )
-    said = {ALLOCATIONS: party} | ({} if text is None else {ORIGIN: text})
+    said = {ALLOCATIONS: allocations(9000, 900)} | ({} if text is None else {ORIGIN: text})
     of = inputs(annotations=said, amounts=(0, 0, 4000, 400))
     found = offer(of)
     assert found.amounts == (0, 0, 4000, 400)
@@ -162,11 +165,6 @@ def test_valid_annotations_of_third_parties_count() -> None:
     assert '"kubernetes.io/batch-cpu":"2400"' in found.origin
     assert offer(inputs(annotations={RATIO: "x"})).amounts == (2000, 200, 4000, 400)
     assert len(offer(inputs(annotations={RATIO: "x", ALLOCATIONS: "{"})).problems) == 2
-
-
-def origin_text(cpu: int, memory: int) -> str:
-    batch = {"kubernetes.io/batch-cpu": str(cpu), "kubernetes.io/batch-memory": str(memory)}
-    return json.dumps({"resources": batch}, separators=(",", ":"))
 
 
 @pytest.mark.parametrize(
@@ -205,10 +203,7 @@ def test_batch_does_not_grow_while_the_annotation_is_invalid(
     party: tuple[int, int], batches: list[tuple[int, int]]
 ) -> None:
     """Whatever Batch becomes meanwhile, unless all of it was theirs: then no more is known."""
-    text = json.dumps(
-        {"allocations": [{"priority": "koord-batch",
-         "resources": dict(zip(BATCH, party, strict=True))}]}
-    )  # fmt: skip
+    text = allocations(*party)
     now = offer(
         inputs(resources=computed(batch=amount(5000, 500)), annotations={ALLOCATIONS: text})
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import SettingsError
 from pipeline.settings import (
+    HostApplicationCgroup,
     Secret,
     Settings,
     describe_settings,
@@ -224,9 +225,8 @@ def test_host_applications_have_koordinators_field_names(tmp_path: Path) -> None
     in_file = load_settings(write(tmp_path, f"exporter: {{host_applications: {text}}}"), {}, {})
     assert in_file == load_settings(None, {"SPRINGTIDE_EXPORTER_HOST_APPLICATIONS": text}, {})
     nginx, agent = in_file.exporter.host_applications
-    assert nginx.cgroup_path is not None
-    assert (nginx.cgroup_path.parent_dir, nginx.cgroup_path.relative_path) == ("host/", "nginx")
-    assert (agent.cgroup_path, agent.qos) == (None, "")
+    path = HostApplicationCgroup(parent_dir="host/", relative_path="nginx")
+    assert (nginx.cgroup_path, agent.cgroup_path, agent.qos) == (path, None, "")
 
 
 @pytest.mark.parametrize("given", ["/kubelet.slice", "kubelet.slice/", "//./kubelet.slice"])

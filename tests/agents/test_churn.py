@@ -119,9 +119,7 @@ def batch_cores(window: Window) -> float:
     batch = WindowBatch([window], "usageWithoutPageCache")
     available = offers(batch, nothing, [nothing])
     (offer,) = records(batch, available, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
-    assert offer.batch is not None
-    assert offer.batch.cpu_millicores is not None
-    return offer.batch.cpu_millicores / 1000
+    return ((offer.batch or Resources()).cpu_millicores or 0) / 1000
 
 
 async def simulated(rng: random.Random, pods: Sequence[Pod]) -> list[Window]:

@@ -164,13 +164,11 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
             await evictor.logs("ready")
             await actuator.logs("ready")
             apply(
-                plane,
-                lower_pod("mid-large", "mid", target, 20),
-                lower_pod("mid-small", "mid", target, 2),
-                lower_pod("batch", "batch", target, 1),
+                plane, lower_pod("mid-large", "mid", target, 20),
+                lower_pod("mid-small", "mid", target, 2), lower_pod("batch", "batch", target, 1),
                 lower_pod("mid-elsewhere", "mid", other, 2),
                 pod("prod", on=target, priority_class="urgent", cpu="20"),
-            )
+            )  # fmt: skip
             for name in ("mid-large", "mid-small", "batch", "mid-elsewhere", "prod"):
                 plane.kubectl("patch", "pod", name, *RUNNING)
             # A window that began after they started measures them: they are not in flight.

@@ -72,14 +72,12 @@ BY_PROD = by(load_aware(prodUsageThresholds={"cpu": 55}, scoreAccordingProdUsage
 BY_PERCENTILE = by(
     load_aware(
         aggregated={
-            "usageThresholds": {"cpu": 65},
-            "usageAggregationType": "p95",
-            "usageAggregatedDuration": "5m",
-            "scoreAggregationType": "p95",
+            "usageThresholds": {"cpu": 65}, "usageAggregationType": "p95",
+            "usageAggregatedDuration": "5m", "scoreAggregationType": "p95",
             "scoreAggregatedDuration": "10m",
         }
     )
-)
+)  # fmt: skip
 LENIENT = by(load_aware(enableScheduleWhenNodeMetricsExpired=True, dominantResourceWeight=1))
 PACKING = by(plugin("TargetLoadPacking", targetUtilization=40))
 VARIATION = by(plugin("LoadVariationRiskBalancing"))

@@ -194,11 +194,9 @@ async def test_pod_reports_the_throttling_of_its_containers() -> None:
     usage = pod_usage(last.usages, "pair")
     assert usage.throttling is not None
     assert usage.throttling.throttled_periods == 0  # the counters of the pod exclude its containers
-    assert usage.containers is not None
-    assert set(usage.containers) == {name * 32 for name in ("a1", "b2", "c3")}
-    assert usage.containers["b2" * 32].throttled_periods == 0
     # A busy machine runs the containers in fewer periods, and so throttles them in fewer.
-    assert usage.containers["c3" * 32].throttled_periods > 0
+    throttled = {name: of.throttled_periods > 0 for name, of in (usage.containers or {}).items()}
+    assert throttled == {"a1" * 32: True, "b2" * 32: False, "c3" * 32: True}
     (row,) = [row for row in window.rows(2, 1024) if row["id"] == "pair"]
     assert 0 < row["cpu_throttled_ratio"] <= 1
     assert row["cpu_throttled_seconds"] > 0.5

@@ -206,17 +206,13 @@ async def test_unavailable_broker_ends_the_fleet(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nodes": 0}, "nodes"),
-        ({"nodes": 10**6}, "nodes"),
-        ({"pods_per_node": -1}, "pods"),
-        ({"hours_back": -1.0}, "hours"),
-        ({"hours_back": float("nan")}, "hours"),
-        ({"window_seconds": 7}, "window of a fleet is 7 s"),
-        ({"window_seconds": 3600}, "window"),
+        ({"nodes": 0}, "nodes"), ({"nodes": 10**6}, "nodes"), ({"pods_per_node": -1}, "pods"),
+        ({"hours_back": -1.0}, "hours"), ({"hours_back": float("nan")}, "hours"),
+        ({"window_seconds": 7}, "window of a fleet is 7 s"), ({"window_seconds": 3600}, "window"),
         ({"history_window_seconds": 900}, "history window"),
         ({"window_seconds": 20, "history_window_seconds": 30}, "not a multiple"),
     ],
-)
+)  # fmt: skip
 async def test_invalid_options_are_refused(run: Run, options: dict[str, Any], message: str) -> None:
     given = {"nodes": 1, "clock": run.clock, "producers": run.producers, **options}
     with pytest.raises(UsageError, match=message):

@@ -174,20 +174,13 @@ def test_a_case_that_differs_runs_again_without_the_difference(
 @pytest.mark.parametrize(
     ("wanted", "actual", "truncated", "same"),
     [
-        (1.0, 1.0 + 1e-10, False, True),
-        (1.0, 1.0 + 1e-8, False, False),
-        (1000, 1001, False, False),
-        (1000, 1001, True, True),
-        (1000, 1002, True, False),
-        (True, 1, False, False),
-        (0, None, False, False),
-        ("a", "b", False, False),
-        ({"a": None}, {}, False, True),
-        ({}, {"a": 1}, False, False),
-        ([1], [1, 2], False, False),
+        (1.0, 1.0 + 1e-10, False, True), (1.0, 1.0 + 1e-8, False, False),
+        (1000, 1001, False, False), (1000, 1001, True, True), (1000, 1002, True, False),
+        (True, 1, False, False), (0, None, False, False), ("a", "b", False, False),
+        ({"a": None}, {}, False, True), ({}, {"a": 1}, False, False), ([1], [1, 2], False, False),
         ({"error": True}, {"error": True, "raised": "ValueError: x"}, False, True),
         ({"value": 1}, {"error": True, "raised": "ValueError: x"}, False, False),
     ],
-)
+)  # fmt: skip
 def test_tolerances(wanted: Any, actual: Any, truncated: bool, same: bool) -> None:
     assert (compare(wanted, actual, truncated=truncated) == []) is same

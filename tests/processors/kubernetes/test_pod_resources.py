@@ -56,6 +56,8 @@ def always(**stated: Any) -> dict[str, Any]:
         # A limit above the request, and one alone, which is the request then.
         ({"containers": [container({DISK: "1Gi"}, {DISK: "4Gi"})]}, 1 << 30, 4 << 30),
         ({"containers": [container(None, {DISK: 7})]}, 7, 7),
+        # Parts of a unit are rounded up.
+        ({"containers": [container({DISK: "1500m"}, {DISK: "2000001u"})]}, 2, 3),
         ({"containers": [container({DISK: 7})]}, 7, None),
         ({"containers": [container({DISK: 0}, {DISK: 7})]}, None, 7),
         # Who states no limit adds none.

@@ -52,9 +52,10 @@ def model_config(settings: Settings) -> ModelConfig:
 
 
 def _strategy(model: ModelSettings) -> Strategy:
-    """The strategy of nodes without a policy: each field is the setting of the same name."""
-    fields = Strategy.__struct_fields__
-    return Strategy(**{name: getattr(model, name) for name in fields})
+    """The strategy of nodes without a policy: each field is the setting of the same name, or has
+    its default if there is none."""
+    settings = {*Strategy.__struct_fields__} & {*ModelSettings.__struct_fields__}
+    return Strategy(**{name: getattr(model, name) for name in settings})
 
 
 def _merged(default: _S, own: Section | None) -> _S:

@@ -39,6 +39,7 @@ from pipeline.topics.node_state import (
     NodeStateRecord,
     UsageDeviation,
 )
+from pipeline.topics.nodes import Strategy
 from pipeline.topics.predictions import (
     CountColumns,
     Counts,
@@ -203,7 +204,7 @@ def _spans(recent: RecentUsage, allocatable: FloatArray) -> list[tuple[bytes, by
 def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> bytes:
     """All peaks of a node after `window`, which is at this position of the log, as JSON."""
     strategy = window.node.strategy
-    fields: dict[str, Any] = {name: getattr(strategy, name) for name in _STRATEGY_FIELDS}
+    fields: dict[str, Any] = {name: getattr(strategy, name) for name in _STATED_FIELDS}
     # The node's strategy may name a predictor that cannot decide.
     fields |= {"predictor": peaks.decides, **position}
     entities: list[bytes] = _entities(peaks)
@@ -232,9 +233,7 @@ def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> b
     )
 
 
-_STRATEGY_FIELDS: Final = (
-    "safety_margin_percent", "cold_start_seconds", "cold_start_samples", "nsigma_multiplier",
-)  # fmt: skip
+_STATED_FIELDS: Final = {*Strategy.__struct_fields__} & {*PredictionRecord.__struct_fields__}
 """The fields of a node's strategy that a prediction states, because `explain` needs them."""
 
 

@@ -20,7 +20,7 @@ _SUFFIX: dict[str, Decimal] = {
     **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
 }
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]{0,2})\Z"
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}(?![a-zA-Z]))?)([a-zA-Z]{0,2})\Z"
 )
 
 
@@ -54,7 +54,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ByResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A number by resource, in the unit of the field's name; None is unknown."""
+    """A number by resource, in the unit of the name of the field that has it; None is unknown."""
 
     cpu: float | None = None
     memory: float | None = None

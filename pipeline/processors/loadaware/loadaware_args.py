@@ -132,12 +132,15 @@ def ignored_arguments(args: LoadAwareArgs) -> Iterator[str]:
     """Values that are accepted and have no effect."""
     if args.estimator not in ("", ESTIMATOR):
         yield f"estimator {args.estimator!r:.80} is not known: {ESTIMATOR} estimates"
-    named = {*args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights}
+    aggregated = args.aggregated or Aggregated()
+    named = {
+        *args.usage_thresholds, *args.prod_usage_thresholds, *args.resource_weights,
+        *aggregated.usage_thresholds,
+    }  # fmt: skip
     for name in sorted(named - {*MEASURED}):
         yield f"usage of {name:.80} is not measured: it is not judged"
     for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
         yield f"prodUsageThresholds: usage of {name} is not known by class"
-    aggregated = args.aggregated or Aggregated()
     if bool(aggregated.usage_aggregation_type) != bool(aggregated.usage_thresholds):
         yield "aggregated: usageThresholds and usageAggregationType have an effect together only"
     for key, span in (

@@ -255,10 +255,11 @@ def test_values_without_effect_are_noted() -> None:
         "estimator": "better",
         "usageThresholds": {"cpu": 65, "nvidia.com/gpu": 50},
         "prodUsageThresholds": {"springtide.io/disk-read": 50},
-        "aggregated": {"usageThresholds": {"cpu": 1}, "scoreAggregatedDuration": "7m"},
+        "aggregated": {"usageThresholds": {"amd.com/gpu": 1}, "scoreAggregatedDuration": "7m"},
     }
     assert list(read_config(stated).notes) == [
         f"{LOAD_AWARE}: estimator 'better' is not known: defaultEstimator estimates",
+        f"{LOAD_AWARE}: usage of amd.com/gpu is not measured: it is not judged",
         f"{LOAD_AWARE}: usage of nvidia.com/gpu is not measured: it is not judged",
         f"{LOAD_AWARE}: prodUsageThresholds: usage of springtide.io/disk-read is not known by "
         "class",

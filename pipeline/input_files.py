@@ -49,9 +49,9 @@ def yaml_documents(text: bytes | str) -> list[Any]:
 
 
 def items_of(tree: Any) -> list[Any]:
-    """The items of a Kubernetes List; of anything else a list of it alone."""
+    """The items of a Kubernetes List (`null` is none); of anything else a list of it alone."""
     items = tree.get("items", [tree]) if isinstance(tree, dict) else [tree]
-    return items if isinstance(items, list) else [items]
+    return items if isinstance(items, list) else [] if items is None else [items]
 
 
 def yaml_problem(error: Exception) -> str:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pipeline.errors import UsageError
-from pipeline.input_files import YAML_ERRORS, read_file, yaml_documents, yaml_problem
+from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
 
 
 def alias_bomb(levels: int) -> str:
@@ -33,6 +33,11 @@ def test_usual_aliases_and_merge_keys_are_read() -> None:
     text = "x: &x {a: 1, b: 2}\ny: *x\nz: {<<: *x, b: 3}"
     assert yaml_documents(text) == [{"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 2},
                                      "z": {"a": 1, "b": 3}}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "expected"), [(None, []), ([], []), ([1, 2], [1, 2])])
+def test_a_list_without_items_is_empty(items: list[int] | None, expected: list[int]) -> None:
+    assert items_of({"items": items}) == expected
 
 
 def test_a_file_has_at_most_the_allowed_bytes(tmp_path: Path) -> None:

@@ -70,11 +70,13 @@ class Offer(NamedTuple):
 
 
 class _PlainOffer(NamedTuple):
-    """The offer of a node before normalization and third parties; None is no offer."""
+    """The offer of a node before normalization and third parties; None is no offer. An offer that
+    `is_late` may hide a rise of usage."""
 
     mid: tuple[int, int] | None
     batch: tuple[int, int] | None
     why: str
+    is_late: bool = False
 
 
 def check_amounts(record: NodeResourcesRecord) -> None:
@@ -86,7 +88,11 @@ def check_amounts(record: NodeResourcesRecord) -> None:
 
 
 def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
-    """Decide the offer of each node at `now`, UTC seconds."""
+    """Decide the offer of each node at `now`, UTC seconds.
+
+    Arrays are (nodes, tiers and resources) in the order of `EXTENDED_RESOURCES`; those about Batch
+    before third parties, `*_origin`, are (nodes, resources); flags of a node are (nodes, 1).
+    """
     if not nodes:
         return []
     policies = [node.policy or Overcommit() for node in nodes]
@@ -105,18 +111,19 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
         np.array(ratios, float),
         np.where(is_invalid, _last_allocation(old, old_origin), _column(allocations)),
     )
-    # A late record may hide a rise of usage, and an invalid annotation an allocation.
-    is_late = np.array([offer.why.startswith(_LATE) for offer in plain])[:, None]
+    # A late record may hide a rise of usage, and an invalid annotation an allocation. A node
+    # without an amount gets none then, because any amount would be growth.
+    is_late = np.array([offer.is_late for offer in plain])[:, None]
     must_not_grow = is_late | (is_invalid & _IS_BATCH)
-    at_most_old = np.where(old < 0, ABSENT, np.minimum(new.amounts, old))
-    amounts = np.where(must_not_grow, at_most_old, new.amounts)
-    # The amount before third parties must not grow either.
-    most = np.where(old_origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), old_origin)
-    origins = np.where(is_late | is_invalid, np.minimum(new.origin, most), new.origin)
+    not_grown = np.where(old < 0, ABSENT, np.minimum(new.amounts, old))
+    amounts = np.where(must_not_grow, not_grown, new.amounts)
+    # The amount before third parties must not grow either; without one, Batch limits it.
+    largest_origin = np.where(old_origin < 0, np.maximum(amounts[:, : len(BATCH)], 0), old_origin)
+    new_origin = np.where(is_late | is_invalid, np.minimum(new.origin, largest_origin), new.origin)
     # The annotation changes with the amounts, and is as large a difference.
     writes_origin = np.array([node.writes_origin for node in nodes]) & (amounts >= 0).any(axis=1)
     before = np.hstack([old, np.where(writes_origin[:, None], old_origin, ABSENT)])
-    after = np.hstack([amounts, np.where(writes_origin[:, None], origins, ABSENT)])
+    after = np.hstack([amounts, np.where(writes_origin[:, None], new_origin, ABSENT)])
     due = is_due(
         before,
         after,
@@ -129,12 +136,11 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
     return [
         Offer(tuple(node_amounts), encode_origin(origin), offer.why, node_due, node_problems)
         for node_amounts, origin, offer, node_due, node_problems in zip(
-            amounts.tolist(), origins.tolist(), plain, due.tolist(), problems, strict=True
+            amounts.tolist(), new_origin.tolist(), plain, due.tolist(), problems, strict=True
         )
     ]
 
 
-_LATE: Final = "late"
 _IS_BATCH: Final = np.array([name in BATCH for name in EXTENDED_RESOURCES])
 
 
@@ -161,11 +167,13 @@ def _plain_offer(node: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
     if record.mid is None or record.batch is None:
         return _PlainOffer(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
+    # A record from the future is as doubtful as an old one: one of the clocks is wrong.
     if abs(age) > max(
         policy.update_time_threshold_seconds, _LATE_AFTER_WINDOWS * record.window_seconds
     ):
         least = _pair(record.mid_lower_bound or Resources())
-        return _PlainOffer(least, batch, f"{_LATE}: as of {record.as_of}, the lower bound")
+        why = f"late: as of {record.as_of}, the lower bound"
+        return _PlainOffer(least, batch, why, is_late=True)
     return _PlainOffer(_pair(record.mid), batch, f"as of {record.as_of}")
 
 

@@ -193,8 +193,8 @@ class StreamDelivery:
     def report_progress(self) -> None:
         """Tell Faust's monitor that this partition is processed; it warns if a partition is not."""
         message, sensors = self._event.message, self._stream.app.sensors
-        event = message.tp, message.offset, self._stream, self._event
-        sensors.on_stream_event_out(*event, sensors.on_stream_event_in(*event))
+        arguments = message.tp, message.offset, self._stream, self._event
+        sensors.on_stream_event_out(*arguments, sensors.on_stream_event_in(*arguments))
 
 
 class StreamSource:

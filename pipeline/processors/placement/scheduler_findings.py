@@ -40,7 +40,7 @@ _POINTS_A_STEP: Final = 10
 
 class Finding(NamedTuple):
     """A problem: where, its consequence, and what to do. If it `is_refused`, kube-scheduler does
-    not start, or never calls the extender."""
+    not start, or the extender cannot work with it."""
 
     where: str
     problem: str
@@ -107,7 +107,7 @@ def findings(tree: Any, mode: Mode, url: str | None = None) -> Iterator[Finding]
 def _check_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
     version = configuration["apiVersion"]
     if version != VERSIONS[0]:
-        problem = "read by kube-scheduler before 1.29 alone"
+        problem = "only kube-scheduler before 1.29 reads it"
         yield Finding(f"apiVersion {version}", problem, f"set it to {VERSIONS[0]}", is_refused=True)
     for key in configuration:
         if key not in KEYS:
@@ -117,13 +117,13 @@ def _check_document(configuration: Mapping[str, Any]) -> Iterator[Finding]:
         "percentageOfNodesToScore", configuration.get("percentageOfNodesToScore")
     )
     workers = configuration.get("parallelism", 1)
-    if not isinstance(workers, int) or workers < 1:
+    if type(workers) is not int or workers < 1:  # a bool is an int of Python, but not of Go
         problem = f"{workers!r:.40} is no whole number above 0"
         yield Finding("parallelism", problem, "leave it out", is_refused=True)
 
 
 def _check_share(where: str, share: Any) -> Iterator[Finding]:
-    if share is not None and not (isinstance(share, int) and 0 <= share <= 100):
+    if share is not None and not (type(share) is int and 0 <= share <= 100):
         problem = f"{share!r:.40} is no whole number of 0 to 100"
         yield Finding(where, problem, "leave it out, or set it to 100", is_refused=True)
 

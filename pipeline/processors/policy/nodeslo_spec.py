@@ -32,11 +32,12 @@ def node_rules(
     annotations: Mapping[str, str],
     before: NodeSLOSpec | None = None,
 ) -> NodeRules:
-    """Merge the cluster's part of each key and the first entry whose selector matches; a node's own
-    bandwidth overrides both.
+    """Merge the rules of the cluster with the first entry whose selector matches the node; the
+    bandwidth in the node's annotation overrides both.
 
-    A part without valid rules is taken from `before`, or is missing in the spec: the node may keep
-    what it has. Classes that are switched off keep their values; the node's agent undoes them.
+    A part without valid rules is taken from `before`. If it is not there either, the spec lacks it,
+    and the node's agent leaves that part as it is. Classes that are switched off keep their values;
+    the node's agent undoes them.
     """
     hosts = _resolve(policy.host_applications, labels)
     system, problems = _system(_resolve(policy.system, labels), annotations)
@@ -64,8 +65,8 @@ _PARTS: Final = (
 
 
 def slo_spec(node: NodeRecord) -> NodeSLOSpec | None:
-    """The spec of this node's NodeSLO; None before the first valid policy: leave it unchanged, as a
-    part that is missing in the spec."""
+    """The spec of this node's NodeSLO; None before the first valid policy: the NodeSLO must not be
+    changed then."""
     return msgspec.json.decode(node.slo, type=NodeSLOSpec | None)
 
 

@@ -94,7 +94,8 @@ class Maximum:
             reduce(np.fmax, [answer.entities for answer in answers.values()]),
             reduce(np.fmax, [answer.pods for answer in answers.values()]),
             terms,
-            # Without it a member whose peaks lack requests would be more careful alone.
+            # Else these would be `entities`, and adding a member would lower the peak of another
+            # that has its own peaks without requests.
             without_requests=reduce(
                 np.fmax, [_without_requests(answer) for answer in answers.values()]
             ),

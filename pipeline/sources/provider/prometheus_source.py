@@ -123,7 +123,6 @@ class PrometheusSession:
             async with self._session.get(
                 url, params=params, headers=self._headers(), timeout=timeout, allow_redirects=False
             ) as response:
-                REQUESTS.labels(str(response.status)).inc()
                 self._note_clock(response.headers.get("Date", ""))
                 body = await _body(response)
                 status = response.status
@@ -135,6 +134,7 @@ class PrometheusSession:
                 may_pass=True,
                 hint="check provider.url, and whether Prometheus answers there",
             ) from error
+        REQUESTS.labels(str(status)).inc()
         if status != 200:
             raise SampleSourceError(
                 f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _TRANSIENT
@@ -163,7 +163,7 @@ class PrometheusSession:
         for text in texts:
             if text not in self._warned and len(self._warned) < 100:
                 self._warned.add(text)
-                log.warning("warning of Prometheus", warning=text[:300])
+                log.warning("Prometheus needs attention", warning=text[:300])
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -84,7 +84,7 @@ class ModelSettings(Section, frozen=True, kw_only=True):
 
     cold_start_seconds: Annotated[
         Seconds,
-        Meta(description="A pod younger than this is cold: its request is used as its peak."),
+        Meta(description="A pod of at most this age is cold: its request is used as its peak."),
     ] = 86_400.0
     cold_start_samples: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)],

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.explain.text_columns import align_columns
-from pipeline.processors.model import moments
+from pipeline.processors.model import cold_start, moments
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.node_peaks import NodePeaks
@@ -50,7 +50,7 @@ def head(state: ModelState) -> Iterator[str]:
     strategy = state.strategy
     yield (
         f"strategy: {strategy.predictor} decides, margin {strategy.safety_margin_percent:g} %, "
-        f"cold start {strategy.cold_start_seconds:g} s and {strategy.cold_start_samples} samples"
+        f"pods are cold if {cold_start.criteria(strategy)}"
     )
     yield f"models: {len(ENTITIES)} entities, {len(state.uids)} pods"
     yield f"columns: {_sizes(state.columns)}; of the node: {_sizes(state.node_columns)}"

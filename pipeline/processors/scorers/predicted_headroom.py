@@ -51,7 +51,7 @@ def score(nodes: NodesView, demand: PodDemand, args: PredictedHeadroomArgs) -> I
 
 
 def _estimated_resources(demand: PodDemand) -> Sequence[str]:
-    """The resources of LoadAwareScheduling, in the order of `NodesView.flight`."""
+    """The resources of LoadAwareScheduling, in the order of `NodesView.in_flight_usage`."""
     return [name.partition(":")[2] for name in demand.counted if name.startswith("estimate:")]
 
 

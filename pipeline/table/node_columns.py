@@ -22,7 +22,7 @@ from pipeline.table import limits
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import KnownNode
-from pipeline.topics.resource_amounts import RATES, Resources, Scalars, Usage
+from pipeline.topics.resource_amounts import BATCH, MID, RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result
 
 _NOTHING: Final = Usage()
@@ -40,7 +40,9 @@ class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
     """The fields of a `NodeResourcesRecord` that the table reads."""
 
     window_seconds: float = 0.0
+    mid: Resources | None = None
     mid_lower_bound: Resources | None = None
+    batch: Resources | None = None
 
 
 class NodeRecords(NamedTuple):
@@ -146,6 +148,18 @@ def raw(row: NodeRecords) -> Usage:
     """Allocatable before amplification."""
     usual = allocatable(row)
     return _first_known(_usage_of(raw_allocatable(row.node)), usual) if row.node else usual
+
+
+def scalars_of(row: NodeRecords) -> Scalars:
+    """Allocatable of all resources other than cpu and memory. Mid and Batch are those of the newest
+    record of resources, because records of Nodes lack them."""
+    scalars = dict(row.node.scalars or {}) if row.node else {}
+    offers = (row.resources.mid, row.resources.batch) if row.resources else ()
+    for names, offer in zip((MID, BATCH), offers, strict=False):
+        if offer is not None:
+            amounts = zip(names, (offer.cpu_millicores, offer.memory_bytes), strict=True)
+            scalars |= {name: amount for name, amount in amounts if amount is not None}
+    return scalars
 
 
 def _usage_of(amounts: Resources) -> Usage:

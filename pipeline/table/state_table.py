@@ -25,6 +25,7 @@ from pipeline.table.node_columns import (
     NodeRecords,
     OfferedResources,
     TableNode,
+    scalars_of,
     value_of,
     whole,
 )
@@ -311,8 +312,8 @@ class Table:
         self._rows[row], self._states[row] = records, records.state
         for column, value in zip(columns, values, strict=True):
             self._arrays[column.name][row] = value
-        if "node" not in same:
-            self._write_scalars(row, (records.node.scalars if records.node else None) or {})
+        if not same >= {"node", "resources"}:
+            self._write_scalars(row, scalars_of(records))
         self.pods.usage_changed(row)
         if release:
             self._release_if_unused(row)

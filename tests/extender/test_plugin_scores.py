@@ -12,10 +12,11 @@ from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers import peaks
 from pipeline.processors.scorers.scorer import Counts
 from pipeline.table import Table
-from pipeline.table.node_columns import TableNode
+from pipeline.table.node_columns import OfferedResources, TableNode
+from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 from pipeline.topics.pods import Container, PodRecord
-from pipeline.topics.resource_amounts import Resources, Usage
+from pipeline.topics.resource_amounts import BATCH, MID, Resources, Usage
 from tests.metric_values import value_of
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
@@ -52,6 +53,16 @@ class World:
         self.table.put_node(TableNode(node=name, **{"allocatable": ROOM, "capacity": ROOM} | more))
         if state is not None:
             self.table.put_state(state)
+        return self
+
+    def offers(self, name: str, tier: tuple[str, str], cpu: int, memory: int) -> "World":
+        amounts = Resources(cpu_millicores=cpu, memory_bytes=memory)
+        self.table.put_resources(
+            OfferedResources(
+                node=name, as_of=format_time(NOW - 10), generation=1, offset=0, epoch=1,
+                mid=amounts if tier is MID else None, batch=amounts if tier is BATCH else None,
+            )
+        )  # fmt: skip
         return self
 
     def runs(self, name: str, asking: PodRecord) -> "World":
@@ -229,6 +240,31 @@ def test_fit_plus_and_scarce_resources() -> None:
     scarce.node("gpu", scalars={gpu: 4, "pods": 110}).node("plain", scalars={"pods": 110})
     assert scarce.scores(pod(cpu=1)) == {"gpu": 50, "plain": 100}
     assert scarce.scores(pod(cpu=1, scalars={gpu: 1})) == {"gpu": 100, "plain": 100}
+
+
+@pytest.mark.parametrize("tier", [MID, BATCH], ids=["mid", "batch"])
+def test_mid_and_batch_are_scored_by_the_newest_offer(tier: tuple[str, str]) -> None:
+    """Records of Nodes lack these resources; records of `resources` have what a node offers."""
+    cpu, memory = tier
+    resources = {name: {"type": "LeastAllocated"} for name in tier}
+    limited = [{"name": cpu}, {"name": memory}]
+    item = Container(name="c", scalars={cpu: 1000, memory: 2 << 30})
+    wants = pod(scalars={cpu: 1000, memory: 2 << 30}, containers=(item,))
+    for plugin, args, scores in (
+        # 3 of 4 and 7 of 8 cores are left, 6 of 8 and 14 of 16 GiB.
+        ("NodeResourcesFitPlus", resources, {"small": 75, "large": 87, "without": 0}),
+        ("ResourceLimits", limited, {"small": 0, "large": 100, "without": 0}),
+    ):
+        world = World(plugin, resources=args)
+        for name, cores in (("small", 4), ("large", 8)):
+            world.node(name, used(name, 1.0)).offers(name, tier, cores * 1000, cores * 2 << 30)
+        world.node("without", used("without", 1.0))
+        assert world.scores(wants) == scores, plugin
+    scarce = World("ScarceResourceAvoidance", resources=[cpu])
+    scarce.node("offers", used("offers", 1.0)).offers("offers", tier, 1000, 1 << 30)
+    scarce.node("plain", used("plain", 1.0))
+    # Of cpu, memory and both resources of the tier, one is scarce.
+    assert scarce.scores(pod()) == {"offers": 75, "plain": 100}
 
 
 def test_node_metadata_and_size() -> None:

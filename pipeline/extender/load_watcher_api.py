@@ -2,7 +2,8 @@
 
 Paths, statuses and documents are those of load-watcher, for every method; a path may begin with two
 slashes, because its client adds one to an address that ends in one. In addition it takes `?window=`
-(15m, 10m, 5m) and the node's name in the path.
+(15m, 10m, 5m) and the node's name in the path. If no node has fresh usage, the document has no
+nodes: after an error load-watcher's client keeps its last document for ever.
 Source: https://github.com/paypal/load-watcher
 """
 
@@ -35,7 +36,7 @@ class LoadWatcherHandler:
         host = Parameter("host", "one node", {"type": "string"})
         failures = {
             404: Response("no such node, as text"),
-            500: Response("no node has usage, as text, as load-watcher has it"),
+            500: Response("the table is not caught up, as text"),
         }
         unhealthy = {503: Response("the table is not caught up, or Kafka is away")}
 
@@ -71,10 +72,8 @@ class LoadWatcherHandler:
         load = load_snapshot(
             self.table, self.clock.now(), self.stale_after_seconds, host=host, window=window
         )
-        if load is None and host:
+        if host and not load.names:
             return _text(404, f"No metrics found for host {host[:253]}")
-        if load is None:
-            return _text(500, "no node has a window that is young enough")
         # Ten thousand nodes take a quarter of a second; a scheduler must not wait for them.
         body = await asyncio.to_thread(lambda: encode(load.document()))
         return web.Response(body=body, content_type="application/json")

@@ -79,9 +79,9 @@ class LoadSnapshot(NamedTuple):
 
 def load_snapshot(
     table: Table, now: float, stale_after_seconds: float, *, host: str = "", window: str = "15m"
-) -> LoadSnapshot | None:
-    """Load over `window`, or over the next shorter window with data; of one node, if `host` names
-    it. None if no node has any."""
+) -> LoadSnapshot:
+    """Load over `window`, or over the next shorter window with data, of nodes with a fresh window;
+    of one node, if `host` names it."""
     names = [host] if host else list(table)
     rows = table.lookup(names)
     fresh = table.fresh(rows, now, stale_after_seconds)
@@ -89,8 +89,6 @@ def load_snapshot(
         [name for name, is_fresh in zip(names, fresh, strict=True) if is_fresh],
         rows[fresh],
     )
-    if not names:
-        return None
     with_data = (span for span in WINDOWS if _has_any(table, rows, span))
     served = served_window(window, with_data)
     return LoadSnapshot(
@@ -98,7 +96,7 @@ def load_snapshot(
         labels=[node.labels if (node := table.snapshot(name).node) else {} for name in names],
         values=[*_values(table, rows, served)],
         window=served or window,
-        end=int(table["as_of_seconds"][rows].max()),
+        end=int(table["as_of_seconds"][rows].max(initial=0.0)) or int(now),
         now=int(now),
     )
 

@@ -167,8 +167,16 @@ async def test_the_method_does_not_matter(method: str, start: Start) -> None:
     assert (await (await start(table=fleet())).request(method, "/watcher")).status == 200
 
 
-async def test_without_usage_the_answer_is_an_error_for_load_watchers_client(start: Start) -> None:
-    assert (await (await start(table=Table())).get("/watcher")).status == 500
+@pytest.mark.parametrize("query", ["", "?window=5m"])
+async def test_without_fresh_usage_the_document_has_no_nodes(query: str, start: Start) -> None:
+    """After an error the client would keep its last document for ever."""
+    for table in (Table(), table_of(node_state("dead", capacity=MACHINE, age=180.0))):
+        document = await got(await start(table=table), f"/watcher{query}")
+        assert document.data.NodeMetricsMap == {}
+        assert document.window.end == document.timestamp == int(NOW)
+
+
+async def test_before_the_table_is_caught_up_the_answer_is_an_error(start: Start) -> None:
     assert (await (await start(table=fleet(), caught_up=False)).get("/watcher")).status == 500
 
 

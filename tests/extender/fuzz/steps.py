@@ -13,7 +13,6 @@ from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
-from pipeline.times import parse_time
 from pipeline.topics.codec import encode_json
 from tests.extender import oracle
 from tests.extender.fuzz import broken, documented, questions
@@ -31,7 +30,6 @@ SCHEMAS = dict(DOCUMENT["components"]["schemas"])
 SCHEMAS["HostPriorityList"] = {"type": "array", "items": SCHEMAS["HostPriority"]}
 PATIENCE_SECONDS = 0.15
 LARGE_BODY_BYTES = 1 << 20
-NO_NUMBERS = b"no node has a window that is young enough"
 
 
 def check(answer: Answer, status: int, schema: str) -> Any:
@@ -297,13 +295,7 @@ class Documented(NamedTuple):
             assert "wait=" in asked.url  # a client that disconnects
             return
         must_be_documented(asked, answer)
-        if answer.status == 500:
-            # load-watcher answers so if no node has a fresh window.
-            ages = [fleet.now - parse_time(entry.as_of) for entry in fleet.states.values()]
-            assert asked.path.startswith("/watcher")
-            assert answer.body == (b"" if asked.method == "HEAD" else NO_NUMBERS)
-            assert all(abs(age) >= STALE for age in ages)
-        assert answer.status != 503
+        assert answer.status < 500
 
 
 class Junk(NamedTuple):
@@ -328,8 +320,7 @@ class Broken(NamedTuple):
 
     async def run(self, fleet: Fleet) -> None:
         result = await fleet.raw(self.data)
-        failed = [status for status in broken.statuses(result) if status >= 500]
-        assert not failed or NO_NUMBERS in result, result[:300]
+        assert all(status < 500 for status in broken.statuses(result)), result[:300]
 
 
 class Unready(NamedTuple):

@@ -19,11 +19,13 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start. They never decrease."""
+        """Return seconds since an arbitrary start. They never decrease, and they count the time
+        for which the machine was suspended."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of monotonic time; if <= 0, for the next turn of the event loop."""
+        """Wait for `seconds`, without the time for which the machine was suspended; if <= 0, for
+        the next turn of the event loop."""
         ...
 
 
@@ -34,18 +36,19 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
 
 
 class ManualClock:
-    """A clock that moves only by `advance` and `jump`."""
+    """A clock that moves only by `advance`, `jump` and `suspend`."""
 
     def __init__(self, now: float = 1_700_000_000.0, monotonic: float = 0.0) -> None:
         self._now = now
         self._monotonic = monotonic
+        self._suspended = 0.0
         self.sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = 0
 
@@ -53,7 +56,7 @@ class ManualClock:
         return self._now
 
     def monotonic(self) -> float:
-        return self._monotonic
+        return self._monotonic + self._suspended
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
@@ -67,6 +70,11 @@ class ManualClock:
     def jump(self, seconds: float) -> None:
         """Move the wall clock alone, forward or back, as a correction by NTP does."""
         self._now += seconds
+
+    def suspend(self, seconds: float) -> None:
+        """Let `seconds` pass while the machine is suspended: sleepers do not notice them."""
+        self._now += seconds
+        self._suspended += seconds
 
     async def advance(self, seconds: float) -> None:
         """Move both clocks by `seconds` >= 0. Sleepers wake in order, each at its own time."""

@@ -1,6 +1,8 @@
 """Clocks, and times as text."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -41,6 +43,19 @@ def test_other_zones_and_finer_fractions_are_parsed() -> None:
 def test_an_invalid_time_or_one_without_a_zone_raises(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text)
+
+
+def test_the_system_clock_counts_suspended_time() -> None:
+    """In a time namespace, time since boot is ahead as after a suspension of a day."""
+    code = (
+        "import time; from pipeline.clock import SystemClock; "
+        "print(SystemClock().monotonic() - time.monotonic())"
+    )
+    argv = ["unshare", "--time", "--fork", "--boottime", "86400", sys.executable, "-c", code]
+    answer = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if answer.returncode and "unshare" in answer.stderr:
+        pytest.skip(f"time namespaces are not available: {answer.stderr.strip()}")
+    assert float(answer.stdout) == pytest.approx(86400.0, abs=60.0)
 
 
 async def test_sleepers_wake_at_their_times_in_order() -> None:

@@ -3,7 +3,8 @@
 At most one process leads at a time, as long as clocks run at the same speed: a leader that cannot
 renew stops, by its own monotonic clock, before another process may take the lease; and a process
 takes it only after it was not renewed for its whole duration, by that process's clock. Wall clocks
-do not matter.
+do not matter. The time for which a machine was suspended counts: `is_held` is false as soon as an
+outdated leader resumes, although its tasks end only with the next turn of the renewal.
 """
 
 import asyncio

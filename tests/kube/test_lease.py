@@ -178,6 +178,18 @@ async def test_wall_clocks_do_not_matter() -> None:
     await cancel_tasks(first.task, second.task)
 
 
+async def test_a_leader_that_was_suspended_does_not_hold_its_lease() -> None:
+    """Its timers have not noticed the suspension, the other machine has."""
+    first, second, clock, _ = await leader_and_standby()
+    clock.suspend(RENEW_WITHIN)
+    assert not first.lease.is_held
+    await clock.advance(3.0)
+    # Nobody else has taken the lease, so it is renewed.
+    assert (first.lease.is_held, second.lease.is_held) == (True, False)
+    assert first.turns == 2
+    await cancel_tasks(first.task, second.task)
+
+
 async def test_a_lease_changed_by_another_process_is_respected() -> None:
     first, second, clock, store = await leader_and_standby()
     store.lease["spec"]["holderIdentity"] = "third"

@@ -121,6 +121,8 @@ class Lease:
         """Renew the lease; returns when it is lost, or was not renewed in time."""
         while True:
             await self._api.clock.sleep(self._terms.retry_seconds)
+            if not self.is_held:  # while this process was suspended, another may have led
+                return
             renewed = asyncio.create_task(self._try())
             left = self._renewed_at + self._terms.renew_within_seconds
             waiting = asyncio.create_task(self._api.clock.sleep(left - self._api.clock.monotonic()))

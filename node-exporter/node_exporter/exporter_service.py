@@ -9,10 +9,9 @@ them.
 
 import asyncio
 import logging
-import resource
 import signal
 from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from node_exporter import exporter_metrics, window_policy
@@ -33,6 +32,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KernelError, SettingsError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
+from pipeline.open_files import raise_file_limit
 from pipeline.settings import ExporterSettings, Settings, node_name
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
@@ -167,7 +167,7 @@ async def collect_window(
     Raises `KernelFileError` or `SettingsError` if the node cannot be read at the start, and
     `KernelError` if the coverage of three windows is too low.
     """
-    _allow_many_files()
+    raise_file_limit()
     sampler = Sampler(settings, clock)
     node = node_name(settings, environ)
     maker = WindowMaker(settings, node, sampler, _epoch(clock), emit_first_window=True)
@@ -198,7 +198,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
     clock = clock or SystemClock()
     exporter = settings.exporter
     node = node_name(exporter, environ)
-    _allow_many_files()
+    raise_file_limit()
     if settings.log.level != "debug":
         # aiokafka logs each failed attempt several times; the publisher limits its rate.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -326,12 +326,3 @@ async def _stop_signal() -> None:
 
 def _epoch(clock: Clock) -> int:
     return int(clock.now() * 1000)
-
-
-def _allow_many_files() -> None:
-    # Several files per pod stay open; the usual soft limit of 1024 suffices for 200 pods.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard)
-        )

@@ -10,18 +10,17 @@ from contextlib import suppress
 from aiohttp import web
 
 from pipeline.clock import Clock
-from pipeline.errors import SettingsError
 from pipeline.extender import limits
-from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
 from pipeline.extender.annotation_warnings import watch_annotations
+from pipeline.extender.connections import Connections, Listener
 from pipeline.extender.decisions import Rules
-from pipeline.extender.http_responses import error_response
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender, Publish, rules_of
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.server_tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import declare_role
+from pipeline.open_files import raise_file_limit
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.table_metrics import show_table_metrics
@@ -68,20 +67,21 @@ async def serve(
     tls = Tls.from_settings(settings)
     runner = web.AppRunner(
         extender.app(),
-        access_log_class=AccessLog,
-        logger=HTTP_LOGGER,
         shutdown_timeout=limits.CLOSE_SECONDS,
         # A client that disconnects frees its place among the waiting clients.
         handler_cancellation=True,
     )
     await runner.setup()
-    _refuse_expectations(runner)
+    assert runner.server is not None
+    most = raise_file_limit() - limits.RESERVED_FILES
+    connections = Connections(most, settings.connections_per_address)
+    listener = Listener(runner.server, connections, tls.context if tls else None)
     feeds = [source.run() for source in (feed, views, history) if source is not None]
     background = [feed.save_periodically(), watch_annotations(feed.table, clock)]
     feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
     try:
-        port = await _listen(runner, settings, tls)
+        port = await listener.start(settings.host, settings.port)
         scheme = "http" if tls is None else "https"
         _log.info("listening", scheme=scheme, host=settings.host, port=port, mode=settings.mode)
         if on_listening:
@@ -94,36 +94,20 @@ async def serve(
             async with asyncio.timeout(linger_seconds):
                 await _wait_for(at_once or asyncio.Event(), feeding)
     finally:
-        await _finish(extender, runner)
+        await _finish(extender, listener, runner)
         await cancel_tasks(feeding)
         await feed.save()
         if reloading is not None:
             await cancel_tasks(reloading)
 
 
-async def _finish(extender: Extender, runner: web.AppRunner) -> None:
+async def _finish(extender: Extender, listener: Listener, runner: web.AppRunner) -> None:
     """Accept no more connections, finish the answers under way, and close what is left."""
     extender.drain()
     # aiohttp's shutdown stops reading bodies that are still arriving: finish before it.
-    for site in list(runner.sites):
-        await site.stop()
+    await listener.stop()
     await extender.finish(limits.FINISH_SECONDS)
     await runner.cleanup()
-
-
-def _refuse_expectations(runner: web.AppRunner) -> None:
-    """Answer 417 to any expectation except 100-continue. aiohttp itself answers before middlewares
-    run, quotes the client, and fails if the quoted bytes are not text."""
-    server = runner.server
-    assert server is not None
-    handle = server.request_handler
-
-    async def handled(request: web.BaseRequest) -> web.StreamResponse:
-        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-            return error_response(417, "the only supported expectation is 100-continue")
-        return await handle(request)
-
-    server.request_handler = handled
 
 
 async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:
@@ -135,15 +119,3 @@ async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None
         waiting.cancel()
     if feeding.done():
         feeding.result()
-
-
-async def _listen(runner: web.AppRunner, settings: ExtenderSettings, tls: Tls | None) -> int:
-    context = None if tls is None else tls.context
-    try:
-        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
-    except OSError as error:
-        raise SettingsError.listening(
-            error, settings.host, settings.port, "extender.port", or_none=False
-        ) from error
-    port: int = runner.addresses[0][1]
-    return port

@@ -28,6 +28,13 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     port: Annotated[
         Port, Meta(description="Port for the scheduler, health and metrics; 0: any free port.")
     ] = 8888
+    connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1, le=65_536)],
+        Meta(
+            description="Open connections of one client address; more are closed unanswered. Raise "
+            "it if a proxy or load balancer connects for many nodes."
+        ),
+    ] = 1000
     tls_cert_file: Annotated[
         Text | None,
         Meta(

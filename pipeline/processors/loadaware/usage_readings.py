@@ -1,5 +1,7 @@
 """Usage of nodes as users and thresholds read it: percent of capacity, freshness, age in words."""
 
+import math
+
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
@@ -26,7 +28,9 @@ def is_fresh(age_seconds: FloatArray, stale_after_seconds: float | FloatArray) -
 
 
 def age_text(age_seconds: float) -> str:
-    """An age in words: `12 s ago`, `5 min ago`, `3 s in the future`."""
+    """An age in words: `12 s ago`, `15 min ago`, `3 s in the future`, and `never` for NaN."""
+    if math.isnan(age_seconds):
+        return "never"
     if age_seconds < -0.5:
         return f"{-age_seconds:.0f} s in the future"
     if age_seconds < 600:

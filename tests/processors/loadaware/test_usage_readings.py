@@ -81,7 +81,7 @@ def test_a_window_expires_after_180_seconds_in_either_direction() -> None:
 @pytest.mark.parametrize(
     ("age", "text"),
     [(0.0, "0 s ago"), (-0.3, "0 s ago"), (-4.0, "4 s in the future"), (599.4, "599 s ago"),
-     (600.0, "10 min ago")],
+     (600.0, "10 min ago"), (NAN, "never")],
 )  # fmt: skip
 def test_ages_are_written_in_words(age: float, text: str) -> None:
     assert age_text(age) == text

@@ -1,0 +1,220 @@
+"""Accept connections: bounded in all and by address, each with a time-out for its first request.
+
+aiohttp bounds neither: a client that opens connections and sends no request would take every open
+file of the process, and the scheduler would get no connection. Where too many are open, new ones
+are closed unanswered. Connections that are still in the TLS handshake count, too.
+"""
+
+import asyncio
+import math
+import socket
+import ssl
+from collections import Counter
+from typing import Any, Final, NoReturn
+
+from aiohttp import web
+
+from pipeline.errors import SettingsError
+from pipeline.extender import limits
+from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
+from pipeline.extender.http_responses import error_response
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, gauge
+from pipeline.tasks import cancel_tasks
+
+OPEN: Final = gauge("extender_connections", "Open connections.")
+CLOSED: Final = counter(
+    "extender_connections_closed",
+    "Connections closed without an answer: too many from one address, too many in all, no request "
+    "in time, or a failed TLS handshake.",
+    ["reason"],
+)
+
+_log = get_logger(__name__)
+
+
+class PacedLog:
+    """Log at most one warning per reason in `limits.REFUSED_LOG_SECONDS`, with the number of
+    suppressed ones."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, tuple[float, int]] = {}  # reason -> time, suppressed since
+
+    def warn(self, event: str, reason: str, **fields: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        logged_at, suppressed = self._logged.get(reason, (-math.inf, 0))
+        if now - logged_at < limits.REFUSED_LOG_SECONDS:
+            self._logged[reason] = logged_at, suppressed + 1
+            return
+        self._logged[reason] = now, 0
+        _log.warning(event, reason=reason, **fields, suppressed=suppressed)
+
+
+class Connections:
+    """The open connections of one server by address of the client."""
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self.log = PacedLog()
+        self._most, self._most_per_address = most, most_per_address
+        self._by_address: Counter[str] = Counter()
+
+    def take(self, address: str) -> bool:
+        """Count a new connection; False if there are too many."""
+        if self._by_address[address] >= self._most_per_address:
+            self.close(
+                "address", address,
+                f"{self._most_per_address} connections of one address are open: is it a proxy, "
+                "raise extender.connections_per_address",
+            )  # fmt: skip
+            return False
+        if self._by_address.total() >= self._most:
+            reason = f"{self._most} connections are open: raise the limit of open files"
+            self.close("total", address, reason)
+            return False
+        self._by_address[address] += 1
+        OPEN.set(self._by_address.total())
+        return True
+
+    def free(self, address: str) -> None:
+        """Count a connection that was taken as closed."""
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        OPEN.set(self._by_address.total())
+
+    def close(self, label: str, address: str, reason: str) -> None:
+        """Report a connection that is closed without an answer."""
+        CLOSED.labels(label).inc()
+        self.log.warn("connection closed", reason, remote=address)
+
+
+class _Connection(web.RequestHandler):
+    """A connection that closes unless its first request arrives in time."""
+
+    __slots__ = ("_address", "_connections", "_timer", "is_open")
+
+    def __init__(self, server: web.Server, connections: Connections, address: str) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=limits.KEEPALIVE_SECONDS,
+            access_log_class=AccessLog,
+            logger=HTTP_LOGGER,
+        )
+        self._connections, self._address = connections, address
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.is_open = True
+        super().connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(limits.HEAD_TIMEOUT_SECONDS, self._expire)
+
+    def request_arrived(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.request_arrived()
+        self._connections.free(self._address)
+        super().connection_lost(error)
+
+    def _expire(self) -> None:
+        reason = f"no request within {limits.HEAD_TIMEOUT_SECONDS:g} s"
+        self._connections.close("head", self._address, reason)
+        self.force_close()
+
+
+class Listener:
+    """The listening sockets of a server, and the tasks that accept from them."""
+
+    def __init__(
+        self, server: web.Server, connections: Connections, context: ssl.SSLContext | None
+    ) -> None:
+        self._server, self._connections, self._context = server, connections, context
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[NoReturn]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._answer = server.request_handler
+        server.request_handler = self._handle
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on every address of `host`; returns the port. Raises `SettingsError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            resolved = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, *_, address in dict.fromkeys(resolved):
+                self._sockets.append(
+                    socket.create_server(address, family=family, backlog=limits.ACCEPT_BACKLOG)
+                )
+        except OSError as error:
+            await self.stop()
+            raise SettingsError.listening(
+                error, host, port, "extender.port", or_none=False
+            ) from error
+        for listening in self._sockets:
+            listening.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(listening), name="accept"))
+        return int(self._sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Accept no more connections; those that are open stay open."""
+        await cancel_tasks(*self._accepting)
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+        if self._opening:
+            await asyncio.wait(self._opening, timeout=limits.CLOSE_SECONDS)
+        await cancel_tasks(*self._opening)
+
+    async def _accept(self, listening: socket.socket) -> NoReturn:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, (address, *_) = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # the client has left
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._connections.log.warn("connection not accepted", reason)
+                await asyncio.sleep(limits.ACCEPT_PAUSE_SECONDS)
+                continue
+            if self._connections.take(address):
+                task = asyncio.create_task(self._open(accepted, address))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            else:
+                accepted.close()
+            # sock_accept does not wait while connections are queued: let the others run.
+            await asyncio.sleep(0)
+
+    async def _open(self, accepted: socket.socket, address: str) -> None:
+        """Make the TLS handshake, if any, and hand the connection to the server."""
+        connection = _Connection(self._server, self._connections, address)
+        timeout = None if self._context is None else limits.HEAD_TIMEOUT_SECONDS
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            self._connections.close("handshake", address, f"TLS handshake failed: {_why(error)}")
+        finally:
+            if not connection.is_open:
+                self._connections.free(address)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer 417 to any expectation except 100-continue. aiohttp itself answers before
+        middlewares run, quotes the client, and fails if the quoted bytes are not text."""
+        if isinstance(request.protocol, _Connection):
+            request.protocol.request_arrived()
+        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+            return error_response(417, "the only supported expectation is 100-continue")
+        return await self._answer(request)
+
+
+def _why(error: OSError) -> str:
+    """The error as a few words that are the same for each client."""
+    return getattr(error, "reason", None) or type(error).__name__

@@ -194,7 +194,7 @@ def placement_lines(placement: PlacementReport) -> list[str]:
             "they pass with score 0"
         )
     lines.append(f"  /filter: {len(answer.passed)} pass, {len(answer.refused)} refused")
-    reasons = [answer.refused[name] for name in sorted(answer.refused, key=real_first)]
+    reasons = [f"{name}: {answer.refused[name]}" for name in sorted(answer.refused, key=real_first)]
     lines += [f"    refused  {reason}" for reason in reasons[:_MAX_REFUSALS]]
     if (more := len(reasons) - _MAX_REFUSALS) > 0:
         lines.append(f"    and {more} more")

@@ -36,8 +36,8 @@ from pipeline.topics.registry import DEAD_LETTERS
 def command(settings: Settings) -> None:
     """Serve POST /filter and POST /prioritize of the kube-scheduler extender protocol.
 
-    The extender refuses nodes whose last window used more of their allocatable than a threshold,
-    with the value and its age as the reason. It scores the others from 0 to 10: the less usage, the
+    The extender refuses nodes whose last window used more of their allocatable than a threshold;
+    `springtide why-not` prints the numbers. It scores the others from 0 to 10: the less usage, the
     higher. A node that is unknown or stale passes with score 0.
 
     In mode observe, the default, every node passes with score 0, and the extender logs and counts

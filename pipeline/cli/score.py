@@ -25,7 +25,7 @@ _COLUMN_HELP: Final = {
         ("WINDOW", "Age of the node's last window."),
         ("VERDICT", "passed, refused, unknown (the node passes because its usage is unknown), or "
          "exempt (DaemonSet pods pass everywhere)."),
-        ("REASON", "Why the node is refused."),
+        ("REASON", "Why the node is refused, with its numbers."),
     ]
 }  # fmt: skip
 
@@ -103,5 +103,5 @@ def _cells(item: NodeExplanation, plugins: Iterable[str]) -> list[str]:
         *("-" if score is None else str(score) for score in scores),
         "-" if item.age_seconds is None else age_text(item.age_seconds),
         item.verdict,
-        item.reason or "-",
+        item.detail or "-",
     ]

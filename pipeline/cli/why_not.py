@@ -99,6 +99,7 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
     pod, node = answer.pod.title, item.node
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
+        yield f"  {item.detail}"
         effect = "may help" if item.curable else "would not help"
         yield f"  kube-scheduler's preemption {effect}"
     elif item.verdict == "exempt":

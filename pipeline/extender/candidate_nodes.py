@@ -63,6 +63,11 @@ class CandidateNodes:
             self._names = [names[position] for position in self.order.tolist()]
         return self._names
 
+    @property
+    def positions(self) -> NodePositions:
+        """The position of each node of `requested` in the order of the table."""
+        return self.in_requested_order(np.arange(len(self)))
+
     def in_requested_order(self, values: Array) -> Array:
         """Values (nodes,) in the order of `requested`."""
         reordered: Array = np.empty_like(values)

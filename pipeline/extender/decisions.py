@@ -8,14 +8,15 @@ The arithmetic is in `pipeline.processors`.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from pipeline.extender import filters, limits
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions
-from pipeline.extender.filters import Refusal
 from pipeline.extender.preempt_messages import MetaVictims
+from pipeline.extender.refusals import Refusals
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
@@ -99,17 +100,30 @@ def _guard_amount(plugin: str, amount: PodAmount) -> PodAmount:
 
 
 class FilterResult(NamedTuple):
-    """The nodes that `passed`, in the order of the request, and the refusals by node name. Of those
-    that passed, usage of `unknown` nodes is not known."""
+    """The nodes that `passed` and the `refusals` of the nodes `names`, both in the order of the
+    request. Of those that passed, usage of `unknown` nodes is not known."""
 
+    names: Sequence[str]
     passed: Sequence[str]
-    refused: Mapping[str, Refusal]
+    refusals: Refusals
     unknown: int
+
+    @property
+    def refused(self) -> list[str]:
+        """The names of the refused nodes."""
+        return [*compress(self.names, self.refusals.is_refused.tolist())]
 
     def counts(self) -> dict[str, int]:
         """How many nodes passed on their data, were refused, or passed as unknown."""
-        known = len(self.passed) - self.unknown
-        return {"passed": known, "refused": len(self.refused), "unknown": self.unknown}
+        passed, unknown = len(self.passed), self.unknown
+        return {
+            "passed": passed - unknown, "refused": len(self.names) - passed, "unknown": unknown
+        }  # fmt: skip
+
+    def details(self, most: int) -> dict[str, str]:
+        """The numbers behind the first refusals, by node. Valid until the table changes."""
+        positions = np.flatnonzero(self.refusals.is_refused)[:most].tolist()
+        return {self.names[position]: self.refusals.detail(position) for position in positions}
 
 
 class PrioritizeResult(NamedTuple):
@@ -135,13 +149,13 @@ class PrioritizeResult(NamedTuple):
 class ExplainResult(NamedTuple):
     """What filter and prioritize would decide about the nodes `names`.
 
-    `refused` is by position; `passed` are the positions of the others, in whose order `scores` are.
+    `passed` are the positions of the nodes without refusal, in whose order `scores` are.
     `is_unknown` is true where a node would pass because its usage is not known, `ages` are seconds
     (NaN: no window); arrays are (nodes,). A pod that `is_exempt` passes everywhere.
     """
 
     names: Sequence[str]
-    refused: Mapping[int, Refusal]
+    refusals: Refusals
     is_unknown: BoolArray
     ages: FloatArray
     is_stale: BoolArray
@@ -173,18 +187,12 @@ class Decisions:
         """Decide which of `names` (each once) may not take the pod. It counts on no node after."""
         self._table.withdraw(pod.uid)
         nodes, demand = self.candidates(names, now), self.demand(pod)
-        refused = self.refused(nodes, demand)
-        passed = nodes.among(_positions_without(refused, len(names)))
+        refusals = self.refusals(nodes, demand)
+        passed = nodes.among(np.flatnonzero(~refusals.is_refused))
         if pod.uid:
             self._remember(pod.uid, demand, passed)
-        texts = [*names] if refused else names
-        requested = {int(nodes.order[position]): refusal for position, refusal in refused.items()}
-        reasons = {
-            texts[index]: refusal._replace(reason=f"{texts[index]}: {refusal.reason}")
-            for index, refusal in sorted(requested.items())
-        }
-        unknown = int(self._is_unknown(nodes, refused).sum())
-        return FilterResult(passed.requested, reasons, unknown)
+        unknown = int(self._is_unknown(nodes, refusals).sum())
+        return FilterResult(names, passed.requested, refusals.take(nodes.positions), unknown)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""
@@ -198,19 +206,17 @@ class Decisions:
         Has no effect: the pod is neither placed nor withdrawn nor remembered."""
         with self._table.set_aside(pod.uid, now):
             nodes, demand = self.candidates(names, now), self.demand(pod)
-            refused = {} if is_exempt else self.refused(nodes, demand)
-            passed = _positions_without(refused, len(nodes))
-            is_passed = np.ones(len(names), np.bool_)
-            is_passed[nodes.order[list(refused)]] = False
+            refusals = Refusals.none(len(nodes)) if is_exempt else self.refusals(nodes, demand)
+            passes = ~refusals.is_refused
             is_stale = ~self._table.fresh(nodes.rows, now, self.rules.stale_after_seconds)
             return ExplainResult(
                 names=names,
-                refused={int(nodes.order[index]): refusal for index, refusal in refused.items()},
-                is_unknown=nodes.in_requested_order(self._is_unknown(nodes, refused)),
+                refusals=refusals.take(nodes.positions),
+                is_unknown=nodes.in_requested_order(self._is_unknown(nodes, refusals)),
                 ages=nodes.in_requested_order(nodes.ages()),
                 is_stale=nodes.in_requested_order(is_stale),
-                passed=np.flatnonzero(is_passed),
-                scores=self._scores(nodes.among(passed), demand),
+                passed=np.flatnonzero(nodes.in_requested_order(passes)),
+                scores=self._scores(nodes.among(np.flatnonzero(passes)), demand),
                 is_exempt=is_exempt,
             )
 
@@ -242,7 +248,7 @@ class Decisions:
         names, pods = tuple(victims), self._table.pods
         nodes = self.candidates(names, now)
         nodes = nodes.without_pods([victims[name].uids for name in nodes.names])
-        refused = {nodes.names[index] for index in self.refused(nodes, self.demand(pod))}
+        refused = {*compress(nodes.names, self.refusals(nodes, self.demand(pod)).is_refused)}
         return cheapest_victims(
             {
                 name: (of_node.num_pdb_violations, [pods.class_of(uid) for uid in of_node.uids])
@@ -270,29 +276,28 @@ class Decisions:
         """The amounts of this pod that the rules count."""
         return pod_demand(pod, self._counting)
 
-    def refused(self, nodes: CandidateNodes, demand: PodDemand) -> dict[int, Refusal]:
-        """The refusal of each refused node, by position: the first that evictions cannot cure, else
-        the first."""
-        refused: dict[int, Refusal] = {}
-        for position, refusal in self._refusals(nodes, demand):
-            if position not in refused or (refused[position].curable and not refusal.curable):
-                refused[position] = refusal
-        return refused
+    def refusals(self, nodes: CandidateNodes, demand: PodDemand) -> Refusals:
+        """The refusals of all filters: of each node the first that evictions cannot cure, else the
+        first."""
+        refusals = Refusals.none(len(nodes))
+        for of_filter in self._filtered(nodes, demand):
+            refusals = refusals.joined(of_filter)
+        return refusals
 
-    def _refusals(self, nodes: CandidateNodes, demand: PodDemand) -> Iterator[tuple[int, Refusal]]:
+    def _filtered(self, nodes: CandidateNodes, demand: PodDemand) -> Iterator[Refusals]:
         placement = self.rules.placement
         if HINT in placement.filters:
-            yield from filters.hinted(nodes, demand)
+            yield filters.hinted(nodes, demand)
         if (args := placement.load_aware_filter(nodes.now)) is not None:
             in_flight = self.rules.in_flight == "all"
-            yield from filters.load_aware(nodes, demand, args, in_flight=in_flight)
-        yield from filters.reserved(nodes, demand)
-        yield from filters.certain_mid(nodes, demand, self.rules.stale_after_seconds)
+            yield filters.load_aware(nodes, demand, args, in_flight=in_flight)
+        yield filters.reserved(nodes, demand)
+        yield filters.certain_mid(nodes, demand, self.rules.stale_after_seconds)
 
-    def _is_unknown(self, nodes: CandidateNodes, refused: Mapping[int, Refusal]) -> BoolArray:
+    def _is_unknown(self, nodes: CandidateNodes, refusals: Refusals) -> BoolArray:
         expiration = self.rules.placement.load_aware.node_metric_expiration_seconds or 0
-        unknown = ~(nodes.is_fresh(expiration) & nodes.has_usage("usage", ("cpu", "memory")))
-        unknown[list(refused)] = False
+        known = nodes.is_fresh(expiration) & nodes.has_usage("usage", ("cpu", "memory"))
+        unknown: BoolArray = ~(known | refusals.is_refused)
         return unknown
 
     def _plugin_scores(
@@ -366,10 +371,3 @@ def _are_scores(scores: IntArray) -> bool:
     """Whether an array has whole numbers from 0 to 100 only."""
     is_whole = isinstance(scores, np.ndarray) and scores.dtype.kind == "i"
     return is_whole and bool(((scores >= 0) & (scores <= MAX_SCORE)).all())
-
-
-def _positions_without(refused: Mapping[int, Refusal], nodes: int) -> NodePositions:
-    """The positions of the nodes that are not refused."""
-    passed = np.ones(nodes, np.bool_)
-    passed[list(refused)] = False
-    return np.flatnonzero(passed)

@@ -11,8 +11,7 @@ while.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from pipeline.extender import limits
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.filters import RESOURCES, Refusal, amount
+from pipeline.extender.filters import RESOURCES, amount
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
@@ -75,11 +74,9 @@ class EvictionPlanner:
         self._planned: dict[str, float] = {}  # nodes with a plan, and when it ends
         self._next_plan_at = -np.inf
 
-    def plan(
-        self, pod: PodRecord, refused: Mapping[str, Refusal], now: float
-    ) -> EvictionPlanRecord | None:
-        """A plan for a pod that all of these nodes have just refused; None if no evictions help, or
-        a plan is under way."""
+    def plan(self, pod: PodRecord, refused: Sequence[str], now: float) -> EvictionPlanRecord | None:
+        """A plan for a pod that all nodes `refused` have just refused. None if no evictions help,
+        or a plan is under way."""
         plans = self._plans.get(pod.uid, _PodPlans())
         if now < plans.until:
             self._place_on_planned_node(pod, plans, now)
@@ -104,7 +101,7 @@ class EvictionPlanner:
         return plan
 
     def _find(
-        self, pod: PodRecord, refused: Mapping[str, Refusal], plans: _PodPlans, now: float
+        self, pod: PodRecord, refused: Sequence[str], plans: _PodPlans, now: float
     ) -> EvictionPlanRecord | None:
         self._planned = {node: until for node, until in self._planned.items() if until > now}
         # A node where a plan did not help is not tried again.
@@ -125,7 +122,7 @@ class EvictionPlanner:
             at=format_time(now),
             valid_until=format_time(now + limits.PLAN_VALID_SECONDS),
             planner="extender",
-            why=_why(pod, leaving, refused[node]),
+            why=_why(pod, leaving, self._decisions.refusals(nodes, demand).detail(option.position)),
             pods=leaving,
             waiting=WaitingPod(
                 namespace=pod.namespace, name=pod.name, uid=pod.uid, priority=pod.priority or 0
@@ -159,16 +156,16 @@ class EvictionPlanner:
     ) -> Iterator[_Option]:
         """The cheapest evictions on each of the first nodes on which evictions help."""
         may_leave = np.flatnonzero(evictable.priority < priority)
-        refused = self._decisions.refused(_without(nodes, evictable, freed, may_leave), demand)
-        helpful = (position for position in range(len(nodes)) if position not in refused)
+        refusals = self._decisions.refusals(_without(nodes, evictable, freed, may_leave), demand)
+        helpful = np.flatnonzero(~refusals.is_refused).tolist()
         allocatable = np.maximum([nodes.allocatable(name) for name in RESOURCES], 1).T
-        for position in islice(helpful, limits.PLAN_NODES_COMPARED):
+        for position in helpful[: limits.PLAN_NODES_COMPARED]:
             here = may_leave[evictable.node[may_leave] == position]
             node = nodes.among(np.array([position]))
 
             def fits(pods: Sequence[int], node: CandidateNodes = node) -> bool:
                 left = _without(node, evictable, freed, np.array(pods, np.intp), position=0)
-                return not self._decisions.refused(left, demand)
+                return not self._decisions.refusals(left, demand).is_refused.any()
 
             classes = [CLASSES[code] for code in evictable.class_code[here].tolist()]
             priorities = evictable.priority[here].tolist()
@@ -254,7 +251,7 @@ def _leaving_pod(
     )
 
 
-def _why(pod: PodRecord, leaving: Sequence[LeavingPod], refusal: Refusal) -> str:
+def _why(pod: PodRecord, leaving: Sequence[LeavingPod], refusal: str) -> str:
     classes = [leaving_pod.pod_class for leaving_pod in leaving]
     counts = ", ".join(
         f"{classes.count(name)} {name} {'pod' if classes.count(name) == 1 else 'pods'}"
@@ -265,5 +262,5 @@ def _why(pod: PodRecord, leaving: Sequence[LeavingPod], refusal: Refusal) -> str
     memory = amount("memory", sum(leaving_pod.memory_bytes for leaving_pod in leaving))
     return (
         f"{pod.namespace}/{pod.name} (prod) fits on no node; this one would take it without "
-        f"{counts}, which use about {cpu} and {memory}: {refusal.reason}"
+        f"{counts}, which use about {cpu} and {memory}: {refusal}"
     )

@@ -26,13 +26,15 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler gets
     (0 to 10, unless scores are fine); both are None for a refused node, which a scheduler does not
-    ask to score. `curable` is a refusal that preemption may cure. `age_seconds` is since the end of
-    the node's last window.
+    ask to score. `reason` is the text that a scheduler gets, the same for many nodes; `detail` has
+    the numbers of this node. `curable` is a refusal that preemption may cure.
+    `age_seconds` is since the end of the node's last window.
     """
 
     node: str
     verdict: Verdict
     reason: str | None = None
+    detail: str | None = None
     curable: bool = False
     score: int | None = None
     extender_score: int | None = None
@@ -103,7 +105,7 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
     is_unknown = result.is_unknown.tolist()
     items = []
     for position, name in enumerate(result.names):
-        refusal, index = result.refused.get(position), score_index.get(position)
+        refusal, index = result.refusals.kind(position), score_index.get(position)
         passed: Verdict = "unknown" if is_unknown[position] else "passed"
         passed = "exempt" if result.is_exempt else passed
         items.append(
@@ -111,6 +113,7 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
                 node=name,
                 verdict=passed if refusal is None else "refused",
                 reason=None if refusal is None else refusal.reason,
+                detail=None if refusal is None else result.refusals.detail(position),
                 curable=refusal is not None and refusal.curable,
                 score=None if index is None else percent[index],
                 extender_score=None if index is None else steps[index],

@@ -1,16 +1,16 @@
-"""Refuse candidate nodes: each filter yields positions of nodes, and why they may not take the pod.
+"""Filters: each refuses some of the candidate nodes, by arrays over all of them.
 
-A reason names the rule, the numbers and their age. It has no percent sign: kube-scheduler uses the
-text of an Event as a format string, and loses the Event. docs/how-to/add-a-scorer.md has the steps
-for a new filter.
+docs/how-to/add-a-scorer.md has the steps for a new filter.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, by_node
+from pipeline.extender.refusals import PASSES, Refusal, Refusals
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
@@ -31,31 +31,53 @@ RESOURCES: Final = ("cpu", "memory")
 
 _USAGE_NAMES: Final = {
     node_thresholds.USAGE: "usage",
-    node_thresholds.PROD: "usage of Prod",
+    node_thresholds.PROD: "prod usage",
     node_thresholds.AGGREGATED: "aggregated usage",
 }
-
-
-class Refusal(NamedTuple):
-    """Why a node may not take the pod; `curable` if evicting other pods may help: where too much is
-    requested, not where too much is used."""
-
-    reason: str
-    curable: bool = False
-
-
-Refusals = Iterator[tuple[int, Refusal]]
-"""Positions of refused nodes, with the refusal."""
+_EXPIRED: Final = Refusal("node(s) nodeMetric expired")
+_NOT_HINTED: Final = Refusal("node(s) not named by the scheduling hint of the pod")
 
 
 def hinted(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     """SchedulingHint: a pod that names nodes is refused by all others."""
     named = set(read_hint(demand.pod.annotations).node_names)
-    if named:
-        refusal = Refusal("not among the nodes that the pod's scheduling hint names")
-        yield from (
-            (position, refusal) for position, name in enumerate(nodes.names) if name not in named
-        )
+    if not named:
+        return Refusals.none(len(nodes))
+    is_named = np.fromiter(map(named.__contains__, nodes.names), np.bool_, len(nodes))
+    return Refusals(
+        np.where(is_named, PASSES, 0), (_NOT_HINTED,),
+        lambda _: f"the scheduling hint of the pod names {len(named)} other nodes",
+    )  # fmt: skip
+
+
+class _Judged(NamedTuple):
+    """The verdict on the nodes at `positions`, which have the same thresholds."""
+
+    positions: NodePositions
+    nodes: CandidateNodes
+    limits: Limits
+    usage: NodeUsage
+    verdict: Verdict
+
+    def codes(self, resources: int) -> IntArray:
+        """Indexes of `_load_refusals`, (nodes,)."""
+        code, kinds = self.verdict.code, [*_USAGE_NAMES]
+        over = 1 + kinds.index(self.limits.kind) * resources + self.verdict.resource
+        codes: IntArray = np.where(code == filter_score.EXPIRED, 0, over)
+        return np.where(code == filter_score.PASSES, PASSES, codes)
+
+
+@cache
+def _load_refusals(resources: tuple[str, ...]) -> tuple[Refusal, ...]:
+    """The refusals of LoadAware: expired, then by kind of usage and by resource."""
+    return (
+        _EXPIRED,
+        *(
+            Refusal(f"node(s) {resource} {usage} exceed threshold")
+            for usage in _USAGE_NAMES.values()
+            for resource in resources
+        ),
+    )
 
 
 def load_aware(
@@ -66,23 +88,31 @@ def load_aware(
     expired = ~nodes.is_fresh(args.node_metric_expiration_seconds or 0)
     if not args.filter_expired_node_metrics:
         expired = np.zeros(len(nodes), np.bool_)
+    codes = np.full(len(nodes), PASSES, np.int64)
+    group_of = np.zeros(len(nodes), np.int64)
+    groups: list[_Judged] = []
     for limits, positions in _limits(nodes, args, is_prod=demand.is_prod):
         if not limits.are_any:
             continue
         part = nodes.among(positions)
         used = load_aware_usage(part, args, limits, in_flight=in_flight)
-        judged = read_node_usage(part, args, used, limits)
+        usage = read_node_usage(part, args, used, limits)
         thresholds = np.array([limits.thresholds.get(name, 0) for name in args.resources])
         verdict = filter_score.judge(
-            judged,
+            usage,
             estimate,
             thresholds[None, :],
             expired[positions],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
-        for index in np.flatnonzero(verdict.code).tolist():
-            reason = _load_reason(part, args, limits, judged, estimate, verdict, index)
-            yield int(positions[index]), Refusal(reason)
+        group = _Judged(positions, part, limits, usage, verdict)
+        codes[positions], group_of[positions] = group.codes(len(args.resources)), len(groups)
+        groups.append(group)
+    return Refusals(
+        codes,
+        _load_refusals(args.resources),
+        lambda position: _load_detail(groups[int(group_of[position])], args, estimate, position),
+    )
 
 
 def _limits(
@@ -101,7 +131,8 @@ def _limits(
 
 
 def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePositions]]:
-    """The nodes grouped by their annotation of thresholds; None for those without one."""
+    """The nodes grouped by their annotation of thresholds; None for those without one. Positions
+    ascend."""
     has_own = nodes.cached("own", lambda: nodes.column("own_thresholds").astype(np.bool_))
     yield None, np.flatnonzero(~has_own)
     groups: dict[str | None, list[int]] = {}
@@ -113,10 +144,9 @@ def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePosi
         yield text, np.array(positions)
 
 
-def _load_reason(
-    nodes: CandidateNodes, args: LoadAwareArgs, limits: Limits, judged: NodeUsage,
-    estimate: IntArray, verdict: Verdict, index: int,
-) -> str:  # fmt: skip
+def _load_detail(group: _Judged, args: LoadAwareArgs, estimate: IntArray, position: int) -> str:
+    nodes, limits, usage, verdict = group.nodes, group.limits, group.usage, group.verdict
+    index = int(np.searchsorted(group.positions, position))
     seconds = float(nodes.ages()[index])
     if verdict.code[index] == filter_score.EXPIRED:
         if not np.isfinite(seconds):
@@ -126,14 +156,14 @@ def _load_reason(
         return f"usage is not known: its last window ended {age}, the limit is {limit} s"
     resource = int(verdict.resource[index])
     name = args.resources[resource]
-    used = int(judged.compared[index, resource])
+    used = int(usage.compared[index, resource])
     flying = int(nodes.in_flight_usage(prod=limits.kind == node_thresholds.PROD)[index, resource])
     parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
     parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
     parts += [f"{amount(name, int(estimate[resource]))} for this pod"]
     return (
         f"{name} {_USAGE_NAMES[limits.kind]} would be {verdict.percent[index]:.1f} percent of "
-        f"{amount(name, int(judged.capacity[index, resource]))}, over the threshold of "
+        f"{amount(name, int(usage.capacity[index, resource]))}, over the threshold of "
         f"{limits.thresholds[name]:g}: {' + '.join(parts)}"
     )
 
@@ -162,14 +192,15 @@ def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
         [nodes.column("reserved_cpu_cores") * 1000, nodes.column("reserved_memory_bytes")]
     )
     if not np.isfinite(reservation).any():
-        return
+        return Refusals.none(len(nodes))
     allocatable = by_node([nodes.allocatable(name) for name in RESOURCES])
     requested = by_node([nodes.counted(f"request:{name}") for name in RESOURCES])
     wanted = demand.amounts("request", RESOURCES)
     bounded = exceeds_reservation(allocatable, reservation, requested, wanted)
-    yield from _exceeding(
-        bounded, RESOURCES, requested, wanted, lambda _: "allocatable minus the node's reservation"
-    )
+    return _exceeding(
+        bounded, RESOURCES, requested, wanted, "allocatable minus reservation",
+        lambda _: "allocatable minus the node's reservation",
+    )  # fmt: skip
 
 
 def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Refusals:
@@ -177,7 +208,7 @@ def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) ->
     Node still offers may not be there any more."""
     wanted = demand.amounts("request", MID)
     if not wanted.any():
-        return
+        return Refusals.none(len(nodes))
     bound = nodes.usage("mid_lower_bound", RESOURCES)
     ages = nodes.now - nodes.column("offered_as_of_seconds")
     windows = np.nan_to_num(nodes.column("offered_window_seconds"))
@@ -185,9 +216,9 @@ def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) ->
         is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
     requested = by_node([nodes.counted(f"request:{name}") for name in MID])
     bounded = exceeds_lower_bound(bound, is_late, requested, wanted)
-    yield from _exceeding(
-        bounded, MID, requested, wanted,
-        lambda index: f"lower bound predicted {age_text(float(ages[index]))}",
+    return _exceeding(
+        bounded, MID, requested, wanted, "predicted lower bound",
+        lambda position: f"lower bound predicted {age_text(float(ages[position]))}",
     )  # fmt: skip
 
 
@@ -196,14 +227,21 @@ def _exceeding(
     resources: tuple[str, ...],
     requested: IntArray,
     wanted: IntArray,
-    bound: Callable[[int], str],
+    bound: str,
+    bound_text: Callable[[int], str],
 ) -> Refusals:
-    for index in np.flatnonzero(np.logical_or.reduce(bounded.over, axis=1)).tolist():
-        first = int(bounded.over[index].argmax())
+    """Refuse nodes by the first resource that exceeds its bound. `bound` names it in the reason,
+    `bound_text` in the detail of a node."""
+    is_over = np.logical_or.reduce(bounded.over, axis=1)
+
+    def detail(position: int) -> str:
+        first = int(bounded.over[position].argmax())
         name = resources[first]
-        reason = (
-            f"{name}: {amount(name, int(requested[index, first]))} requested + "
+        return (
+            f"{name}: {amount(name, int(requested[position, first]))} requested + "
             f"{amount(name, int(wanted[first]))} for this pod exceed "
-            f"{amount(name, int(bounded.most[index, first]))} ({bound(index)})"
+            f"{amount(name, int(bounded.most[position, first]))} ({bound_text(position)})"
         )
-        yield index, Refusal(reason, curable=True)
+
+    kinds = [Refusal(f"node(s) {name} requests exceed {bound}", curable=True) for name in resources]
+    return Refusals(np.where(is_over, bounded.over.argmax(axis=1), PASSES), (*kinds,), detail)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import islice
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,9 +22,8 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError
 from pipeline.extender import limits
-from pipeline.extender.decisions import Decisions, Rules
+from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.eviction_planner import EvictionPlanner
-from pipeline.extender.filters import Refusal
 from pipeline.extender.http_responses import error_response, json_response, struct_response
 from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
@@ -37,6 +35,7 @@ from pipeline.extender.preempt_messages import (
     read_preemption,
 )
 from pipeline.extender.query_api import QueryHandler
+from pipeline.extender.refusals import Refusals
 from pipeline.extender.request_bodies import RequestBodies
 from pipeline.extender.routes import BODY_ERRORS, Handler, Response, Route, register
 from pipeline.extender.scheduler_messages import (
@@ -77,6 +76,12 @@ VERDICTS = counter(
     "not_ready, exempt (the pod's kind passes everywhere). In mode observe: what act would answer.",
     ["mode", "verdict"],
 )
+REFUSALS = counter(
+    "extender_refusals",
+    "Nodes refused by filter, by the reason that the scheduler gets. In mode observe: what act "
+    "would answer.",
+    ["mode", "reason"],
+)
 FALLBACKS = counter(
     "extender_fallbacks",
     "Answers of prioritize in which requests replaced a plugin, because usage of no node was known "
@@ -93,6 +98,9 @@ PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 # The lookup of a metric by its labels takes longer than the increment.
 _latency, _requests = cache(LATENCY.labels), cache(REQUESTS.labels)
 _verdicts, _cycles = cache(VERDICTS.labels), cache(CYCLES.labels)
+_refusals = cache(REFUSALS.labels)
+
+_LOGGED_REFUSALS: Final = 3
 
 _log = get_logger(__name__)
 
@@ -260,28 +268,41 @@ class Extender:
         question = read_question(body, self._table)
         timer.done("read")
         passed = question.names
-        refused: Mapping[str, Refusal] = {}
-        counts = {"exempt": len(question.names)}
+        refusals = Refusals.none(len(passed))
         if not self._may_decide():
-            counts = {"not_ready": len(question.names)}
-        elif not question.pod.of_daemon_set:
+            self._count_verdicts(question, {"not_ready": len(passed)})
+        elif question.pod.of_daemon_set:
+            self._count_verdicts(question, {"exempt": len(passed)})
+        else:
             now = self._clock.now()
-            result = self._decisions.filter(question.record, question.names, now)
-            passed, refused, counts = result.passed, result.refused, result.counts()
+            result = self._decisions.filter(question.record, passed, now)
+            self._count_verdicts(question, result.counts(), result)
             if self._mode == "act":
+                passed, refusals = result.passed, result.refusals
                 self._place_on_only_node(question, passed, now)
-                self._plan_evictions(question, refused, now)
-        for verdict, count in counts.items():
-            _verdicts(self._mode, verdict).inc(count)
-        reasons = [refusal.reason[:500] for refusal in islice(refused.values(), 3)]
-        self._log_answer("filter", question, counts, reasons)
+                self._plan_evictions(question, result, now)
         timer.done("decide")
-        if self._mode == "observe":
-            passed, refused = question.names, {}
-        reply = filter_reply(question, passed, refused)
+        reply = filter_reply(question, passed, refusals)
         self._remember(question, reply)
         timer.done("write")
         return json_response(reply.body)
+
+    def _count_verdicts(
+        self, question: Question, counts: Mapping[str, int], result: FilterResult | None = None
+    ) -> None:
+        """Count verdicts and refusals, and log them with the numbers of a few refused nodes."""
+        for verdict, count in counts.items():
+            _verdicts(self._mode, verdict).inc(count)
+        reasons = {} if result is None else result.refusals.counts()
+        for reason, count in reasons.items():
+            _refusals(self._mode, reason).inc(count)
+
+        def answer() -> dict[str, Any]:
+            details = {} if result is None else result.details(_LOGGED_REFUSALS)
+            texts = [f"{name}: {text}"[:500] for name, text in details.items()]
+            return {"reasons": reasons, "answer": texts}
+
+        self._log_answer("filter", question, counts, answer)
 
     def _remember(self, question: Question, reply: FilterReply) -> None:
         """The scheduler asks next which of the nodes in this reply is best."""
@@ -295,18 +316,16 @@ class Extender:
         if len(passed) == 1:
             self._decisions.place(question.record, passed[0], now)
 
-    def _plan_evictions(
-        self, question: Question, refused: Mapping[str, Refusal], now: float
-    ) -> None:
+    def _plan_evictions(self, question: Question, result: FilterResult, now: float) -> None:
         """Where every node is refused, plan evictions, if that is enabled."""
         if self._publish is None or not question.pod.may_preempt:
             return
-        if not refused or len(refused) < len(question.names):
+        if result.passed or not question.names:
             return
         if [*question.names] == [question.pod.status.nominated_node_name]:
             # The scheduler asks about the nominated node alone, before all others.
             return
-        plan = self._planner.plan(question.record, refused, now)
+        plan = self._planner.plan(question.record, question.names, now)
         if plan is not None:
             self._publish(plan)
             PLANS.inc()
@@ -330,14 +349,15 @@ class Extender:
                 if result.is_by_requests:
                     FALLBACKS.inc()
                     counts["fallback"] = "by requests"
-                self._log_answer("prioritize", question, counts, best[:253])
+                answer = {"answer": best[:253]}
+                self._log_answer("prioritize", question, counts, lambda: answer)
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = result.steps if self._mode == "act" else scores
         timer.done("decide")
-        answer = prioritize_reply(question.names, scores)
+        body = prioritize_reply(question.names, scores)
         timer.done("write")
-        return json_response(answer)
+        return json_response(body)
 
     async def preempt(self, request: web.Request) -> web.Response:
         timer = StageTimer("preempt")
@@ -386,8 +406,10 @@ class Extender:
         return self._state.caught_up
 
     def _log_answer(
-        self, verb: str, question: Question, counts: Mapping[str, Any], answer: object
-    ) -> None:
+        self, verb: str, question: Question, counts: Mapping[str, Any],
+        answer: Callable[[], Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        """Log an answer, at most one in `LOG_PERIOD_SECONDS`; only then `answer` is called."""
         now = self._clock.monotonic()
         logged_at, suppressed = self._logged.get(verb, (-math.inf, 0))
         if now - logged_at < limits.LOG_PERIOD_SECONDS:
@@ -400,7 +422,7 @@ class Extender:
             pod=question.pod.title,
             nodes=len(question.names),
             **counts,
-            answer=answer,
+            **answer(),
             suppressed=suppressed,
         )
         self._logged[verb] = (now, 0)

@@ -9,6 +9,7 @@ Source: https://pkg.go.dev/k8s.io/kube-scheduler/extender/v1
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import compress
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -17,8 +18,8 @@ import pyarrow as pa
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender import limits
-from pipeline.extender.filters import Refusal
-from pipeline.processors.arrays import IntArray
+from pipeline.extender.refusals import Refusals
+from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.table import NodeNames, Table
 from pipeline.topics.pods import PodRecord
@@ -212,10 +213,9 @@ def _read_parts(body: bytes) -> dict[str, msgspec.Raw]:
     return read_parts(body, _FILTER_KEYS)
 
 
-def filter_reply(
-    question: Question, passed: Sequence[str], refused: Mapping[str, Refusal]
-) -> FilterReply:
-    """The reply to filter: the names of the question are either in `passed` or in `refused`.
+def filter_reply(question: Question, passed: Sequence[str], refusals: Refusals) -> FilterReply:
+    """The reply to filter: `passed` are the names of the question without refusal, and `refusals`
+    are in the order of its names.
 
     Refusals that evictions cannot cure are unresolvable, so that the scheduler does not try
     preemption: usage of the last window would stay as it is.
@@ -224,18 +224,37 @@ def filter_reply(
     if question.nodes is None:
         names = passed.json() if isinstance(passed, NodeNames) else _encoder.encode(passed)
     else:
-        pairs = zip(question.names, question.nodes, strict=True)
-        nodes = {"metadata": {}, "items": [node for name, node in pairs if name not in refused]}
+        items = [*compress(question.nodes, (~refusals.is_refused).tolist())]
+        nodes = {"metadata": {}, "items": items}
+    curable: list[bytes] = []
+    final: list[bytes] = []
+    for code, kind in enumerate(refusals.kinds):
+        is_refused = refusals.codes == code
+        if is_refused.any():
+            members = _members(question.names, is_refused, kind.reason)
+            (curable if kind.curable else final).append(members)
     result = ExtenderFilterResult(
         nodes=nodes,
         node_names=msgspec.Raw(names) if names else None,  # type: ignore[arg-type]
-        failed_nodes={name: refusal.reason for name, refusal in refused.items() if refusal.curable},
-        failed_and_unresolvable_nodes={
-            name: refusal.reason for name, refusal in refused.items() if not refusal.curable
-        },
+        failed_nodes=_json_object(curable),
+        failed_and_unresolvable_nodes=_json_object(final),
     )
     following = msgspec.structs.replace(question, names=passed)
     return FilterReply(_encoder.encode(result), names, following)
+
+
+def _members(names: Sequence[str], is_member: BoolArray, reason: str) -> bytes:
+    """The members of a JSON object: each of these names with the same reason."""
+    if isinstance(names, NodeNames):
+        # Only `","` separates names, and no name has a quote: one replacement writes all reasons.
+        between = b'":%s,"' % _encoder.encode(reason)
+        return names.take(is_member).json()[1:-1].replace(b'","', between) + between[1:-2]
+    members = dict.fromkeys(compress(names, is_member.tolist()), reason)
+    return _encoder.encode(members)[1:-1]
+
+
+def _json_object(members: Sequence[bytes]) -> Any:
+    return msgspec.Raw(b"{%s}" % b",".join(members))
 
 
 def prioritize_reply(names: Sequence[str], scores: IntArray) -> bytes:

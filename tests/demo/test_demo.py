@@ -110,7 +110,7 @@ def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path)
     # In mode act, by the threshold that is shown: this machine is refused or scored.
     assert "thresholds: CPU 25 %" in run.text
     assert "lowered" in run.text
-    refused = r"refused  \S+: cpu usage would be [\d.]+ percent of"
+    refused = r"refused  \S+: node\(s\) cpu usage exceed threshold"
     assert re.search(rf"{refused}|^ +[1-9]0?  ", run.text, re.M)
     assert re.search(r"1 node, 1 with peaks, \d+ windows applied, \d+ gaps, 0 dead", run.text)
     assert "windows applied, 0 gaps" in run.text

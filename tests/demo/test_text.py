@@ -98,7 +98,7 @@ def test_placement_lines_mention_lowered_threshold_and_late_nodes() -> None:
 
 
 def test_real_nodes_come_first_in_many_refusals_and_the_rest_is_counted() -> None:
-    refused = {f"sim-{i:02}": f"sim-{i:02}: hot" for i in range(20)} | {"real": "real: hot"}
+    refused = {f"sim-{i:02}": "hot" for i in range(20)} | {"real": "hot"}
     answer = Answer([], refused, {f"n{i}": 9 - i for i in range(9)})
     lines = placement_lines(placement(answer=answer, real=["real"]))
     reasons = [line.split()[1] for line in lines if line.startswith("    refused")]

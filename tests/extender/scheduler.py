@@ -4,6 +4,7 @@ Go matches keys in any letter case; the rules are those of its HTTP extender cli
 tests/vectors/extender.py holds this reader against recorded cases.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 
@@ -35,6 +36,14 @@ def read_filter(
         False, False, feasible, keys.get("failednodes") or {},
         keys.get("failedandunresolvablenodes") or {},
     )  # fmt: skip
+
+
+def unschedulable_message(outcome: Outcome, nodes: int) -> str:
+    """The message of the condition `PodScheduled` of a pod that no node takes: nodes by reason.
+    Source: `FitError` of kube-scheduler's framework."""
+    reasons = Counter((outcome.unschedulable | outcome.unresolvable).values())
+    counts = sorted(f"{number} {reason}" for reason, number in reasons.items())
+    return f"0/{nodes} nodes are available: {', '.join(counts)}."
 
 
 def add_scores(totals: dict[str, int], replies: list[tuple[int, int, Any]]) -> dict[str, int]:

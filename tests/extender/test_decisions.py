@@ -97,7 +97,7 @@ def test_answers_equal_a_loop_over_the_newest_records(
     expected = {name: judge(world, name, as_counted, NOW, 180.0) for name in NAMES}
     assert list(result.refused) == [name for name in NAMES if expected[name].refused]
     # kube-scheduler takes the reason for a format, and loses the Event of a pod by a percent sign.
-    assert not any("%" in refusal.reason for refusal in result.refused.values())
+    assert not any("%" in kind.reason for kind in result.refusals.kinds)
     assert sum(result.counts().values()) == len(NAMES)
     scored = Decisions(table, RULES).prioritize(pod, NAMES, NOW)
     if BEST_FIT not in scored.plugins:
@@ -129,7 +129,7 @@ def test_a_node_with_less_usage_never_scores_less() -> None:
 
 def test_without_names_there_is_no_answer() -> None:
     decisions = Decisions(Table(counting=RULES.counting), RULES)
-    assert decisions.filter(small_pod(), [], NOW).refused == {}
+    assert decisions.filter(small_pod(), [], NOW).refused == []
     result = decisions.prioritize(small_pod(), [], NOW)
     assert (result.steps.tolist(), result.best) == ([], None)
 
@@ -138,8 +138,8 @@ def test_thresholds_come_from_the_settings() -> None:
     rules = rules_of(ExtenderSettings(cpu_threshold_percent=10.0, memory_threshold_percent=0.0))
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
     result = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
-    assert {name: item.reason for name, item in result.refused.items()} == {
-        "a": "a: cpu usage would be 14.6 percent of 4 cores, over the threshold of 10: "
+    assert result.details(3) == {
+        "a": "cpu usage would be 14.6 percent of 4 cores, over the threshold of 10: "
         "0.5 cores used 10 s ago + 0.085 cores for this pod"
     }
 
@@ -317,7 +317,7 @@ def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
         table.put_pod(running(small_pod(f"p{i}"), "new", 0.0))
     result = decisions.filter(small_pod(), ["known", "new", "silent"], NOW)
     assert list(result.refused) == ["known", "new"]
-    assert "2.975 cores on its way" in result.refused["new"].reason
+    assert "2.975 cores on its way" in result.details(2)["new"]
 
 
 def test_expired_work_of_filter_is_dropped() -> None:
@@ -346,7 +346,7 @@ def test_a_node_is_new_in_a_table_of_any_size() -> None:
 def test_a_pod_with_impossible_usage_counts_with_its_estimate(usage: Usage) -> None:
     table = table_of(node_state("a", young_pods={"young": usage}), counting=RULES.counting)
     table.put_pod(msgspec.structs.replace(small_pod("young"), node="a", cgroup_uid="young"))
-    assert Decisions(table, RULES).filter(small_pod(), ["a"], NOW).refused == {}
+    assert Decisions(table, RULES).filter(small_pod(), ["a"], NOW).refused == []
 
 
 def test_a_node_is_new_in_a_reused_row() -> None:

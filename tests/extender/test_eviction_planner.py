@@ -263,4 +263,4 @@ def test_a_partly_known_usage_counts_for_its_known_resource() -> None:
 
 def test_a_request_without_nodes_gets_no_plan() -> None:
     _, _, planner = world(a={"prod": 60.0})
-    assert planner.plan(WAITING, {}, NOW) is None
+    assert planner.plan(WAITING, [], NOW) is None

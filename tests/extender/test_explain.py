@@ -22,7 +22,7 @@ from pipeline.topics.resource_amounts import Resources
 from tests.extender.conftest import ALL, POD, Client, Post, Start, cluster
 from tests.extender.test_decisions import NAMES, asked, changes, put
 from tests.extender.test_fuzz import json_values, quick
-from tests.extender.test_scheduler_api import FULL, HOT
+from tests.extender.test_scheduler_api import FULL, HOT, REFUSED
 from tests.table.records import GIB, NOW, any_pod, node_state, table_of
 
 RULES = rules_of(ExtenderSettings())
@@ -44,14 +44,15 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     items = {item["node"]: item for item in result["items"]}
     assert list(items) == ALL
     assert items["idle"] == {
-        "node": "idle", "verdict": "passed", "reason": None, "curable": False, "score": 85,
-        "extender_score": 8, "plugins": {"LoadAwareScheduling": 85}, "age_seconds": 10.0,
-        "stale": False,
+        "node": "idle", "verdict": "passed", "reason": None, "detail": None, "curable": False,
+        "score": 85, "extender_score": 8, "plugins": {"LoadAwareScheduling": 85},
+        "age_seconds": 10.0, "stale": False,
     }  # fmt: skip
     assert items["hot"] == items["hot"] | {
         "score": None, "extender_score": None, "plugins": {}, "curable": False,
     }  # fmt: skip
-    assert [f"{name}: {items[name]['reason']}" for name in ("hot", "full")] == [HOT, FULL]
+    assert [f"{name}: {items[name]['detail']}" for name in ("hot", "full")] == [HOT, FULL]
+    assert {name: items[name]["reason"] for name in REFUSED} == REFUSED
     verdicts = {name: item["verdict"] for name, item in items.items()}
     assert verdicts == {
         "idle": "passed", "busy": "passed", "hot": "refused", "full": "refused", "old": "unknown",
@@ -197,7 +198,7 @@ def test_explain_agrees_with_filter_and_prioritize(
     assert filtered["NodeNames"] == passing
     for curable, key in ((True, "FailedNodes"), (False, "FailedAndUnresolvableNodes")):
         assert filtered[key] == {
-            item["node"]: f"{item['node']}: {item['reason']}"
+            item["node"]: item["reason"]
             for item in explained["items"]
             if item["reason"] is not None and item["curable"] == curable
         }
@@ -247,10 +248,11 @@ def test_a_placed_pod_is_explained_as_unplaced_and_stays_placed(
     explained = deciders[0].explain(pod, NAMES, NOW)
     assert everything(tables[0]) == untouched
     filtered = deciders[1].filter(pod, NAMES, NOW)
-    assert {name: refusal.reason for name, refusal in filtered.refused.items()} == {
-        NAMES[place]: f"{NAMES[place]}: {refusal.reason}"
-        for place, refusal in explained.refused.items()
-    }
+    for place in range(len(NAMES)):
+        kind = filtered.refusals.kind(place)
+        assert kind == explained.refusals.kind(place)
+        if kind is not None:
+            assert filtered.refusals.detail(place) == explained.refusals.detail(place) != ""
     passing = [NAMES[index] for index in explained.passed]
     scored = deciders[1].prioritize(pod, passing, NOW)
     assert scored.steps.tolist() == explained.scores.steps.tolist()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
-from pipeline.extender.filters import Refusal
+from pipeline.extender.refusals import Refusal
 from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
@@ -53,11 +53,16 @@ class World:
         return Decisions(self.table, self.rules).filter(asking or pod(), list(self.table), NOW)
 
     def refused(self, asking: PodRecord | None = None) -> list[str]:
-        return list(self.filter(asking).refused)
+        return self.filter(asking).refused
 
-    def refusal(self, asking: PodRecord | None = None) -> Refusal:
-        (result,) = self.filter(asking).refused.values()
-        return result
+    def refusal(self, name: str, asking: PodRecord | None = None) -> Refusal:
+        result = self.filter(asking)
+        refusal = result.refusals.kind([*result.names].index(name))
+        assert refusal is not None
+        return refusal
+
+    def detail(self, name: str, asking: PodRecord | None = None) -> str:
+        return self.filter(asking).details(len(self.table))[name]
 
 
 def test_thresholds_of_a_node_apply_to_it_alone() -> None:
@@ -69,7 +74,7 @@ def test_thresholds_of_a_node_apply_to_it_alone() -> None:
     ):  # fmt: skip
         world.node(name, annotations={} if text is None else {key: text})
     assert world.refused() == ["b", "d"]
-    assert "over the threshold of 20" in world.filter().refused["d"].reason
+    assert "over the threshold of 20" in world.detail("d")
 
 
 def test_prod_is_judged_by_what_prod_uses() -> None:
@@ -86,7 +91,8 @@ def test_prod_is_judged_by_what_prod_uses() -> None:
         assert world.refused() == refused
         # Pods of other classes are judged by the usage of the whole node.
         assert world.refused(pod(pod_class="none")) == ["batch", "prod"]
-    assert "usage of Prod would be" in world.filter().refused["prod"].reason
+    assert "cpu prod usage would be" in world.detail("prod")
+    assert world.refusal("prod") == Refusal("node(s) cpu prod usage exceed threshold")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_where_usage_of_prod_is_unknown_all_usage_counts(unknown: dict[str, Any]
     of_prod = {"prod": Usage(cpu_cores=1.0, memory_bytes=8 * GIB)}
     world.node("known", node_state("known", cpu=3.9, class_usage=of_prod))
     assert world.refused() == ["hot"]
-    assert "cpu usage would be" in world.filter().refused["hot"].reason
+    assert "cpu usage would be" in world.detail("hot")
     result = Decisions(world.table, world.rules).prioritize(pod(), ["calm", "known"], NOW)
     assert result.percent[0] == 0 < result.percent[1]
 
@@ -140,8 +146,9 @@ def test_nodes_with_expired_windows_pass_or_are_refused_as_configured(
     world = World(load_aware(**args)).node("old", node_state("old", cpu=3.9, age=400.0)).node("ok")
     assert world.refused() == refused
     if not args:
-        assert world.refusal().reason == (
-            "old: usage is not known: its last window ended 400 s ago, the limit is 180 s"
+        assert world.refusal("old") == Refusal("node(s) nodeMetric expired")
+        assert world.detail("old") == (
+            "usage is not known: its last window ended 400 s ago, the limit is 180 s"
         )
 
 
@@ -149,7 +156,7 @@ def test_amplified_nodes_are_judged_by_raw_allocatable() -> None:
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu": "2"}'}
     world = World().node("real").node("amplified", annotations=raw)
     assert world.refused() == ["amplified"]
-    assert "of 2 cores" in world.refusal().reason
+    assert "of 2 cores" in world.detail("amplified")
 
 
 def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
@@ -198,10 +205,12 @@ def test_requests_may_not_use_the_reservation_of_a_node() -> None:
         world.runs(name, pod(f"on-{name}", 2700))
     assert world.refused(pod(cpu=200)) == ["ids"]
     assert world.refused() == ["ids", "kept"]
-    assert world.filter().refused["kept"] == Refusal(
-        "kept: cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
-        "the node's reservation)",
-        curable=True,
+    assert world.refusal("kept") == Refusal(
+        "node(s) cpu requests exceed allocatable minus reservation", curable=True
+    )
+    assert world.detail("kept") == (
+        "cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
+        "the node's reservation)"
     )
 
 
@@ -224,8 +233,11 @@ def test_mid_pods_are_limited_to_the_lower_bound_while_predictions_are_late() ->
         world.runs("a", pod("there", pod_class="mid", requests=nothing, scalars=mid))
         assert world.refused(asks) == refused
         assert world.refused() == []
-    assert world.refusal(asks).reason == (
-        "a: kubernetes.io/mid-cpu: 1.5 cores requested + 1.5 cores for this pod exceed 2 cores "
+    assert world.refusal("a", asks).reason == (
+        "node(s) kubernetes.io/mid-cpu requests exceed predicted lower bound"
+    )
+    assert world.detail("a", asks) == (
+        "kubernetes.io/mid-cpu: 1.5 cores requested + 1.5 cores for this pod exceed 2 cores "
         "(lower bound predicted 60 min ago)"
     )
 
@@ -248,7 +260,7 @@ def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
     world = World().node(
         "a", node_state("a", cpu=3.9), annotations={key: '{"resources": {"cpu": "4"}}'}
     )
-    assert not world.refusal().curable
+    assert not world.refusal("a").curable
 
 
 def test_thresholds_change_with_the_time_of_day() -> None:
@@ -267,7 +279,7 @@ def test_thresholds_change_with_the_time_of_day() -> None:
     # NOW is 22:13:20 UTC.
     assert not decisions.filter(pod(), ["a"], NOW).refused
     world.table.put_state(node_state("a", cpu=3.2, age=-3600.0, offset=1))
-    assert list(decisions.filter(pod(), ["a"], NOW + 3600).refused) == ["a"]
+    assert decisions.filter(pod(), ["a"], NOW + 3600).refused == ["a"]
 
 
 TRANSMIT = "springtide.io/network-transmit"
@@ -322,10 +334,11 @@ def test_other_resources_are_judged_by_their_measured_rates(
     )  # fmt: skip
     rates = {} if used is None else {TRANSMIT: used}
     world.node("a", node_state("a", rates=rates), scalars={TRANSMIT: capacity})
-    result = world.filter(pod(scalars={TRANSMIT: asked} if asked else None)).refused
-    assert set(result) == ({"a"} if refused else set())
+    asking = pod(scalars={TRANSMIT: asked} if asked else None)
+    assert world.refused(asking) == (["a"] if refused else [])
     if refused:
-        assert re.match(rf"a: {TRANSMIT} usage would be .* MB/s used 10 s ago", result["a"].reason)
+        detail = world.detail("a", asking)
+        assert re.match(rf"{TRANSMIT} usage would be .* MB/s used 10 s ago", detail)
 
 
 def test_the_node_with_less_network_traffic_scores_better() -> None:

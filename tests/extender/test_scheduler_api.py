@@ -10,10 +10,13 @@ import pytest
 from pipeline.extender import limits, scheduler_api, stage_timing
 from pipeline.extender.decisions import CycleReuse, Decisions
 from pipeline.table import Table
-from tests.extender.conftest import ALL, POD, Client, Start, cluster, metric
-from tests.extender.scheduler import read_filter
-from tests.table.records import node_state
+from tests.extender.conftest import ALL, POD, Client, Start, cluster, extender, metric
+from tests.extender.scheduler import read_filter, unschedulable_message
+from tests.table.records import GIB, node_state, table_of
 
+REFUSED = {
+    "hot": "node(s) cpu usage exceed threshold", "full": "node(s) memory usage exceed threshold"
+}  # fmt: skip
 HOT = (
     "hot: cpu usage would be 96.2 percent of 4 cores, over the threshold of 65: "
     "3.6 cores used 12 s ago + 0.25 cores for this pod"
@@ -43,10 +46,10 @@ async def test_filter_in_the_form_with_names(start: Start) -> None:
     reply = await ask(await start(), "filter", {"Pod": POD, "Nodes": None, "NodeNames": ALL})
     assert reply == {
         "Nodes": None, "NodeNames": PASSING, "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"hot": HOT, "full": FULL}, "Error": "",
+        "FailedAndUnresolvableNodes": REFUSED, "Error": "",
     }  # fmt: skip
     outcome = read_filter(200, reply, sent=ALL, node_cache_capable=True)
-    assert (outcome.feasible, outcome.unresolvable) == (PASSING, {"hot": HOT, "full": FULL})
+    assert (outcome.feasible, outcome.unresolvable) == (PASSING, REFUSED)
 
 
 async def test_prioritize_without_nodes_answers_with_an_empty_list(start: Start) -> None:
@@ -81,10 +84,38 @@ async def test_prioritize_with_whole_nodes(start: Start) -> None:
     assert reply == [{"Host": "busy", "Score": 4}, {"Host": "idle", "Score": 8}]
 
 
+async def test_the_condition_of_a_pod_that_10_000_hot_nodes_refuse_is_one_line(
+    start: Start,
+) -> None:
+    """As a scheduler model without the scheduler's own filters writes it."""
+    names = [f"node-{number:05}" for number in range(10_000)]
+    hot = (
+        node_state(name, cpu=3.5 + number / 50_000, memory=(8 + number % 8) * GIB, age=number / 1e3)
+        for number, name in enumerate(names)
+    )
+    client = await start(extender(table_of(*hot)))
+    before = metric("refusals_total", mode="act", reason=REFUSED["hot"])
+    reply = await ask(client, "filter", {"Pod": POD, "NodeNames": names[::-1]})
+    outcome = read_filter(200, reply, sent=names, node_cache_capable=True)
+    assert outcome.unresolvable == dict.fromkeys(names, REFUSED["hot"])
+    assert unschedulable_message(outcome, len(names)) == (
+        "0/10000 nodes are available: 10000 node(s) cpu usage exceed threshold."
+    )
+    assert metric("refusals_total", mode="act", reason=REFUSED["hot"]) == before + 10_000
+
+
 async def test_observe_passes_all_and_logs_what_act_would_answer(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = metric("verdicts_total", mode="observe", verdict="refused")
+
+    def counted() -> dict[str, float]:
+        return {
+            reason: metric("refusals_total", mode="observe", reason=reason)
+            for reason in REFUSED.values()
+        }
+
+    refusals = counted()
     client = await start(mode="observe")
     with caplog.at_level(logging.INFO):
         filtered = await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
@@ -94,6 +125,8 @@ async def test_observe_passes_all_and_logs_what_act_would_answer(
     assert metric("verdicts_total", mode="observe", verdict="refused") == before + 2
     logged = [record.fields for record in caplog.records if record.msg == "would-be answer"]  # type: ignore[attr-defined]
     assert logged[0]["answer"] == [HOT, FULL]
+    assert logged[0]["reasons"] == dict.fromkeys(REFUSED.values(), 1)
+    assert counted() == {reason: count + 1 for reason, count in refusals.items()}
     assert (logged[0]["passed"], logged[0]["refused"], logged[0]["unknown"]) == (2, 2, 3)
     assert (logged[1]["verb"], logged[1]["best"], logged[1]["answer"]) == ("prioritize", 8, "idle")
 

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import BadRequestError
-from pipeline.extender.filters import Refusal
+from pipeline.extender.refusals import PASSES, Refusal, Refusals
 from pipeline.extender.scheduler_messages import filter_reply, prioritize_reply, read_question
 from pipeline.table import Table
 
@@ -40,11 +41,19 @@ def test_names_are_read_once_each_whatever_surrounds_them(
     assert question.pod.metadata.name == pod["metadata"]["name"]
 
 
+WHY = Refusal("why")
+
+
+def refusals_of(names: Sequence[str], refused: Set[str], kind: Refusal = WHY) -> Refusals:
+    codes = np.array([0 if name in refused else PASSES for name in names], np.int64)
+    return Refusals(codes, (kind,))
+
+
 @given(st.sets(st.sampled_from("abcdef")), st.booleans())
 def test_a_filter_reply_has_each_node_once(refused: set[str], curable: bool) -> None:
     question = read_question(b'{"Pod":{},"NodeNames":["f","b","d","a","c","e"]}')
     passed = [name for name in question.names if name not in refused]
-    refusals = {name: Refusal("why", curable) for name in refused}
+    refusals = refusals_of(question.names, refused, Refusal("why", curable))
     reply = json.loads(filter_reply(question, passed, refusals).body)
     reasons = dict.fromkeys(refused, "why")
     assert reply == {
@@ -57,8 +66,8 @@ def test_whole_nodes_are_passed_back_as_they_came() -> None:
     nodes = b'{"metadata":{"name":"a"}, "x":1.50},{"metadata": {"name":"b"}}'
     question = read_question(b'{"Pod":{},"Nodes":{"items":[%s]}}' % nodes)
     assert question.names == ("a", "b")
-    assert b'"items":[%s]' % nodes in filter_reply(question, ["a", "b"], {}).body
-    part = filter_reply(question, ["b"], {"a": Refusal("x")}).body
+    assert b'"items":[%s]' % nodes in filter_reply(question, ["a", "b"], Refusals.none(2)).body
+    part = filter_reply(question, ["b"], refusals_of(question.names, {"a"})).body
     assert b'"items":[{"metadata": {"name":"b"}}]' in part
 
 
@@ -103,7 +112,7 @@ def test_control_characters_in_names_are_refused(text: str) -> None:
 
 def test_names_that_filter_passed_are_recognized_with_their_pod_alone() -> None:
     question = read_question(b'{"Pod":{"metadata":{"uid":"p"}},"NodeNames":["a","b"]}')
-    reply = filter_reply(question, ["b"], {"a": Refusal("why")})
+    reply = filter_reply(question, ["b"], refusals_of(question.names, {"a"}))
     replies = {question.pod_json: reply}
     assert reply.next.names == ["b"]
     body = b'{"NodeNames":["b"],"pod":%s,"Nodes":null}' % question.pod_json

@@ -55,7 +55,14 @@ def answers(table: Table, now: float = NOW) -> Any:
     scored = Decisions(table, RULES).prioritize(asked, NAMES, now)
     sums = {name: table.pods.sums[table.lookup([name])[0]].tolist() for name in NAMES}
     flight = {name: table.pods.flight[table.lookup([name])[0]].tolist() for name in NAMES}
-    return restored.refused, scored.steps.tolist(), sums, flight, len(table), len(table.pods)
+    return (
+        restored.details(len(NAMES)),
+        scored.steps.tolist(),
+        sums,
+        flight,
+        len(table),
+        len(table.pods),
+    )
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

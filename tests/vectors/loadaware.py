@@ -284,11 +284,10 @@ def loadaware_filter(case: Case) -> object:
     reason = world.refusals(_manifest(case["pod"])).get(NODE)
     if reason is None:
         return {"pass": True, "reason": None, "resource": None}
-    text = reason.removeprefix(f"{NODE}: ")
-    if text.startswith("usage is not known"):
+    if reason == "node(s) nodeMetric expired":
         return {"pass": False, "reason": "expired", "resource": None}
-    resource, _, rest = text.partition(" ")
-    kind = "aggregated_usage" if rest.startswith("aggregated usage") else "usage"
+    _, resource, *usage, _, _ = reason.split(" ")
+    kind = "aggregated_usage" if usage == ["aggregated", "usage"] else "usage"
     return {"pass": False, "reason": kind, "resource": resource}
 
 

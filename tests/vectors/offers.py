@@ -233,7 +233,7 @@ def node_reserved(case: Case) -> object:
     return {"reserved": {key: v for key, v in known.items() if v is not None} or None}
 
 
-@group("Decisions.refused")
+@group("Decisions.refusals")
 def trim_allocatable(case: Case) -> object:
     """What pods may request of a node with a reservation before the extender refuses them."""
     allocatable = plain(case["allocatable"])
@@ -253,7 +253,7 @@ def _largest_request(world: World, resource: str, most: int) -> int:
     while refused - allowed > 1:
         middle = (allowed + refused) // 2
         asked = world.asked(pod("asking", [container({resource: middle}, {})]))
-        if world.decisions.refused(world.candidates(), asked):
+        if world.decisions.refusals(world.candidates(), asked).is_refused.any():
             refused = middle
         else:
             allowed = middle

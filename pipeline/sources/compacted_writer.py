@@ -17,10 +17,12 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Batching, Delivery, Keyed, Producer
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
+from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
+from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord, pod_key
-from pipeline.topics.registry import NODES, PODS, Topic
+from pipeline.topics.registry import HEARTBEATS, NODES, PODS, Topic
 
 SOURCE_HEADER: Final = "source"
 
@@ -56,6 +58,12 @@ def pod_entry(record: PodRecord) -> Entry:
     """Return the entry of a pod record."""
     key = pod_key(record.node, record.uid)
     return Entry(PODS, record.node, key, encode_json(record))
+
+
+def heartbeat_entry(source: str, now: float) -> Entry:
+    """Return the entry of a heartbeat at `now`, UTC seconds."""
+    record = HeartbeatRecord(source=source, at=format_time(now))
+    return Entry(HEARTBEATS, source, source.encode(), encode_json(record))
 
 
 def node_of_key(topic: Topic, key: bytes) -> str:

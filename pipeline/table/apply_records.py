@@ -11,11 +11,12 @@ from pipeline.table.state_table import Table
 from pipeline.table.usage_history import UsagePoint
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
+from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import ViewHead
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
-from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
 
 RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead, UsagePoint)
 
@@ -25,6 +26,8 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     is invalid."""
     if topic is PODS:
         return _apply_pod(table, key, value)
+    if topic is HEARTBEATS:
+        return _apply_heartbeat(table, key, value)
     node = _node_of(key)
     if topic is NODE_VIEWS:
         return _apply_view(table, node, value)
@@ -63,6 +66,21 @@ def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
     if (pod.node, pod.uid) != (node, uid):
         raise KeyMismatchError(f"payload is about {pod.node}/{pod.uid:.80}, key about {key[:80]!r}")
     return table.put_pod(pod)
+
+
+def _apply_heartbeat(table: Table, key: bytes | None, value: bytes | None) -> bool:
+    source = (key or b"").decode(errors="replace")
+    if value is None:
+        table.heartbeats.pop(source, None)
+        return True
+    record = decode_json(HeartbeatRecord, value)
+    if record.source != source:
+        raise KeyMismatchError(f"payload is about {record.source[:80]!r}, key {source[:80]!r}")
+    try:
+        table.heartbeats[source] = parse_time(record.at)
+    except ValueError as error:
+        raise InvalidRecordError(f"at is not readable: {error}") from error
+    return True
 
 
 def _apply_view(table: Table, node: str, value: bytes | None) -> bool:

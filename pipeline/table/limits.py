@@ -30,10 +30,16 @@ REFILLED_SECONDS: Final = NODE_STATE.compaction_lag_ms / 1000
 TENTATIVE_SECONDS: Final = 5.0
 """How long a placed pod counts: until its bind is seen on the topic, which takes some hundred
 milliseconds."""
+LONGEST_UNCONFIRMED_SECONDS: Final = 1800.0
+"""How much longer a placed pod counts while the watcher is dead. A pod of this age is measured."""
 LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 """Longer than any plan; a pod that expires later was placed before the clock was set back."""
 
 # -- reading the topics
+
+LATE_HEARTBEAT_SECONDS: Final = 30.0
+"""Without a heartbeat for so long the watcher counts as dead: a standby leads after 15 s, and lists
+everything first."""
 
 FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
 """After half of the time for which the broker keeps tombstones everything is read again."""

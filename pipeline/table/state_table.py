@@ -44,7 +44,8 @@ class Table:
 
     `version` changes with every change of the table, `names_version` whenever a row gets or loses
     its node. `pod_events` counts pods that came, changed, left or were placed, `recomputed_rows`
-    how often the pods in flight of a row were computed.
+    how often the pods in flight of a row were computed. `heartbeats` has by source the time, UTC
+    seconds, of the last heartbeat.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Table:
 
     def _clear(self, counting: Counting) -> None:
         self.pods = PodTable(counting)
+        self.heartbeats: dict[str, float] = {}
         self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._name_index: NameIndex | None = None
@@ -239,11 +241,23 @@ class Table:
             yield
 
     def bring_up_to_date(self, now: float) -> None:
-        """Expire placed pods and recompute pods in flight, as of `now`."""
-        for uid in self.pods.expired(now):
+        """Expire placed pods and recompute pods in flight, as of `now`.
+
+        While the watcher is dead no record of a bound pod arrives. So a placed pod expires only
+        when a later heartbeat shows that its record would be here, or after a long time.
+        """
+        heartbeat = self.last_heartbeat
+        seen_until = now if heartbeat is None else min(heartbeat, now)
+        for uid in self.pods.expired(max(seen_until, now - limits.LONGEST_UNCONFIRMED_SECONDS)):
             self._pods_change()
             self._release_if_unused(self.pods.remove(uid))
         self.recomputed_rows += self.pods.refresh(self._reported())
+
+    @property
+    def last_heartbeat(self) -> float | None:
+        """Until when all changes of Nodes and Pods are in the table, UTC seconds; None if no source
+        of these writes heartbeats."""
+        return max(self.heartbeats.values(), default=None)
 
     def flight_without(
         self, rows: RowArray, uids: Sequence[Sequence[str]]
@@ -287,6 +301,7 @@ class Table:
         self._free, self._arrays, self._departed = other._free, other._arrays, other._departed
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
+        self.heartbeats = other.heartbeats
         self.views.adopt(other.views)
         self.history.adopt(other.history)
         self.pod_events += other.pod_events

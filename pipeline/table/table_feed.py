@@ -38,12 +38,20 @@ from pipeline.table.state_table import Table
 from pipeline.table.table_snapshot import Copied, copied, load, save
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
-from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES, Topic
+from pipeline.topics.registry import (
+    HEARTBEATS,
+    NODE_STATE,
+    NODE_VIEWS,
+    NODES,
+    PODS,
+    RESOURCES,
+    Topic,
+)
 
 NODE_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
 """Topics of a table of nodes."""
-NODE_AND_POD_TOPICS: Final[tuple[Topic, ...]] = (*NODE_TOPICS, RESOURCES, PODS)
-"""Topics of a table of nodes, their offers and their pods."""
+NODE_AND_POD_TOPICS: Final[tuple[Topic, ...]] = (*NODE_TOPICS, RESOURCES, PODS, HEARTBEATS)
+"""Topics of a table of nodes, their offers and their pods, with the heartbeats of their source."""
 VIEW_TOPICS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
 """Topics of a table of node views."""
 HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)

@@ -48,6 +48,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     positions: tuple[Position, ...]
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int, int], ...]
+    heartbeats: dict[str, float] = {}
 
 
 class Restored(NamedTuple):
@@ -65,12 +66,14 @@ class Copied(NamedTuple):
     counting: Counting
     positions: tuple[Position, ...]
     at: float
+    heartbeats: Mapping[str, float]
 
 
 def copied(table: Table, positions: Sequence[Position], now: float) -> Copied:
     """Copy the table; a million pods take about fifty milliseconds."""
     names, rows = table.rows()
-    return Copied(names, rows, table.pods.columns(), table.pods.counting, tuple(positions), now)
+    pods, counting = table.pods.columns(), table.pods.counting
+    return Copied(names, rows, pods, counting, tuple(positions), now, dict(table.heartbeats))
 
 
 def save(path: Path, copy: Copied) -> int:
@@ -89,6 +92,7 @@ def save(path: Path, copy: Copied) -> int:
         positions=copy.positions,
         names=tuple(copy.names),
         sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
+        heartbeats=dict(copy.heartbeats),
     )
     texts = {
         "head": msgspec.json.encode(head),
@@ -142,6 +146,7 @@ def load(path: Path, empty: Table) -> Restored | None:
                 cgroups[position] = name
             arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
+            empty.heartbeats.update(head.heartbeats)
     except FileNotFoundError:
         return None
     except CheckpointError:

@@ -95,6 +95,10 @@ WORKLOADS: Final = Topic(
     name="workloads", key="namespace/kind/name", value="replicas and PodDisruptionBudgets",
     written_by="cluster watcher", record="workloads",
 )  # fmt: skip
+HEARTBEATS: Final = Topic(
+    name="heartbeats", key="source", value="time until which `nodes` and `pods` are complete",
+    written_by="cluster watcher", record="heartbeats",
+)  # fmt: skip
 FLEET: Final = Topic(
     name="fleet", key="pool or workload",
     value="means and deviations of node pools, priors of workloads", written_by="planner",
@@ -134,6 +138,10 @@ EVICTION_PLANS: Final = Topic(
     name="eviction-plans", key="node", retention_ms=7 * DAY_MS,
     value="pods to evict from a node, and why", written_by="extender", record="eviction_plans",
 )  # fmt: skip
+WAKE_UPS: Final = Topic(
+    name="wake-ups", key="node", retention_ms=DAY_MS,
+    value="a node may take a pod that it refused", written_by="extender", record="wake_ups",
+)  # fmt: skip
 ACTIONS: Final = Topic(
     name="actions", key="node", retention_ms=30 * DAY_MS,
     value="writes and refusals of an actuator, with the reason", written_by="actuators",
@@ -155,8 +163,8 @@ DEAD_LETTERS: Final = Topic(
 )  # fmt: skip
 
 TOPICS: Final = (
-    SAMPLES, NODES, PODS, WORKLOADS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE, NODE_VIEWS,
-    EVICTION_PLANS, ACTIONS, CHECKPOINTS, DEAD_LETTERS,
+    SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
+    NODE_VIEWS, EVICTION_PLANS, WAKE_UPS, ACTIONS, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 

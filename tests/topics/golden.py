@@ -21,6 +21,7 @@ from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
+from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import (
     AggregatedUsage,
@@ -54,6 +55,7 @@ from pipeline.topics.samples import (
     SampleHeader,
     encode_samples,
 )
+from pipeline.topics.wake_ups import WakeUpRecord
 from pipeline.topics.workloads import Budget, WorkloadRecord
 
 FOLDER = Path(__file__).parent.parent / "data" / "golden"
@@ -312,6 +314,8 @@ NODE_STATE = NodeStateRecord(
         last_bad_value_at="2023-11-14T22:14:00Z",
     ),
 )  # fmt: skip
+HEARTBEAT = HeartbeatRecord(source="cluster", at="2023-11-14T22:14:00Z")
+WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0")
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,
     state=bytes(range(256)), prediction=b"{}", node_state=b"",
@@ -361,6 +365,8 @@ GOLDEN = (
     _json("node-views", NODE_VIEW),
     _json("actions", ACTION),
     _json("eviction-plans", EVICTION_PLAN),
+    _json("heartbeats", HEARTBEAT),
+    _json("wake-ups", WAKE_UP),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

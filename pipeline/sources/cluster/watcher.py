@@ -25,10 +25,18 @@ from pipeline.metrics import counter, gauge
 from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.cluster.followed_kinds import FollowedKinds
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
-from pipeline.sources.compacted_writer import Entry, open_producer, records_of_source, write
+from pipeline.sources.compacted_writer import (
+    Entry,
+    heartbeat_entry,
+    open_producer,
+    records_of_source,
+    write,
+)
 from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
+from pipeline.topics.heartbeats import HEARTBEAT_SECONDS
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
 log = get_logger(__name__)
@@ -76,6 +84,7 @@ class Watcher:
         # Node events and policy changes both produce node records, whose order must be preserved.
         self._node_lock = asyncio.Lock()
         self._problems: tuple[PolicyProblem, ...] | None = None
+        self._followed = FollowedKinds((self.nodes.name, self._pods.name), api.clock)
 
     async def run(self) -> None:
         """Keep the topics in step until cancelled. Raises `KafkaError` and `KubernetesError`."""
@@ -87,6 +96,7 @@ class Watcher:
             try:
                 await run_all([
                     self._write(producer, kafka),
+                    self._send_heartbeats(),
                     self._follow_policy(),
                     *(self._follow(kind) for kind in kinds),
                 ])  # fmt: skip
@@ -119,6 +129,7 @@ class Watcher:
             async for event in events:
                 async with lock:
                     await self._take(kind, event)
+                self._followed.observe(kind.name, event)
                 LAST_EVENT.labels(kind.name).set(self._api.clock.now())
                 OBJECTS.labels(kind.name).set(len(kind))
 
@@ -139,6 +150,14 @@ class Watcher:
                 await self._enqueue(entries)
             case Alive():
                 pass
+
+    async def _send_heartbeats(self) -> None:
+        """While the API server sends events of Nodes and Pods, write a heartbeat every few seconds.
+        It goes through the queue, so that all changes before it are on the topics."""
+        while True:
+            if self._followed.are_complete:
+                await self._queue.put(heartbeat_entry(SOURCE, self._api.clock.now()))
+            await self._api.clock.sleep(HEARTBEAT_SECONDS)
 
     async def _follow_policy(self) -> None:
         kubernetes = self._settings.kubernetes

@@ -1,0 +1,117 @@
+"""An outage of the usage pipeline, told from nodes that fell silent on their own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.loadaware.usage_outage import (
+    TOGETHER_SECONDS,
+    UsageOutage,
+    usage_outage,
+)
+from pipeline.processors.loadaware.usage_readings import is_fresh
+
+NAN = float("nan")
+STALE = 180.0
+
+AGES = st.lists(
+    st.one_of(st.just(NAN), st.floats(0, 90_000), st.floats(0, 400)), min_size=1, max_size=30
+)
+
+
+def outage(ages: Sequence[float], *, window: float = 30.0, was: bool = False) -> UsageOutage | None:
+    """The outage at time 100,000 of nodes whose last windows have these ages."""
+    age = np.array(ages)
+    windows = np.where(np.isfinite(age), window, np.nan)
+    fresh = is_fresh(age, max(STALE, 2 * window))
+    return usage_outage(1e5 - age, windows, fresh, was_outage=was)
+
+
+def lost(ages: Sequence[float]) -> list[bool]:
+    """Which nodes the outage affects."""
+    result, age = outage(ages), np.array(ages)
+    assert result is not None
+    affected: list[bool] = result.affects(1e5 - age, is_fresh(age, STALE)).tolist()
+    return affected
+
+
+@pytest.mark.parametrize(
+    ("ages", "is_outage"),
+    [
+        ([], False),
+        ([NAN, NAN], False),  # new nodes: there was nothing to lose
+        ([10, 10, 10], False),
+        ([200, 10, 10], False),  # one silent node
+        ([200, 210, 10, 10], False),  # half of them
+        ([200, 210, 220, 10, 10], True),
+        ([200, 2000, 20_000, 10, 10], False),  # most, but one after another
+        ([200], True),  # no node is fresh
+        ([200, 2000, 20_000], True),
+        ([-300, -310, -320, 10], True),  # their clocks, or ours, are wrong
+    ],
+)
+def test_outage_is_most_fresh_nodes_becoming_stale_together(
+    ages: list[float], is_outage: bool
+) -> None:
+    assert (outage(ages) is not None) == is_outage
+
+
+def test_nodes_that_were_silent_before_the_outage_stay_silent() -> None:
+    assert lost([200, 215, 230, 5000, 10, NAN]) == [True, True, True, False, False, False]
+    # The same with two nodes: the one that was silent for long is at fault, the other is not.
+    assert lost([7200, 200]) == [False, True]
+
+
+def test_nodes_that_fall_silent_during_the_outage_belong_to_it() -> None:
+    assert lost([3000, 3015, 3030, 200]) == [True] * 4
+
+
+def test_long_windows_end_together_within_two_of_their_lengths() -> None:
+    ages = [1300.0, 1500.0, 1800.0, 10.0]
+    assert outage(ages, window=600.0) is not None
+    assert outage(ages, window=30.0) is None
+
+
+def test_outage_ends_when_three_quarters_of_the_nodes_are_fresh() -> None:
+    for fresh in range(9):
+        ages = [10.0] * fresh + [600.0] * (8 - fresh)
+        assert (outage(ages) is not None) == (fresh < 4)
+        assert (outage(ages, was=True) is not None) == (fresh < 6)
+
+
+@given(AGES)
+def test_without_fresh_nodes_the_newest_silent_node_is_affected(ages: list[float]) -> None:
+    silent = [age if not age < STALE else age + STALE for age in ages]
+    if not np.isfinite(silent).any():
+        assert outage(silent) is None
+        return
+    assert lost(silent)[int(np.nanargmin(silent))]
+
+
+@given(AGES, st.booleans())
+def test_an_outage_affects_no_fresh_and_no_unreported_node(ages: list[float], was: bool) -> None:
+    result, age = outage(ages, was=was), np.array(ages)
+    if result is not None:
+        affected = result.affects(1e5 - age, is_fresh(age, STALE))
+        assert affected.sum() == result.lost
+        assert not (affected & ~(age >= STALE)).any()
+        assert 4 * result.lost > np.isfinite(age).sum() or was or not is_fresh(age, STALE).any()
+
+
+@given(AGES)
+def test_what_begins_an_outage_does_not_end_it(ages: list[float]) -> None:
+    if outage(ages) is not None:
+        assert outage(ages, was=True) is not None
+
+
+@given(st.lists(st.floats(0, STALE - 1), min_size=1, max_size=30), st.data())
+def test_a_stopped_pipeline_is_an_outage_whatever_was_silent_before(
+    fresh: list[float], data: st.DataObject
+) -> None:
+    silent = data.draw(st.lists(st.floats(1e3, 9e4), max_size=len(fresh)))
+    together = [age / STALE * TOGETHER_SECONDS for age in fresh]
+    stopped = [age + STALE for age in together]
+    assert lost(stopped + [age + STALE for age in silent])[: len(fresh)] == [True] * len(fresh)

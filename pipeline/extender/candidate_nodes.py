@@ -203,6 +203,11 @@ class CandidateNodes:
         pods = self._table.pods
         return self._added(f"flight {prod}", pods.prod_flight if prod else pods.flight)
 
+    def unreported_usage(self) -> IntArray:
+        """Estimates of pods that the last window does not have, (nodes, resources of
+        LoadAwareScheduling)."""
+        return self._added("unreported", self._table.pods.unreported)
+
     def unmeasured(self) -> IntArray:
         """Millicores of pods that the average usage does not include yet."""
         return self._added("unmeasured", self._table.pods.unmeasured)

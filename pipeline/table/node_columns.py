@@ -254,6 +254,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         lambda offered: _within_bounds(_lower_bound(offered).memory_bytes),
     ),
     _flag("simulated", lambda state: state.simulated),
+    _flag("peak_counts_requests", lambda state: state.peak_counts_requests),
     _flag("node_known", lambda state: state.node_known),
 )
 """Every column of the table. A column that is read from a further topic needs a field of

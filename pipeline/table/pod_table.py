@@ -43,7 +43,15 @@ _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STORED: Final = [name for name in POD_ARRAYS if name != "flying"]
-_ROW_ARRAYS: Final = ("sums", "flight", "prod_flight", "unmeasured", "unseen", "oldest")
+_ROW_ARRAYS: Final = (
+    "sums",
+    "flight",
+    "prod_flight",
+    "unreported",
+    "unmeasured",
+    "unseen",
+    "oldest",
+)
 _IS_EVICTABLE_CLASS: Final = np.array([name in PUSHED_OUT for name in CLASSES])
 
 
@@ -52,7 +60,8 @@ class PodTable:
 
     `sums` are whole amounts (rows, amounts) in the order of `counting.names`. `flight` (rows,
     resources of LoadAware) is what pods in flight add to the usage of each node, `prod_flight` what
-    they add to that of its Prod. `unmeasured` (rows,) are the millicores of TargetLoadPacking that
+    they add to that of its Prod, `unreported` (rows, resources) the estimates of pods that its last
+    window does not have. `unmeasured` (rows,) are the millicores of TargetLoadPacking that
     are in no average yet, `unseen` (rows,) those of pods that came after the last window began.
     `oldest` (rows,) is when the first pod in flight came, infinite for none.
     """
@@ -79,6 +88,7 @@ class PodTable:
         self.sums = np.zeros((limits.FIRST_ROWS, len(self._names)), np.int64, order="F")
         self.flight = np.zeros((limits.FIRST_ROWS, len(self._resources)), np.int64, order="F")
         self.prod_flight = np.zeros_like(self.flight)
+        self.unreported = np.zeros_like(self.flight)
         self.unmeasured = np.zeros(limits.FIRST_ROWS, np.int64)
         self.unseen = np.zeros(limits.FIRST_ROWS, np.int64)
         self.oldest = np.full(limits.FIRST_ROWS, np.inf)
@@ -319,6 +329,7 @@ class PodTable:
         slots, updated, report, pods = self._flying_on(rows, here, reported)
         node, added = pods.node, self._sums(pods, updated, report)
         self.flight[rows], self.prod_flight[rows] = added.node_delta, added.prod_delta
+        self.unreported[rows] = added.unreported
         end = np.fmax(updated, -np.inf)[node]
         fresh = is_unmeasured(pods.scheduled_seconds, end)
         late = pods.scheduled_seconds > end - report[node]

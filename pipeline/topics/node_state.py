@@ -77,7 +77,8 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
 
     `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
     error of the node's clock. `peaks` has the node's peak by predictor; `predictor` is the deciding
-    one.
+    one. `peak_counts_requests`: its peak includes the requests of cold pods, so a reader must not
+    add an estimate for a pod of the last window.
 
     `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`) and end at `as_of`; unknown
     if first and last point are less than half the span apart.
@@ -108,6 +109,7 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     deviation: dict[str, UsageDeviation] = msgspec.field(default_factory=dict)
     predictor: str = ""
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
+    peak_counts_requests: bool = False
     prod_reclaimable: Usage = Usage()
     prod_peak: Usage = Usage()
     counters: Counters = Counters()

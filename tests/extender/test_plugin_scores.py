@@ -294,6 +294,23 @@ def test_predicted_headroom_prefers_nodes_that_stay_idle() -> None:
     assert world.scores(pod(cpu=1000))["idle"] == 27
 
 
+def test_predicted_headroom_counts_a_cold_pod_once() -> None:
+    """Peaks that add up pods have a cold pod at its request; it is young, and in flight as well."""
+    young = {"cold": Usage(cpu_cores=0.1, memory_bytes=0.0)}
+    peaks = {"pods-nsigma": Usage(cpu_cores=2.0, memory_bytes=GIB)}
+    state = used("a", 1.1, predictor="pods-nsigma", peaks=peaks, young_pods=young)
+    # Of 4 cores 2 are left, less 0.25 for this pod. 0.85 of the cold pod's core are expected, of
+    # which 0.1 are measured. The last window began 40 s ago and does not have the pod `unseen`.
+    for counts_requests, score, with_unseen in ((True, 43, 22), (False, 25, 3)):
+        world = World("PredictedHeadroom", resources=[{"name": "cpu"}])
+        counted = msgspec.structs.replace(state, peak_counts_requests=counts_requests)
+        world.node("a", counted)
+        world.table.put_pod(running(pod("cold", 1000), "a", 20.0))
+        assert world.scores() == {"a": score}
+        world.table.place(pod("unseen", 1000), "a", NOW)
+        assert world.scores() == {"a": with_unseen}
+
+
 def test_load_aware_scores_by_the_configured_usage() -> None:
     world = World("LoadAwareScheduling", scoreAccordingProdUsage=True)
     prod = {"prod": Usage(cpu_cores=0.4, memory_bytes=GIB)}

@@ -35,12 +35,14 @@ class AssignedPods(NamedTuple):
 
 class InFlightSums(NamedTuple):
     """Sums per node, (nodes, resources): the amount that pods in flight add to its usage, Prod's
-    usage, the amount that Prod pods in flight add to that, and the estimates of all pods."""
+    usage, the amount that Prod pods in flight add to that, the estimates of all pods, and those of
+    pods that were not reported."""
 
     node_delta: IntArray
     prod_usage: IntArray
     prod_delta: IntArray
     node_estimated: IntArray
+    unreported: IntArray
 
 
 def is_in_flight(
@@ -84,4 +86,5 @@ def sum_in_flight(
         prod_usage=counted + by_node(pods.usage, in_prod_usage),
         prod_delta=by_node(unmeasured_of_prod, pods.is_prod & (in_other_usage | in_flight)),
         node_estimated=by_node(pods.estimate, np.ones(len(pods.node), np.bool_)),
+        unreported=by_node(pods.estimate, ~pods.is_reported),
     )

@@ -123,7 +123,8 @@ class NodePeaks:
 class PeakSummary(NamedTuple):
     """The peaks that a node's state and resources use, each (cpu, memory), NaN unknown.
 
-    `peaks` are the node's by predictor, in cores and bytes. `amount` and `peak` are what Prod
+    `peaks` are the node's by predictor, in cores and bytes; `peak_counts_requests`: that of the
+    deciding one includes the requests of cold pods. `amount` and `peak` are what Prod
     leaves unused and its peak by the predictor that `decides`, in millicores and bytes;
     `prod_amounts` and `prod_peaks` are the same by each predictor, in the order of `peaks`, without
     the system. `young` are the UIDs of pods of the last window that were first measured less than
@@ -137,6 +138,7 @@ class PeakSummary(NamedTuple):
     prod_amounts: list[list[float]]
     prod_peaks: list[list[float]]
     young: Sequence[str]
+    peak_counts_requests: bool
 
     @property
     def deciding(self) -> int:
@@ -147,7 +149,8 @@ class PeakSummary(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PeakColumns:
     """The fields of `PredictorPeaks` for k nodes and their n pods: `raw` and `peaks` are
-    (k, entities, 2), `pod_raw` (n, 2), the arrays of `reclaimable` (k, 2)."""
+    (k, entities, 2), `pod_raw` (n, 2), the arrays of `reclaimable` (k, 2). `counts_requests`: the
+    peaks include the requests of cold pods."""
 
     raw: FloatArray
     peaks: FloatArray
@@ -155,6 +158,7 @@ class PeakColumns:
     terms: Mapping[str, FloatArray]
     reclaimable: ProdReclaimable
     may_decide: bool
+    counts_requests: bool
 
     def select(self, i: int, pods: slice) -> PredictorPeaks:
         """The peaks of the i-th node, which has these pods."""
@@ -223,6 +227,7 @@ class PeakBatch(Sequence[NodePeaks]):
             np.stack([prod.amount for prod in prods], axis=1).tolist(),
             np.stack([prod.peak - prod.system for prod in prods], axis=1).tolist(),
             self._young(),
+            (self.by_predictor[name].counts_requests for name in self.decides),
             strict=True,
         )
         return [PeakSummary(*row) for row in rows]
@@ -348,6 +353,7 @@ def _peak_columns(view: View, pods: reclaimable.NodePods, predictor: Predictor) 
         terms=peaks.terms,
         reclaimable=_prod_reclaimable(view, pods, peaks, pair),
         may_decide=may_decide(predictor),
+        counts_requests=peaks.without_requests is not None,
     )
 
 

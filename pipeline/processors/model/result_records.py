@@ -139,6 +139,7 @@ def encode_node_states(
                 deviation=raw(spans[i][1]),
                 predictor=summary.decides,
                 peaks={name: _usage(*peak) for name, peak in summary.peaks.items()},
+                peak_counts_requests=summary.peak_counts_requests,
                 prod_reclaimable=_kubernetes(*summary.amount),
                 prod_peak=_kubernetes(*summary.peak),
                 counters=counters[i],

@@ -36,7 +36,10 @@ def score(nodes: NodesView, demand: PodDemand, args: PredictedHeadroomArgs) -> I
     unknown, or a node has nothing of it."""
     weights = {resource.name: resource.weight for resource in args.resources}
     estimated = {name: index for index, name in enumerate(_estimated_resources(demand))}
-    flight, is_fresh = nodes.in_flight_usage(), nodes.is_fresh(USAGE_EXPIRES_SECONDS)
+    # Peaks that add up pods have those of the last window already, cold ones at their request.
+    has_requests = nodes.column("peak_counts_requests").astype(np.bool_)[:, None]
+    flight = np.where(has_requests, nodes.unreported_usage(), nodes.in_flight_usage())
+    is_fresh = nodes.is_fresh(USAGE_EXPIRES_SECONDS)
     summed, known = np.zeros(len(nodes), np.int64), np.ones(len(nodes), np.bool_)
     for name, weight in weights.items():
         peak = np.where(is_fresh, nodes.usage("peak", [name])[:, 0], np.nan)

@@ -71,6 +71,10 @@ class NodesView(Protocol):
     def in_flight_usage(self, *, prod: bool = False) -> IntArray:
         """Usage that pods in flight add, (nodes, resources of LoadAwareScheduling)."""
 
+    def unreported_usage(self) -> IntArray:
+        """Estimates of pods that the last window does not have, (nodes, resources of
+        LoadAwareScheduling)."""
+
     def unmeasured(self) -> IntArray:
         """Millicores of pods that the average usage does not include yet."""
 

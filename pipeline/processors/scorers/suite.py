@@ -90,6 +90,9 @@ class Nodes:
         amounts = [self._random(f"flight {prod} {name}") * 1000 for name in names]
         return self._chosen(np.array(amounts).T.astype(np.int64))
 
+    def unreported_usage(self) -> IntArray:
+        return self.in_flight_usage() // 2
+
     def unmeasured(self) -> IntArray:
         return self._chosen((self._random("unmeasured") * 1000).astype(np.int64))
 

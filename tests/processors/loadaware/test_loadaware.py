@@ -170,7 +170,7 @@ def sums_by_loop(
     pods: list[Pod], node: int, updated: float | None, report: float
 ) -> list[list[int]]:
     """The sums of one node, pod by pod as in upstream."""
-    node_delta, prod_usage, prod_delta, estimated = ([0, 0] for _ in range(4))
+    node_delta, prod_usage, prod_delta, estimated, unreported = ([0, 0] for _ in range(5))
     at = -math.inf if updated is None else updated
     for pod in pods:
         if pod.node != node:
@@ -183,6 +183,7 @@ def sums_by_loop(
         )
         for r in (0, 1):
             estimated[r] += pod.estimate[r]
+            unreported[r] += pod.estimate[r] if pod.usage is None else 0
             missing = max(0, pod.estimate[r] - used[r])
             if is_in_flight:
                 node_delta[r] += missing
@@ -192,7 +193,7 @@ def sums_by_loop(
                 prod_delta[r] += pod.estimate[r]
             elif pod.is_prod and is_in_flight:
                 prod_delta[r] += missing
-    return [node_delta, prod_usage, prod_delta, estimated]
+    return [node_delta, prod_usage, prod_delta, estimated, unreported]
 
 
 @given(PODS, TIMES, st.floats(1, 300))

@@ -317,6 +317,7 @@ def test_the_node_state_of_the_golden_example() -> None:
                 | dict.fromkeys(("mean_fractions", "stdev_fractions"), NO_FRACTIONS),
             ),
             "peaks": entity(P90["node"])["peaks"],
+            "peak_counts_requests": False,
             "prod_reclaimable": terms["amount"], "prod_peak": terms["peak"],
             "counters": {
                 "applied": 1, "duplicate": 0, "late": 0, "second_exporter": 0, "gaps": 0,
@@ -325,6 +326,20 @@ def test_the_node_state_of_the_golden_example() -> None:
             },
         },
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("predictor", "counts_requests"),
+    [("percentile", False), ("nsigma-v1", False), ("nsigma-v2", True), ("pods-nsigma", True),
+     ("max", True)],
+)  # fmt: skip
+def test_node_state_states_whether_its_peak_counts_requests(
+    predictor: str, counts_requests: bool
+) -> None:
+    bank = Bank(ModelConfig(predictors=(*{"percentile", predictor},)))
+    node = NodeRecord(node="node-1", strategy=NodeStrategy(predictor=predictor))
+    _, found = reports(joined(NODE_ROW, used("a", 1.0), view=view_of(record=node)), bank=bank)
+    assert (found.predictor, found.peak_counts_requests) == (predictor, counts_requests)
 
 
 def test_node_state_has_the_usage_of_young_pods() -> None:

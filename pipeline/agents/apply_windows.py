@@ -29,6 +29,9 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters
 
 WINDOWS_SEEN = counter("worker_windows", "Windows by outcome.", ["status"])
+OLD_DEPARTURES = counter(
+    "worker_old_departures", "Departures ignored because a later window of the node was applied."
+)
 LAST_END = gauge(
     "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
 )
@@ -92,13 +95,19 @@ def apply_in_order(
 ) -> dict[tuple[PartitionModels, str], Applied | None]:
     """Apply windows in order; return the newest applied window of each node, None if it departed.
 
-    Each has the newest prediction to be published of its node.
+    Each has the newest prediction to be published of its node. A departure older than the last
+    applied window of its node is ignored.
     """
     newest: dict[tuple[PartitionModels, str], Applied | None] = {}
     for run in segments(windows):
+        models, node = run[0].models, run[0].node
         if run[0].window.type == "departure":
-            run[0].models.forget(run[0].node)
-            newest[run[0].models, run[0].node] = None
+            # A worker that was paused writes what it knew of the node back then.
+            if models.bank.has_window_since(node, run[0].window.appended_ms):
+                OLD_DEPARTURES.inc()
+                continue
+            models.forget(node)
+            newest[models, node] = None
             continue
         for applied in apply_distinct(run):
             key = applied.source.models, applied.source.node

@@ -60,7 +60,10 @@ class _EncodedWindow(NamedTuple):
 
 
 class JoinCursor:
-    """The join's position in one partition of `samples`."""
+    """The join's position in one partition of `samples`.
+
+    `appended_ms` is the newest append time of a joined sample.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class JoinCursor:
     ) -> None:
         self.ownership = ownership
         self.next_offset = next_offset
+        self.appended_ms = 0
         self.cluster_state = cluster_state
         self._output = output
         self._rules = rules
@@ -105,6 +109,7 @@ class JoinCursor:
                 await self._append(windows, records[-1].appended_ms)
                 JOINED.inc(len(windows))
             self.next_offset = records[-1].offset + 1
+            self.appended_ms = max(self.appended_ms, records[-1].appended_ms)
 
     async def idle(self) -> None:
         """Wait until nothing is being appended."""
@@ -112,7 +117,10 @@ class JoinCursor:
             pass
 
     async def depart(self, node: str, appended_ms: int) -> None:
-        """Append the departure of a deleted node."""
+        """Append the departure of a node as of `appended_ms`, by the broker's clock.
+
+        Models ignore it if they have applied a window that began later.
+        """
         async with self._appending:
             if not self.owned:
                 return

@@ -224,7 +224,7 @@ class PartitionHolder:
             self.run_task(rounds.run(interval, interval * number / len(shards)))
             deleted = shard.join.cluster_state.deleted_nodes.keys() & set(shard.model.bank.nodes)
             for node in sorted(deleted):
-                self.run_task(shard.join.depart(node, round(self._clock.now() * 1000)))
+                self.run_task(shard.join.depart(node, shard.model.bank.appended_ms(node) or 0))
         if shards:
             views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)
             self._views = {
@@ -293,4 +293,6 @@ class PartitionHolder:
             self._views[record.partition].touch(topic, record.key)
             shard.cluster_state_ends[topic] = record.offset + 1
             if deleted is not None:
-                await shard.join.depart(deleted, record.appended_ms)
+                # Samples that were joined before the deletion was known are older than it.
+                deleted_ms = max(record.appended_ms, shard.join.appended_ms)
+                await shard.join.depart(deleted, deleted_ms)

@@ -23,16 +23,17 @@ ReadEnds = Callable[[], Awaitable[Mapping[int, int]]]
 
 
 class SilentNode(NamedTuple):
-    """A node without new samples; `end_ms` is the end of its last window."""
+    """A node without new samples; `appended_ms` is when its last sample was appended."""
 
     node: str
     shard: Shard
-    end_ms: int
+    appended_ms: int
 
     def is_silent(self) -> bool:
         """Return whether the node still has no record and no newer window."""
         has_record = self.node in self.shard.join.cluster_state.nodes
-        return not has_record and self.shard.model.bank.end_ms(self.node) == self.end_ms
+        newest = self.shard.model.bank.appended_ms(self.node)
+        return not has_record and newest == self.appended_ms
 
 
 async def expire_silent_nodes(
@@ -40,10 +41,10 @@ async def expire_silent_nodes(
 ) -> None:
     """Write departures of silent nodes, until cancelled.
 
-    A node is silent if its last window ended more than `silence_seconds` before the newest window
-    of any node. It departs after two consecutive silent checks, because after an outage nodes do
-    not resume at the same moment. A partition is skipped while its join has not passed the end of
-    `samples` at the previous check: the missing samples may wait there.
+    A node is silent if its last sample was appended more than `silence_seconds` before the newest
+    sample of any node. It departs after two consecutive silent checks, because after an outage
+    nodes do not resume at the same moment. A partition is skipped while its join has not passed the
+    end of `samples` at the previous check: the missing samples may wait there.
     """
     suspects: set[tuple[str, int]] = set()
     previous_ends: Mapping[int, int] = {}
@@ -56,11 +57,11 @@ async def expire_silent_nodes(
         ]
         silent_nodes = list(_silent(current, silence_seconds)) if previous_ends else []
         for silent in silent_nodes:
-            if (silent.node, silent.end_ms) in suspects and silent.is_silent():
+            if (silent.node, silent.appended_ms) in suspects and silent.is_silent():
                 log.warning("node without a record stopped sending samples, expiring it",
                             node=silent.node, silence_seconds=silence_seconds)  # fmt: skip
-                await silent.shard.join.depart(silent.node, round(clock.now() * 1000))
-        suspects = {(silent.node, silent.end_ms) for silent in silent_nodes}
+                await silent.shard.join.depart(silent.node, silent.appended_ms)
+        suspects = {(silent.node, silent.appended_ms) for silent in silent_nodes}
         try:
             previous_ends = await read_ends()
         except KafkaError as error:
@@ -70,11 +71,11 @@ async def expire_silent_nodes(
 
 def _silent(shards: Iterable[Shard], silence_seconds: float) -> Iterator[SilentNode]:
     nodes = [
-        SilentNode(node, shard, shard.model.bank.end_ms(node) or 0)
+        SilentNode(node, shard, shard.model.bank.appended_ms(node) or 0)
         for shard in shards
         for node in shard.model.bank.nodes
     ]
-    newest = max((node.end_ms for node in nodes), default=0)
+    newest = max((node.appended_ms for node in nodes), default=0)
     for node in nodes:
-        if newest - node.end_ms > 1000 * silence_seconds and node.is_silent():
+        if newest - node.appended_ms > 1000 * silence_seconds and node.is_silent():
             yield node

@@ -34,7 +34,7 @@ def window(
     ]  # fmt: skip
     joined = join(
         read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, {}), Strategy(),
-        sample_offset=sample_offset, appended_ms=APPENDED_MS,
+        sample_offset=sample_offset, appended_ms=end + 1000,
     )  # fmt: skip
     return encode_window(joined)
 
@@ -70,7 +70,6 @@ class LogWriter:
             for node in nodes:
                 self.window(node)
 
-    def depart(self, node: str) -> int:
-        return self._broker.put(
-            *self._place, node.encode(), encode_window(departure(node, APPENDED_MS))
-        )
+    def depart(self, node: str, appended_ms: int = APPENDED_MS) -> int:
+        departed = encode_window(departure(node, appended_ms))
+        return self._broker.put(*self._place, node.encode(), departed)

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.agents import apply_windows
 from pipeline.agents import model_agent as module
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import NodeReport
 from pipeline.processors.model.bank import Bank
+from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter, make_log, window
 from tests.agents.owners import MODEL_RULES, canonical, content, published, undisturbed
@@ -153,6 +155,21 @@ async def test_a_departure_publishes_only_tombstones() -> None:
     await model.process(broker.records("t.windows"))
     results = [published(broker, topic) for topic in ("t.predictions", "t.node-state")]
     assert [set(nodes) for nodes in (model.bank.nodes, model.counters, *results)] == [{"b"}] * 4
+
+
+@pytest.mark.parametrize("late_by_ms", [0, 1])
+async def test_a_departure_from_before_the_last_window_is_ignored(late_by_ms: int) -> None:
+    """A worker that was paused appends what it knew before the node returned."""
+    broker, log = make_log(2, "a")
+    last = decode_window(broker.records("t.windows")[-1].value or b"")
+    began_ms = last.appended_ms - 5000
+    log.depart("a", began_ms - late_by_ms)
+    model, _ = cursor_over(broker)
+    before = value_of(apply_windows.OLD_DEPARTURES)
+    await model.process(broker.records("t.windows"))
+    assert model.bank.nodes == (("a",) if late_by_ms else ())
+    assert value_of(apply_windows.OLD_DEPARTURES) - before == late_by_ms
+    assert model.next_offset == 3
 
 
 async def test_the_departure_of_an_unknown_node_is_harmless() -> None:

@@ -91,6 +91,22 @@ async def test_a_node_that_sends_again_stays_while_others_depart(memory: MemoryB
     assert owner.model.bank.nodes == ("b", "here")
 
 
+async def test_a_node_that_sends_while_its_departure_is_written_keeps_its_models(
+    memory: MemoryBroker,
+) -> None:
+    log, owner = await with_silent(memory, "back")
+    depart = owner.shard.join.depart
+
+    async def depart_slowly(node: str, appended_ms: int) -> None:
+        log.window(node, skip=LATER)
+        await depart(node, appended_ms)
+
+    owner.shard.join.depart = depart_slowly  # type: ignore[method-assign]
+    await run_checks(owner, 3)
+    assert owner.model.bank.nodes == ("back", "here")
+    assert owner.model.counters["back"].applied == 2
+
+
 async def test_no_node_departs_after_an_outage_of_all(memory: MemoryBroker) -> None:
     log = LogWriter(memory)
     log.windows(1, "a", "b")

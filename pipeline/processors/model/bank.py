@@ -90,6 +90,17 @@ class Bank:
         known = self.node_models.get(node)
         return None if known is None else known.end_ms
 
+    def appended_ms(self, node: str) -> int | None:
+        """Newest append time of the samples applied to a node; None without models."""
+        known = self.node_models.get(node)
+        return None if known is None else known.appended_ms
+
+    def has_window_since(self, node: str, time_ms: int) -> bool:
+        """Whether the last window applied to a node began after this time, by the broker's
+        clock."""
+        known = self.node_models.get(node)
+        return known is not None and known.appended_ms - known.window_ms > time_ms
+
     # -- learning
 
     def apply(self, windows: TrainingBatch | Sequence[NodeWindow]) -> list[Outcome]:
@@ -104,10 +115,12 @@ class Bank:
         if known is None:
             return "applied"
         if window.end_ms > known.end_ms:
-            # Otherwise two machines of one name would reset each other's models for ever.
+            # Otherwise two machines of one name would reset each other's models for ever. Only the
+            # broker's clock tells that the first is silent: the other's clock may be fast.
             other = _is_of_another(known, window)
-            silent_ms = window.start_ms - known.end_ms
-            return "second_exporter" if other and silent_ms < known.window_ms else "applied"
+            began_ms = window.appended_ms - (window.end_ms - window.start_ms)
+            is_silent = began_ms - known.appended_ms >= known.window_ms
+            return "second_exporter" if other and not is_silent else "applied"
         if window.end_ms < known.end_ms:
             return "late"
         same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)
@@ -128,6 +141,7 @@ class Bank:
             self.learner.reset(node)
         node.machine_id, node.epoch = window.machine_id, window.epoch
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
+        node.appended_ms = max(node.appended_ms, window.appended_ms)
         node.coverage = window.coverage
         node.strategy = window.strategy or self._strategy
         node.applied += 1

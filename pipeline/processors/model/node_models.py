@@ -23,7 +23,7 @@ class NodeModels:
     the last window or not. `listed` are the pods of the last window, `pod_rows` and `pod_ages`
     (seconds) theirs; `absent_uids` are the other pods with a model. `slot` is the node's row in the
     columns per node. `reference_ms` are the decay references by profile and resource, None until
-    something was learned.
+    something was learned. `appended_ms` is the newest append time of an applied sample.
     """
 
     machine_id: str
@@ -32,6 +32,7 @@ class NodeModels:
     slot: int
     reference_ms: list[list[int | None]]
     end_ms: int = NEVER
+    appended_ms: int = NEVER
     window_ms: int = 0
     coverage: float = 0.0
     strategy: Strategy = field(default_factory=Strategy)

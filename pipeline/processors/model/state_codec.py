@@ -30,14 +30,15 @@ from pipeline.processors.model.training_batch import ListedPods
 from pipeline.topics.nodes import Strategy
 
 MAGIC: Final = b"STBANK"
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER: Final = struct.Struct("<6sHI")
 SIZE: Final = struct.Struct("<I")
 # The bits of weights are nearly random: a higher level costs time and saves next to nothing.
 COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
 _NODE_FIELDS: Final = (
-    "machine_id", "epoch", "end_ms", "window_ms", "coverage", "strategy", "applied", "gaps"
+    "machine_id", "epoch", "end_ms", "appended_ms", "window_ms", "coverage", "strategy",
+    "applied", "gaps",
 )  # fmt: skip
 """Fields of `NodeModels` that a state has unchanged."""
 
@@ -56,6 +57,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     machine_id: str
     epoch: int
     end_ms: int
+    appended_ms: int
     window_ms: int
     coverage: float
     strategy: Strategy

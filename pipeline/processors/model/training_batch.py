@@ -57,6 +57,7 @@ class WindowHead(NamedTuple):
     """The facts of one window: its node, exporter and time, and the pods that it lists.
 
     `machine_id` and the exporter's `epoch` tell two exporters under one node name apart.
+    `appended_ms` is when the broker appended the sample.
     `coverage` is the share of the window that was measured. `strategy` is None where that of the
     bank's settings is in force. `points` (m, 3) were measured of the node: seconds after the
     start, cores, bytes.
@@ -67,6 +68,7 @@ class WindowHead(NamedTuple):
     epoch: int
     start_ms: int
     end_ms: int
+    appended_ms: int
     coverage: float
     strategy: Strategy | None
     points: FloatArray
@@ -130,7 +132,7 @@ class NodeWindow:
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
     for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
-    of `WindowHead`.
+    of `WindowHead`; an `appended_ms` of None is `end_ms`.
     """
 
     node: str
@@ -140,6 +142,7 @@ class NodeWindow:
     end_ms: int
     coverage: float
     node_usage: FloatArray
+    appended_ms: int | None = None
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
     points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
@@ -192,6 +195,7 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
         epoch=window.epoch,
         start_ms=window.start_ms,
         end_ms=window.end_ms,
+        appended_ms=window.end_ms if window.appended_ms is None else window.appended_ms,
         coverage=window.coverage,
         strategy=window.strategy,
         points=window.points,

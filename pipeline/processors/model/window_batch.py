@@ -191,6 +191,7 @@ class WindowBatch:
                     epoch=window.header.epoch,
                     start_ms=window.header.window_start_ms,
                     end_ms=window.header.window_end_ms,
+                    appended_ms=window.appended_ms,
                     coverage=coverage[i],
                     strategy=window.node.strategy,
                     points=_points(window.rows, self._memory_policy),

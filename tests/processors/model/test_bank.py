@@ -16,7 +16,7 @@ from pipeline.processors.model.histogram import (
     exponential_layout,
 )
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig, Profile
-from pipeline.processors.model.training_batch import training_batch
+from pipeline.processors.model.training_batch import NodeWindow, training_batch
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import (
     GIB,
@@ -254,6 +254,29 @@ def test_another_machine_resets_node_system_and_classes_but_not_pods() -> None:
     assert peaks.samples[0].tolist() == [1, 1]
     assert peaks.samples[ENTITIES.index("prod")].tolist() == [1, 1]
     assert peaks.pod_samples.tolist() == [[3, 3]]
+
+
+def appended(window: NodeWindow, end: float) -> NodeWindow:
+    """The window as if the broker appended it at the end of the `end`-th window."""
+    return dataclasses.replace(window, appended_ms=START_MS + round(end * LENGTH_MS))
+
+
+@pytest.mark.parametrize(
+    ("end", "append_end", "status"),
+    [
+        (9, 2.9, "second_exporter"),  # a fast clock
+        (9, 4.0, "applied"),
+        (3, 4.0, "applied"),  # a slow clock
+        (3, 3.9, "second_exporter"),
+    ],
+)
+def test_another_machine_takes_a_name_after_a_missed_window_by_append_time(
+    end: int, append_end: float, status: str
+) -> None:
+    bank = warm_bank()
+    bank.apply([appended(window(2), 2.0)])
+    (outcome,) = bank.apply([appended(window(end, machine="machine-2"), append_end)])
+    assert (outcome.status, outcome.restarted) == (status, status == "applied")
 
 
 def test_interleaved_windows_of_two_machines_reset_no_models() -> None:

@@ -104,7 +104,7 @@ class NodeMetricObjects(Feature):
 
     def _learn_window(self, window: Window) -> None:
         name = window.header.node
-        if window.type == "departure":
+        if window.type != "window":
             self._rolling.forget(name)
             self._newest.pop(name, None)
             self._reported_ms.pop(name, None)

@@ -93,20 +93,23 @@ class Applied(NamedTuple):
 def apply_in_order(
     windows: Sequence[PartitionWindow],
 ) -> dict[tuple[PartitionModels, str], Applied | None]:
-    """Apply windows in order; return the newest applied window of each node, None if it departed.
+    """Apply windows in order; return the newest applied window of each node.
 
-    Each has the newest prediction to be published of its node. A departure older than the last
-    applied window of its node is ignored.
+    Each has the newest prediction to be published of its node. A deleted node has None. A
+    retraction or departure older than the last applied window of its node is ignored.
     """
     newest: dict[tuple[PartitionModels, str], Applied | None] = {}
     for run in segments(windows):
-        models, node = run[0].models, run[0].node
-        if run[0].window.type == "departure":
+        models, node, end = run[0].models, run[0].node, run[0].window
+        if end.type != "window":
             # A worker that was paused writes what it knew of the node back then.
-            if models.bank.has_window_since(node, run[0].window.appended_ms):
+            if models.bank.has_window_since(node, end.appended_ms):
                 OLD_DEPARTURES.inc()
                 continue
-            models.forget(node)
+            if end.type == "retraction":
+                models.retract(node, end.appended_ms)
+            else:
+                models.forget(node)
             newest[models, node] = None
             continue
         for applied in apply_distinct(run):
@@ -116,14 +119,14 @@ def apply_in_order(
 
 
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
-    """Split windows into runs without a node twice, and single departures, in order.
+    """Split windows into runs without a node twice, and single ends of nodes, in order.
 
     The windows of a node must be applied one after the other; those of distinct nodes share a call.
     """
     segments: list[list[PartitionWindow]] = []
     runs: list[list[PartitionWindow]] = [[]]
     for source in windows:
-        if source.window.type == "departure":
+        if source.window.type != "window":
             runs += [[source], []]
         else:
             runs[-1].append(source)
@@ -146,6 +149,7 @@ def apply_distinct(windows: Sequence[PartitionWindow]) -> list[Applied]:
     for source, outcome in zip(windows, outcomes, strict=True):
         _count(source, outcome)
         if outcome.status == "applied":
+            source.models.retracted.pop(source.node, None)
             applied.append(source)
     return _with_peaks(applied, batch) if applied else []
 

@@ -109,6 +109,7 @@ class CheckpointRounds:
                 prediction=report.prediction if report else None,
                 node_state=report.node_state if report else None,
                 resources=report.resources if report else None,
+                retracted_ms=model.retracted.get(node),
             )
             records[node] = encode_checkpoint(checkpoint)
         return records

@@ -27,12 +27,20 @@ from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.registry import DEAD_LETTERS, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.windows import NodeFacts, Window, as_decoded, departure, encode_window
+from pipeline.topics.windows import (
+    NodeFacts,
+    Window,
+    as_decoded,
+    departure,
+    encode_window,
+    retraction,
+)
 
 log = get_logger(__name__)
 
 JOINED = counter("worker_joined_windows", "Samples joined and appended to the log as windows.")
-DEPARTURES = counter("worker_departures", "Departures of deleted nodes appended to the log.")
+RETRACTIONS = counter("worker_retractions", "Retractions of deleted nodes appended to the log.")
+DEPARTURES = counter("worker_departures", "Departures of nodes appended to the log.")
 IGNORED = counter("worker_departed_samples", "Samples of deleted nodes that were dropped.")
 DEAD = counter("worker_dead_letters", "Records written to the dead letters.", ["topic", "reason"])
 BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["node", "column"])
@@ -116,23 +124,35 @@ class JoinCursor:
         async with self._appending:
             pass
 
-    async def depart(self, node: str, appended_ms: int) -> None:
-        """Append the departure of a node as of `appended_ms`, by the broker's clock.
+    async def retract(self, node: str, deleted_ms: int) -> None:
+        """Append the retraction of a node that was just deleted: its models stay."""
+        if await self._end(retraction(node, deleted_ms)):
+            RETRACTIONS.inc()
 
-        Models ignore it if they have applied a window that began later.
+    async def depart(self, node: str, appended_ms: int) -> None:
+        """Append the departure of a node as of `appended_ms`: its models are dropped."""
+        if await self._end(departure(node, appended_ms)):
+            DEPARTURES.inc()
+
+    async def _end(self, end: Window) -> bool:
+        """Append the end of a node; return whether the partition is still owned.
+
+        Models ignore it if they have applied a window that began after its append time, which is by
+        the broker's clock.
         """
+        node = end.header.node
         async with self._appending:
             if not self.owned:
-                return
-            record = Keyed(node.encode(), encode_window(departure(node, appended_ms)))
-            await self._append([_EncodedWindow(record)], appended_ms)
+                return False
+            record = Keyed(node.encode(), encode_window(end))
+            await self._append([_EncodedWindow(record)], end.appended_ms)
             self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
             self._warned &= self.cluster_state.deleted_nodes.keys()
             # Autoscalers create new names for ever, and each would leave its counters behind.
             for column in self._bad_columns.pop(node, ()):
                 BAD_VALUES.remove(node, column)
-            DEPARTURES.inc()
+            return True
 
     async def _append(self, windows: Sequence[_EncodedWindow], appended_ms: int) -> None:
         partition, records = self.ownership.partition, [encoded.record for encoded in windows]

@@ -49,7 +49,7 @@ OVERSIZED = counter(
 )
 
 NamedReport = tuple[str, NodeReport | None]
-"""A node and the report to publish; None if the node departed."""
+"""A node and the report to publish; None if the node was deleted."""
 
 Refused = list[tuple[LogRecord, RecordError]]
 """Invalid records, for the dead letters."""
@@ -73,8 +73,9 @@ class ModelCursor(PartitionModels):
         joined: int = -1,
         reports: dict[str, NodeReport | None] | None = None,
         counters: dict[str, Counters] | None = None,
+        retracted: dict[str, int] | None = None,
     ) -> None:
-        super().__init__(ownership, bank, rules, reports or {}, counters or {})
+        super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
         self.joined = joined
         # Whether the last published resources of a node exist; missing if unknown.
@@ -141,7 +142,7 @@ class ModelCursor(PartitionModels):
             self._replayed[node] = pending._replace(counters=counters)
 
     async def publish(self, reports: Iterable[NamedReport]) -> None:
-        """Publish reports, and tombstones for departed nodes, and wait for their delivery.
+        """Publish reports, and tombstones for deleted nodes, and wait for their delivery.
 
         Nothing is written after the partition was revoked: tombstones of the next owner have no
         offset by which readers could see that they are newer. Results above the record limit are
@@ -203,6 +204,10 @@ class ModelCursor(PartitionModels):
             else:
                 windows.append(PartitionWindow(self, record.offset, window))
         return windows, refused
+
+    def retract(self, node: str, deleted_ms: int) -> None:
+        super().retract(node, deleted_ms)
+        self._replayed.pop(node, None)
 
     def forget(self, node: str) -> None:
         super().forget(node)

@@ -27,7 +27,7 @@ from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.shard import Shard
-from pipeline.agents.silent_nodes import expire_silent_nodes
+from pipeline.agents.silent_nodes import expire_deleted_nodes, expire_silent_nodes
 from pipeline.agents.view_agent import NodeViews, write_views
 from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models, watch_log_ends
 from pipeline.clock import Clock
@@ -222,9 +222,9 @@ class PartitionHolder:
         for number, shard in enumerate(shards, start=1):
             rounds = CheckpointRounds(shard, recovery.output, topic, self._clock)
             self.run_task(rounds.run(interval, interval * number / len(shards)))
-            deleted = shard.join.cluster_state.deleted_nodes.keys() & set(shard.model.bank.nodes)
-            for node in sorted(deleted):
-                self.run_task(shard.join.depart(node, shard.model.bank.appended_ms(node) or 0))
+            present = set(shard.model.bank.nodes) - shard.model.retracted.keys()
+            for node in sorted(shard.join.cluster_state.deleted_nodes.keys() & present):
+                self.run_task(shard.join.retract(node, shard.model.bank.appended_ms(node) or 0))
         if shards:
             views = NODE_VIEWS.full_name(self._settings.kafka.topic_prefix)
             self._views = {
@@ -234,6 +234,7 @@ class PartitionHolder:
             self.run_task(write_views(self._views.values(), self._clock))
             self.run_task(self._follow_cluster_state(recovery))
             self.run_task(self._watch_log_ends([shard.model for shard in shards]))
+            self.run_task(expire_deleted_nodes(shards, self._clock))
             ends = partial(self._ends_of_samples, list(loaded))
             self.run_task(
                 expire_silent_nodes(shards, worker.node_expiration_seconds, ends, self._clock)
@@ -295,4 +296,4 @@ class PartitionHolder:
             if deleted is not None:
                 # Samples that were joined before the deletion was known are older than it.
                 deleted_ms = max(record.appended_ms, shard.join.appended_ms)
-                await shard.join.depart(deleted, deleted_ms)
+                await shard.join.retract(deleted, deleted_ms)

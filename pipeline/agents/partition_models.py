@@ -71,8 +71,9 @@ class NodeReport:
 class PartitionModels:
     """The models of one partition and the newest report of each of its nodes.
 
-    `reports` maps a node to its newest report, and to None from its departure until the tombstones
-    are delivered. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
+    `reports` maps a node to its newest report, and to None from its deletion until the tombstones
+    are delivered. `retracted` maps a deleted node whose models are still here to the time of its
+    deletion. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
     """
 
     ownership: Ownership
@@ -80,12 +81,21 @@ class PartitionModels:
     rules: ModelRules
     reports: dict[str, NodeReport | None]
     counters: dict[str, Counters]
+    retracted: dict[str, int]
     amounts: dict[str, FloatArray] = field(default_factory=dict, init=False)
+
+    def retract(self, node: str, deleted_ms: int) -> None:
+        """Withdraw the results of a deleted node; its models stay, in case it returns soon."""
+        if self.bank.retract(node):
+            self.retracted.setdefault(node, deleted_ms)
+        self.amounts.pop(node, None)
+        self.reports[node] = None
 
     def forget(self, node: str) -> None:
         """Drop the models of a node that departed."""
         self.bank.forget(node)
         self.counters.pop(node, None)
+        self.retracted.pop(node, None)
         self.amounts.pop(node, None)
         self.reports[node] = None
 

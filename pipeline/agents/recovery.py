@@ -134,7 +134,8 @@ class Recovery:
         join_done = max(checkpoints.joined + 1, previous.join.next_offset if previous else 0)
         start = await self._join_start(reader, partition, model, join_done)
         # A paused worker may have published results of these nodes after their tombstones.
-        deleted = cluster_state.deleted_nodes.keys() - set(model.bank.nodes)
+        present = set(model.bank.nodes) - model.retracted.keys()
+        deleted = cluster_state.deleted_nodes.keys() - present
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(deleted))])
         hand_over = partial(self.handover.put, model)
         join = JoinCursor(ownership, start, cluster_state, self.output, self.join_rules, hand_over)
@@ -172,6 +173,11 @@ class Recovery:
             ownership, start, bank, self.output, self.model_rules,
             reports={node: _report(checkpoint) for node, checkpoint in nodes.restored.items()},
             counters=empty | {node: known.counters for node, known in nodes.restored.items()},
+            retracted={
+                node: known.retracted_ms
+                for node, known in nodes.restored.items()
+                if known.retracted_ms is not None
+            },
         )  # fmt: skip
         if first > start:
             self._mark_lost(model, first - start)
@@ -191,6 +197,7 @@ class Recovery:
         model = ModelCursor(
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
+            retracted=previous.retracted,
         )  # fmt: skip
         first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
         if first > model.next_offset:

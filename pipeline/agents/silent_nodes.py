@@ -1,8 +1,11 @@
-"""Expire nodes that have no record and have stopped sending samples.
+"""Expire the models of deleted nodes, and of nodes without a record that stopped sending samples.
+
+A deleted node may return within minutes: the API server lied, or an autoscaler uses the name again.
+Its results are withdrawn at once, its models stay for an hour.
 
 Nothing announces that a node without a record has gone, and its models would stay for ever. Each
-expired node gets a departure in the log, as a deleted node does. A node with a record in `nodes`
-never expires: its record will be deleted with it.
+expired node gets a departure in the log. A node with a record in `nodes` never expires: its record
+will be deleted with it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -17,6 +20,12 @@ log = get_logger(__name__)
 
 CHECK_SECONDS: Final = 3600.0
 """Time between two checks."""
+
+RETAINED_SECONDS: Final = 3600.0
+"""How long the models of a deleted node stay."""
+MAX_RETAINED: Final = 2000
+"""Deleted nodes of a partition whose models stay: autoscalers create new names for ever."""
+_EXPIRY_SECONDS: Final = 60.0
 
 ReadEnds = Callable[[], Awaitable[Mapping[int, int]]]
 """Returns the end offset of `samples` by partition."""
@@ -67,6 +76,24 @@ async def expire_silent_nodes(
         except KafkaError as error:
             log.debug("cannot read the end of the samples", error=repr(error))
             previous_ends = {}
+
+
+async def expire_deleted_nodes(shards: Collection[Shard], clock: Clock) -> None:
+    """Write departures of nodes that were deleted an hour ago and did not return, until cancelled.
+
+    Beyond `MAX_RETAINED` nodes of a partition, the first deleted depart earlier.
+    """
+    while True:
+        await clock.sleep(_EXPIRY_SECONDS)
+        now_ms = round(clock.now() * 1000)
+        for shard in shards:
+            nodes = sorted(shard.model.retracted.items(), key=lambda node: node[1])
+            surplus = len(nodes) - MAX_RETAINED
+            for number, (node, deleted_ms) in enumerate(nodes):
+                is_old = now_ms - deleted_ms >= 1000 * RETAINED_SECONDS
+                is_deleted = node not in shard.join.cluster_state.nodes
+                if is_deleted and node in shard.model.retracted and (is_old or number < surplus):
+                    await shard.join.depart(node, deleted_ms)
 
 
 def _silent(shards: Iterable[Shard], silence_seconds: float) -> Iterator[SilentNode]:

@@ -25,7 +25,8 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
     """Models of a node after all `windows` below the offset `covers`.
 
     `state` is the exact snapshot. `prediction`, `node_state` and `resources` are the values last
-    published; `prediction` is None if the record would be too large with it.
+    published; `prediction` is None if the record would be too large with it. `retracted_ms` is the
+    time of the node's deletion, None while it exists.
     """
 
     node: str
@@ -38,6 +39,7 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
     prediction: bytes | None = None
     node_state: bytes | None = None
     resources: bytes | None = None
+    retracted_ms: int | None = None
 
 
 class RoundMarker(Record, frozen=True, kw_only=True):

@@ -80,15 +80,20 @@ class WindowRows:
         return np.maximum(end - self.pods.created, 0.0)
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the log; a departure has only the row of the node.
+RecordType = Literal["window", "retraction", "departure"]
+"""A window, or the end of a node: a retraction withdraws its results when it was deleted, a
+departure drops its models."""
 
-    `sample_offset` is the offset of its sample (-1 for a departure), `appended_ms` the time at
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of the log; a retraction or departure has only the row of the node.
+
+    `sample_offset` is the offset of its sample (-1 without a sample), `appended_ms` the time at
     which the broker appended the sample. `bad_values` counts the values replaced with null, by
     column.
     """
 
-    type: Literal["window", "departure"]
+    type: RecordType
     header: SampleHeader
     rows: WindowRows
     node: NodeFacts
@@ -98,9 +103,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Head(Record, frozen=True, kw_only=True):
-    """First line of a record. Only departures have `node`: a window's sample has the name."""
+    """First line of a record. `node` is empty in a window: its sample has the name."""
 
-    type: Literal["window", "departure"]
+    type: RecordType
     sample_offset: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
     appended_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
     node: str = ""
@@ -111,15 +116,24 @@ _json = msgspec.json.Encoder(order="deterministic")
 _node_facts = msgspec.json.Decoder(NodeFacts)
 
 
+def retraction(node: str, appended_ms: int) -> Window:
+    """The record by which the models learn that `node` was deleted: its results are withdrawn."""
+    return _end_of_node("retraction", node, appended_ms)
+
+
 def departure(node: str, appended_ms: int) -> Window:
-    """The record by which the models learn that `node` was deleted."""
+    """The record by which the models of `node` are dropped."""
+    return _end_of_node("departure", node, appended_ms)
+
+
+def _end_of_node(record_type: RecordType, node: str, appended_ms: int) -> Window:
     header = SampleHeader(
         node=node, machine_id="", boot_id="", epoch=0, sequence=0,
         window_start_ms=0, window_end_ms=1,
     )  # fmt: skip
     sample = encode_samples(SampleBatch(header, [{"kind": "node", "id": ""}]))
     return Window(
-        type="departure",
+        type=record_type,
         header=header,
         rows=WindowRows(read_rows(sample), encode_pod_columns(DecodedPods(pod_class=()))),
         node=NodeFacts(),
@@ -130,18 +144,18 @@ def departure(node: str, appended_ms: int) -> Window:
 
 
 def encode_window(window: Window) -> bytes:
-    """Encode a window or departure; equal windows are equal bytes."""
-    departs = window.type == "departure"
+    """Encode a record of the log; equal records are equal bytes."""
+    has_sample = window.type == "window"
     head = encode_json(
         _Head(
             type=window.type,
             sample_offset=window.sample_offset,
             appended_ms=window.appended_ms,
-            node=window.header.node if departs else "",
+            node="" if has_sample else window.header.node,
             bad_values=dict(window.bad_values),
         )
     )
-    if departs:
+    if not has_sample:
         return head
     rows = window.rows
     return b"\n".join((head, _json.encode(window.node), rows.pods.data, rows.sample.data))
@@ -152,9 +166,9 @@ def decode_window(data: bytes) -> Window:
     `InvalidRecordError` or `UnsupportedVersionError`."""
     lines = data.split(b"\n", 3)
     head = decode_json(_Head, lines[0])
-    if head.type == "departure":
+    if head.type != "window":
         check_node_name(head.node)
-        return departure(head.node, head.appended_ms)
+        return _end_of_node(head.type, head.node, head.appended_ms)
     if len(lines) < 4:
         raise UndecodableRecordError("window ends before its sample")
     rows = WindowRows(read_rows(lines[3]), read_pod_columns(lines[2]))
@@ -184,7 +198,7 @@ def as_decoded(window: Window, data: bytes) -> Window:
 
 
 def sample_offset_of(data: bytes) -> int:
-    """Decode only the sample's offset of a record of `springtide.windows`, -1 for a departure."""
+    """Decode only the sample's offset of a record of `springtide.windows`, -1 without one."""
     end = data.find(b"\n")
     return decode_json(_Head, data if end < 0 else data[:end]).sample_offset
 

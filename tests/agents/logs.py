@@ -8,7 +8,7 @@ from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
-from pipeline.topics.windows import departure, encode_window
+from pipeline.topics.windows import departure, encode_window, retraction
 from tests.agents.fakes import APPENDED_MS, MemoryBroker
 
 CONFIG = ModelConfig(expiration_seconds=60)
@@ -48,7 +48,7 @@ def make_log(count: int, *nodes: str) -> tuple[MemoryBroker, "LogWriter"]:
 
 
 class LogWriter:
-    """Appends windows and departures to a partition of `windows` in a `MemoryBroker`."""
+    """Appends windows and ends of nodes to a partition of `windows` in a `MemoryBroker`."""
 
     def __init__(self, broker: MemoryBroker, topic: str = "t.windows", partition: int = 0) -> None:
         self._broker = broker
@@ -69,6 +69,10 @@ class LogWriter:
         for _ in range(count):
             for node in nodes:
                 self.window(node)
+
+    def retract(self, node: str, deleted_ms: int = APPENDED_MS) -> int:
+        retracted = encode_window(retraction(node, deleted_ms))
+        return self._broker.put(*self._place, node.encode(), retracted)
 
     def depart(self, node: str, appended_ms: int = APPENDED_MS) -> int:
         departed = encode_window(departure(node, appended_ms))

@@ -117,7 +117,7 @@ def content(model: ModelCursor) -> dict[str, Any]:
             model.bank.encode_state(node),
             model.counters[node],
             canonical(report.prediction)
-            if (report := model.reports[node]) and report.prediction
+            if (report := model.reports.get(node)) and report.prediction
             else None,
             canonical(report.node_state) if report else None,
         )

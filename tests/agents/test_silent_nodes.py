@@ -1,16 +1,22 @@
-"""Silent nodes without a record depart; nodes with a record stay."""
+"""Deleted nodes and silent nodes without a record depart; nodes with a record stay."""
 
 import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from pipeline.agents.silent_nodes import CHECK_SECONDS, expire_silent_nodes
+from pipeline.agents import silent_nodes
+from pipeline.agents.silent_nodes import (
+    CHECK_SECONDS,
+    RETAINED_SECONDS,
+    expire_deleted_nodes,
+    expire_silent_nodes,
+)
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.nodes import NodeRecord
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import LogWriter
-from tests.agents.owners import Owner, published, settle
+from tests.agents.owners import Owner, content, published, settle, undisturbed
 
 SILENCE_SECONDS = 500.0
 LATER = 102
@@ -123,3 +129,77 @@ async def test_no_node_departs_after_an_outage_of_all(memory: MemoryBroker) -> N
     await owner.clock.advance(CHECK_SECONDS)
     await cancel_tasks(task)
     assert owner.model.bank.nodes == ("a", "b")
+
+
+async def expire(owner: Owner, seconds: float) -> None:
+    """Expire deleted nodes for so long, and apply the departures."""
+    task = asyncio.create_task(expire_deleted_nodes([owner.shard], owner.clock))
+    await owner.clock.advance(seconds)
+    await settle()
+    await cancel_tasks(task)
+    await owner.apply()
+
+
+async def with_deleted(memory: MemoryBroker, *nodes: str) -> tuple[LogWriter, Owner]:
+    """Load a log in which `nodes` are deleted now and the node `here` stays."""
+    log = LogWriter(memory)
+    log.windows(5, *nodes, "here")
+    owner = await Owner(memory, "x").load()
+    for node in nodes:
+        memory.put("t.nodes", 0, node.encode(), None)
+        log.retract(node, round(1000 * owner.clock.now()))
+    await owner.apply()
+    return log, owner
+
+
+async def test_a_deleted_node_that_returns_within_an_hour_keeps_its_models(
+    memory: MemoryBroker,
+) -> None:
+    log, owner = await with_deleted(memory, "back")
+    assert set(published(memory, "t.predictions")) == {"here"}
+    assert set(published(memory, "t.node-state")) == {"here"}
+    await expire(owner, RETAINED_SECONDS - 1)
+    log.window("back")
+    await owner.apply()
+    assert owner.model.counters["back"].applied == 6
+    # Peaks hardly change with one window, but the last ones were withdrawn.
+    assert set(published(memory, "t.predictions")) == {"back", "here"}
+    await expire(owner, 2 * RETAINED_SECONDS)
+    assert owner.model.bank.nodes == ("back", "here")
+
+
+async def test_models_of_a_deleted_node_depart_after_an_hour(memory: MemoryBroker) -> None:
+    log, owner = await with_deleted(memory, "gone")
+    await expire(owner, RETAINED_SECONDS + 61)
+    assert owner.model.bank.nodes == ("here",)
+    log.window("gone")
+    await owner.apply()
+    assert owner.model.counters["gone"].applied == 1
+
+
+async def test_only_the_newest_of_many_deleted_nodes_keep_their_models(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silent_nodes, "MAX_RETAINED", 1)
+    _, owner = await with_deleted(memory, "first", "second")
+    await expire(owner, 61)
+    assert owner.model.bank.nodes == ("here", "second")
+
+
+async def test_a_restart_keeps_the_models_of_a_deleted_node_and_their_age(
+    memory: MemoryBroker,
+) -> None:
+    log, first = await with_deleted(memory, "back", "gone")
+    late = undisturbed(memory, 5).reports["back"]
+    await first.round()
+    await first.model.publish([("back", late)])
+    first.die()
+    second = await Owner(memory, "y").load()
+    assert set(published(memory, "t.node-state")) == {"here"}
+    assert second.model.retracted == first.model.retracted
+    log.window("back")
+    await second.apply()
+    assert second.model.counters["back"].applied == 6
+    assert content(second.model)["back"] == content(undisturbed(memory))["back"]
+    await expire(second, RETAINED_SECONDS + 61)
+    assert second.model.bank.nodes == ("back", "here")

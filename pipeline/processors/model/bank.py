@@ -151,6 +151,14 @@ class Bank:
 
     # -- forgetting
 
+    def retract(self, node: str) -> bool:
+        """Mark the results of a deleted node as withdrawn: its next peaks are due. Returns False
+        for a node without models."""
+        models = self.node_models.get(node)
+        if models is not None:
+            self.learner.retract(models)
+        return models is not None
+
     def forget(self, node: str) -> bool:
         """Drop all models of a node that has departed; False if there were none."""
         models = self.node_models.pop(node, None)

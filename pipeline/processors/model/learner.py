@@ -299,6 +299,10 @@ class Learner:
             peaks.view.strategies,
         )
 
+    def retract(self, node: NodeModels) -> None:
+        """Mark the peaks of `node` as never published."""
+        publish_policy.reset(self._slots, _node_slots([node]))
+
     def recent_usage(self, nodes: Sequence[NodeModels]) -> usage_points.RecentUsage:
         """Statistics of these nodes over the half hour up to the end of their last windows."""
         points, newest = self._slots["points"], self._slots["points_second"]

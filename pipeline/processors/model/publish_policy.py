@@ -121,6 +121,11 @@ def due(
     return np.asarray(is_due)
 
 
+def reset(columns: Columns, rows: IntArray) -> None:
+    """Mark the peaks of the nodes in `rows` as never published."""
+    columns["published_ms"][rows] = NEVER
+
+
 def _lengthen_holds(
     columns: Columns,
     rows: IntArray,

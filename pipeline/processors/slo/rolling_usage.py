@@ -67,14 +67,14 @@ class Rolling:
         whether it was applied.
 
         A window that does not end after the last of its node is refused. So is a window of another
-        machine until the first machine is silent; after that the node starts over. A departure
-        removes a node. The newest window stays, however long it is.
+        machine until the first machine is silent; after that the node starts over. A retraction
+        or departure removes a node. The newest window stays, however long it is.
         """
         applied = []
         measured = [window for window in windows if window.type == "window"]
         usages = iter(_usages(measured, memory_policy))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
-            if window.type == "departure":
+            if window.type != "window":
                 self.forget(window.header.node)
                 applied.append(True)
             else:

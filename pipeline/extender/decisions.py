@@ -224,15 +224,13 @@ class Decisions:
         placement = self.rules.placement
         by_plugin: dict[str, IntArray] = {}
         scores: list[IntArray] = []
-        for plugin, _ in placement.scores:
-            name, of_plugin = plugin, self._plugin_scores(plugin, nodes, demand)
-            if of_plugin is None:
-                name, of_plugin = BEST_FIT, by_plugin.get(BEST_FIT)
-            if of_plugin is None:
-                of_plugin = self._best_fit(nodes, demand)
-            by_plugin[name] = of_plugin
-            scores.append(of_plugin)
-        weights = [weight for _, weight in placement.scores]
+        weights: list[int] = []
+        for plugin, weight in placement.scores:
+            name, of_plugin = self._plugin_scores(plugin, nodes, demand)
+            if of_plugin is not None:
+                by_plugin[name] = of_plugin
+                scores.append(of_plugin)
+                weights.append(weight)
         percent = weighted_mean(scores, weights) if scores else np.zeros(len(nodes), np.int64)
         percent = nodes.in_requested_order(percent)
         steps = separate_best(scale_to_steps(percent, self.rules.score_steps), percent)
@@ -302,14 +300,17 @@ class Decisions:
 
     def _plugin_scores(
         self, plugin: str, nodes: CandidateNodes, demand: PodDemand
-    ) -> IntArray | None:
-        """The scores of a plugin; None if it goes by usage and that of all nodes is too old, or if
-        it fails. Failures are counted, and logged once a minute."""
+    ) -> tuple[str, IntArray | None]:
+        """The name and scores of a plugin, None if it abstains; those of best fit if it goes by
+        usage and that of all nodes is too old, or if it fails. Failures are counted, and logged
+        once a minute."""
         scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
         try:
             seconds = scorer.expiration_seconds(args)
             if seconds is not None and not nodes.is_fresh(seconds).any():
-                return None
+                return self._best_fit(nodes, demand)
+            if not scorer.knows(nodes, args):
+                return plugin, None
             scores = scorer.score(nodes, demand, args)
             if np.shape(scores) != (len(nodes),):
                 raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
@@ -321,12 +322,12 @@ class Decisions:
             if not 0 <= nodes.now - self._logged.get(plugin, -np.inf) < limits.FAILURE_LOG_SECONDS:
                 self._logged[plugin] = nodes.now
                 _log.exception("scoring plugin failed: disable or update it", plugin=plugin)
-            return None
-        return scores
+            return self._best_fit(nodes, demand)
+        return plugin, scores
 
-    def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> IntArray:
+    def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> tuple[str, IntArray]:
         names = ("cpu", "memory")
-        return best_fit(
+        return BEST_FIT, best_fit(
             {name: nodes.allocatable(name) for name in names},
             {name: nodes.counted(f"request:{name}") for name in names},
             {name: demand.counted[f"request:{name}"] for name in names},

@@ -75,7 +75,7 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Meta(
             description="A KubeSchedulerConfiguration whose plugins and arguments apply: "
             "LoadAwareScheduling, Trimaran's and others. Its arguments override the thresholds and "
-            "the age above. null: LoadAwareScheduling with its defaults."
+            "the age above. null: LoadAwareScheduling and PredictedHeadroom with their defaults."
         ),
     ] = None
     scheduler_name: Annotated[

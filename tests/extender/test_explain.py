@@ -40,7 +40,7 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     assert (result["apiVersion"], result["kind"]) == ("springtide/v1", "PlacementExplanation")
     pod = result["pod"]
     assert (result["mode"], pod["namespace"], pod["name"]) == ("observe", "d", "p")
-    assert result["weights"] == {"LoadAwareScheduling": 1}
+    assert result["weights"] == {"LoadAwareScheduling": 1, "PredictedHeadroom": 1}
     items = {item["node"]: item for item in result["items"]}
     assert list(items) == ALL
     assert items["idle"] == {

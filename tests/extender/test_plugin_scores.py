@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from pipeline.extender.decisions import BEST_FIT, PLUGIN_FAILURES, Decisions, Rules
+from pipeline.extender.scheduler_api import rules_of
+from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers import peaks
 from pipeline.processors.scorers.scorer import Counts
+from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.times import format_time
@@ -292,6 +295,52 @@ def test_predicted_headroom_prefers_nodes_that_stay_idle() -> None:
     assert world.scores(pod(cpu=1000)) == {"idle": 48, "mornings": 0, "new": 78, "unknown": 0}
     world.table.place(pod("other", 1000), "idle", NOW)
     assert world.scores(pod(cpu=1000))["idle"] == 27
+
+
+def test_by_default_the_node_that_stays_idle_is_best() -> None:
+    """Equal usage now; LoadAware cannot tell the two nodes apart."""
+    rules = rules_of(ExtenderSettings(fine_scores=True))
+    assert [score.plugin for score in rules.placement.scores] == [
+        "LoadAwareScheduling", "PredictedHeadroom",
+    ]  # fmt: skip
+    table = Table(counting=rules.counting)
+    for name, peak in (("a-mornings", 3.6), ("b-idle", 1.2)):
+        peaks = {"percentile": Usage(cpu_cores=peak, memory_bytes=GIB)}
+        table.put_node(TableNode(node=name, allocatable=ROOM))
+        table.put_state(used(name, 1.0, predictor="percentile", peaks=peaks))
+    table.put_node(TableNode(node="c-unknown", allocatable=ROOM))
+    table.put_state(used("c-unknown", 1.0))
+    result = Decisions(table, rules).prioritize(pod(cpu=100), [*table], NOW)
+    by_plugin = {name: scores.tolist() for name, scores in result.plugins.items()}
+    # 92 percent of memory are left, and of 4 cores 2.915 with the pod; under the peaks 0.315 and
+    # 2.715.
+    assert by_plugin == {"LoadAwareScheduling": [82] * 3, "PredictedHeadroom": [49, 79, 0]}
+    assert (result.best, result.percent.tolist()) == (1, [65, 80, 41])
+    # As old as the settings say, it is ignored by both.
+    table.put_state(used("b-idle", 1.0, age=181.0, offset=1, predictor="percentile", peaks=peaks))
+    assert Decisions(table, rules).prioritize(pod(cpu=100), [*table], NOW).percent[1] == 0
+
+
+def test_predicted_headroom_abstains_where_no_peak_is_known() -> None:
+    world = World("PredictedHeadroom", "LoadAwareScheduling")
+    world.node("a", used("a", 1.0)).node("b", used("b", 2.0)).node("new")
+    result = Decisions(world.table, world.rules).prioritize(pod(), [*world.table], NOW)
+    assert [*result.plugins] == ["LoadAwareScheduling"]
+    assert result.percent.tolist() == result.plugins["LoadAwareScheduling"].tolist()
+    # Alone, it leaves every node with the score 0.
+    alone = Decisions(world.table, World("PredictedHeadroom").rules)
+    assert alone.prioritize(pod(), [*world.table], NOW).percent.tolist() == [0, 0, 0]
+
+
+def test_predicted_headroom_is_under_what_the_machine_has() -> None:
+    """Amplified allocatable is for requests: the peak is measured."""
+    world = World("PredictedHeadroom", resources=[{"name": "cpu"}])
+    peaks = {"percentile": Usage(cpu_cores=2.0, memory_bytes=GIB)}
+    annotations = {RAW_ALLOCATABLE: '{"cpu": "4"}'}
+    double = Resources(cpu_millicores=8000, memory_bytes=16 << 30)
+    state = used("a", 1.0, predictor="percentile", peaks=peaks)
+    world.node("a", state, allocatable=double, annotations=annotations)
+    assert world.scores() == {"a": 43}
 
 
 def test_predicted_headroom_counts_a_cold_pod_once() -> None:

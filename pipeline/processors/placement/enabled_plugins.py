@@ -32,7 +32,7 @@ from pipeline.processors.placement.threshold_hours import (
     with_all_resources,
 )
 from pipeline.processors.placement.threshold_hours import read_args as read_time_shared
-from pipeline.processors.scorers import load_aware
+from pipeline.processors.scorers import load_aware, predicted_headroom
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
@@ -92,14 +92,19 @@ class Placement(NamedTuple):
 
 
 def default_placement(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:
-    """LoadAware with its defaults, except for the usage thresholds in percent, and for nodes that
-    did not report for `expiration_seconds`: they take pods and are never the best."""
+    """LoadAware and PredictedHeadroom with their defaults, except for the usage thresholds in
+    percent, and for nodes that did not report for `expiration_seconds`: they take pods and are
+    never the best."""
     args = msgspec.structs.replace(
         load_aware.SCORER.read({"enableScheduleWhenNodeMetricsExpired": True}),
         usage_thresholds=dict(thresholds),
         node_metric_expiration_seconds=expiration_seconds,
     )
-    return Placement((LOAD_AWARE,), (Score(LOAD_AWARE),), {LOAD_AWARE: args})
+    headroom = predicted_headroom.PredictedHeadroomArgs(usage_expiration_seconds=expiration_seconds)
+    names = LOAD_AWARE, predicted_headroom.SCORER.name
+    return Placement(
+        (LOAD_AWARE,), tuple(map(Score, names)), dict(zip(names, (args, headroom), strict=True))
+    )
 
 
 def read_config(tree: Any, scheduler_name: str | None = None) -> Placement:

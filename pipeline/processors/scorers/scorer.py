@@ -156,7 +156,8 @@ class Scorer(Generic[Args]):
     completes the user's arguments, `problems` names refused values, `notes` are messages for the
     user (from the arguments as written and as completed).
 
-    `score` returns int64 scores (nodes,) from 0 to 100, 0 where it knows nothing. A scorer that
+    `score` returns int64 scores (nodes,) from 0 to 100, 0 where it knows nothing. If
+    `knows` is False for all nodes of a question, the other plugins decide alone. A scorer that
     uses usage sets the largest age of usage in `expiration_seconds`; if usage of all nodes is
     older, nodes are packed by requests instead. None: it does not use usage.
     """
@@ -171,6 +172,7 @@ class Scorer(Generic[Args]):
     notes: Callable[[Tree, Args], Iterator[str]] = lambda tree, args: iter(())
     counts: Callable[[Args], Counts] = lambda args: Counts()
     expiration_seconds: Callable[[Args], float | None] = lambda args: None
+    knows: Callable[[NodesView, Args], bool] = lambda nodes, args: True
     keys: Callable[[Tree], Tree] = lambda tree: tree
     """Renames the keys of arguments to those of `args`."""
 

@@ -68,6 +68,7 @@ class CheckpointRounds:
         joined = max(self._model.joined, self._join.next_offset - 1)
         nodes, before = self._model.bank.nodes, dict(self._model.counters)
         left_out: dict[str, Counters] = {}
+        written: set[str] = set()
         for start in range(0, len(nodes), SLICE):
             if start:
                 await self._clock.sleep(pause_seconds)
@@ -76,18 +77,21 @@ class CheckpointRounds:
             records = self._capture(nodes[start : start + SLICE])
             fitting = {node: record for node, record in records.items() if fits(record)}
             left_out |= {node: before[node] for node in records.keys() - fitting}
-            self._written.update(fitting)
+            written.update(fitting)
             await self._send(list(fitting.values()))
         if not self._model.owned:
             return
+        self._written |= written
+        # Records of nodes that departed meanwhile are deleted after the marker.
+        remaining = len(written.intersection(self._model.bank.nodes))
         marker = RoundMarker(
             epoch=epoch, round=self._number, generation=GENERATION,
-            resume=resume, joined=joined, nodes=len(nodes), left_out=left_out,
+            resume=resume, joined=joined, nodes=remaining, left_out=left_out,
         )  # fmt: skip
         await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
         ROUNDS.inc()
         log.info("checkpoint round complete", partition=partition, epoch=epoch,
-                 round=self._number, nodes=len(nodes), resume=resume)  # fmt: skip
+                 round=self._number, nodes=remaining, resume=resume)  # fmt: skip
         await self._clean()
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:

@@ -7,7 +7,7 @@ to replay. Checkpoints of an epoch above E belong to a round that was interrupte
 its own node.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.agents.cluster_state import Refuse
@@ -15,9 +15,11 @@ from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.state_codec import is_damaged
 from pipeline.topics.checkpoints import (
     IMPORT,
     Claim,
+    KeyKind,
     NodeCheckpoint,
     RoundMarker,
     check_payload,
@@ -32,13 +34,15 @@ log = get_logger(__name__)
 class PartitionCheckpoints:
     """The content of a partition of `checkpoints`.
 
-    `nodes` has the newest record by node and epoch, `keys` the keys of older epochs, `claims` the
-    offsets of claims. `group` is the consumer group of the last claim, `imported` the epoch of the
-    last import.
+    `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
+    record is not readable by node. `keys` are the keys of readable records of older epochs,
+    `claims` the offsets of claims. `group` is the consumer group of the last claim, `imported` the
+    epoch of the last import.
     """
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
+    unreadable: dict[str, set[int]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
     claims: list[int] = field(default_factory=list)
     group: str = ""
@@ -58,6 +62,29 @@ class PartitionCheckpoints:
         """Return whether the highest epoch is an import that is newer than `epoch`."""
         marker = self.marker()
         return marker is not None and marker.epoch == self.imported > epoch
+
+    @property
+    def missing(self) -> int:
+        """The number of checkpoints that the marker counted and that are not there any more."""
+        marker = self.marker()
+        if marker is None:
+            return 0
+        present = {node for node, epochs in self.unreadable.items() if marker.epoch in epochs}
+        for node, by_epoch in self.nodes.items():
+            checkpoint = by_epoch.get(marker.epoch)
+            if checkpoint is not None and checkpoint.covers >= marker.resume:
+                present.add(node)
+        return max(marker.nodes - len(present), 0)
+
+    def reset_nodes(self) -> set[str]:
+        """Return the nodes without a usable checkpoint whose record is not readable."""
+        marker = self.marker()
+        if marker is None:
+            return set()
+        unreadable = {
+            node for node, epochs in self.unreadable.items() if max(epochs) >= marker.epoch
+        }
+        return unreadable - self.usable().keys()
 
     def usable(self) -> dict[str, list[NodeCheckpoint]]:
         """Return the usable checkpoints by node, the one with the highest coverage first."""
@@ -82,43 +109,92 @@ async def read_checkpoints(
 ) -> PartitionCheckpoints:
     """Read a partition of `checkpoints`; pass invalid records to `refuse`.
 
-    `keys` of the result are the keys of epochs below `own_epoch`.
+    `keys` of the result are the keys of epochs below `own_epoch`. Unreadable and damaged records
+    are not among them, so that nobody deletes them: another release may be able to read them.
     """
     content = PartitionCheckpoints()
     keys: dict[bytes, None] = {}
+    refused: dict[bytes | None, tuple[KeyKind | None, int, LogRecord, RecordError]] = {}
     first, end = await reader.bounds(topic, partition)
     async for records in reader.read(topic, partition, first, end):
         for record in records:
+            kind, epoch = None, -1
             key = record.key or b""
+            keys.pop(key, None)
+            refused.pop(key, None)
             try:
                 kind, node, epoch = parse_key(key)
+                _remove(content, kind, node, epoch, is_tombstone=record.value is None)
                 if record.value is None:
-                    keys.pop(key, None)
-                    content.nodes.get(node, {}).pop(epoch, None)
-                    if kind == "marker":
-                        content.markers.pop(epoch, None)
                     continue
-                # Records of a newer owner must not be deleted.
-                if (record.offset if kind == "claim" else epoch) < own_epoch:
-                    keys[key] = None
-                if kind == "marker":
-                    marker = decode_pack(RoundMarker, record.value)
-                    check_payload(key, "", marker.epoch, "", epoch)
-                    content.markers[epoch] = marker
-                elif kind == "node":
-                    checkpoint = decode_pack(NodeCheckpoint, record.value)
-                    check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
-                    content.nodes.setdefault(node, {})[epoch] = checkpoint
-                else:
+                if kind == "claim":
                     claim = decode_pack(Claim, record.value)
                     content.claims.append(record.offset)
                     content.group = claim.group
                     if claim.member == IMPORT:
                         content.imported = record.offset
+                elif kind == "marker":
+                    marker = decode_pack(RoundMarker, record.value)
+                    check_payload(key, "", marker.epoch, "", epoch)
+                    content.markers[epoch] = marker
+                else:
+                    checkpoint = decode_pack(NodeCheckpoint, record.value)
+                    check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
+                    content.nodes.setdefault(node, {})[epoch] = checkpoint
+                # Records of a newer owner must not be deleted.
+                is_older = (record.offset if kind == "claim" else epoch) < own_epoch
+                if is_older and not (kind == "node" and is_damaged(checkpoint.state)):
+                    keys[key] = None
             except RecordError as error:
-                await refuse(topic, record, error)
+                refused[key] = kind, epoch, record, error
+                if kind == "node":
+                    content.unreadable.setdefault(node, set()).add(epoch)
     content.keys = list(keys)
+    _replace_markers(content, [epoch for kind, epoch, *_ in refused.values() if kind == "marker"])
+    marker_epoch = max(content.markers, default=-1)
+    for kind, epoch, record, reason in refused.values():
+        # Former owners have refused records of older epochs.
+        if kind is None or kind == "claim" or epoch >= marker_epoch:
+            await refuse(topic, record, reason)
     return content
+
+
+def _remove(
+    content: PartitionCheckpoints, kind: KeyKind, node: str, epoch: int, *, is_tombstone: bool
+) -> None:
+    """Remove the previous record of a key from `content`."""
+    if kind == "marker":
+        content.markers.pop(epoch, None)
+    elif kind == "node":
+        epochs = content.unreadable.get(node, set())
+        epochs.discard(epoch)
+        if not epochs:
+            content.unreadable.pop(node, None)
+        if is_tombstone:
+            content.nodes.get(node, {}).pop(epoch, None)
+
+
+def _replace_markers(content: PartitionCheckpoints, unreadable: Collection[int]) -> None:
+    """Let checkpoints stand in for unreadable markers of their epochs.
+
+    Each checkpoint is exact for its own node, so a replay from the lowest coverage is complete,
+    although longer.
+    """
+    for epoch in unreadable:
+        later = [
+            checkpoint
+            for by_epoch in content.nodes.values()
+            for checkpoint in by_epoch.values()
+            if checkpoint.epoch >= epoch
+        ]
+        if all(checkpoint.epoch > epoch for checkpoint in later):
+            continue
+        resume = min(checkpoint.covers for checkpoint in later)
+        content.markers[epoch] = RoundMarker(
+            epoch=epoch, round=0, generation=later[0].generation, resume=resume, joined=-1, nodes=0
+        )
+        log.error("round marker is not readable, replaying from the oldest checkpoint",
+                  epoch=epoch, resume=resume)  # fmt: skip
 
 
 def replay_start(marker: RoundMarker | None, first: int) -> int:

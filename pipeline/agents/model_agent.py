@@ -221,13 +221,19 @@ Batch = tuple[ModelCursor, Sequence[LogRecord]]
 async def process_batches(batches: Sequence[Batch]) -> None:
     """Apply records of distinct partitions in one call, then publish the results concurrently.
 
-    Revoked partitions are skipped.
+    Revoked partitions are skipped. If the call fails, its partitions are given up at once: the next
+    owner replays the records.
     """
     async with AsyncExitStack() as stack:
         for cursor, _ in sorted(batches, key=lambda batch: batch[0].ownership.partition):
             await stack.enter_async_context(cursor.busy)
         owned = [(cursor, records) for cursor, records in batches if cursor.owned and records]
-        reports, refused = apply_batches(owned)
+        try:
+            reports, refused = apply_batches(owned)
+        except BaseException:
+            for cursor, _ in owned:
+                cursor.abandon()
+            raise
         await run_all(_publish(cursor, refused[cursor], reports[cursor]) for cursor, _ in owned)
 
 

@@ -265,6 +265,9 @@ class PartitionHolder:
             error = None
         if error is not None:
             log.error("background task failed", error=repr(error))
+            # The columns of all partitions are shared: none of them may be saved any more.
+            for shard in self.shards.values():
+                shard.ownership.owned = False
             self._group.crash(error)
 
     async def _watch_log_ends(self, models: Sequence[ModelCursor]) -> None:

@@ -71,6 +71,7 @@ class NodeReport:
 class PartitionModels:
     """The models of one partition and the newest report of each of its nodes.
 
+    `intact` is false after a failure while windows were applied: models may be half-changed.
     `reports` maps a node to its newest report, and to None from its deletion until the tombstones
     are delivered. `retracted` maps a deleted node whose models are still here to the time of its
     deletion. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
@@ -83,6 +84,11 @@ class PartitionModels:
     counters: dict[str, Counters]
     retracted: dict[str, int]
     amounts: dict[str, FloatArray] = field(default_factory=dict, init=False)
+    intact: bool = field(default=True, init=False)
+
+    def abandon(self) -> None:
+        """Give up the partition after a failure: no checkpoint may be written of these models."""
+        self.intact = self.ownership.owned = False
 
     def retract(self, node: str, deleted_ms: int) -> None:
         """Withdraw the results of a deleted node; its models stay, in case it returns soon."""

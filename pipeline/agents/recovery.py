@@ -57,6 +57,10 @@ LOST = counter("worker_lost_windows", "Windows that retention removed before the
 REBUILT = counter(
     "worker_rebuilt_models", "Nodes rebuilt from the log because their checkpoint was unusable."
 )
+UNREADABLE = counter(
+    "worker_unreadable_checkpoints",
+    "Nodes that started empty because their checkpoint is not readable or not there any more.",
+)
 LOAD_SECONDS = histogram(
     "worker_partition_load_seconds", "Duration of loading a partition.",
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -103,8 +107,12 @@ class Recovery:
     async def load(self, reader: LogReader, partition: int, previous: Shard | None) -> Shard:
         """Load `partition` up to the end of its log, and publish its reports again.
 
-        The models of the shard `previous`, of an earlier assignment, only catch up with the log.
+        The models of the shard `previous`, of an earlier assignment, only catch up with the log,
+        unless a failure left them half-changed.
         """
+        if previous is not None and not previous.model.intact:
+            previous.model.bank.clear()
+            previous = None
         bank = self.bank.sibling() if previous is None else previous.model.bank
         try:
             return await self._load(reader, partition, previous, bank)
@@ -168,6 +176,11 @@ class Recovery:
             start = min(start, first)
         if start > end:
             raise _recreated(self._topic(WINDOWS), ownership.partition, end, start)
+        missing = checkpoints.missing
+        if missing:
+            UNREADABLE.inc(missing)
+            log.error("checkpoints are missing, marking the nodes that start empty",
+                      partition=ownership.partition, missing=missing)  # fmt: skip
         empty = nodes.empty_counters()
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
@@ -183,6 +196,9 @@ class Recovery:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in nodes.restored.items()}
         await self.apply_log(reader, model, max(first, start), end, covers)
+        if missing:
+            for node in sorted(set(model.bank.nodes) - nodes.restored.keys() - empty.keys()):
+                model.lose(node, max(start - first, 1))
         for node in sorted(empty.keys() - set(model.bank.nodes) - model.reports.keys()):
             _remove_results(model, node)
         for node, before in nodes.rebuilt().items():
@@ -311,6 +327,11 @@ async def _restore_nodes(
             REBUILT.inc()
             log.error("checkpoint is damaged, replaying the node's windows into empty models",
                       node=node, error=error.message)  # fmt: skip
+    for node in sorted(checkpoints.reset_nodes()):
+        nodes.damaged[node] = Counters(), max(replay_start(checkpoints.marker(), first) - first, 1)
+        UNREADABLE.inc()
+        log.error("checkpoint is not readable, replaying the node's windows into empty models; the "
+                  "record stays", node=node)  # fmt: skip
     marker = checkpoints.marker()
     for node, before in (marker.left_out if marker else {}).items():
         if not any(node in by_node for by_node in nodes):

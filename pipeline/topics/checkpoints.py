@@ -45,6 +45,7 @@ class NodeCheckpoint(Record, frozen=True, kw_only=True):
 class RoundMarker(Record, frozen=True, kw_only=True):
     """The end of a round of `epoch`: every node's checkpoint covers at least `resume`.
 
+    `nodes` is the number of checkpoints in the round; a reader that finds fewer has lost some.
     `joined` is the highest sample offset that the join has finished, -1 if none: its window is in
     the log, or the sample was refused. `left_out` are nodes whose state is too large for a record,
     with their counters at `resume`: their models are lost if the round is restored.

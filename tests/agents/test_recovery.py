@@ -540,3 +540,92 @@ async def test_an_oversized_node_without_windows_in_the_log_departs(
     await second.apply()
     assert second.model.counters["c"].lost == applied
     assert "c" in published(broker, "t.predictions")
+
+
+# -- checkpoints that are not readable, or not there any more
+
+
+def corrupt(broker: MemoryBroker, key: bytes, value: bytes) -> None:
+    """Replace the value of the only record of a key, as it is after compaction."""
+    log = broker.logs[CHECKPOINTS, 0]
+    (offset,) = (record.offset for record in log if record.key == key)
+    log[offset] = log[offset]._replace(value=value)
+
+
+async def test_an_unreadable_checkpoint_marks_its_node_and_is_never_deleted() -> None:
+    broker, log, first = await after_a_round()
+    key = node_key("c", first.epoch)
+    corrupt(broker, key, b"of another release")
+    log.windows(1, *NODES)
+    before = value_of(module.UNREADABLE)
+    second = await Owner(broker, "y").load()
+    assert value_of(module.UNREADABLE) - before == 1
+    resume = marker(broker, first.epoch).resume
+    assert resume == 20
+    counters = second.model.counters["c"]
+    assert (counters.applied, counters.lost) == (1, resume)
+    rebuilt, expected = content(second.model), content(undisturbed(broker))
+    assert expected | {"c": rebuilt["c"]} == rebuilt
+    assert published(broker, NODE_STATE)["c"]["counters"]["lost"] == resume
+    await second.round()
+    third = await Owner(broker, "z").load()
+    await third.round()
+    assert broker.live(CHECKPOINTS)[key] == b"of another release"
+    assert node_key("a", first.epoch) not in broker.live(CHECKPOINTS)
+    # A later owner has its own checkpoint, and does not refuse the record again.
+    assert (len(second.refused), third.refused) == (1, [])
+    assert content(third.model) == rebuilt
+
+
+async def test_an_unreadable_checkpoint_of_an_interrupted_round_costs_nothing() -> None:
+    broker, log, first = await after_a_round()
+    log.windows(1, *NODES)
+    broker.put(CHECKPOINTS, 0, node_key("c", first.epoch + 1), b"junk")
+    assert content((await Owner(broker, "y").load()).model) == content(undisturbed(broker))
+
+
+async def test_a_damaged_checkpoint_is_not_deleted() -> None:
+    broker, _, first = await after_a_round()
+    key = node_key("c", first.epoch)
+    written = decode_pack(NodeCheckpoint, broker.live(CHECKPOINTS)[key])
+    damaged = msgspec.structs.replace(written, state=written.state[:-9])
+    corrupt(broker, key, encode_pack(damaged))
+    for member in ("y", "z"):
+        await (await Owner(broker, member).load()).round()
+    assert key in broker.live(CHECKPOINTS)
+
+
+async def test_an_unreadable_marker_is_replaced_by_its_checkpoints() -> None:
+    broker, log, first = await after_a_round()
+    log.windows(2, *NODES)
+    log.depart("b")
+    corrupt(broker, marker_key(first.epoch), b"junk")
+    broker.trim(WINDOWS, 0, 18)
+    second = await Owner(broker, "y").load()
+    whole = MemoryBroker(logs=broker.logs)
+    assert content(second.model) == content(undisturbed(whole))
+    assert {counters.lost for counters in second.model.counters.values()} == {0}
+
+
+async def test_missing_checkpoints_mark_the_nodes_that_start_empty() -> None:
+    broker, log, first = await after_a_round()
+    log.windows(1, *NODES)
+    broker.put(CHECKPOINTS, 0, node_key("c", first.epoch), None)
+    before = value_of(module.UNREADABLE)
+    second = await Owner(broker, "y").load()
+    assert value_of(module.UNREADABLE) - before == 1
+    lost = {node: counters.lost for node, counters in second.model.counters.items()}
+    assert lost == dict.fromkeys(NODES, 0) | {"c": 20}
+
+
+async def test_a_node_that_departs_during_a_round_is_not_missing() -> None:
+    broker, log, first = await after_a_round()
+    await first.step_round()
+    log.depart("a")
+    await first.apply()
+    for _ in range(3):
+        await first.step_round()
+    assert node_key("a", first.epoch) not in broker.live(CHECKPOINTS)
+    log.window("f")
+    second = await Owner(broker, "y").load()
+    assert content(second.model) == content(undisturbed(broker))

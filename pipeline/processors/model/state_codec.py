@@ -160,6 +160,13 @@ def decode(data: bytes) -> ModelState:
         raise CheckpointError(f"node state cannot be read: {error}") from error
 
 
+def is_damaged(data: bytes) -> bool:
+    """Whether `data` is not a state, of any layout, as it was written."""
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
+        return True
+    return bool(HEADER.unpack_from(data)[2] != zlib.crc32(data[HEADER.size :]))
+
+
 def _unpacked(body: bytes) -> pa.Buffer:
     (size,) = SIZE.unpack_from(body)
     if size > _LARGEST:

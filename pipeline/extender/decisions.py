@@ -35,6 +35,7 @@ from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
 from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.table import Table
+from pipeline.table.data_outages import DataOutages
 from pipeline.table.limits import TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod, PodRecord
 from pipeline.topics.resource_amounts import MID
@@ -178,6 +179,8 @@ class Decisions:
     def __init__(self, table: Table, rules: Rules) -> None:
         self._table = table
         self.rules = rules
+        expiration = rules.placement.load_aware.node_metric_expiration_seconds
+        self.outages = DataOutages(table, expiration or rules.stale_after_seconds)
         self._counting = rules.counting
         self._scorers = {name: SCORERS.get(name) for name, _ in rules.placement.scores}
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
@@ -288,7 +291,8 @@ class Decisions:
             yield filters.hinted(nodes, demand)
         if (args := placement.load_aware_filter(nodes.now)) is not None:
             in_flight = self.rules.in_flight == "all"
-            yield filters.load_aware(nodes, demand, args, in_flight=in_flight)
+            outage = self.outages.usage(nodes.now)
+            yield filters.load_aware(nodes, demand, args, in_flight=in_flight, outage=outage)
         yield filters.reserved(nodes, demand)
         yield filters.certain_mid(nodes, demand, self.rules.stale_after_seconds)
 

@@ -17,6 +17,7 @@ from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.loadaware.node_usage import load_aware_usage, read_node_usage
+from pipeline.processors.loadaware.usage_outage import UsageOutage
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.processors.placement.reservation_bounds import (
     Bounded,
@@ -81,11 +82,18 @@ def _load_refusals(resources: tuple[str, ...]) -> tuple[Refusal, ...]:
 
 
 def load_aware(
-    nodes: CandidateNodes, demand: PodDemand, args: LoadAwareArgs, *, in_flight: bool = True
+    nodes: CandidateNodes,
+    demand: PodDemand,
+    args: LoadAwareArgs,
+    *,
+    in_flight: bool = True,
+    outage: UsageOutage | None = None,
 ) -> Refusals:
-    """LoadAware: usage with pods in flight and this pod is over a threshold, or too old."""
+    """LoadAware: usage with pods in flight and this pod is over a threshold, or too old. Nodes that
+    lost their usage in an outage pass: requests alone limit them."""
     estimate = demand.amounts("estimate", args.resources)
-    expired = ~nodes.is_fresh(args.node_metric_expiration_seconds or 0)
+    is_fresh = nodes.is_fresh(args.node_metric_expiration_seconds or 0)
+    expired = ~is_fresh
     if not args.filter_expired_node_metrics:
         expired = np.zeros(len(nodes), np.bool_)
     codes = np.full(len(nodes), PASSES, np.int64)
@@ -108,6 +116,8 @@ def load_aware(
         group = _Judged(positions, part, limits, usage, verdict)
         codes[positions], group_of[positions] = group.codes(len(args.resources)), len(groups)
         groups.append(group)
+    if outage is not None:
+        codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
     return Refusals(
         codes,
         _load_refusals(args.resources),

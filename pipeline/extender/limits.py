@@ -108,6 +108,8 @@ PLANNED_PODS: Final = 10_000
 
 # -- checks in the background
 
+OUTAGE_CHECK_SECONDS: Final = 1.0
+"""Between two checks for outages, whose begin and end the log names."""
 ANNOTATION_CHECK_SECONDS: Final = 5.0
 """Between two checks for invalid annotations of Nodes, which the log names."""
 CERTIFICATE_CHECK_SECONDS: Final = 10.0

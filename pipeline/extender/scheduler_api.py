@@ -28,6 +28,7 @@ from pipeline.extender.http_responses import error_response, json_response, stru
 from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
+from pipeline.extender.outage_reports import Check, checks
 from pipeline.extender.preempt_messages import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -37,7 +38,7 @@ from pipeline.extender.preempt_messages import (
 from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.refusals import Refusals
 from pipeline.extender.request_bodies import RequestBodies
-from pipeline.extender.routes import BODY_ERRORS, Handler, Response, Route, register
+from pipeline.extender.routes import BODY_ERRORS, Handler, Parameter, Response, Route, register
 from pipeline.extender.scheduler_messages import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -122,6 +123,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     lag_records: int | None
     connected: bool
+    checks: tuple[Check, ...] = ()
 
 
 def rules_of(settings: ExtenderSettings) -> Rules:
@@ -156,6 +158,7 @@ class Extender:
         self._table = table
         self._state = state
         self._decisions = Decisions(table, rules or rules_of(settings))
+        self.outages = self._decisions.outages
         self._planner = EvictionPlanner(self._decisions)
         self._publish = publish
         self._mode = settings.mode
@@ -212,6 +215,7 @@ class Extender:
             Route("GET", "/healthz", self.healthz, "Whether the process is alive.", Health),
             Route(
                 "GET", "/readyz", self.readyz, "Whether the table is caught up.", Readiness,
+                parameters=(Parameter("verbose", "with `checks`", {"type": "string"}),),
                 others={503: not_ready},
             ),
             Route("GET", "/metrics", self.metrics, "Metrics for Prometheus."),
@@ -378,7 +382,8 @@ class Extender:
     async def healthz(self, _request: web.Request) -> web.Response:
         return struct_response(Health())
 
-    async def readyz(self, _request: web.Request) -> web.Response:
+    async def readyz(self, request: web.Request) -> web.Response:
+        has_details = "verbose" in request.query
         ready = self._state.caught_up and not self.draining
         readiness = Readiness(
             status="draining" if self.draining else "ready" if ready else "not ready",
@@ -387,6 +392,7 @@ class Extender:
             nodes=len(self._table),
             lag_records=self._state.lag_records,
             connected=self._state.connected,
+            checks=checks(self.outages, self._state, self._clock.now()) if has_details else (),
         )
         return struct_response(readiness, status=200 if ready else 503)
 

@@ -15,6 +15,7 @@ from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.connections import Connections, Listener
 from pipeline.extender.decisions import Rules
 from pipeline.extender.node_view_poll import NodeViewHandler
+from pipeline.extender.outage_reports import log_outages
 from pipeline.extender.scheduler_api import Extender, Publish, rules_of
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.server_tls import Tls
@@ -60,10 +61,11 @@ async def serve(
         _log.warning("scheduler configuration", note=note)
     if settings.push_out and settings.mode != "act":
         _log.warning("push_out has no effect in mode observe: no node is refused")
-    show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds)
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
     extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
+    outages = extender.outages
+    show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
     tls = Tls.from_settings(settings)
     runner = web.AppRunner(
         extender.app(),
@@ -77,7 +79,9 @@ async def serve(
     connections = Connections(most, settings.connections_per_address)
     listener = Listener(runner.server, connections, tls.context if tls else None)
     feeds = [source.run() for source in (feed, views, history) if source is not None]
-    background = [feed.save_periodically(), watch_annotations(feed.table, clock)]
+    background = [
+        feed.save_periodically(), watch_annotations(feed.table, clock), log_outages(outages, clock)
+    ]  # fmt: skip
     feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
     try:

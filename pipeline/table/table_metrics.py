@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from pipeline.clock import Clock
 from pipeline.metrics import NAMESPACE, REGISTRY
 from pipeline.processors.model.usage_anomalies import ANOMALIES
+from pipeline.table.data_outages import DataOutages
 from pipeline.table.node_anomalies import anomalies
 from pipeline.table.node_documents import LimitsRatio, limits_ratios
 from pipeline.table.state_table import Table
@@ -23,6 +24,7 @@ class TableMetrics(NamedTuple):
     state: FeedState
     clock: Clock
     stale_after_seconds: float
+    outages: DataOutages
 
     def collect(self) -> Iterator[Metric]:
         """Read the table."""
@@ -41,12 +43,17 @@ class TableMetrics(NamedTuple):
         stale = len(ages) - int(table.fresh(rows, now, self.stale_after_seconds).sum())
         contact = np.nan if state.contact is None else now - state.contact
         lag = np.nan if state.lag_records is None else state.lag_records
+        outage = self.outages.usage(now)
+        heartbeat = np.nan if table.last_heartbeat is None else now - table.last_heartbeat
         invalid = table["invalid_thresholds"].sum()
         for name, value, documentation in (
             ("nodes", len(table), "Nodes in the table."),
             ("stale_nodes", stale, "Nodes without a window that is young enough to be judged."),
             ("newest_window_age_seconds", youngest, "Age of the youngest window in the table."),
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
+            ("usage_outage_nodes", outage.lost if outage else 0,
+             "Nodes that lost their usage together, and are judged by requests alone."),
+            ("heartbeat_age_seconds", heartbeat, "Age of the last heartbeat of the watcher."),
             ("lag_records", lag, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
             ("unusable_threshold_nodes", invalid, "Nodes with invalid thresholds of their own."),
@@ -55,7 +62,7 @@ class TableMetrics(NamedTuple):
             ("pods_placed", table.pods.tentative, "Placed pods whose bind is not seen yet."),
             ("connected", state.connected, "1 if the broker answers."),
             ("caught_up", state.caught_up, "1 if all that lay in the topics at start was read."),
-        ):
+        ):  # fmt: skip
             yield GaugeMetricFamily(f"{NAMESPACE}_table_{name}", documentation, float(value))
 
     def _work(self) -> Iterator[Metric]:
@@ -119,7 +126,11 @@ REGISTRY.register(_COLLECTOR)
 
 
 def show_table_metrics(
-    table: Table, state: FeedState, clock: Clock, stale_after_seconds: float
+    table: Table,
+    state: FeedState,
+    clock: Clock,
+    stale_after_seconds: float,
+    outages: DataOutages,
 ) -> None:
     """Show this table on the metrics page of the process, instead of any shown before."""
-    _COLLECTOR.metrics = TableMetrics(table, state, clock, stale_after_seconds)
+    _COLLECTOR.metrics = TableMetrics(table, state, clock, stale_after_seconds, outages)

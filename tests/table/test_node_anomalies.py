@@ -10,6 +10,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table import FeedState, Table
+from pipeline.table.data_outages import DataOutages
 from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
 from pipeline.table.node_columns import TableNode
 from pipeline.table.node_documents import node_facts, node_list, node_state_document
@@ -58,7 +59,7 @@ def by_node(table: Table) -> dict[str, list[str]]:
 
 def gauges(table: Table) -> dict[tuple[str, str], float]:
     """The metrics page by name and label."""
-    metrics = TableMetrics(table, FeedState(), ManualClock(NOW), 180.0)
+    metrics = TableMetrics(table, FeedState(), ManualClock(NOW), 180.0, DataOutages(table, 180.0))
     return {
         (
             sample.name.removeprefix("springtide_table_"),

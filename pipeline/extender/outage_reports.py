@@ -1,0 +1,63 @@
+"""Report outages of the data behind the table: checks at `/readyz?verbose`, and lines of the log.
+
+An extender in an outage stays ready: it decides by requests, and refusing requests would stop the
+cluster.
+"""
+
+from typing import NoReturn
+
+import msgspec
+
+from pipeline.clock import Clock
+from pipeline.extender import limits
+from pipeline.logs import get_logger
+from pipeline.table import FeedState
+from pipeline.table.data_outages import DataOutages
+
+_log = get_logger(__name__)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One part that decisions depend on."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+def checks(outages: DataOutages, state: FeedState, now: float) -> tuple[Check, ...]:
+    """The state of table, broker, usage and watcher at `now`."""
+    usage, late = outages.usage(now), outages.watcher(now)
+    broker = "answers" if state.connected else "does not answer"
+    watcher = "" if late is None else f"the last heartbeat is {late:.0f} s old"
+    return (
+        Check("table", state.caught_up, state.message),
+        Check("broker", state.connected, broker),
+        Check("usage", usage is None, str(usage or "fresh")),
+        Check("watcher", late is None, watcher or "alive, or another source writes Nodes and Pods"),
+    )
+
+
+async def log_outages(outages: DataOutages, clock: Clock) -> NoReturn:
+    """Log the begin and the end of each outage, for ever."""
+    had_usage, had_watcher = True, True
+    while True:
+        now = clock.now()
+        usage, late = outages.usage(now), outages.watcher(now)
+        if (usage is None) != had_usage:
+            had_usage = usage is None
+            if usage is None:
+                _log.info("outage of usage has ended")
+            else:
+                _log.warning("outage of usage: these nodes are judged by requests alone",
+                             lost=usage.lost, nodes=usage.nodes,
+                             hint="check exporters, Kafka and workers")  # fmt: skip
+        if (late is None) != had_watcher:
+            had_watcher = late is None
+            if late is None:
+                _log.info("watcher is back")
+            else:
+                _log.warning("watcher is dead: placed pods count until it is back",
+                             heartbeat_age_seconds=round(late),
+                             hint="start a watcher, or check its log")  # fmt: skip
+        await clock.sleep(limits.OUTAGE_CHECK_SECONDS)

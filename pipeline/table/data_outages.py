@@ -1,0 +1,38 @@
+"""Outages of the data behind the table: usage that stopped for most nodes, and a dead watcher."""
+
+import numpy as np
+
+from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
+from pipeline.table import limits
+from pipeline.table.state_table import Table
+
+_ALL_ROWS = slice(None)
+
+
+class DataOutages:
+    """The outages of one table, whose windows are stale after `stale_after_seconds`."""
+
+    def __init__(self, table: Table, stale_after_seconds: float) -> None:
+        self._table = table
+        self._stale_after_seconds = stale_after_seconds
+        self._usage: UsageOutage | None = None
+        self._asked: tuple[int, float] | None = None
+
+    def usage(self, now: float) -> UsageOutage | None:
+        """The outage of usage at `now`, None without one."""
+        if self._asked != (self._table.version, now):
+            self._asked = self._table.version, now
+            self._usage = usage_outage(
+                self._table["as_of_seconds"],
+                self._table["window_seconds"],
+                self._table.fresh(_ALL_ROWS, now, self._stale_after_seconds),
+                was_outage=self._usage is not None,
+            )
+        return self._usage
+
+    def watcher(self, now: float) -> float | None:
+        """Seconds since the last heartbeat of the watcher, if that is late; else None. Without any
+        heartbeat another source writes Nodes and Pods, and nothing is late."""
+        heartbeat = self._table.last_heartbeat
+        age = -np.inf if heartbeat is None else now - heartbeat
+        return age if age > limits.LATE_HEARTBEAT_SECONDS else None

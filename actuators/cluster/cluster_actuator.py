@@ -18,6 +18,7 @@ from actuators.cluster.feature import Context, Feature, Follower, Watch
 from actuators.cluster.node_metric_objects import NodeMetricObjects
 from actuators.cluster.node_slo_objects import NodeSloObjects
 from actuators.cluster.offer_writer import OfferWriter
+from actuators.cluster.outage_events import OutageEvents
 from actuators.cluster.write_queue import RateLimit, WriteQueue
 from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, NotFoundError, RecordError
@@ -34,10 +35,19 @@ from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, check_node_name
-from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
+from pipeline.topics.registry import (
+    EVICTION_PLANS,
+    HEARTBEATS,
+    NODE_STATE,
+    NODES,
+    RESOURCES,
+    WINDOWS,
+    Topic,
+)
 from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
@@ -50,12 +60,14 @@ FEATURES: Final[Sequence[type[Feature]]] = (
     NodeMetricObjects,
     NodeSloObjects,
     CooledNodes,
+    OutageEvents,
 )
 
 TOPICS: Final[Mapping[Topic, Callable[[bytes], Any]]] = {
     NODES: lambda value: decode_json(NodeRecord, value),
     RESOURCES: lambda value: decode_json(NodeResourcesRecord, value),
     NODE_STATE: lambda value: decode_json(NodeStateRecord, value),
+    HEARTBEATS: lambda value: decode_json(HeartbeatRecord, value),
     EVICTION_PLANS: lambda value: decode_json(EvictionPlanRecord, value),
     WINDOWS: decode_window,
 }

@@ -10,9 +10,6 @@ LARGEST_USAGE: Final = 2.0**43
 """More cores or bytes than any node has: larger usage is unknown."""
 LARGEST_WHOLE: Final = 2**53
 """The largest number that floats and JSON have exactly."""
-WINDOWS_UNTIL_STALE: Final = 2
-LONG_WINDOW_SECONDS: Final = 60.0
-"""Longer windows are stale after `WINDOWS_UNTIL_STALE` of their lengths."""
 
 # -- memory
 

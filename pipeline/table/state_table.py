@@ -15,7 +15,11 @@ import numpy.typing as npt
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, Pod
-from pipeline.processors.loadaware.usage_readings import is_fresh
+from pipeline.processors.loadaware.usage_readings import (
+    LONG_WINDOW_SECONDS,
+    is_fresh,
+    seconds_until_stale,
+)
 from pipeline.table import limits
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.node_columns import (
@@ -132,12 +136,9 @@ class Table:
         """Whether each row's last window is younger than `stale_after_seconds`, or than twice its
         length where windows are longer than a minute."""
         window = self._arrays["window_seconds"][rows]
-        long = window > limits.LONG_WINDOW_SECONDS
-        if not long.any():
+        if not (window > LONG_WINDOW_SECONDS).any():
             return is_fresh(self.ages(rows, now), stale_after_seconds)
-        longest = np.fmax(stale_after_seconds, limits.WINDOWS_UNTIL_STALE * window)
-        stale_after = np.where(long, longest, stale_after_seconds)
-        return is_fresh(self.ages(rows, now), stale_after)
+        return is_fresh(self.ages(rows, now), seconds_until_stale(window, stale_after_seconds))
 
     def put_state(self, record: NodeStateRecord) -> bool:
         """Take a node's result; False if the table has a newer one.

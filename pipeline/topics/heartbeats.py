@@ -8,6 +8,7 @@ source and simulated fleets write none. A dedicated topic keeps other records ou
 
 from typing import Final
 
+from pipeline.times import parse_time
 from pipeline.topics.codec import Record
 
 HEARTBEAT_SECONDS: Final = 5.0
@@ -19,3 +20,9 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True):
 
     source: str
     at: str
+
+    def __post_init__(self) -> None:
+        try:
+            parse_time(self.at)
+        except ValueError as error:
+            raise ValueError(f"at is not a time: {error}") from error

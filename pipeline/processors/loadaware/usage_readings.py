@@ -1,10 +1,14 @@
 """Usage of nodes as users and thresholds read it: percent of capacity, freshness, age in words."""
 
 import math
+from typing import Final
 
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
+
+LONG_WINDOW_SECONDS: Final = 60.0
+_WINDOWS_UNTIL_STALE: Final = 2
 
 
 def usage_percent(used: FloatArray, allocatable: FloatArray) -> FloatArray:
@@ -25,6 +29,15 @@ def is_fresh(age_seconds: FloatArray, stale_after_seconds: float | FloatArray) -
     with np.errstate(invalid="ignore"):
         fresh: BoolArray = np.abs(age_seconds) < stale_after_seconds
     return fresh
+
+
+def seconds_until_stale(window_seconds: FloatArray, stale_after_seconds: float) -> FloatArray:
+    """The age from which each window is stale: `stale_after_seconds`, or twice its length where
+    windows are longer than a minute and that is more. NaN is a window of unknown length."""
+    long = np.where(window_seconds > LONG_WINDOW_SECONDS, window_seconds, 0.0)
+    with np.errstate(over="ignore"):
+        longest: FloatArray = np.maximum(stale_after_seconds, _WINDOWS_UNTIL_STALE * long)
+    return longest
 
 
 def age_text(age_seconds: float) -> str:

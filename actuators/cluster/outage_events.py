@@ -1,0 +1,104 @@
+"""Report outages by Events about the Lease `springtide-actuator`: of usage, and of the watcher.
+
+Extenders decide otherwise in an outage, and have no access to the API server. The actuator reads
+the same topics and applies the same rules.
+"""
+
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from actuators.cluster.feature import Context, Feature, Topics
+from actuators.cluster.write_queue import Write
+from pipeline.kube.event_reporter import EventReporter
+from pipeline.logs import get_logger
+from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
+from pipeline.processors.loadaware.usage_readings import is_fresh, seconds_until_stale
+from pipeline.table.limits import LATE_HEARTBEAT_SECONDS
+from pipeline.times import parse_time
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, Topic
+
+log = get_logger(__name__)
+
+LEASE: Final = "springtide-actuator"
+REPEAT_SECONDS: Final = 1800.0
+"""An Event is written again while its outage lasts: API servers keep Events for an hour."""
+
+
+class _Window(NamedTuple):
+    end: float
+    seconds: float
+
+
+class OutageEvents(Feature):
+    """Follows the last window of each node, and the heartbeats."""
+
+    name = "outage"
+    modes = ("recommend", "act")
+    topics: ClassVar[Topics] = {NODE_STATE: None, HEARTBEATS: None}
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        extender = context.settings.extender
+        expiration = context.placement.load_aware.node_metric_expiration_seconds
+        self._stale_after_seconds = expiration or extender.stale_after_seconds
+        self._namespace = context.settings.kubernetes.namespace
+        self._reporter = EventReporter(context.api, LEASE)
+        self._windows: dict[str, _Window] = {}
+        self._heartbeats: dict[str, float] = {}
+        self._usage: UsageOutage | None = None
+        self._reported: dict[str, float] = {}
+
+    def learn(self, topic: Topic, node: str, record: Any) -> None:
+        known: dict[str, Any] = self._windows if topic is NODE_STATE else self._heartbeats
+        if record is None:
+            known.pop(node, None)
+        elif topic is NODE_STATE:
+            window = _Window(parse_time(record.as_of), record.window_seconds)
+            self._windows[node] = max(window, self._windows.get(node, window))
+        else:
+            self._heartbeats[node] = parse_time(record.at)
+
+    def decide(self, *, everything: bool) -> None:
+        if not everything or not self.is_on:
+            return
+        now = self._clock.now()
+        windows = np.array([*self._windows.values(), _Window(np.nan, np.nan)])
+        ages, seconds = now - windows[:, 0], windows[:, 1]
+        fresh = is_fresh(ages, seconds_until_stale(seconds, self._stale_after_seconds))
+        was_outage = self._usage is not None
+        self._usage = usage_outage(windows[:, 0], seconds, fresh, was_outage=was_outage)
+        self._report(
+            "UsageOutage", "UsageRecovered", "" if self._usage is None
+            else f"{self._usage}: check exporters, Kafka and workers. Extenders judge these nodes "
+            "by requests",
+        )  # fmt: skip
+        age = now - max(self._heartbeats.values(), default=now)
+        self._report(
+            "WatcherDead", "WatcherAlive", "" if age <= LATE_HEARTBEAT_SECONDS
+            else f"no heartbeat for {age:.0f} s: start a watcher, or check its log. Topics do not "
+            "show new pods and nodes",
+        )  # fmt: skip
+
+    def _report(self, begin: str, end: str, problem: str) -> None:
+        """Write an Event when a problem begins, now and then while it lasts, and when it ends."""
+        now, reported_at = self._clock.monotonic(), self._reported.get(begin)
+        if problem and (reported_at is None or now - reported_at >= REPEAT_SECONDS):
+            self._reported[begin] = now
+            log.warning("outage", reason=begin, why=problem)
+            self._write(begin, problem, "Warning")
+        elif not problem and reported_at is not None:
+            del self._reported[begin]
+            log.info("outage has ended", reason=end)
+            self._write(end, "the outage has ended", "Normal")
+
+    def _write(self, reason: str, text: str, severity: str) -> None:
+        about = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "metadata": {"name": LEASE, "namespace": self._namespace},
+        }
+
+        async def execute() -> None:
+            await self._reporter.write(about, "Lease", reason, text, severity=severity)
+
+        self._queue.put(self.name, reason, Write(execute, lambda _: None))

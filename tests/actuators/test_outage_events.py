@@ -1,0 +1,76 @@
+"""Events about outages of usage and of the watcher."""
+
+from typing import Any
+
+import pytest
+
+from actuators.cluster.outage_events import REPEAT_SECONDS, OutageEvents
+from pipeline.times import format_time
+from pipeline.topics.heartbeats import HeartbeatRecord
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE
+from tests.actuators.contexts import FeatureWorld
+from tests.table.records import node_state
+
+NAMES = ["a", "b", "c"]
+
+
+class World(FeatureWorld):
+    """Nodes `a`, `b`, `c` and a watcher, which report until they are told to stop."""
+
+    def __init__(self, **actuator: Any) -> None:
+        super().__init__(**actuator)
+        self.decider = self.feature = OutageEvents(self.context)
+
+    def report(self, *names: str) -> None:
+        for name in names:
+            state = node_state(name, age=-self.clock.monotonic())
+            self.feature.learn(NODE_STATE, name, state)
+
+    def beat(self) -> None:
+        record = HeartbeatRecord(source="cluster", at=format_time(self.clock.now()))
+        self.feature.learn(HEARTBEATS, "cluster", record)
+
+    async def events(self, seconds: float, *alive: str, watcher: bool = True) -> list[str]:
+        """The Events of a span in which these nodes, and perhaps the watcher, report."""
+        bodies = []
+        for _ in range(round(seconds / 10)):
+            self.report(*alive)
+            if watcher:
+                self.beat()
+            bodies += [request.body for request in await self.settle(0.2, sweep=True)]
+            await self.clock.advance(9.8)
+        for body in bodies:
+            assert body["involvedObject"]["kind"] == "Lease"
+            assert body["metadata"]["namespace"] == "springtide-system"
+        return [body["reason"] for body in bodies]
+
+
+async def test_an_outage_of_usage_has_an_event_at_begin_and_end() -> None:
+    world = World()
+    assert await world.events(600, *NAMES) == []
+    assert await world.events(600, "a", "b") == []
+    assert await world.events(600, "c") == ["UsageOutage"]
+    assert await world.events(60, *NAMES) == ["UsageRecovered"]
+
+
+async def test_a_dead_watcher_has_an_event_at_begin_and_end() -> None:
+    world = World()
+    assert await world.events(60, *NAMES) == []
+    assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
+    assert await world.events(60, *NAMES) == ["WatcherAlive"]
+
+
+async def test_events_of_long_outages_are_repeated() -> None:
+    assert await World().events(600, *NAMES, watcher=False) == [], "another source writes the nodes"
+    world = World()
+    world.beat()
+    reasons = await world.events(2 * REPEAT_SECONDS + 100, *NAMES, watcher=False)
+    assert reasons == ["WatcherDead"] * 3
+
+
+@pytest.mark.parametrize("mode", ["observe", "recommend"])
+async def test_mode_observe_writes_no_event(mode: str) -> None:
+    world = World(mode=mode)
+    world.beat()
+    events = await world.events(60, watcher=False)
+    assert events == ([] if mode == "observe" else ["WatcherDead"])

@@ -242,7 +242,6 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     """Processor seconds per window of each stage of the worker, run by itself: samples one by one,
     what the models do for a window of each node at a time."""
     strategy, bank, took = Strategy(), Bank(), {}
-    policy = "usageWithoutPageCache"
     last: dict[str, ListingFacts] = {}
 
     def timed(name: str, each: Callable[[Any], Any], over: list[Any]) -> list[Any]:
@@ -267,7 +266,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     windows = _groups(
         timed("join: hand it on", lambda of: as_decoded(*of), list(zip(joined, log, strict=True)))
     )
-    columns = timed("model: read columns", lambda g: WindowBatch(g, policy), windows)
+    columns = timed("model: read columns", lambda g: WindowBatch(g), windows)
     samples = timed("model: samples", lambda batch: batch.training("p90"), columns)
     timed("model: learn", bank.apply, samples)
     names = [[head.node for head in batch.heads] for batch in samples]

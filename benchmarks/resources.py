@@ -44,7 +44,6 @@ from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import Window, as_decoded, encode_window
 
-MEMORY_POLICY = "usageWithoutPageCache"
 END_MS = 1_800_000_000_000
 PREDICTORS = 2
 POLICIES: Final = ("usage", "request", "maxUsageRequest")
@@ -109,7 +108,7 @@ def parts(fleet: Sequence[Window], at_once: int) -> list[Part]:
             for _ in range(PREDICTORS)
         ]
         prods = [Prod(reclaimable=peak / 2, peak=peak) for peak in peaks]
-        batch = WindowBatch(some, MEMORY_POLICY)
+        batch = WindowBatch(some)
         _ = batch.average
         found.append(Part(batch, prods))
     return found

@@ -81,7 +81,7 @@ class NodeMetricObjects(Feature):
 
     def _learn_node(self, name: str, record: NodeRecord | None) -> None:
         try:
-            spec = None if record is None else metric_spec(record)
+            spec = None if record is None else metric_spec(record, self._memory_policy)
         except InvalidPolicyError as error:
             raise InvalidRecordError(f"invalid colocation policy: {error.message}") from error
         if record is None or spec is None:
@@ -109,9 +109,8 @@ class NodeMetricObjects(Feature):
             self._newest.pop(name, None)
             self._reported_ms.pop(name, None)
             return
-        memory = self._collect_policy(name).get("nodeMemoryCollectPolicy", self._memory_policy)
         seconds = min(self._interval(name).aggregate_seconds, _LONGEST_SECONDS)
-        (is_applied,) = self._rolling.apply([window], [seconds], memory)
+        (is_applied,) = self._rolling.apply([window], [seconds])
         if is_applied:
             self._newest[name] = window
             self._changed[name] = None
@@ -124,7 +123,7 @@ class NodeMetricObjects(Feature):
         for name in names:
             window = self._newest.get(name)
             if window is not None and self.is_due(name, window):
-                self._reported_ms[name] = window.header.window_end_ms
+                self._reported_ms[name] = self._nominal_ms(name, window)
                 self._queue.put(_FEATURE, name, self._report(name))
 
     def is_due(self, name: str, window: Window) -> bool:
@@ -133,10 +132,16 @@ class NodeMetricObjects(Feature):
         # The peaks of a window arrive after it, and belong to its report.
         if self._state_ms.get(name, 0) < end_ms or not self._resources.exists(name):
             return False
-        length_ms = end_ms - window.header.window_start_ms
-        # The interval need not be a multiple of the windows' length.
-        interval_ms = 1000 * self._interval(name).report_seconds - length_ms // 2
-        return name in self._specs and end_ms >= self._reported_ms.get(name, 0) + interval_ms
+        early_ms = (end_ms - window.header.window_start_ms) // 2
+        next_ms = self._reported_ms.get(name, 0) + 1000 * self._interval(name).report_seconds
+        return name in self._specs and end_ms >= next_ms - early_ms
+
+    def _nominal_ms(self, name: str, window: Window) -> int:
+        """The time for which the report of this window counts. The interval need not be a multiple
+        of the windows' length: reports are then early or late in turn, and on time on average."""
+        end_ms, start_ms = window.header.window_end_ms, window.header.window_start_ms
+        next_ms = self._reported_ms.get(name, 0) + 1000 * self._interval(name).report_seconds
+        return next_ms if abs(end_ms - next_ms) < end_ms - start_ms else end_ms
 
     def _collect_policy(self, name: str) -> dict[str, Any]:
         policy: dict[str, Any] = self._specs.get(name, {}).get("metricCollectPolicy", {})

@@ -3,6 +3,7 @@
 Metrics with the prefix `koordlet_` have Koordinator's names, so that its dashboards work unchanged.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -11,7 +12,8 @@ from prometheus_client import Gauge
 from node_exporter.collection import NODE, Collection, Usage
 from node_exporter.sampler import FEATURES
 from pipeline.metrics import REGISTRY, counter, gauge, histogram
-from pipeline.settings import ExporterSettings, HostApplication
+from pipeline.settings import HostApplication
+from pipeline.settings.base import MemoryCollectPolicy
 
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -84,22 +86,25 @@ KOORDLET_HOST_APP: Final = _koordlet(
 )
 
 
-def record(collection: Collection, settings: ExporterSettings, node: str) -> None:
-    """Update the metrics from one collection."""
+def record(
+    collection: Collection,
+    applications: Iterable[HostApplication],
+    memory_policy: MemoryCollectPolicy,
+    node: str,
+) -> None:
+    """Update the metrics from one collection; `applications` are the measured ones."""
     for reason, count in collection.dropped.items():
         SAMPLES_DROPPED.labels(reason).inc(count)
     for kind, count in collection.errors.items():
         ERRORS.labels(kind).inc(count)
     system = collection.system
     SYSTEM_CPU.set(_or_nan(system.cpu_cores if system else None))
-    SYSTEM_MEMORY.set(
-        _or_nan(memory_by_policy(system, settings.memory_collect_policy) if system else None)
-    )
+    SYSTEM_MEMORY.set(_or_nan(memory_by_policy(system, memory_policy) if system else None))
     pods = 0
-    not_running = {app.name: app for app in settings.host_applications}
+    not_running = {app.name: app for app in applications}
     for usage in collection.usages:
         pods += usage.entity.kind == "pod"
-        memory = memory_by_policy(usage, settings.memory_collect_policy)
+        memory = memory_by_policy(usage, memory_policy)
         if usage.entity == NODE:
             NODE_CPU.set(_or_nan(usage.cpu_cores))
             NODE_MEMORY.set(_or_nan(memory))
@@ -132,7 +137,7 @@ def _set_host_app(
             KOORDLET_HOST_APP.remove(*labels)
 
 
-def memory_by_policy(usage: Usage, policy: str) -> int | None:
+def memory_by_policy(usage: Usage, policy: MemoryCollectPolicy) -> int | None:
     """Memory usage of an entity by the memory collect policy.
 
     Without kidled the hot page cache is unknown; usage without page cache replaces it, as in

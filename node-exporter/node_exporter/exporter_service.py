@@ -14,10 +14,11 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from node_exporter import exporter_metrics, window_policy
+from node_exporter import exporter_metrics, node_policy
 from node_exporter.collection import Collection
 from node_exporter.kernel.node_files import boot_id, machine_id
 from node_exporter.live_socket import LiveServer
+from node_exporter.node_policy import NodePolicy
 from node_exporter.publisher import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
@@ -75,18 +76,29 @@ class WindowMaker:
         self._last_end_ms: int | None = None
         self._sequence = 0
         self._drop_next = not emit_first_window
+        self.memory_collect_policy = settings.memory_collect_policy
 
-    def set_report_interval(self, interval_seconds: float | None) -> None:
-        """Set the report interval of the policy; it decides the length of later windows."""
-        seconds = window_seconds_for(interval_seconds, self.settings.window_seconds)
+    def apply_policy(self, policy: NodePolicy) -> None:
+        """Apply the policy of the node; its report interval decides the length of later windows."""
+        self.memory_collect_policy = (
+            policy.memory_collect_policy or self.settings.memory_collect_policy
+        )
+        refused = [*policy.refused, *self.sampler.add_host_applications(policy.host_applications)]
+        if refused:
+            exporter_metrics.ERRORS.labels("policy").inc()
+            reasons = [str(reason) for reason in refused]
+            log.warning("host applications of the policy are not measured", why=reasons)
+        exporter_metrics.KOORDLET_HOST_APP.clear()
+        seconds = window_seconds_for(policy.report_interval_seconds, self.settings.window_seconds)
         if self._next_window_ms != 1000 * seconds:
             self._next_window_ms = 1000 * seconds
             log.info("policy changes the length of windows", seconds=seconds)
 
     def collect(self, tick: Tick) -> tuple[Collection, list[SampleBatch]]:
         """Read everything for the tick; returns the collection and the windows that it closed."""
-        if self._window is None:
-            self._change_length(tick.at_ms)
+        if self._window is None and self._window_ms != self._next_window_ms:
+            self._window_ms = self._next_window_ms
+            exporter_metrics.WINDOW_SECONDS.set(self._window_ms / 1000)
         end_ms = window_end_ms(tick.at_ms, self._window_ms)
         ends_window = tick.at_ms == end_ms
         collection = self.sampler.collect(tick.at_ms, ends_window=ends_window)
@@ -95,18 +107,20 @@ class WindowMaker:
             # Ticks were missed or the clock was stepped: the window ends incomplete.
             finished.append(self.close())
         if self._window is None:
-            self._window = OpenWindow(end_ms, self._window_ms, self._interval_ms)
+            length_ms = end_ms - self._start_ms(end_ms)
+            self._window = OpenWindow(end_ms, length_ms, self._interval_ms)
         self._window.add(collection)
         if ends_window:
             finished.append(self.close())
         return collection, [batch for batch in finished if batch is not None]
 
-    def _change_length(self, at_ms: int) -> None:
-        """Change the length, unless the next window would overlap the last one."""
-        start_ms = window_end_ms(at_ms, self._next_window_ms) - self._next_window_ms
-        if self._last_end_ms is None or start_ms >= self._last_end_ms:
-            self._window_ms = self._next_window_ms
-            exporter_metrics.WINDOW_SECONDS.set(self._window_ms / 1000)
+    def _start_ms(self, end_ms: int) -> int:
+        """Start of the window with this end: that of the grid, but after a change of the length not
+        before the last window's end."""
+        start_ms = end_ms - self._window_ms
+        if self._last_end_ms is not None and start_ms < self._last_end_ms < end_ms:
+            return self._last_end_ms
+        return start_ms
 
     def close(self) -> SampleBatch | None:
         """Close the open window; None without one, and for a window that must not be emitted."""
@@ -221,7 +235,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             socket=str(exporter.socket_path) if live else None,
             metrics_port=page.server_port if page else None,
         )
-        follow = window_policy.follow(settings.kafka, node, clock, maker.set_report_interval)
+        follow = node_policy.follow(settings.kafka, node, clock, maker.apply_policy)
         await _run_until_stopped(maker, clock, publisher, live, follow)
 
 
@@ -279,7 +293,9 @@ async def _collect_forever(
             collection, finished = maker.collect(tick)
             if live is not None:
                 live.add(collection)
-        exporter_metrics.record(collection, maker.settings, maker.node)
+        exporter_metrics.record(
+            collection, maker.sampler.host_applications, maker.memory_collect_policy, maker.node
+        )
         exporter_metrics.record_unsupported(maker.sampler.unsupported)
         for batch in finished:
             _buffer_window(batch, buffer)

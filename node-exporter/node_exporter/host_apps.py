@@ -1,4 +1,4 @@
-"""Check the cgroup paths of host applications for overlaps.
+"""Choose the host applications to measure, and check their cgroup paths for overlaps.
 
 The system usage is node minus pods minus host applications: a directory that contained pods or
 another application would be subtracted twice.
@@ -28,6 +28,27 @@ def check_host_apps(
                     raise _overlap(
                         name, f"{path!r} and {other_path!r} of {other} contain the same processes"
                     )
+
+
+def add_host_apps(
+    configured: Sequence[HostApplication],
+    of_policy: Iterable[HostApplication],
+    drivers: Sequence[Driver],
+    parent: str,
+) -> tuple[tuple[HostApplication, ...], list[KernelError]]:
+    """The configured applications and those of the node's policy, which win where both have a name.
+    An application of the policy that overlaps with others is left out, for the returned reason."""
+    wanted = {app.name: app for app in of_policy}
+    accepted = [app for app in configured if app.name not in wanted]
+    errors = []
+    for app in wanted.values():
+        try:
+            check_host_apps([*accepted, app], drivers, parent)
+        except KernelError as error:
+            errors.append(error)
+        else:
+            accepted.append(app)
+    return tuple(accepted), errors
 
 
 def host_app_path(app: HostApplication, driver: Driver, parent: str) -> str:

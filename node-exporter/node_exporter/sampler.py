@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from node_exporter.collection import NODE, Collection, Entity, Rates, Usage
 from node_exporter.container_throttling import PodContainers
 from node_exporter.counter_deltas import PressureReading, all_pressure, growth, stall_growth
-from node_exporter.host_apps import check_host_apps, host_app_path
+from node_exporter.host_apps import add_host_apps, check_host_apps, host_app_path
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import Cgroup, Layout, detect_layout, open_cgroup
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, kube_qos_of_path, qos_dir
@@ -26,7 +26,7 @@ from node_exporter.system_remainder import Latest, system_usage
 from pipeline.clock import Clock
 from pipeline.errors import CgroupGoneError, KernelError, KernelFileError
 from pipeline.logs import get_logger
-from pipeline.settings import ExporterSettings
+from pipeline.settings import ExporterSettings, HostApplication
 from pipeline.topics.samples import BESTEFFORT_TIER, Kind
 
 ValueT = TypeVar("ValueT")
@@ -95,8 +95,10 @@ class Sampler:
         self._kubepods_seen = True  # so that the first miss warns
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
         driver = settings.cgroup_driver
-        drivers = tuple(Driver) if driver == "auto" else (Driver(driver),)
-        check_host_apps(settings.host_applications, drivers, settings.cgroup_parent)
+        self._drivers = tuple(Driver) if driver == "auto" else (Driver(driver),)
+        check_host_apps(settings.host_applications, self._drivers, settings.cgroup_parent)
+        self.host_applications = settings.host_applications
+        """The applications that are measured."""
         self._root = open_cgroup(self._layout, "")
         self._node_latest: Latest | None = None
         self._node_previous: _Reading | None = None
@@ -130,6 +132,16 @@ class Sampler:
         rates = self._attempt("traffic", errors, self._read_rates) if slow else None
         self._update_unsupported()
         return Collection(at_ms, tuple(usages), rates, self._system(), dropped, errors)
+
+    def add_host_applications(self, of_policy: Iterable[HostApplication]) -> list[KernelError]:
+        """Measure the applications of the settings and these; returns why some are left out."""
+        self.host_applications, errors = add_host_apps(
+            self._settings.host_applications,
+            of_policy,
+            self._drivers,
+            self._settings.cgroup_parent,
+        )
+        return errors
 
     def capacity(self) -> tuple[int | None, int | None]:
         """(online CPUs, MemTotal in bytes) of the node."""
@@ -221,7 +233,7 @@ class Sampler:
         if driver is not None:
             besteffort = qos_dir(driver, KubeQOS.BEST_EFFORT, parent)
             paths.append((Entity("tier", BESTEFFORT_TIER, None), besteffort))
-        for app in self._settings.host_applications:
+        for app in self.host_applications:
             path = host_app_path(app, driver or Driver.CGROUPFS, parent)
             paths.append((Entity("host_app", app.name, app.qos or None), path))
         return paths

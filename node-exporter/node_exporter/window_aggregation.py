@@ -37,11 +37,17 @@ def window_end_ms(at_ms: int, window_ms: int) -> int:
 def window_seconds_for(interval_seconds: float | None, default_seconds: int) -> int:
     """Window length for the report interval of the policy; None without a policy.
 
-    The default length is doubled while the result exceeds neither the interval nor five minutes.
-    Every grid contains the next coarser one, so that the length can change at any common boundary.
+    It is the longest divisor of the interval and of a day, from the default length to five minutes,
+    so that a window ends at every report. If there is none, the default is doubled while the result
+    exceeds neither the interval nor five minutes.
     """
     length = default_seconds
-    limit = min(interval_seconds or 0.0, _MAX_WINDOW_SECONDS)
+    interval = interval_seconds or 0.0
+    limit = min(interval, _MAX_WINDOW_SECONDS)
+    if limit >= default_seconds:
+        for seconds in range(int(limit), default_seconds - 1, -1):
+            if interval % seconds == 0 and SECONDS_OF_A_DAY % seconds == 0:
+                return seconds
     while 2 * length <= limit and SECONDS_OF_A_DAY % (2 * length) == 0:
         length *= 2
     return length

@@ -139,7 +139,7 @@ def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:
 def apply_distinct(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """Apply windows of distinct nodes; return those that were new, in order."""
     rules = windows[0].models.rules
-    batch = WindowBatch([source.window for source in windows], rules.memory_policy)
+    batch = WindowBatch([source.window for source in windows])
     outcomes = bank.apply(
         [source.models.bank for source in windows], batch.training(rules.statistic)
     )
@@ -207,8 +207,7 @@ def encode_reports(
         return []
     sources = [last.source for last in pending]
     if batch is None:
-        policy = sources[0].models.rules.memory_policy
-        batch = WindowBatch([source.window for source in sources], policy)
+        batch = WindowBatch([source.window for source in sources])
     states = encode_node_states(
         batch,
         [last.summary for last in pending],

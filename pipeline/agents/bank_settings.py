@@ -35,7 +35,6 @@ def model_config(settings: Settings) -> ModelConfig:
             if own.histogram or own.half_life_seconds
         },
         training_statistic=model.training_statistic,
-        memory_collect_policy=model.memory_collect_policy,
         expiration_seconds=model.expiration_seconds,
         minimum_coverage=model.minimum_coverage,
         horizon_seconds=model.horizon_seconds,

@@ -203,7 +203,6 @@ class PartitionHolder:
                 model_rules=ModelRules(
                     prefix=kafka.topic_prefix,
                     statistic=model.training_statistic,
-                    memory_policy=model.memory_collect_policy,
                     node_metrics=self._settings.worker.node_metrics,
                 ),
                 bank=Bank(config),

@@ -22,7 +22,6 @@ class ModelRules:
 
     prefix: str
     statistic: str
-    memory_policy: str
     node_metrics: bool = True
 
 

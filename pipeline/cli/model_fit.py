@@ -95,7 +95,7 @@ def _learn(bank: Bank, windows: Iterable[Window], config: ModelConfig) -> tuple[
     while batch := list(islice(remaining, _BATCH_SIZE)):
         for window in batch:
             bad_values.update(window.bad_values)
-        window_batch = WindowBatch(batch, config.memory_collect_policy)
+        window_batch = WindowBatch(batch)
         outcomes = bank.apply(window_batch.training(config.training_statistic))
         trained += sum(outcome.trained for outcome in outcomes)
     return bad_values, trained

@@ -5,7 +5,7 @@ setting has to handle infinite or absurd values.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -23,6 +23,9 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Seconds = Annotated[float, Meta(ge=0, le=_SECONDS_OF_A_YEAR)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=_SECONDS_OF_A_YEAR)]
 Text = Annotated[str, Meta(min_length=1)]
+MemoryCollectPolicy = Literal[
+    "usageWithHotPageCache", "usageWithoutPageCache", "usageWithPageCache"
+]
 # `title` describes the allowed values, in place of a pattern.
 Name = Annotated[
     str,

@@ -13,6 +13,7 @@ from pipeline.errors import SettingsError
 from pipeline.settings.base import (
     NODE_NAME,
     SECONDS_OF_A_DAY,
+    MemoryCollectPolicy,
     MetricsHost,
     MetricsPort,
     NodeName,
@@ -75,8 +76,11 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 10.0
     memory_collect_policy: Annotated[
-        Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
-        Meta(description="Memory figure in the exporter's own metrics."),
+        MemoryCollectPolicy,
+        Meta(
+            description="Memory figure in the exporter's own metrics, unless "
+            "metricMemoryCollectPolicy names another for the node."
+        ),
     ] = "usageWithoutPageCache"
     cgroup_root: Annotated[
         Path, Meta(description="Mount point of cgroups; in a container that of the host's.")

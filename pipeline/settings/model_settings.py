@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
-from pipeline.settings.base import Name, PositiveSeconds, Seconds, Section
+from pipeline.settings.base import MemoryCollectPolicy, Name, PositiveSeconds, Seconds, Section
 
 CLASSES: Final = ("prod", "mid", "batch", "free", "none", "unknown")
 """Classes by code, which is the dictionary index of `pod_class` in windows."""
@@ -140,10 +140,10 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         Meta(description="Statistic of a window that models learn from."),
     ] = "p90"
     memory_collect_policy: Annotated[
-        Literal["usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache"],
+        MemoryCollectPolicy,
         Meta(
-            description="Memory figure that counts as usage; usageWithoutPageCache if the kernel "
-            "does not report it."
+            description="Memory figure that counts as usage, unless metricMemoryCollectPolicy "
+            "names another for the node; usageWithoutPageCache if the kernel does not report it."
         ),
     ] = "usageWithoutPageCache"
     drift: Annotated[

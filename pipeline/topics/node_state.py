@@ -72,8 +72,8 @@ class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     """Average usage of the last window, usage of the last half hour, and peaks of a node.
 
-    Memory is, in every field, the figure that the setting `model.memory_collect_policy` selects (by
-    default without page cache).
+    Memory is, in every field, the figure that the node's `metricMemoryCollectPolicy` selects, else
+    the setting `model.memory_collect_policy` (by default without page cache).
 
     `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
     error of the node's clock. `peaks` has the node's peak by predictor; `predictor` is the deciding

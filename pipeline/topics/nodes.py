@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import InvalidRecordError
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.codec import Record
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources, Scalars
@@ -29,12 +30,13 @@ PredictorName = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
-    """The prediction policy of a node. It takes effect with the window that carries it.
+    """How a node is measured and predicted. It takes effect with the window that carries it.
 
     Fields with a description declare a key of `springtide-config` each (see `springtide_config`). A
     pod counts its request for `cold_start_seconds`. The worker publishes peaks when they rose by
     more than `resource_diff_threshold_percent`, when they fell by as much for
-    `report_interval_seconds`, and every `force_update_seconds`.
+    `report_interval_seconds`, and every `force_update_seconds`. `memory_collect_policy` selects the
+    memory figure that counts as usage of the node and everything on it.
     """
 
     safety_margin_percent: Annotated[Percent, Meta(description="margin on every peak")] = 10.0
@@ -55,6 +57,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     resource_diff_threshold_percent: Percent = 5.0
     report_interval_seconds: Seconds = 60.0
     force_update_seconds: Seconds = 600.0
+    memory_collect_policy: MemoryCollectPolicy = "usageWithoutPageCache"
 
 
 _Overrides: Any = msgspec.defstruct(

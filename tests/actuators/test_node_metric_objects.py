@@ -1,6 +1,7 @@
 """NodeMetric statuses report the newest window of each node."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,12 +46,15 @@ class World(FeatureWorld):
         super().__init__(node_metrics=True)
         self.context.node_uids["node-1"] = "uid"
         self.decider = self.metrics = NodeMetricObjects(self.context)
+        self.learn_policy(**colocation)
+        (follower,) = self.metrics.watches.values()
+        follower.observed(self.api.put("node-1", spec={}))
+
+    def learn_policy(self, **colocation: Any) -> None:
         record = NodeRecord(
             node="node-1", uid="uid", overcommit=Overcommit(), colocation=colocation
         )
         self.metrics.learn(NODES, "node-1", record)
-        (follower,) = self.metrics.watches.values()
-        follower.observed(self.api.put("node-1", spec={}))
 
     def learn_window(self, window: Window) -> None:
         self.metrics.learn(WINDOWS, window.header.node, window)
@@ -143,3 +147,40 @@ async def test_a_duration_that_is_not_measured_is_reported_without_usage() -> No
         {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
         {"duration": "7m0s"}, {"duration": "10m0s"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "window_seconds", "gaps"),
+    [
+        (45, 45, {45}),
+        (90, 90, {90}),
+        (180, 180, {180}),
+        (600, 300, {600}),
+        # Windows of a provider or of a node whose exporter has not read the policy yet.
+        (45, 30, {30, 60}),
+        (70, 30, {60, 90}),
+    ],
+)
+async def test_reports_come_at_the_interval_that_was_asked_on_average(
+    asked: int, window_seconds: int, gaps: set[int]
+) -> None:
+    world = World(metricReportIntervalSeconds=asked)
+    reported = []
+    for end_ms in range(END_MS, END_MS + 20 * asked * 1000 + 1, window_seconds * 1000):
+        of = header(window_start_ms=end_ms - window_seconds * 1000, window_end_ms=end_ms)
+        world.learn_window(logged(joined(NODE_ROW, of=of)))
+        world.learn_state((end_ms - END_MS) // 30_000 + 1)
+        if await world.patches(1.0):
+            reported.append(end_ms // 1000)
+    assert {b - a for a, b in pairwise(reported)} == gaps
+    assert (reported[-1] - reported[0]) / (len(reported) - 1) == pytest.approx(asked, rel=0.03)
+
+
+async def test_a_shorter_interval_applies_at_once() -> None:
+    world = World(metricReportIntervalSeconds=600)
+    world.learn_window(window(0, 1))
+    world.learn_state(100)
+    assert len(await world.patches(1.0)) == 1
+    world.learn_policy(metricReportIntervalSeconds=30)
+    world.learn_window(window(1, 1))
+    assert len(await world.patches(1.0)) == 1

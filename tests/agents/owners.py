@@ -23,9 +23,7 @@ from pipeline.topics.nodes import Strategy
 from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG
 
-MODEL_RULES = ModelRules(
-    prefix="t", statistic="p90", memory_policy="usageWithoutPageCache"
-)  # fmt: skip
+MODEL_RULES = ModelRules(prefix="t", statistic="p90")
 JOIN_RULES = JoinRules("t", 1, future_tolerance_seconds=60, strategy=Strategy())
 
 

@@ -12,6 +12,7 @@ from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig
 from pipeline.settings import BucketSettings, HistogramSettings, Settings, load_settings
 from pipeline.settings.model_settings import CLASSES as CLASSES_OF_THE_SETTINGS
 from pipeline.settings.model_settings import ModelSettings
+from pipeline.topics.nodes import Strategy
 
 
 def config(tmp_path: Path, model: str) -> ModelConfig:
@@ -41,8 +42,8 @@ def test_settings_outside_of_profiles_are_passed_on(tmp_path: Path) -> None:
         " minimum_coverage: 0.25, expiration_seconds: 60}",
     )
     assert converted == ModelConfig(
-        training_statistic="avg", memory_collect_policy="usageWithPageCache", drift="shorten",
-        minimum_coverage=0.25, expiration_seconds=60.0,
+        training_statistic="avg", drift="shorten", minimum_coverage=0.25, expiration_seconds=60.0,
+        strategy=Strategy(memory_collect_policy="usageWithPageCache"),
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def sample(window: int, pods: Sequence[Pod], second: int) -> LogRecord:
 
 def batch_cores(window: Window) -> float:
     nothing = Prod(np.zeros((1, 2)), np.zeros((1, 2)))
-    batch = WindowBatch([window], "usageWithoutPageCache")
+    batch = WindowBatch([window])
     available = offers(batch, nothing, [nothing])
     (offer,) = records(batch, available, ["max"], [{"generation": 1, "offset": 1, "epoch": 1}])
     return ((offer.batch or Resources()).cpu_millicores or 0) / 1000

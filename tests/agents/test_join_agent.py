@@ -31,7 +31,6 @@ NODES = tuple(name for n in range(20) if partition_of(name := f"node-{n}", PARTI
 ELSEWHERE = next(name for n in range(20) if partition_of(name := f"node-{n}", PARTITIONS) == 1)
 NODE, OTHER = NODES[:2]
 STRATEGY = Strategy(safety_margin_percent=17.0)
-POLICY = "usageWithoutPageCache"
 
 
 @dataclass
@@ -329,7 +328,7 @@ async def test_handed_over_windows_equal_those_of_the_log(row: dict[str, Any], k
     handed_over_windows = [record.window for record in join.handed_over if record.window]
     for window, read in zip(handed_over_windows, join.windows, strict=True):
         assert plain(window) == plain(read)
-        handed_over, from_log = (WindowBatch([each], POLICY) for each in (window, read))
+        handed_over, from_log = (WindowBatch([each]) for each in (window, read))
         assert bits(handed_over.training("p90")) == bits(from_log.training("p90"))
         assert bits(handed_over.average) == bits(from_log.average)
 

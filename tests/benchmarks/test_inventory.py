@@ -45,7 +45,7 @@ def test_every_pod_has_its_class_and_none_is_cold(
         rows, view, Strategy(), sample_offset=0, appended_ms=END_MS,
         pod_facts=listing_facts(rows.listing, view.pods, None),
     )  # fmt: skip
-    read = WindowBatch([window], "usageWithoutPageCache").training("p90")
+    read = WindowBatch([window]).training("p90")
     (head,) = read.heads
     assert np.isfinite(read.allocatable).all()
     prod, batch = CLASS_CODES["prod"], CLASS_CODES["batch"]

@@ -62,7 +62,7 @@ async def computed(settings: Settings) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
     for message in await messages(settings.kafka, WINDOWS):
         window = decode_window(message.value)
-        batch = WindowBatch([window], "usageWithoutPageCache")
+        batch = WindowBatch([window])
         bank.apply(batch.training("p95"))
         name = window.header.node
         peaks = bank.peaks([name])

@@ -167,12 +167,19 @@ async def test_windows_arrive_and_sigterm_publishes_the_current_window(
     assert exporter.events("exporter stopped, all windows are published")
 
 
-async def test_the_interval_of_the_policy_applies_without_a_restart(
+async def test_interval_and_host_applications_of_the_policy_apply_without_a_restart(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
-    """The watcher publishes the interval of the ConfigMap; the exporter uses it for its node."""
+    """The watcher publishes the ConfigMap's policy; the exporter applies it to its node."""
     own, other = {"pool": "slow"}, {"pool": "fast"}
-    policies, problems = load_policies({"colocation-config": SLOW_POOL})
+    tree.make("outside")
+    tree.run("outside", "sleep", "600")
+    application = {
+        "name": "nginx", "qos": "LS",
+        "cgroupPath": {"parentDir": tree.name, "relativePath": "outside"},
+    }  # fmt: skip
+    texts = {"host-application-config": json.dumps({"applications": [application]})}
+    policies, problems = load_policies({"colocation-config": SLOW_POOL, **texts})
     assert not problems
 
     async def publish(name: str, labels: dict[str, str], policies: Policies) -> None:
@@ -183,6 +190,9 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         headers = [sample.header for sample in await exporter.sent()]
         assert all(a.window_end_ms <= b.window_start_ms for a, b in pairwise(headers))
         return [header.window_end_ms - header.window_start_ms for header in headers]
+
+    async def host_apps() -> list[dict[str, Any]]:
+        return [row for row in (await exporter.sent())[-1].rows if row["kind"] == "host_app"]
 
     async def comes(length: int) -> None:
         async def has_come() -> bool:
@@ -198,8 +208,12 @@ async def test_the_interval_of_the_policy_applies_without_a_restart(
         await publish(NODE, own, policies)
         await comes(4000)
         assert exporter.page()["springtide_exporter_window_seconds"] == 4.0
+        (measured,) = await host_apps()
+        assert (measured["id"], measured["qos"]) == ("nginx", "LS")
+        assert measured["memory_bytes_avg"] > 0
         await publish(NODE, own, Policies())
         await comes(1000)
+        assert not await host_apps()
         await send(kafka, NODES, (NODE, b"not a record"))
         await until(lambda: exporter.events("cannot decode the record of this node"))
         assert exporter.stop() == 0

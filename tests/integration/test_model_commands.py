@@ -66,9 +66,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
             open_reader=partial(open_reader, client),
             cluster_state_topics=ClusterStateTopics(prefix, refuse),
             join_rules=JoinRules(prefix, 2, future_tolerance_seconds=60, strategy=Strategy()),
-            model_rules=ModelRules(
-                prefix=prefix, statistic="p90", memory_policy="usageWithoutPageCache"
-            ),
+            model_rules=ModelRules(prefix=prefix, statistic="p90"),
             bank=Bank(model_config(settings)),
             handover=WindowHandover(),
             clock=SystemClock(),

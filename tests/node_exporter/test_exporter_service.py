@@ -9,6 +9,7 @@ import pytest
 
 from node_exporter import exporter_metrics
 from node_exporter.exporter_service import WindowMaker
+from node_exporter.node_policy import NodePolicy
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
@@ -74,11 +75,11 @@ async def test_consecutive_windows_leave_no_gap(tmp_path: Path) -> None:
 async def test_windows_of_a_new_length_neither_overlap_nor_leave_a_gap(tmp_path: Path) -> None:
     harness = MakerHarness(tmp_path)
     await harness.tick(*range(1, 25))
-    harness.maker.set_report_interval(22.0)
+    harness.maker.apply_policy(NodePolicy(report_interval_seconds=22.0))
     await harness.tick(*range(25, 75))
     # At 30 a window of 20 s would begin within the last one.
     assert harness.ends == [10, 20, 30, 40, 60]
-    harness.maker.set_report_interval(None)
+    harness.maker.apply_policy(NodePolicy())
     await harness.tick(*range(75, 101))
     assert harness.ends[5:] == [80, 90, 100]
     assert harness.coverages()[1:] == [1.0] * 7
@@ -86,10 +87,23 @@ async def test_windows_of_a_new_length_neither_overlap_nor_leave_a_gap(tmp_path:
     assert all(end == start for (_, end), (start, _) in pairwise(spans))
 
 
+async def test_window_after_a_change_to_another_grid_starts_at_the_end_of_the_last_one(
+    tmp_path: Path,
+) -> None:
+    harness = MakerHarness(tmp_path)
+    await harness.tick(*range(1, 15))
+    harness.maker.apply_policy(NodePolicy(report_interval_seconds=45.0))
+    await harness.tick(*range(15, 120))
+    assert harness.ends == [10, 20, 55, 100]  # START + 10 is a multiple of 45
+    spans = [(b.header.window_start_ms, b.header.window_end_ms) for b in harness.finished]
+    assert all(end == start for (_, end), (start, _) in pairwise(spans))
+    assert harness.coverages()[1:] == [1.0] * 3
+
+
 async def test_windows_of_another_length_repeat_no_end_after_a_clock_step(tmp_path: Path) -> None:
     harness = MakerHarness(tmp_path)
     await harness.tick(*range(1, 42))
-    harness.maker.set_report_interval(20.0)
+    harness.maker.apply_policy(NodePolicy(report_interval_seconds=20.0))
     await harness.tick(*range(42, 62))
     await harness.tick(*range(13, 81), jump=-49)
     assert harness.ends == [10, 20, 30, 40, 50, 60, 80]
@@ -99,7 +113,7 @@ async def test_long_window_is_cut_to_the_default_length_at_the_end_of_the_proces
     tmp_path: Path,
 ) -> None:
     harness = MakerHarness(tmp_path)
-    harness.maker.set_report_interval(80.0)
+    harness.maker.apply_policy(NodePolicy(report_interval_seconds=80.0))
     await harness.tick(*range(1, 24))
     harness.finish()
     assert (harness.ends, harness.coverages()) == ([30], [pytest.approx(22 / 30)])

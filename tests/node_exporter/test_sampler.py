@@ -13,6 +13,7 @@ from node_exporter.sampler import Sampler
 from pipeline.clock import ManualClock
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.settings import ExporterSettings, HostApplication, HostApplicationCgroup
+from pipeline.settings.base import MemoryCollectPolicy
 from tests.node_exporter.fake_node import SECOND_NS, FakeNode
 
 V1 = pytest.mark.parametrize("node", [1], ids=["v1"], indirect=True)
@@ -258,7 +259,7 @@ async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None
     # All charged memory, as in Koordinator.
     assert (usage.memory_bytes, usage.memory_with_page_cache_bytes) == (100, 500)
 
-    exporter_metrics.record(collection, node.settings(host_applications=(APP,)), "fake")
+    exporter_metrics.record(collection, (APP,), "usageWithoutPageCache", "fake")
     labels = ("fake", "nginx", "koord-prod", "LS")
     samples = {
         tuple(s.labels.values()): s.value
@@ -269,7 +270,7 @@ async def test_fake_host_application_is_read_by_its_path(node: FakeNode) -> None
         shutil.rmtree(directory)
     # Open files of a fake tree stay readable after a removal, unlike those of a real cgroup.
     collection = await Reader(node, node.settings(host_applications=(APP,))).read()
-    exporter_metrics.record(collection, node.settings(host_applications=(APP,)), "fake")
+    exporter_metrics.record(collection, (APP,), "usageWithoutPageCache", "fake")
     assert not next(iter(exporter_metrics.KOORDLET_HOST_APP.collect())).samples
 
 
@@ -315,7 +316,7 @@ async def test_fake_hot_page_cache_is_known_with_kidled_and_unsupported_otherwis
     first = await reader.read()
     assert usage_of(first, "a").memory_with_hot_page_cache_bytes is None
     assert "hot_page_cache" in reader.sampler.unsupported
-    policy = "usageWithHotPageCache"
+    policy: MemoryCollectPolicy = "usageWithHotPageCache"
     assert exporter_metrics.memory_by_policy(usage_of(first, "a"), policy) == 100
 
     ages = "0 0 0 0 0 10 0 0\n"

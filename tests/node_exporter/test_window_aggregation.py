@@ -205,18 +205,24 @@ def test_node_row_has_rates_and_points() -> None:
         (30.0, 30, 30),
         (10.0, 30, 30),  # the policy cannot shorten windows
         (float("nan"), 30, 30),
-        (45.0, 30, 30),
-        (61.0, 30, 60),
+        (45.0, 30, 45),
+        (61.0, 30, 60),  # no divisor: the next shorter one of the default's doubles
+        (70.5, 30, 60),
+        (90.0, 30, 90),
         (119.0, 30, 60),
         (120.0, 30, 120),
-        (300.0, 30, 240),
-        (31_536_000.0, 30, 240),
+        (180.0, 30, 180),
+        (300.0, 30, 300),
+        (600.0, 30, 300),
+        (3600.0, 30, 300),
+        (31_536_000.0, 30, 300),
         (float("inf"), 1, 128),
-        (64.0, 27, 54),
+        (64.0, 27, 64),
+        (67.0, 27, 54),
         (7200.0, 3600, 3600),
     ],
 )
-def test_policy_lengthens_windows_on_a_grid_of_the_day(
+def test_policy_lengthens_windows_to_a_divisor_of_its_interval_on_a_grid_of_the_day(
     interval: float | None, default: int, length: int
 ) -> None:
     assert window_seconds_for(interval, default) == length

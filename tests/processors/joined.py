@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
@@ -13,6 +14,7 @@ from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERV
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.processors.model.window_batch import AverageUsage, WindowBatch
 from pipeline.processors.overcommit.mid import FORMULAS
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import Owner, PodRecord
@@ -28,7 +30,7 @@ from pipeline.topics.samples import (
 from pipeline.topics.windows import Window, decode_window, encode_window
 
 GIB = float(1 << 30)
-WITHOUT_PAGE_CACHE = "usageWithoutPageCache"
+WITHOUT_PAGE_CACHE: MemoryCollectPolicy = "usageWithoutPageCache"
 END_MS = 1_700_000_040_000
 NOTHING = NodeObjects(None, {})
 DEFAULT = Strategy(safety_margin_percent=7.0)
@@ -64,16 +66,24 @@ def logged(window: Window) -> Window:
     return decode_window(encode_window(window))
 
 
+def counting(window: Window, memory_policy: MemoryCollectPolicy) -> Window:
+    """The window, joined while the node had this memory policy."""
+    strategy = replace(window.node.strategy, memory_collect_policy=memory_policy)
+    return replace(window, node=replace(window.node, strategy=strategy))
+
+
 def training(
-    *windows: Window, statistic: str = "p90", memory_policy: str = WITHOUT_PAGE_CACHE
+    *windows: Window,
+    statistic: str = "p90",
+    memory_policy: MemoryCollectPolicy = WITHOUT_PAGE_CACHE,
 ) -> TrainingBatch:
     """The windows as the models learn them."""
-    return WindowBatch(windows, memory_policy).training(statistic)
+    return WindowBatch([counting(each, memory_policy) for each in windows]).training(statistic)
 
 
-def average(window: Window, memory_policy: str = WITHOUT_PAGE_CACHE) -> AverageUsage:
+def average(window: Window) -> AverageUsage:
     """The average usage of one window."""
-    return WindowBatch([window], memory_policy).average
+    return WindowBatch([window]).average
 
 
 def pod_row(uid: str, **values: Any) -> Row:

@@ -83,14 +83,14 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = lambda bank:
     while rest:
         batch, rest = _cut(rest, next(batches))
         windows = [(offset, decode_window(value)) for offset, value in batch]
-        outcomes = bank.apply(WindowBatch([w for _, w in windows], POLICY).training("p90"))
+        outcomes = bank.apply(WindowBatch([w for _, w in windows]).training("p90"))
         applied = [w for w, o in zip(windows, outcomes, strict=True) if o.status == "applied"]
         nodes = [window.header.node for _, window in applied]
         if applied:
             peaks = bank.peaks(nodes)
             positions = [{"generation": 0, "offset": offset, "epoch": 0} for offset, _ in applied]
             states = encode_node_states(
-                WindowBatch([window for _, window in applied], POLICY),
+                WindowBatch([window for _, window in applied]),
                 peaks.summaries,
                 bank.recent_usage(nodes),
                 [Counters()] * len(applied),

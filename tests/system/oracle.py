@@ -57,9 +57,7 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
     """Apply the log once."""
     expected = Expected()
     model = settings.model
-    rules = ModelRules(
-        prefix="none", statistic=model.training_statistic, memory_policy=model.memory_collect_policy
-    )
+    rules = ModelRules(prefix="none", statistic=model.training_statistic)
     for partition, records in windows.items():
         no_output: Producer = None  # type: ignore[assignment]
         ownership, bank = Ownership(partition, epoch=0), Bank(model_config(settings))

@@ -36,7 +36,6 @@ from tests.vectors.world import World, container, placement, pod
 _NAMES = ("batch_cpu_milli", "batch_memory_bytes", "mid_cpu_milli", "mid_memory_bytes")
 _KEYS = ("cpu_milli", "memory_bytes")
 _HAS_ALL = (2**53,) * len(EXTENDED_RESOURCES)
-_POLICY = "usageWithoutPageCache"
 _LISTED = ("Running", "Pending")
 
 
@@ -134,7 +133,7 @@ def _record(case: Case) -> NodeResourcesRecord:
     reclaimable = metric.get("prod_reclaimable")
     amounts = [[(reclaimable or {}).get(key) or 0 for key in _KEYS]]
     prod = Prod(np.array(amounts, float), unknown)
-    batch = WindowBatch([window], _POLICY)
+    batch = WindowBatch([window])
     at = {"generation": 1, "offset": 0, "epoch": 1}
     (record,) = records(batch, offers(batch, prod, [prod]), ["percentile"], [at])
     return record

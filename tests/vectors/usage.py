@@ -101,7 +101,7 @@ def _reported(case: Case) -> NodeStateRecord:
     of = header(window_start_ms=END_MS - last * 1000)
     window = logged(joined(row | {"coverage": span / last}, of=of))
     bank = Bank()
-    batch = WindowBatch([window], POLICY)
+    batch = WindowBatch([window])
     bank.apply(batch.training("p90"))
     (state,) = encode_node_states(
         batch, [bank.peaks(["node-1"]).summaries[0]], bank.recent_usage(["node-1"]), [Counters()],
@@ -141,7 +141,7 @@ def system_usage(case: Case) -> object:
         for (kind, id), part in zip(kinds, parts, strict=True)
     ]
     window = joined(_row("node", "", case["node"]["cpu"], case["node"]["memory"]), *rows)
-    system = WindowBatch([logged(window)], POLICY).average.system[0]
+    system = WindowBatch([logged(window)]).average.system[0]
     assert np.allclose(system, np.array([*measured.values()], float), rtol=1e-12)
     return {"produced": True} | measured
 

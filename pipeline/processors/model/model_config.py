@@ -79,9 +79,8 @@ class ModelConfig:
     """How models learn, and which peaks they give.
 
     `profile` applies to entities whose class (a pod's, or that of a sum) is not in
-    `class_profiles`. Profiles, training statistic, memory policy, coverage, expiration, `drift` and
-    the columns of predictors shape what is learned; the rest only what is done with it.
-    `memory_collect_policy` names the memory statistic of the windows. `predictors` run, with
+    `class_profiles`. Profiles, training statistic, coverage, expiration, `drift` and the columns of
+    predictors shape what is learned; the rest only what is done with it. `predictors` run, with
     `options` by name. `strategy` applies to windows without one. A peak covers the next
     `horizon_seconds`.
     """
@@ -89,7 +88,6 @@ class ModelConfig:
     profile: Profile = KOORDINATOR
     class_profiles: Mapping[str, Profile] = field(default_factory=dict)
     training_statistic: str = "p90"
-    memory_collect_policy: str = "usageWithoutPageCache"
     expiration_seconds: float = 1800.0
     minimum_coverage: float = 0.5
     horizon_seconds: float = 86_400.0
@@ -126,7 +124,7 @@ class ModelConfig:
         another fingerprint cannot be restored."""
         classes = (f"{n}:{self.class_profiles[n].text}" for n in sorted(self.class_profiles))
         learning = (
-            self.training_statistic, self.memory_collect_policy, str(float(self.minimum_coverage)),
+            self.training_statistic, str(float(self.minimum_coverage)),
             str(float(self.expiration_seconds)), self.drift, columns,
         )  # fmt: skip
         text = "|".join((self.profile.text, *classes, *learning))

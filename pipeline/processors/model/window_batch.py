@@ -139,12 +139,12 @@ class WindowBatch:
     `facts` are those of each window, `coverage` (n,) the share of each that was measured, 0 where
     it is unknown. Pods of all windows follow each other, those of one window by UID: `window_index`
     (p,) is the window of each, `pod_slices` are the places of each window's pods, `host_slices`
-    those of its host applications.
+    those of its host applications. Memory is the figure that the strategy of each window selects.
     """
 
-    def __init__(self, windows: Sequence[Window], memory_policy: str) -> None:
+    def __init__(self, windows: Sequence[Window]) -> None:
         self.windows = windows
-        self._memory_policy = memory_policy
+        self._memory_policies = [w.node.strategy.memory_collect_policy for w in windows]
         self._samples = [window.rows.sample for window in windows]
         self._statistic_rows = rows = self._samples[0].statistic_rows
         self._share_statistics = all(sample.statistic_rows is rows for sample in self._samples)
@@ -194,7 +194,7 @@ class WindowBatch:
                     appended_ms=window.appended_ms,
                     coverage=coverage[i],
                     strategy=window.node.strategy,
-                    points=_points(window.rows, self._memory_policy),
+                    points=_points(window.rows, self._memory_policies[i]),
                     pods=facts.pods,
                 )
                 for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
@@ -236,7 +236,7 @@ class WindowBatch:
         """The windows at these positions; this batch where these are all of them in order."""
         if [*positions] == [*range(len(self))]:
             return self
-        return WindowBatch([self.windows[position] for position in positions], self._memory_policy)
+        return WindowBatch([self.windows[position] for position in positions])
 
     @cached_property
     def _average_rows(self) -> FloatArray:
@@ -253,9 +253,11 @@ class WindowBatch:
     def _usage(self, statistic: str) -> FloatArray:
         """One statistic of every row, (rows, 2), or what stands in for it (`SUBSTITUTES`)."""
         memory = self._statistic("memory_bytes", statistic)
-        if (column := MEMORY_COLUMNS[self._memory_policy]) != "memory_bytes":
-            measured = self._statistic(column, statistic)
-            memory = np.where(np.isnan(measured), memory, measured)
+        for policy in {*self._memory_policies} - {"usageWithoutPageCache"}:
+            measured = self._statistic(MEMORY_COLUMNS[policy], statistic)
+            selected = np.array([own == policy for own in self._memory_policies])
+            of_policy = selected.take(self._window_index_of_row) & ~np.isnan(measured)
+            memory = np.where(of_policy, measured, memory)
         return column_pair(self._statistic("cpu_cores", statistic), memory)
 
     def _statistic(self, usage: str, statistic: str) -> FloatArray:

@@ -20,7 +20,8 @@ from pipeline.processors.policy.config_sections import (
     read_object,
     unknown_words,
 )
-from pipeline.processors.slo.nodemetric import AggregatePolicy, MemoryCollectPolicy, PredictPolicy
+from pipeline.processors.slo.nodemetric import AggregatePolicy, PredictPolicy
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.overcommit_policy import Overcommit
 

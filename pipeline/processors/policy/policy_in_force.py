@@ -15,7 +15,13 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import STRATEGY
 from pipeline.processors.kubernetes.pod_classes import CLASS_OF_LABEL
 from pipeline.processors.policy.amplification import AMPLIFICATION, Amplification
-from pipeline.processors.policy.colocation_config import COLOCATION, DEFAULTS, Colocation, bounded
+from pipeline.processors.policy.colocation_config import (
+    COLOCATION,
+    DEFAULTS,
+    MEMORY_COLLECT_POLICIES,
+    Colocation,
+    bounded,
+)
 from pipeline.processors.policy.config_sections import (
     Config,
     Section,
@@ -234,12 +240,15 @@ def _raw(struct: msgspec.Struct) -> msgspec.Raw:
 
 def node_strategy(strategy: Colocation, config: SpringtideConfig) -> NodeStrategy | None:
     """The settings of prediction that the policy sets for a node; None if there are none. For an
-    interval that is Koordinator's default the worker's setting holds."""
+    interval and a memory figure that are Koordinator's defaults the worker's settings hold."""
     limited = bounded(strategy)
     predict = limited.node_predict_policy or PredictPolicy()
     interval = limited.metric_report_interval_seconds
     if interval == DEFAULTS.metric_report_interval_seconds:
         interval = None
+    memory = limited.metric_memory_collect_policy
+    if memory == DEFAULTS.metric_memory_collect_policy or memory not in MEMORY_COLLECT_POLICIES:
+        memory = None
     cold = predict.cold_start_period_seconds
     threshold = predict.resource_diff_threshold_percent
     fields = msgspec.structs.asdict(config)
@@ -248,6 +257,7 @@ def node_strategy(strategy: Colocation, config: SpringtideConfig) -> NodeStrateg
         cold_start_seconds=None if cold is None else float(cold),
         resource_diff_threshold_percent=None if threshold is None else float(threshold),
         report_interval_seconds=None if interval is None else float(interval),
+        memory_collect_policy=memory,
     )
     return None if settings == NodeStrategy() else settings
 

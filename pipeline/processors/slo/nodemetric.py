@@ -4,7 +4,7 @@ The object has the name of its node and no namespace. Docstrings become descript
 definition.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from pipeline.processors.slo.crd_fields import (
     AboveZero,
@@ -16,10 +16,8 @@ from pipeline.processors.slo.crd_fields import (
     Resources,
     Timestamp,
 )
+from pipeline.settings.base import MemoryCollectPolicy
 
-MemoryCollectPolicy: TypeAlias = Literal[
-    "usageWithHotPageCache", "usageWithoutPageCache", "usageWithPageCache"
-]
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 """The keys of `AggregatedUsage.usage`. The maximum is not one: it may be an outlier."""
 

@@ -19,6 +19,7 @@ from pipeline.topics.windows import Window
 
 _HOST_APP: Final = KINDS.index("host_app")
 _NODE, _SYSTEM, _FIRST_POD = range(3)
+_MEMORY: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,9 +41,11 @@ class RollingUsage:
 class _History(NamedTuple):
     """The windows of a node, oldest first: start and end (windows, 2), the part of each that was
     observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
-    window, its host applications; NaN where a row is unknown or not listed."""
+    window, its host applications; NaN where a row is unknown or not listed. Memory of windows that
+    counted other pages than the newest is unknown."""
 
     machine_id: str
+    memory_policy: str
     uids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     spans: IntArray = np.empty((0, 2), np.int64)
@@ -59,12 +62,9 @@ class Rolling:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def apply(
-        self, windows: Sequence[Window], aggregate_seconds: Sequence[int], memory_policy: str
-    ) -> list[bool]:
+    def apply(self, windows: Sequence[Window], aggregate_seconds: Sequence[int]) -> list[bool]:
         """Apply windows in their order, and drop what lies before the aggregation time of each
-        window's node. `memory_policy` selects the pages that count as used. Returns for each window
-        whether it was applied.
+        window's node. Returns for each window whether it was applied.
 
         A window that does not end after the last of its node is refused. So is a window of another
         machine until the first machine is silent; after that the node starts over. A retraction
@@ -72,7 +72,7 @@ class Rolling:
         """
         applied = []
         measured = [window for window in windows if window.type == "window"]
-        usages = iter(_usages(measured, memory_policy))
+        usages = iter(_usages(measured))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type != "window":
                 self.forget(window.header.node)
@@ -114,8 +114,13 @@ class Rolling:
                 if header.window_start_ms - end_ms < end_ms - start_ms:
                     return False
                 history = None
-        history = history or _History(header.machine_id)
+        policy = window.node.strategy.memory_collect_policy
+        history = history or _History(header.machine_id, policy)
         history = _aligned(history, window.rows.listing)
+        if history.memory_policy != policy:
+            usage_of_cpu = history.usage.copy()
+            usage_of_cpu[..., _MEMORY] = np.nan
+            history = history._replace(memory_policy=policy, usage=usage_of_cpu)
         recent = history.spans[:, 0] >= header.window_end_ms - aggregate_ms
         span = np.array([[header.window_start_ms, header.window_end_ms]])
         self._nodes[header.node] = history._replace(
@@ -133,10 +138,10 @@ class _WindowUsage(NamedTuple):
     rows: FloatArray
 
 
-def _usages(windows: Sequence[Window], memory_policy: str) -> list[_WindowUsage]:
+def _usages(windows: Sequence[Window]) -> list[_WindowUsage]:
     if not windows:
         return []
-    batch = WindowBatch(windows, memory_policy)
+    batch = WindowBatch(windows)
     average = batch.average
     return [
         _WindowUsage(

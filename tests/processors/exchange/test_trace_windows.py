@@ -37,7 +37,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 def learned(windows: Iterator[Window] | list[Window], config: ModelConfig | None = None) -> Bank:
     bank = Bank(config)
-    bank.apply(WindowBatch(list(windows), PLAIN).training("p90"))
+    bank.apply(WindowBatch(list(windows)).training("p90"))
     return bank
 
 

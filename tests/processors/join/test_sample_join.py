@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from pipeline.processors.join.sample_join import (
     listing_facts,
 )
 from pipeline.processors.model.window_batch import WindowBatch
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.nodes import NodeRecord, NodeStrategy, Strategy
 from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -35,6 +36,7 @@ from tests.processors.joined import (
     UIDS,
     VIEWS,
     Row,
+    counting,
     header,
     joined,
     known_pod,
@@ -351,8 +353,8 @@ def test_every_valid_sample_becomes_a_window_that_models_can_read(
         assert all(0.0 <= v <= 2.0**60 for v in column(window, name) if v is not None)
     points = window.rows.sample.points
     assert (np.isnan(points) | ((points >= 0.0) & (points <= 2.0**60))).all()
-    for policy in ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"):
-        batch = WindowBatch([again], policy)
+    for policy in get_args(MemoryCollectPolicy):
+        batch = WindowBatch([counting(again, policy)])
         taken, (facts,) = batch.training("p90"), batch.facts
         assert len(facts.pods.uids) == len(taken.pod_usage) == len(facts.pods.requests)
         assert set(facts.pods.classes.tolist()) <= set(range(6))

@@ -482,7 +482,6 @@ def test_fingerprint_depends_on_all_that_shapes_the_state() -> None:
         dataclasses.replace(base, profile=Profile(layouts=(CPU_LAYOUT, CPU_LAYOUT))),
         dataclasses.replace(base, class_profiles={"batch": short}),
         dataclasses.replace(base, training_statistic="avg"),
-        dataclasses.replace(base, memory_collect_policy="usageWithPageCache"),
         dataclasses.replace(base, minimum_coverage=0.25),
         dataclasses.replace(base, expiration_seconds=60.0),
         dataclasses.replace(base, drift="off"),

@@ -16,6 +16,7 @@ from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.usage_points import STATISTICS
 from pipeline.processors.model.window_batch import WindowBatch
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import (
     AggregatedUsage,
@@ -34,6 +35,7 @@ from tests.processors.joined import (
     NOTHING,
     VIEWS,
     Row,
+    counting,
     header,
     joined,
     known_pod,
@@ -43,13 +45,14 @@ from tests.processors.joined import (
     view_of,
 )
 
-PLAIN, WITH = "usageWithoutPageCache", "usageWithPageCache"
+PLAIN: MemoryCollectPolicy = "usageWithoutPageCache"
+WITH: MemoryCollectPolicy = "usageWithPageCache"
 COUNTERS = Counters(applied=1, bad_values=2)
 POSITION = {"generation": 3, "offset": 77, "epoch": 9}
 
 
 def reports(
-    window: Window, *, policy: str = PLAIN, bank: Bank | None = None, **changes: int
+    window: Window, *, policy: MemoryCollectPolicy = PLAIN, bank: Bank | None = None, **changes: int
 ) -> tuple[PredictionRecord, NodeStateRecord]:
     """Both records after `window`, applied to `bank` or to a new one, as read."""
     prediction, state = encoded(window, policy=policy, bank=bank, **changes)
@@ -57,12 +60,12 @@ def reports(
 
 
 def encoded(
-    window: Window, *, policy: str = PLAIN, bank: Bank | None = None, **changes: int
+    window: Window, *, policy: MemoryCollectPolicy = PLAIN, bank: Bank | None = None, **changes: int
 ) -> tuple[bytes, bytes]:
     """Both records as they are written."""
     bank = bank or Bank(ModelConfig())
     window = logged(window)
-    batch = WindowBatch([window], policy)
+    batch = WindowBatch([counting(window, policy)])
     bank.apply(batch.training("p90"))
     node, position = window.header.node, POSITION | changes
     peaks, recent = bank.peaks([node]), bank.recent_usage([node])

@@ -15,6 +15,7 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.model.usage_points import SECONDS, STATISTICS, RecentUsage, fractions
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.node_state import AGGREGATED, DEVIATION
 from tests.processors.joined import NODE_ROW, header, joined, training
 from tests.processors.windows import BAD, GIB
@@ -357,7 +358,7 @@ def test_fractions_are_unknown_where_there_is_no_room() -> None:
 
 # -- from the rows of a window
 
-WITH = "usageWithPageCache"
+WITH: MemoryCollectPolicy = "usageWithPageCache"
 POINTS = {
     "points_offset_seconds": [1.0, 2.0, 3.0],
     "points_cpu_cores": [None, 0.5, -1.0],

@@ -16,11 +16,11 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, SYSTEM, ModelConfig
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.processors.model.window_batch import (
-    MEMORY_COLUMNS,
     AverageUsage,
     WindowBatch,
     amounts,
 )
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, encode_pod_columns
 from pipeline.topics.resource_amounts import Resources
@@ -28,10 +28,12 @@ from pipeline.topics.windows import Window, WindowRows, encode_window
 from tests.processors.joined import (
     DEFAULT,
     END_MS,
+    GIB,
     NODE_ROW,
     VIEWS,
     Row,
     average,
+    counting,
     header,
     joined,
     known_pod,
@@ -42,7 +44,10 @@ from tests.processors.joined import (
     view_of,
 )
 
-PLAIN, WITH, HOT = "usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache"
+PLAIN: MemoryCollectPolicy = "usageWithoutPageCache"
+WITH: MemoryCollectPolicy = "usageWithPageCache"
+HOT: MemoryCollectPolicy = "usageWithHotPageCache"
+POLICIES = (PLAIN, WITH, HOT)
 NAN = math.nan
 
 
@@ -51,7 +56,7 @@ def lists(array: np.ndarray) -> list[Any]:
     return [lists(a) if a.ndim else None if np.isnan(a) else a.item() for a in array]
 
 
-def samples(window: Window, statistic: str, policy: str) -> list[Any]:
+def samples(window: Window, statistic: str, policy: MemoryCollectPolicy) -> list[Any]:
     """The samples of the node and its pods."""
     taken = training(window, statistic=statistic, memory_policy=policy)
     return lists(np.concatenate([taken.node_usage, taken.pod_usage]))
@@ -87,7 +92,7 @@ def test_memory_follows_the_policy_and_falls_back_on_memory_without_page_cache(
         NODE_ROW | row(1.0, 10.0, 30.0, 20.0), pod_row("a", **row(0.5, 1.0, 3.0)),
         pod_row("b", **row(None, 2.0, None, 0.0)), pod_row("c", **row(0.0)),
     )  # fmt: skip
-    usage = {policy: samples(window, statistic, policy) for policy in MEMORY_COLUMNS}
+    usage = {policy: samples(window, statistic, policy) for policy in POLICIES}
     assert usage == {
         PLAIN: [[1.0, 10.0], [0.5, 1.0], [None, 2.0], [0.0, None]],
         WITH: [[1.0, 30.0], [0.5, 3.0], [None, 2.0], [0.0, None]],
@@ -173,7 +178,7 @@ def test_invalid_coverage_counts_as_zero(coverage: float | None) -> None:
 
 
 def batch_of(*windows: Window) -> WindowBatch:
-    return WindowBatch(windows, PLAIN)
+    return WindowBatch(windows)
 
 
 def bits(value: Any) -> Any:
@@ -200,17 +205,22 @@ def of_window(batch: WindowBatch, columns: TrainingBatch | AverageUsage, i: int)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 @given(
     st.lists(st.tuples(rows(), VIEWS), min_size=1, max_size=4),
-    st.sampled_from(sorted(MEMORY_COLUMNS)),
+    st.lists(st.sampled_from(POLICIES), min_size=4, max_size=4),
     st.sampled_from(["avg", "p90"]),
 )
 def test_columns_of_a_window_do_not_depend_on_its_batch(
-    samples: list[tuple[Sequence[Row], NodeObjects]], policy: str, statistic: str
+    samples: list[tuple[Sequence[Row], NodeObjects]],
+    policies: list[MemoryCollectPolicy],
+    statistic: str,
 ) -> None:
-    windows = [joined(*sample, view=view) for sample, view in samples]
-    batch = WindowBatch(windows, policy)
+    windows = [
+        counting(joined(*sample, view=view), policy)
+        for (sample, view), policy in zip(samples, policies, strict=False)
+    ]
+    batch = WindowBatch(windows)
     taken = batch.training(statistic)
     for i, window in enumerate(windows):
-        alone = WindowBatch([window], policy)
+        alone = WindowBatch([window])
         assert of_window(batch, taken, i) == of_window(alone, alone.training(statistic), 0)
         assert of_window(batch, batch.average, i) == of_window(alone, alone.average, 0)
         chosen = batch.select([i])
@@ -368,11 +378,24 @@ def test_missing_and_implausible_amounts_are_nan(
     assert lists(amounts([resources])) == [expected]
 
 
+def test_each_window_of_a_batch_counts_memory_by_the_policy_of_its_node() -> None:
+    row = {
+        **NODE_ROW,
+        "memory_with_page_cache_bytes_avg": 20 * GIB,
+        "memory_with_hot_page_cache_bytes_avg": 12 * GIB,
+    }
+    windows = [counting(joined(row), policy) for policy in (PLAIN, WITH, HOT, PLAIN)]
+    batch = WindowBatch([logged(window) for window in windows])
+    expected = [8 * GIB, 20 * GIB, 12 * GIB, 8 * GIB]
+    assert batch.average.node[:, 1].tolist() == expected
+    assert batch.training("p90").node_usage[:, 1].tolist() == expected
+
+
 def test_reading_writes_nothing() -> None:
     window = logged(joined(NODE_ROW, *PODS, host_app("x", 1.0, 1.0)))
     before = encode_window(window)
     training(window, memory_policy=HOT)
-    average(window, WITH)
+    average(counting(window, WITH))
     assert encode_window(window) == before
 
 

@@ -37,7 +37,6 @@ from tests.processors.joined import (
 )
 
 GIB = 1 << 30
-POLICY = "usageWithoutPageCache"
 AT = {"generation": 1, "offset": 7, "epoch": 3}
 UNKNOWN = (float("nan"), float("nan"))
 
@@ -62,7 +61,7 @@ def compute(*windows: Window, peaks: Any = None, others: Any = ()) -> list[NodeR
         return Prod(np.maximum(0, units), units)
 
     decided = prod(peaks or [UNKNOWN] * len(windows))
-    batch = WindowBatch(windows, POLICY)
+    batch = WindowBatch(windows)
     found = offers(batch, decided, [decided, *map(prod, others)])
     return records(batch, found, ["percentile"] * len(windows), [AT] * len(windows))
 

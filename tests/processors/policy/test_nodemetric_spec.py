@@ -85,9 +85,10 @@ def test_without_colocation_the_spec_has_the_defaults() -> None:
 def test_node_and_worker_get_the_same_settings(
     of: dict[str, Any], annotations: dict[str, str], is_on: bool
 ) -> None:
-    """How often is reported, and how long a pod is cold. What is ours holds where it is off."""
+    """The report interval, the memory figure, the cold start; `springtide-config` without it."""
     stated = {
         "metricReportIntervalSeconds": 20,
+        "metricMemoryCollectPolicy": "usageWithPageCache",
         "nodePredictPolicy": {"coldStartPeriodSeconds": 90, "resourceDiffThresholdPercent": 7},
     }
     texts = {COLOCATION.key: json.dumps({**stated, **of}), SPRINGTIDE.key: '{"predictor":"max"}'}
@@ -99,11 +100,16 @@ def test_node_and_worker_get_the_same_settings(
     assert record.strategy == NodeStrategy(
         predictor="max",
         report_interval_seconds=20 if is_on else None,
+        memory_collect_policy="usageWithPageCache" if is_on else None,
         cold_start_seconds=predict.get("coldStartPeriodSeconds"),
         resource_diff_threshold_percent=predict.get("resourceDiffThresholdPercent"),
     )
     assert asked["metricCollectPolicy"]["reportIntervalSeconds"] == (20 if is_on else 60)
     assert bool(predict) is is_on
+    memory = "usageWithPageCache" if is_on else "usageWithHotPageCache"
+    asked = metric_spec(record, default_memory_policy="usageWithHotPageCache")
+    assert asked is not None
+    assert asked["metricCollectPolicy"]["nodeMemoryCollectPolicy"] == memory
 
 
 @pytest.mark.parametrize("huge", [31_536_001, 2**62, 2**63 - 1])

@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 
 from pipeline.processors.slo.rolling_usage import Rolling, RollingUsage
 from pipeline.topics.windows import Window, departure
-from tests.processors.joined import END_MS, NODE_ROW, Row, average, header, joined, logged, pod_row
+from tests.processors.joined import (
+    END_MS,
+    GIB,
+    NODE_ROW,
+    Row,
+    average,
+    counting,
+    header,
+    joined,
+    logged,
+    pod_row,
+)
 
-POLICY = "usageWithoutPageCache"
 NAN = math.nan
 
 
@@ -39,7 +49,7 @@ def window(
 def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
     rolling = Rolling()
     for each in windows:
-        rolling.apply([each], [seconds], POLICY)
+        rolling.apply([each], [seconds])
     result = rolling.read("node-1")
     assert result is not None
     return result
@@ -77,6 +87,15 @@ def test_unknown_usage_is_not_averaged() -> None:
     assert result.pods[0].tolist() == [1.0, 512.0]
     assert np.isnan(result.pods[1]).all()
     assert np.isnan(result.system).all(), "a pod's part would pass for the system's"
+
+
+def test_memory_of_windows_that_counted_other_pages_is_not_averaged() -> None:
+    """CPU is; so the average over a change of the policy never mixes two figures."""
+    node = {"cpu_cores_avg": 2.0, "memory_with_page_cache_bytes_avg": 20 * GIB}
+    windows = [window(0, pod("a", 1.0)), window(1, pod("a", 3.0), node=node)]
+    result = rolled([windows[0], counting(windows[1], "usageWithPageCache")])
+    assert result.node.tolist() == [3.0, 20 * GIB]
+    assert result.pods[:, 0].tolist() == [2.0]
 
 
 def test_windows_count_by_their_coverage() -> None:
@@ -124,15 +143,15 @@ def test_another_machine_starts_empty() -> None:
 def test_two_machines_of_one_name_do_not_alternate() -> None:
     rolling = Rolling()
     windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
-    results = [rolling.apply([each], [300], POLICY)[0] for each in windows]
+    results = [rolling.apply([each], [300])[0] for each in windows]
     assert results == [True, False, True, False, True]
 
 
 def test_a_departure_removes_a_node_within_one_call() -> None:
     rolling = Rolling()
-    rolling.apply([window(0), departure("node-1", 1)], [300, 300], POLICY)
+    rolling.apply([window(0), departure("node-1", 1)], [300, 300])
     assert (len(rolling), rolling.read("node-1")) == (0, None)
-    rolling.apply([departure("node-1", 1), window(1)], [300, 300], POLICY)
+    rolling.apply([departure("node-1", 1), window(1)], [300, 300])
     result = rolling.read("node-1")
     assert result is not None
     assert result.span_ms == 30_000
@@ -143,7 +162,7 @@ def test_a_departure_removes_a_node_within_one_call() -> None:
 
 def test_each_window_needs_an_aggregation_time() -> None:
     with pytest.raises(ValueError):
-        Rolling().apply([window(0), window(1)], [300], POLICY)
+        Rolling().apply([window(0), window(1)], [300])
 
 
 def test_nodes_are_independent_and_have_their_own_aggregation_time() -> None:
@@ -151,7 +170,7 @@ def test_nodes_are_independent_and_have_their_own_aggregation_time() -> None:
     for end in range(4):
         near = window(end, node={"cpu_cores_avg": float(end)})
         far = window(end, node={"cpu_cores_avg": 9.0 * end}, of="node-2")
-        rolling.apply([near, far], [60, 300], POLICY)
+        rolling.apply([near, far], [60, 300])
     first, second = rolling.read("node-1"), rolling.read("node-2")
     assert first is not None
     assert second is not None
@@ -178,15 +197,13 @@ def test_averages_equal_a_slow_reference(
     within = [each for each in windows if each.header.window_start_ms >= newest - 1000 * seconds]
     within = within or windows[-1:]
     assert result.uids == windows[-1].rows.listing.uids
-    _same(result.node, [average(each, POLICY).node[0] for each in within])
-    _same(result.system, [average(each, POLICY).system[0] for each in within])
+    _same(result.node, [average(each).node[0] for each in within])
+    _same(result.system, [average(each).system[0] for each in within])
     there = {uid: _since(uid, windows) for uid in result.uids}
     for row, uid in enumerate(result.uids):
         own = [each for each in within if each in there[uid]]
         rows = [each.rows.listing.uids.index(uid) for each in own]
-        usages = [
-            average(each, POLICY).pods[row_in] for each, row_in in zip(own, rows, strict=True)
-        ]
+        usages = [average(each).pods[row_in] for each, row_in in zip(own, rows, strict=True)]
         _same(result.pods[row], usages)
 
 
@@ -218,7 +235,7 @@ def test_ten_thousand_nodes_fit_into_250_mib() -> None:
 
     def apply(end: int) -> None:
         for name in names:
-            rolling.apply([window(end, *rows, of=name)], [300], POLICY)
+            rolling.apply([window(end, *rows, of=name)], [300])
 
     # What is read once, and kept by others, is no cost of this.
     apply(0)

@@ -1,12 +1,11 @@
-"""Follow the report interval that the policy sets for this node, on the topic `nodes`.
+"""Follow the policy of this node on the topic `nodes`, as far as it concerns measuring.
 
-While the topic cannot be read, the last interval stays in force; before the first record the
-interval of the settings applies. Every node has an exporter, so each fetches rarely and lets the
-broker wait long.
+While the topic cannot be read, the last policy stays in force; before the first record the settings
+apply. Every node has an exporter, so each fetches rarely and lets the broker wait long.
 """
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +16,8 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import Backoff, Fetching, LostOffsetError, TopicPartition, open_follower
 from pipeline.kafka.partition import partition_of
 from pipeline.logs import get_logger
-from pipeline.settings import KafkaSettings
+from pipeline.settings import HostApplication, KafkaSettings
+from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.registry import MAX_RECORD_BYTES, NODES
 
@@ -27,8 +27,31 @@ _BACKOFF_SECONDS: Final = (5.0, 60.0)
 log = get_logger(__name__)
 
 
+_HOST_APPS_MAX: Final = 64
+_APP_FIELDS: Final = {field.encode_name for field in msgspec.structs.fields(HostApplication)}
+
+
+class NodePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy of a node says about measuring it; None leaves the setting in force.
+
+    `refused` has the reason for each host application of the policy that cannot be measured.
+    """
+
+    report_interval_seconds: float | None = None
+    memory_collect_policy: MemoryCollectPolicy | None = None
+    host_applications: tuple[HostApplication, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
 class _Strategy(msgspec.Struct, frozen=True):
     report_interval_seconds: float | None = None
+    memory_collect_policy: MemoryCollectPolicy | None = None
+
+
+class _Slo(msgspec.Struct, frozen=True):
+    host_applications: list[dict[str, Any]] | None = msgspec.field(
+        name="hostApplications", default=None
+    )
 
 
 class _Node(Record, frozen=True, kw_only=True):
@@ -36,21 +59,51 @@ class _Node(Record, frozen=True, kw_only=True):
 
     node: str
     strategy: _Strategy | None = None
+    slo: _Slo | None = None
 
 
-def report_interval_seconds(value: bytes | None) -> float | None:
-    """Report interval in the value of a node's record; None for a tombstone or without a policy.
-    Raises `RecordError` if the record cannot be decoded."""
+def node_policy(value: bytes | None) -> NodePolicy:
+    """The policy in the value of a node's record; the empty one for a tombstone.
+
+    An invalid host application is refused alone, and so are those beyond `_HOST_APPS_MAX`. Raises
+    `RecordError` if the record cannot be decoded.
+    """
     if value is None:
-        return None
-    strategy = decode_json(_Node, value).strategy
-    return None if strategy is None else strategy.report_interval_seconds
+        return NodePolicy()
+    record = decode_json(_Node, value)
+    strategy, slo = record.strategy or _Strategy(), record.slo or _Slo()
+    applications: dict[str, HostApplication] = {}
+    refused = []
+    for stated in slo.host_applications or ():
+        try:
+            application = _host_application(stated)
+        except msgspec.ValidationError as error:
+            refused.append(f"{stated.get('name')!r:.100}: {error}")
+            continue
+        if application.name in applications or len(applications) == _HOST_APPS_MAX:
+            limit = f"at most {_HOST_APPS_MAX}, each name once"
+            refused.append(f"{application.name!r:.100}: {limit}")
+        else:
+            applications[application.name] = application
+    return NodePolicy(
+        report_interval_seconds=strategy.report_interval_seconds,
+        memory_collect_policy=strategy.memory_collect_policy,
+        host_applications=tuple(applications.values()),
+        refused=tuple(refused),
+    )
+
+
+def _host_application(stated: dict[str, Any]) -> HostApplication:
+    """An entry of `hostApplications`, without fields that do not concern measuring."""
+    return msgspec.convert(
+        {name: value for name, value in stated.items() if name in _APP_FIELDS}, HostApplication
+    )
 
 
 async def follow(
-    kafka: KafkaSettings, node: str, clock: Clock, apply: Callable[[float | None], None]
+    kafka: KafkaSettings, node: str, clock: Clock, apply: Callable[[NodePolicy], None]
 ) -> None:
-    """Call `apply` with each report interval of the node, until cancelled."""
+    """Call `apply` with each policy of the node, until cancelled."""
     backoff = Backoff(*_BACKOFF_SECONDS, jitter=True)
     next_offset: int | None = None
     while True:
@@ -67,13 +120,13 @@ async def follow(
             # The publisher of windows logs an unavailable broker.
             write = log.debug if isinstance(error, BrokerUnavailableError) else log.warning
             if backoff.is_first:
-                write("cannot read the policy, the report interval stays", why=error)
+                write("cannot read the policy, the last one stays", why=error)
         await clock.sleep(backoff.pause())
 
 
-def _apply(value: bytes | None, apply: Callable[[float | None], None]) -> None:
+def _apply(value: bytes | None, apply: Callable[[NodePolicy], None]) -> None:
     try:
-        apply(report_interval_seconds(value))
+        apply(node_policy(value))
     except RecordError as error:
         exporter_metrics.ERRORS.labels("policy").inc()
         log.warning("cannot decode the record of this node", why=error)

@@ -29,25 +29,24 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
-from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord, check_node_name
 from pipeline.topics.registry import (
-    EVICTION_PLANS,
     HEARTBEATS,
     NODE_STATE,
     NODES,
     RESOURCES,
+    WAKE_UPS,
     WINDOWS,
     Topic,
 )
+from pipeline.topics.wake_ups import WakeUpRecord
 from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
@@ -68,7 +67,7 @@ TOPICS: Final[Mapping[Topic, Callable[[bytes], Any]]] = {
     RESOURCES: lambda value: decode_json(NodeResourcesRecord, value),
     NODE_STATE: lambda value: decode_json(NodeStateRecord, value),
     HEARTBEATS: lambda value: decode_json(HeartbeatRecord, value),
-    EVICTION_PLANS: lambda value: decode_json(EvictionPlanRecord, value),
+    WAKE_UPS: lambda value: decode_json(WakeUpRecord, value),
     WINDOWS: decode_window,
 }
 """Topics that features may read, and how their values are decoded."""
@@ -87,19 +86,16 @@ class _Deleted(msgspec.Struct):
 
 
 class ClusterActuator:
-    """The actuator while its process holds the lease; a new one is made for each lease. `placement`
-    is the extender's."""
+    """The actuator while its process holds the lease; a new one is made for each lease."""
 
-    def __init__(
-        self, api: Api, settings: Settings, placement: Placement, clock: Clock, lease: Lease
-    ) -> None:
+    def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
         self._api = api
         self._settings = settings
         self._clock = clock
         self._actions = Actions(settings.kafka)
         limit = RateLimit(settings.actuator.writes_per_second, clock)
         self.queue = WriteQueue(limit, clock, lambda: lease.is_held)
-        context = Context(api, self.queue, clock, settings, placement, self._report)
+        context = Context(api, self.queue, clock, settings, self._report)
         self.features = [feature(context) for feature in FEATURES]
         self.watches: dict[Watch, list[Follower]] = {}
         for feature in self.features:

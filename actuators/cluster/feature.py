@@ -14,7 +14,6 @@ import msgspec
 from actuators.cluster.write_queue import WriteQueue
 from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
-from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.settings import Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.registry import Topic
@@ -22,14 +21,12 @@ from pipeline.topics.registry import Topic
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every feature may use. `placement` is the extender's; `node_uids` has the uid of each
-    Node on the API server."""
+    """What every feature may use. `node_uids` has the uid of each Node on the API server."""
 
     api: Api
     queue: WriteQueue
     clock: Clock
     settings: Settings
-    placement: Placement
     report: Callable[[ActionRecord], None]
     node_uids: dict[str, str] = field(default_factory=dict)
 
@@ -89,7 +86,6 @@ class Feature:
         self._api = context.api
         self._queue = context.queue
         self._clock = context.clock
-        self._placement = context.placement
 
     @property
     def watches(self) -> Mapping[Watch, Follower]:

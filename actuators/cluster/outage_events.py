@@ -39,9 +39,7 @@ class OutageEvents(Feature):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        extender = context.settings.extender
-        expiration = context.placement.load_aware.node_metric_expiration_seconds
-        self._stale_after_seconds = expiration or extender.stale_after_seconds
+        self._stale_after_seconds = context.settings.extender.stale_after_seconds
         self._namespace = context.settings.kubernetes.namespace
         self._reporter = EventReporter(context.api, LEASE)
         self._windows: dict[str, _Window] = {}

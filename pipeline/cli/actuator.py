@@ -12,7 +12,6 @@ from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.settings import Settings
-from pipeline.sources.scheduler_config import load_placement
 
 
 @click.command(
@@ -26,8 +25,7 @@ from pipeline.sources.scheduler_config import load_placement
 )
 @settings_options(
     *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*",
-    "extender.cpu_threshold_percent", "extender.memory_threshold_percent",
-    "extender.scheduler_config_file", "extender.scheduler_name",
+    "extender.stale_after_seconds",
 )  # fmt: skip
 def command(settings: Settings) -> None:
     """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.
@@ -38,9 +36,8 @@ def command(settings: Settings) -> None:
     annotation, --mode act the resources. The actuator removes what it wrote in another mode, for a
     node that the policy excludes, and when data is stale: give a standby the mode of the leader.
 
-    When a node cools below its usage thresholds, the actuator changes an annotation, so that the
-    scheduler retries waiting pods at once. Give it the thresholds, or the --scheduler-config-file,
-    of the extender.
+    When a node may take a pod that the extender refused before, the actuator changes an annotation
+    of the Node, so that the scheduler retries waiting pods at once.
 
     A Node is written when its offer changes by more than resourceDiffThreshold, or by anything
     after updateTimeThresholdSeconds; never more than --writes-per-second in all. Several actuators
@@ -52,9 +49,8 @@ def command(settings: Settings) -> None:
       springtide actuator --mode observe
       springtide actuator --mode act --writes-per-second 50
     """
-    placement = load_placement(settings.extender)
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
-        await ClusterActuator(api, settings, placement, clock, lease).run()
+        await ClusterActuator(api, settings, clock, lease).run()
 
     asyncio.run(run_leader("actuator", settings, settings.actuator, work))

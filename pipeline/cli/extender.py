@@ -13,7 +13,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.plan_writer import PlanWriter
+from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
@@ -73,7 +73,7 @@ async def _run(settings: Settings) -> None:
     client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
     clock = SystemClock()
     producer = Producer(client)
-    plans = PlanWriter(producer, settings.kafka)
+    records = RecordWriter(producer, prefix)
     report_bad = partial(producer.offer_dead_letter, DEAD_LETTERS.full_name(prefix))
     rules = rules_of(settings.extender)
     make_feed = partial(Feed, client=client, prefix=prefix, clock=clock)
@@ -96,9 +96,10 @@ async def _run(settings: Settings) -> None:
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
-            history=history, publish=plans.write if settings.extender.push_out else None,
+            history=history, publish=records.write_plan if settings.extender.push_out else None,
+            publish_wake_up=records.write_wake_up,
         )  # fmt: skip
-        await plans.close()
+        await records.close()
     finally:
         await cancel_tasks(freezing)
         await producer.stop()

@@ -102,12 +102,15 @@ def _guard_amount(plugin: str, amount: PodAmount) -> PodAmount:
 
 class FilterResult(NamedTuple):
     """The nodes that `passed` and the `refusals` of the nodes `names`, both in the order of the
-    request. Of those that passed, usage of `unknown` nodes is not known."""
+    request. Of those that passed, usage of `unknown` nodes is not known. `nodes` and `demand` are
+    what was judged."""
 
     names: Sequence[str]
     passed: Sequence[str]
     refusals: Refusals
     unknown: int
+    nodes: CandidateNodes
+    demand: PodDemand
 
     @property
     def refused(self) -> list[str]:
@@ -195,7 +198,8 @@ class Decisions:
         if pod.uid:
             self._remember(pod.uid, demand, passed)
         unknown = int(self._is_unknown(nodes, refusals).sum())
-        return FilterResult(names, passed.requested, refusals.take(nodes.positions), unknown)
+        by_name = refusals.take(nodes.positions)
+        return FilterResult(names, passed.requested, by_name, unknown, nodes, demand)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""

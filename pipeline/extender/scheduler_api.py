@@ -51,6 +51,7 @@ from pipeline.extender.scheduler_messages import (
 )
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.stage_timing import StageTimer
+from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
 from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
@@ -161,6 +162,7 @@ class Extender:
         self.outages = self._decisions.outages
         self._planner = EvictionPlanner(self._decisions)
         self._publish = publish
+        self.waiting = WaitingPods(table, self._decisions)
         self._mode = settings.mode
         self._requires_certificate = settings.tls_client_ca_file is not None
         self._clock = clock
@@ -285,6 +287,7 @@ class Extender:
                 passed, refusals = result.passed, result.refusals
                 self._place_on_only_node(question, passed, now)
                 self._plan_evictions(question, result, now)
+                self._note_waiting(question, result)
         timer.done("decide")
         reply = filter_reply(question, passed, refusals)
         self._remember(question, reply)
@@ -319,6 +322,12 @@ class Extender:
         """Where one node is left a scheduler does not ask for scores."""
         if len(passed) == 1:
             self._decisions.place(question.record, passed[0], now)
+
+    def _note_waiting(self, question: Question, result: FilterResult) -> None:
+        if result.passed:
+            self.waiting.forget(question.record.uid)
+        else:
+            self.waiting.put(question.record, result.nodes, result.demand)
 
     def _plan_evictions(self, question: Question, result: FilterResult, now: float) -> None:
         """Where every node is refused, plan evictions, if that is enabled."""

@@ -19,6 +19,7 @@ from pipeline.extender.outage_reports import log_outages
 from pipeline.extender.scheduler_api import Extender, Publish, rules_of
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.server_tls import Tls
+from pipeline.extender.wake_ups import PublishWakeUp, publish_wake_ups
 from pipeline.logs import get_logger
 from pipeline.metrics import declare_role
 from pipeline.open_files import raise_file_limit
@@ -43,6 +44,7 @@ async def serve(
     views: Feed | None = None,
     history: Feed | None = None,
     publish: Publish | None = None,
+    publish_wake_up: PublishWakeUp | None = None,
 ) -> None:
     """Feed the table and answer requests until `stop` is set; then shut down in two steps.
 
@@ -51,7 +53,8 @@ async def serve(
     ready skips this step: no request was sent to it. Then no connection is accepted, and answers
     under way are finished.
 
-    `publish` takes eviction plans; without it none are made. `views` feeds a table of node views,
+    `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
+    waiting pods in mode act. `views` feeds a table of node views,
     `history` one of recent usage; requests of a scheduler do not wait for these two.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
@@ -82,6 +85,10 @@ async def serve(
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock), log_outages(outages, clock)
     ]  # fmt: skip
+    if publish_wake_up is not None and settings.mode == "act":
+        background.append(
+            publish_wake_ups(extender.waiting, feed.table, feed.state, clock, publish_wake_up)
+        )
     feeding = asyncio.create_task(run_all([*feeds, *background]), name="feed")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls") if tls else None
     try:

@@ -49,7 +49,7 @@ class Table:
     `version` changes with every change of the table, `names_version` whenever a row gets or loses
     its node. `pod_events` counts pods that came, changed, left or were placed, `recomputed_rows`
     how often the pods in flight of a row were computed. `heartbeats` has by source the time, UTC
-    seconds, of the last heartbeat.
+    seconds, of the last heartbeat, `pending` the UIDs of pods that are on no node.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Table:
     def _clear(self, counting: Counting) -> None:
         self.pods = PodTable(counting)
         self.heartbeats: dict[str, float] = {}
+        self.pending: set[str] = set()
         self._index: dict[str, int] = {}
         self._names: list[str] = []
         self._name_index: NameIndex | None = None
@@ -206,10 +207,15 @@ class Table:
             row = self._row(pod.node)
             self._release_if_unused(self.pods.put(row, pod))
             self._release_if_unused(row)
+            self.pending.discard(pod.uid)
+        else:
+            self.pending.add(pod.uid)
         return True
 
     def drop_pod(self, node: str, uid: str) -> None:
         """Remove the pod from this node (tombstone), unless it is on another by now."""
+        if not node:
+            self.pending.discard(uid)
         row = self._index.get(node, UNKNOWN_ROW)
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
             self._pods_change()
@@ -302,7 +308,7 @@ class Table:
         self._free, self._arrays, self._departed = other._free, other._arrays, other._departed
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
-        self.heartbeats = other.heartbeats
+        self.heartbeats, self.pending = other.heartbeats, other.pending
         self.views.adopt(other.views)
         self.history.adopt(other.history)
         self.pod_events += other.pod_events

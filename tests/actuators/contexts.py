@@ -7,20 +7,15 @@ from actuators.cluster.feature import Context
 from actuators.cluster.write_queue import RateLimit, WriteQueue
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
-from pipeline.processors.placement.enabled_plugins import Placement
-from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
-from pipeline.sources.scheduler_config import load_placement
+from pipeline.settings import ActuatorSettings, Settings
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.fake_api import FakeApi, Request
-
-PLACEMENT = load_placement(ExtenderSettings())
 
 
 def make_context(
     clock: ManualClock,
     api: FakeApi,
     *,
-    placement: Placement = PLACEMENT,
     reports: list[ActionRecord] | None = None,
     **actuator: Any,
 ) -> Context:
@@ -28,7 +23,7 @@ def make_context(
     return Context(
         api=cast(Api, api), queue=WriteQueue(RateLimit(20.0, clock), clock, lambda: True),
         clock=clock, settings=Settings(actuator=ActuatorSettings(**{"mode": "act", **actuator})),
-        placement=placement, report=(reports if reports is not None else []).append,
+        report=(reports if reports is not None else []).append,
     )  # fmt: skip
 
 

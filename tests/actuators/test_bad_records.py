@@ -19,16 +19,24 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Began, Changed, Complete, Page
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import ActuatorSettings, Settings
-from pipeline.sources.scheduler_config import load_placement
 from pipeline.times import format_time
 from pipeline.topics.codec import Record, encode_json
-from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
-from pipeline.topics.registry import EVICTION_PLANS, NODE_STATE, NODES, RESOURCES, WINDOWS, Topic
+from pipeline.topics.registry import (
+    HEARTBEATS,
+    NODE_STATE,
+    NODES,
+    RESOURCES,
+    WAKE_UPS,
+    WINDOWS,
+    Topic,
+)
 from pipeline.topics.resource_amounts import Resources, Usage
+from pipeline.topics.wake_ups import WakeUpRecord
 from pipeline.topics.windows import encode_window
 from tests.actuators.fake_api import FakeApi
 from tests.metric_values import value_of
@@ -55,12 +63,11 @@ STATE: Final = NodeStateRecord(
     usage=Usage(cpu_cores=15.0, memory_bytes=1e9), aggregated={"5m": AggregatedUsage()},
     prod_peak=Usage(cpu_cores=1.0, memory_bytes=1e9),
 )  # fmt: skip
-PLAN: Final = EvictionPlanRecord(
-    node=NAME, id="w/n", at=END, valid_until=END, planner="extender", why="", pods=()
-)
+WAKE_UP: Final = WakeUpRecord(node=NAME, at=END)
+HEARTBEAT: Final = HeartbeatRecord(source="cluster", at=END)
 GOOD: Final[dict[str, tuple[Topic, Record]]] = {
     "nodes": (NODES, NODE), "resources": (RESOURCES, OFFERED), "state": (NODE_STATE, STATE),
-    "plans": (EVICTION_PLANS, PLAN),
+    "wake-ups": (WAKE_UPS, WAKE_UP), "heartbeats": (HEARTBEATS, HEARTBEAT),
 }  # fmt: skip
 INVALID: Final[tuple[Any, ...]] = (
         None, True, "", "yesterday", "2024-02-30T00:00:00Z", "0000-01-01T00:00:00Z", "NaN", "5m",
@@ -81,9 +88,7 @@ class World:
                 mode="act", node_metrics=True, node_slos=True, writes_per_second=100.0
             )
         )
-        self.actuator = ClusterActuator(
-            cast(Api, self.api), settings, load_placement(settings.extender), self.clock, lease
-        )
+        self.actuator = ClusterActuator(cast(Api, self.api), settings, self.clock, lease)
         self.api.put(NAME, metadata={"uid": "uid"}, status={})
         for follower in self.actuator.watches[NODES_WATCH]:
             follower.observed(msgspec.json.encode(self.api.objects[NAME]))
@@ -212,7 +217,8 @@ def test_no_window_stops_the_actuator(samples: list[tuple[Any, Any]]) -> None:
         ("nodes", ["colocation", "metricReportIntervalSeconds"], "often"),
         ("nodes", ["colocation", "enable"], "perhaps"),
         ("nodes", ["slo", "resourceUsedThresholdWithBE"], []),
-        ("plans", ["at"], "soon"),
+        ("wake-ups", ["at"], "soon"),
+        ("heartbeats", ["at"], "soon"),
     ],
 )
 def test_an_invalid_record_is_counted_and_the_last_valid_one_stays(

@@ -4,13 +4,12 @@ Plugins that run here are read with their arguments; every key is known or refus
 that run in the scheduler are ignored.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.loadaware.hot_nodes import hot_for
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.placement.kube_config import (
     EVERYWHERE,
@@ -36,7 +35,7 @@ from pipeline.processors.scorers import load_aware, predicted_headroom
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.scheduling_hint import HINT
-from pipeline.topics.node_state import YOUNG_SECONDS, NodeStateRecord
+from pipeline.topics.node_state import YOUNG_SECONDS
 
 _IN_TREE: Final = frozenset(
     {
@@ -84,11 +83,6 @@ class Placement(NamedTuple):
         if TIME_SHARED in self.filters:
             return args_in_force(self.args[TIME_SHARED], self.load_aware, now)
         return self.load_aware
-
-    def hot_for(self, state: NodeStateRecord, annotation: str | None, now: float) -> Set[str]:
-        """For which pods the extender refuses a node for its usage: see `hot_nodes.hot_for`."""
-        args = self.load_aware_filter(now)
-        return frozenset() if args is None else hot_for(state, args, annotation)
 
 
 def default_placement(thresholds: Mapping[str, float], expiration_seconds: float) -> Placement:

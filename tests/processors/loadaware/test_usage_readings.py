@@ -1,4 +1,4 @@
-"""Usage as percent, freshness and ages in words; hot nodes by the cases of Koordinator."""
+"""Usage as percent, freshness and ages in words; thresholds by the cases of Koordinator."""
 
 import math
 
@@ -7,27 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processors.loadaware.hot_nodes import FOR_OTHERS, FOR_PROD, hot_for
+from pipeline.processors.loadaware.filter_score import over_thresholds
 from pipeline.processors.loadaware.usage_readings import age_text, is_fresh, usage_percent
-from pipeline.processors.scorers import load_aware
-from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.resource_amounts import Usage
 
 NAN = math.nan
 
 
-def is_hot(usage: Usage, allocatable: Usage, **thresholds: int) -> bool:
-    state = NodeStateRecord(
-        node="n", as_of="2026-01-01T00:00:00Z", generation=0, offset=0, epoch=0,
-        window_seconds=30.0, coverage=1.0, usage=usage, allocatable=allocatable,
-    )  # fmt: skip
-    result = hot_for(state, load_aware.SCORER.read({"usageThresholds": thresholds}), None)
-    assert result in ({FOR_PROD, FOR_OTHERS}, set())
-    return bool(result)
+def is_over(usage: Usage, allocatable: Usage, cpu: int = 65, memory: int = 95) -> bool:
+    used, room = (np.array([[each.cpu_cores, each.memory_bytes]], float) for each in
+                  (usage, allocatable))  # fmt: skip
+    return bool(over_thresholds(usage_percent(used, room), np.array([cpu, memory])).any())
 
 
 @pytest.mark.parametrize(
-    ("cpu", "memory", "cores", "hot"),
+    ("cpu", "memory", "cores", "over"),
     [
         (60_000, 274_877_906_944, 96.0, False),  # usage below thresholds
         (70_000, 274_877_906_944, 96.0, True),  # cpu above default 65
@@ -40,10 +34,10 @@ def is_hot(usage: Usage, allocatable: Usage, **thresholds: int) -> bool:
     ],
 )
 def test_koordinators_cases_without_estimates(
-    cpu: float, memory: float, cores: float | None, hot: bool
+    cpu: float, memory: float, cores: float | None, over: bool
 ) -> None:
     allocatable = Usage(cpu_cores=cores, memory_bytes=549_755_813_888.0)
-    assert is_hot(Usage(cpu_cores=cpu / 1000, memory_bytes=memory), allocatable) is hot
+    assert is_over(Usage(cpu_cores=cpu / 1000, memory_bytes=memory), allocatable) is over
 
 
 AMOUNTS = st.none() | st.floats(1e-9, 1e12) | st.sampled_from([0.0, 4.0]) | st.integers(0, 200)
@@ -51,7 +45,7 @@ PERCENTS = st.sampled_from([0, 1, 65, 95, 100])
 
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, PERCENTS, PERCENTS)
-def test_a_node_is_hot_where_a_rounded_percentage_exceeds_its_threshold(
+def test_usage_is_over_where_a_rounded_percentage_exceeds_its_threshold(
     cpu: float | None, cores: float | None, memory: float | None, size: float | None,
     cpu_threshold: int, memory_threshold: int,
 ) -> None:  # fmt: skip
@@ -64,7 +58,7 @@ def test_a_node_is_hot_where_a_rounded_percentage_exceeds_its_threshold(
     usage, allocatable = (
         Usage(cpu_cores=c, memory_bytes=m) for c, m in ((cpu, memory), (cores, size))
     )
-    assert is_hot(usage, allocatable, cpu=cpu_threshold, memory=memory_threshold) == expected
+    assert is_over(usage, allocatable, cpu=cpu_threshold, memory=memory_threshold) == expected
 
 
 @pytest.mark.parametrize("bad", [NAN, math.inf, -1.0])

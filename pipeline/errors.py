@@ -109,6 +109,12 @@ class UndecodableRecordError(RecordError):
     reason = "undecodable"
 
 
+class UnreadableRecordError(RecordError):
+    """The broker accepted bytes that are no record of Kafka's format, or unpack to too many."""
+
+    reason = "unreadable"
+
+
 class UnsupportedVersionError(RecordError):
     """This release does not support the major version of the record."""
 

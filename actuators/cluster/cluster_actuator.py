@@ -32,7 +32,7 @@ from pipeline.metrics import counter, gauge
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.codec import decode_json
+from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
@@ -150,6 +150,7 @@ class ClusterActuator:
     def learn(self, topic: Topic, record: ConsumerRecord) -> None:
         """Hand a record to the features that read its topic; count and drop invalid ones."""
         try:
+            check_readable(record.value)
             node, value = (record.key or b"").decode(), record.value
             check_node_name(node)  # features put it into paths of the API server
             decoded = None if value is None else TOPICS[topic](value)

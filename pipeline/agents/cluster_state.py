@@ -16,7 +16,7 @@ from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
 from pipeline.processors.join.sample_join import NodeObjects
-from pipeline.topics.codec import decode_json
+from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
 from pipeline.topics.registry import NODES, PODS
@@ -150,6 +150,7 @@ class ClusterStateTopics:
     async def apply(self, state: ClusterState, topic: str, record: LogRecord) -> str | None:
         """Apply one record of `topic`; return the name of the node if it was deleted."""
         try:
+            check_readable(record.value)
             if topic == self.nodes:
                 return state.apply_node(record)
             state.apply_pod(record)

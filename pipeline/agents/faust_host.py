@@ -25,6 +25,7 @@ from mode import CrashingSupervisor
 from mode.services import WaitResults
 
 from pipeline.agents.consumer_group import ConsumerGroup, GroupMember
+from pipeline.kafka import record_batches
 from pipeline.kafka.client import limit_metadata_requests, ssl_context
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
@@ -271,6 +272,7 @@ class PromptConsumerThread(AIOKafkaConsumerThread):
     """
 
     def _create_worker_consumer(self, transport: Transport) -> AIOKafkaConsumer:
+        record_batches.install()
         consumer = super()._create_worker_consumer(transport)
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
         limit_metadata_requests(consumer._client)

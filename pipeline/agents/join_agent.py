@@ -25,7 +25,7 @@ from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.sample_join import ListingFacts, check_not_future, join, listing_facts
 from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.registry import DEAD_LETTERS, SAMPLES, WINDOWS
+from pipeline.topics.registry import DEAD_LETTERS, MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,
@@ -179,6 +179,9 @@ class JoinCursor:
 
     def _join_sample(self, record: LogRecord) -> _EncodedWindow | None:
         """Join one sample; None for a deleted node. Raises `RecordError` if it is invalid."""
+        size = len(record.value or b"")
+        if size > MAX_SAMPLE_BYTES:  # the broker compares the compressed size
+            raise OversizedRecordError(f"sample has {size} bytes, more than {MAX_SAMPLE_BYTES}")
         sample = read_rows(record.value or b"")
         node = sample.header.node
         if record.key != node.encode():

@@ -35,6 +35,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError
+from pipeline.kafka import record_batches
 from pipeline.kafka.client import limit_metadata_requests, translated_errors
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
@@ -260,6 +261,7 @@ async def open_follower(
     `client` is what `client_options` returns. Raises `BrokerUnavailableError` if no broker answers
     within 30 s, `KafkaError` if it refuses the connection.
     """
+    record_batches.install()
     assigned = list(partitions)
     consumer = AIOKafkaConsumer(
         **client,

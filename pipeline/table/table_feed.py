@@ -37,6 +37,7 @@ from pipeline.table.event_loop_turns import by_turns
 from pipeline.table.state_table import Table
 from pipeline.table.table_snapshot import Copied, copied, load, save
 from pipeline.tasks import run_within
+from pipeline.topics.codec import check_readable
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.registry import (
     HEARTBEATS,
@@ -313,6 +314,7 @@ class Feed:
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:
+            check_readable(record.value)
             newer = self._apply_record(table, self._topics[record.topic], record.key, record.value)
         except RecordError as error:
             await self._refuse(record, error)

@@ -15,6 +15,7 @@ from pipeline.errors import (
     InvalidRecordError,
     RecordError,
     UndecodableRecordError,
+    UnreadableRecordError,
     UnsupportedVersionError,
 )
 
@@ -30,6 +31,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = 1
+
+
+class UnreadableValue(bytes):
+    """The bytes that a broker returned in place of a readable record: not decoded, no tombstone."""
+
+    reason: str
+
+    def __new__(cls, raw: bytes, reason: str) -> "UnreadableValue":
+        value = super().__new__(cls, raw)
+        value.reason = reason
+        return value
 
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -60,6 +72,12 @@ def decode_pack(kind: type[RecordT], data: bytes) -> RecordT:
     return _decode(msgspec.msgpack.decode, kind, data)
 
 
+def check_readable(data: bytes | None) -> None:
+    """Raise `UnreadableRecordError` for an `UnreadableValue`."""
+    if isinstance(data, UnreadableValue):
+        raise UnreadableRecordError(data.reason)
+
+
 def decode_error(what: str, error: Exception) -> RecordError:
     """Return the error for a record or a part of it, if decoding raised one of `DECODE_ERRORS`."""
     if isinstance(error, msgspec.ValidationError):
@@ -83,6 +101,7 @@ def _version_of(kind: type[Record]) -> int:
 
 def _decode(decode: Any, kind: type[RecordT], data: bytes) -> RecordT:
     name = kind.__name__
+    check_readable(data)
     try:
         # The version first: another version may break the schema, too.
         check_version(decode(data, type=_Versioned).version, _version_of(kind), name)

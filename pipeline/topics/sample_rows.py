@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
 from pipeline.topics.arrow import read_batch, read_schema, schema_end
-from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.codec import check_readable, decode_json, encode_json
 from pipeline.topics.entity_listings import Listing as Listing
 from pipeline.topics.entity_listings import listing_of
 from pipeline.topics.nodes import check_node_name
@@ -160,6 +160,7 @@ def read_rows(data: bytes) -> SampleRows:
     Ignores unknown columns and statistics. Raises `UndecodableRecordError`, `InvalidRecordError` or
     `UnsupportedVersionError`.
     """
+    check_readable(data)
     if not data:
         raise UndecodableRecordError("record is empty")
     start = data.find(b"\n") + 1
@@ -174,6 +175,7 @@ def read_rows(data: bytes) -> SampleRows:
 
 def read_header(data: bytes) -> SampleHeader:
     """Decode only the header of a record of `springtide.samples`; raises as `read_rows`."""
+    check_readable(data)
     return _decode_header(data[: max(data.find(b"\n"), 0)])
 
 

@@ -18,7 +18,14 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidRecordError, UndecodableRecordError
-from pipeline.topics.codec import DECODE_ERRORS, Record, decode_error, decode_json, encode_json
+from pipeline.topics.codec import (
+    DECODE_ERRORS,
+    Record,
+    check_readable,
+    decode_error,
+    decode_json,
+    encode_json,
+)
 from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
@@ -164,6 +171,7 @@ def encode_window(window: Window) -> bytes:
 def decode_window(data: bytes) -> Window:
     """Decode a record of `springtide.windows`. Raises `UndecodableRecordError`,
     `InvalidRecordError` or `UnsupportedVersionError`."""
+    check_readable(data)
     lines = data.split(b"\n", 3)
     head = decode_json(_Head, lines[0])
     if head.type != "window":
@@ -199,6 +207,7 @@ def as_decoded(window: Window, data: bytes) -> Window:
 
 def sample_offset_of(data: bytes) -> int:
     """Decode only the sample's offset of a record of `springtide.windows`, -1 without one."""
+    check_readable(data)
     end = data.find(b"\n")
     return decode_json(_Head, data if end < 0 else data[:end]).sample_offset
 

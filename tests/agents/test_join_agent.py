@@ -19,6 +19,7 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.registry import MAX_SAMPLE_BYTES
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import Window, decode_window
@@ -158,6 +159,12 @@ async def test_a_window_a_minute_ahead_is_accepted() -> None:
     join = Fixture()
     await join.cursor.process([sample(0, ahead_seconds=60)])
     assert join.joined == [0]
+
+
+async def test_a_sample_that_was_small_only_while_compressed_becomes_a_dead_letter() -> None:
+    join = Fixture()
+    await join.cursor.process([put(NODE.encode(), bytes(MAX_SAMPLE_BYTES + 1))])
+    assert (join.joined, join.output.reasons, join.cursor.next_offset) == ([], ["oversized"], 1)
 
 
 async def test_a_sample_with_an_oversized_window_becomes_a_dead_letter(

@@ -17,15 +17,19 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import TopicPartition
 from pipeline.kafka.partition import partition_of
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_state import Counters, NodeStateRecord
-from pipeline.topics.registry import SAMPLES
+from pipeline.topics.registry import DEAD_LETTERS, SAMPLES
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import decode_window
+from tests.broker import messages
+from tests.kafka.raw_batches import hostile_batches, produce_raw
 from tests.processes import until
 from tests.system import oracle
 from tests.system.harness import Logs, Stage, Worker, create_stage, feed, gather
@@ -258,13 +262,32 @@ async def test_a_thousand_hostile_records_among_valid_ones(
     assert oracle.differences(logs, expected) == []
     assert sum(len(records) for records in logs["windows"].values()) == len(good)
 
+    # Batches that no ordinary producer sends, as aiokafka cannot read them.
+    expected_reasons = await produce_hostile_batches(stage, script)
     # The worker continues: the next valid sample is applied within seconds.
     again = Script(stage, random.Random(1), script.base_ms)
     again.good(NODES[0], again.sample(NODES[0], 590))
     before = metrics(worker)[APPLIED]
     await produce(stage, again)
     await until(lambda: metrics(worker)[APPLIED] > before, 20)
+    letters = [
+        dict(letter.headers) for letter in await messages(stage.settings.kafka, DEAD_LETTERS)
+    ]
+    unreadable = [
+        letter["error"].decode() for letter in letters if letter["reason"] == b"unreadable"
+    ]
+    for error, reason in zip(unreadable, expected_reasons, strict=True):
+        assert reason in error
     assert worker.stop() == 0
+
+
+async def produce_hostile_batches(stage: Stage, script: Script) -> list[str]:
+    """Produce the batches to the partition of the first node; return the expected reasons."""
+    tp = TopicPartition(stage.topic("samples"), partition_of(NODES[0], stage.partitions))
+    batches = hostile_batches(NODES[0].encode(), script.sample(NODES[0], 580))
+    for batch in batches.values():
+        await produce_raw(client_options(stage.settings.kafka), tp, batch)
+    return list(batches)
 
 
 APPLIED = ("springtide_worker_windows_total", (("status", "applied"),))

@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.imported_usage.fetched_usage import TimeWindow
 from pipeline.processors.imported_usage.usage_samples import MACHINE_ID, PodPlace
 from pipeline.settings import KafkaSettings
-from pipeline.topics.codec import Record, decode_json
+from pipeline.topics.codec import Record, check_readable, decode_json
 from pipeline.topics.pods import split_pod_key
 from pipeline.topics.registry import NODES, PODS, SAMPLES
 from pipeline.topics.sample_rows import read_header
@@ -163,6 +163,7 @@ class ClusterStateFollower:
     def _apply(self, record: ConsumerRecord) -> None:
         topic, key, value = self._topics[record.topic], record.key or b"", record.value
         try:
+            check_readable(value)
             if topic is SAMPLES:
                 self._state.put_sample(value, record.timestamp)
             elif topic is PODS:

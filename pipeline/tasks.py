@@ -1,9 +1,10 @@
 """Run asyncio tasks concurrently or with a time limit, and cancel them reliably."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
+from pipeline.clock import Clock
 from pipeline.errors import StateError
 from pipeline.logs import get_logger
 
@@ -64,3 +65,14 @@ async def run_within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
     if task.cancelled():
         raise ConnectionError("the client cancelled its own request")
     return task.result()
+
+
+async def next_within(items: AsyncIterator[T], clock: Clock, seconds: float) -> T | None:
+    """Return the next item, or None after `seconds`; `items` must not be used after that."""
+    taking: asyncio.Future[T] = asyncio.ensure_future(anext(items))
+    pause = asyncio.create_task(clock.sleep(seconds))
+    try:
+        await asyncio.wait((taking, pause), return_when=asyncio.FIRST_COMPLETED)
+        return taking.result() if taking.done() else None
+    finally:
+        await cancel_tasks(taking, pause)

@@ -52,6 +52,22 @@ _objects: Final = msgspec.json.Decoder(dict[str, Any])
 REQUESTS = counter("kubernetes_requests", "Requests to the API server.", ["method", "status"])
 
 
+class _ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    more: str = msgspec.field(default="", name="continue")
+
+
+class ObjectList(msgspec.Struct):
+    """A page of a list; `metadata.more` requests the next page."""
+
+    kind: str
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None
+
+
+_object_lists: Final = msgspec.json.Decoder(ObjectList)
+
+
 class _Status(msgspec.Struct):
     message: str = ""
     reason: str = ""
@@ -255,3 +271,15 @@ def decode_answer(
         return decoder.decode(answer)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ApiUnavailableError(f"{request}: invalid answer: {error}") from error
+
+
+def decode_list(answer: bytes, request: str) -> ObjectList:
+    """Decode the List that answers `request`. Raises `ApiUnavailableError` for any other answer: a
+    proxy's `{}` must not pass for an empty cluster."""
+    listed = decode_answer(_object_lists, answer, request)
+    if not listed.kind.endswith("List") or not listed.metadata.resource_version:
+        raise ApiUnavailableError(
+            f"{request}: invalid answer: kind {listed.kind!r:.80}, resourceVersion "
+            f"{listed.metadata.resource_version!r:.80}, expected a List with a version"
+        )
+    return listed

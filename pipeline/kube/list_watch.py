@@ -15,7 +15,14 @@ import msgspec
 
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, GoneError, KubernetesError
 from pipeline.kube import limits
-from pipeline.kube.api_client import JSON, METADATA, METADATA_OF_ONE, Api, decode_answer
+from pipeline.kube.api_client import (
+    JSON,
+    METADATA,
+    METADATA_OF_ONE,
+    Api,
+    decode_answer,
+    decode_list,
+)
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.tasks import cancel_tasks
@@ -54,16 +61,6 @@ class Alive(NamedTuple):
 Event = Began | Page | Complete | Changed | Alive
 
 
-class _ListMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
-    more: str = msgspec.field(default="", name="continue")
-
-
-class _List(msgspec.Struct):
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
-    items: list[msgspec.Raw] | None = None
-
-
 class _WatchEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
@@ -79,7 +76,6 @@ class _Versioned(msgspec.Struct):
     message: str = ""
 
 
-_lists: Final = msgspec.json.Decoder(_List)
 _watch_events: Final = msgspec.json.Decoder(_WatchEvent)
 _versions: Final = msgspec.json.Decoder(_Versioned)
 
@@ -91,15 +87,16 @@ async def follow(
     *,
     page: int = limits.PAGE_OBJECTS,
     only_metadata: bool = False,
+    was_allowed: bool = False,
 ) -> AsyncGenerator[Event, None]:
     """Events of the objects at `path`, for ever; `only_metadata` requests their metadata alone.
 
     While the server does not answer, it waits and tries again. Raises `ApiRefusedError` if the
-    first request is refused; later refusals are retried, since a server that has just started may
-    not have loaded its access rules yet.
+    first request is refused, unless earlier ones `was_allowed`; later refusals are retried, since a
+    server that has just started may not have loaded its access rules yet.
     """
     accept = (METADATA, METADATA_OF_ONE) if only_metadata else (JSON, JSON)
-    attempt, was_allowed = 0, False
+    attempt = 0
     while True:
         try:
             version = ""
@@ -155,7 +152,7 @@ async def _list(
     ahead = request_page("")
     try:
         while True:
-            listed = decode_answer(_lists, await ahead, f"GET {path}")
+            listed = decode_list(await ahead, f"GET {path}")
             items, version = listed.items, listed.metadata.resource_version
             more = listed.metadata.more
             # The server makes the next page while this one is processed.

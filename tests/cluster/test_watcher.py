@@ -1,5 +1,6 @@
 """The watcher with the real API server and broker: topics agree with the cluster."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from pipeline.errors import ForbiddenError
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
+from pipeline.sources.cluster.watcher import watch_cluster
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
@@ -123,6 +126,44 @@ async def test_objects_deleted_while_no_watcher_ran_get_tombstones(
     apply(plane, node("c3"))
     with Role("watcher", settings):
         await until(lambda: in_step(plane, settings), 60)
+
+
+class FastClock(SystemClock):
+    """A clock that is twenty times too fast."""
+
+    def monotonic(self) -> float:
+        return 20 * super().monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / 20)
+
+
+async def test_the_deletion_of_most_nodes_is_confirmed_a_minute_later(
+    plane: ControlPlane, settings: Settings, project: Path, tmp_path: Path
+) -> None:
+    name = settings.kubernetes.config_name
+    rules = (project / "deploy" / "rbac" / "watcher.yaml").read_text()
+    plane.kubectl("apply", "-f", "-", stdin=rules.replace("slo-controller-config", name))
+    account = service_account_token(plane, "springtide-watcher", tmp_path / "kubeconfig")
+    nodes = [f"e{number}" for number in range(6)]
+    apply(plane, *map(node, nodes))
+    with Role("watcher", settings) as first:
+        await until(lambda: in_step(plane, settings))
+        assert first.stop() == 0
+    delete(plane, "node", *nodes[1:])
+    kubernetes = KubernetesSettings(kubeconfig=account, config_name=name)
+    clock = FastClock()
+    async with open_api(kubernetes, clock) as api:
+        watching = asyncio.create_task(
+            watch_cluster(api, Settings(kafka=settings.kafka, kubernetes=kubernetes), clock)
+        )
+        try:
+            events = ("get", "events", "-n", "springtide-system", "-o", "wide")
+            await until(lambda: "DoubtfulList" in plane.kubectl(*events))
+            assert set(nodes) <= (await node_records(settings)).keys()
+            await until(lambda: in_step(plane, settings))
+        finally:
+            await cancel_tasks(watching)
 
 
 async def test_the_service_account_may_do_what_the_watcher_needs_and_no_more(

@@ -199,3 +199,16 @@ async def test_an_invalid_event_interrupts_the_watch(tmp_path: Path) -> None:
         ) as server:
             assert await event_words(server, 3) == ["began", "complete", "put a"]
         assert watched_from(server) == ["1", "1"]
+
+
+@pytest.mark.parametrize("lie", [
+    {}, {"items": []}, {"kind": "PodList", "metadata": {}, "items": []},
+    {"kind": "PodList", "metadata": {"resourceVersion": "9"}},
+    {"kind": "Pod", "metadata": {"resourceVersion": "9"}, "items": []},
+])  # fmt: skip
+async def test_an_answer_of_a_fake_server_that_is_no_list_is_no_empty_list(
+    tmp_path: Path, lie: Any
+) -> None:
+    lies = [Answer([json.dumps(lie).encode()])] * 2
+    async with fake(tmp_path, *lies, page("3", "a")) as server:
+        assert await event_words(server, 5) == ["began", "began", "began", "page a", "complete"]

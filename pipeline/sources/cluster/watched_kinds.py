@@ -1,10 +1,11 @@
 """Turn list and watch events of one kind of object into topic entries and tombstones.
 
 Each kind is called in this order: `begin`, `put` for each object of a list, `complete`, then `put`
-and `delete` for changes. After the returned entries are written the topic matches the API server.
-No tombstone is written for an unlisted object before its list is complete, because an interrupted
-list would delete the rest of the cluster. An invalid object is refused and logged; its last record
-stays, because the object still exists.
+and `delete` for changes. If the list is doubtful, `suspect_missing` replaces `complete`. After the
+returned entries are written the topic matches the API server. No tombstone is written for an
+unlisted object before its list is complete, because an interrupted list would delete the rest of
+the cluster. An invalid object is refused and logged; its last record stays, because the object
+still exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,6 +52,14 @@ class Kind(Protocol):
 
     def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         """Apply a deletion; return the entries to write."""
+
+    def count_missing(self) -> tuple[int, int]:
+        """Return how many known objects the list does not contain, and how many of them are not
+        suspects."""
+
+    def suspect_missing(self) -> None:
+        """Make all objects that the list does not contain, and no others, suspects. An object that
+        is `put` is no suspect any more."""
 
     def complete(self) -> Iterator[Entry]:
         """End the list; return tombstones for all objects that it does not contain."""
@@ -116,6 +125,12 @@ class Pods:
     def begin(self) -> None:
         self._written.begin()
 
+    def count_missing(self) -> tuple[int, int]:
+        return self._written.count_missing()
+
+    def suspect_missing(self) -> None:
+        self._written.suspect_missing()
+
     def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
             entry = pod_entry(record := read_pod(manifest))
@@ -166,6 +181,7 @@ class Nodes:
         self._written: dict[str, NodeRecord | None] = {}
         self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
         self._listed: set[str] = set()
+        self._suspects: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._written)
@@ -181,13 +197,20 @@ class Nodes:
     def begin(self) -> None:
         self._listed = set()
 
+    def count_missing(self) -> tuple[int, int]:
+        missing = self._written.keys() - self._listed
+        return len(missing), len(missing - self._suspects)
+
+    def suspect_missing(self) -> None:
+        self._suspects = self._written.keys() - self._listed
+
     def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
             node = read_node(manifest)
         except InvalidRecordError as error:
-            self._listed.add(_refuse(self.name, manifest, error).name)
+            self._mark_listed(_refuse(self.name, manifest, error).name)
             return ()
-        self._listed.add(node.node)
+        self._mark_listed(node.node)
         self._without_policy[node.node] = node
         return self._entry(node)
 
@@ -219,6 +242,10 @@ class Nodes:
         self._written[node.node] = record
         return (node_entry(record),)
 
+    def _mark_listed(self, name: str) -> None:
+        self._listed.add(name)
+        self._suspects.discard(name)
+
     def _drop(self, name: str) -> Iterable[Entry]:
         self._without_policy.pop(name, None)
         self._problems.pop(name, None)
@@ -236,6 +263,7 @@ class Workloads:
         # None: the record on the topic is invalid.
         self._written: dict[bytes, WorkloadRecord | None] = {}
         self._listed: set[bytes] = set()
+        self._suspects: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._written)
@@ -250,14 +278,21 @@ class Workloads:
     def begin(self) -> None:
         self._listed = set()
 
+    def count_missing(self) -> tuple[int, int]:
+        missing = self._written.keys() - self._listed
+        return len(missing), len(missing - self._suspects)
+
+    def suspect_missing(self) -> None:
+        self._suspects = self._written.keys() - self._listed
+
     def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
             record = read_workload(manifest, self.name)
         except InvalidRecordError as error:
-            self._listed.add(self._key(_refuse(self.name, manifest, error)))
+            self._mark_listed(self._key(_refuse(self.name, manifest, error)))
             return ()
         key = workload_key(record.namespace, record.kind, record.name)
-        self._listed.add(key)
+        self._mark_listed(key)
         if self._written.get(key) == record:
             return ()
         self._written[key] = record
@@ -272,6 +307,10 @@ class Workloads:
 
     def _key(self, metadata: _Metadata) -> bytes:
         return workload_key(metadata.namespace, self.name, metadata.name)
+
+    def _mark_listed(self, key: bytes) -> None:
+        self._listed.add(key)
+        self._suspects.discard(key)
 
     def _drop(self, key: bytes) -> Iterable[Entry]:
         if key not in self._written:

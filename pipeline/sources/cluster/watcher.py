@@ -25,6 +25,7 @@ from pipeline.metrics import counter, gauge
 from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.sources.cluster.doubtful_lists import CONFIRM_SECONDS, DoubtfulLists
 from pipeline.sources.cluster.followed_kinds import FollowedKinds
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.compacted_writer import (
@@ -124,23 +125,33 @@ class Watcher:
         if kind is self.nodes:
             # Nodes published before the policy is known would lose theirs.
             await self._policy_known.wait()
+        lists, path, is_first = DoubtfulLists(kind, self._api.clock), _PATHS[kind.name], True
         lock = self._node_lock if kind is self.nodes else nullcontext()
-        async with aclosing(follow(self._api, _PATHS[kind.name])) as events:
-            async for event in events:
-                async with lock:
-                    await self._take(kind, event)
-                self._followed.observe(kind.name, event)
-                LAST_EVENT.labels(kind.name).set(self._api.clock.now())
-                OBJECTS.labels(kind.name).set(len(kind))
+        while True:
+            async with aclosing(follow(self._api, path, was_allowed=not is_first)) as events:
+                while (event := await lists.next_event(events)) is not None:
+                    async with lock:
+                        is_trusted = await self._take(kind, event, lists)
+                    if is_trusted:
+                        self._followed.observe(kind.name, event)
+                    LAST_EVENT.labels(kind.name).set(self._api.clock.now())
+                    OBJECTS.labels(kind.name).set(len(kind))
+            is_first = False
 
-    async def _take(self, kind: Kind, event: Event) -> None:
+    async def _take(self, kind: Kind, event: Event, lists: DoubtfulLists) -> bool:
+        """Apply an event; return whether the topics may follow it."""
         match event:
             case Began():
+                lists.began()
                 kind.begin()
             case Page(objects):
                 for manifest in objects:
                     await self._enqueue(kind.put(manifest))
             case Complete():
+                if not lists.accepts():
+                    IN_STEP.labels(kind.name).set(0)
+                    self._report_doubt(kind)
+                    return False
                 await self._enqueue(kind.complete())
                 await self._until_written()
                 IN_STEP.labels(kind.name).set(1)
@@ -150,6 +161,7 @@ class Watcher:
                 await self._enqueue(entries)
             case Alive():
                 pass
+        return True
 
     async def _send_heartbeats(self) -> None:
         """While the API server sends events of Nodes and Pods, write a heartbeat every few seconds.
@@ -222,6 +234,18 @@ class Watcher:
                     item.set()
 
     # -- problems
+
+    def _report_doubt(self, kind: Kind) -> None:
+        namespace = self._settings.kubernetes.namespace
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "metadata": {"name": "springtide-watcher", "namespace": namespace},
+        }
+        text = (
+            f"a list of kind {kind.name} misses many of the {len(kind)} known objects; their "
+            f"records stay until a list {CONFIRM_SECONDS:g} s later agrees"
+        )
+        self._reporter.warn_soon(lease, "Lease", "DoubtfulList", text)
 
     def _report_policy_problems(self, config: Any, problems: tuple[PolicyProblem, ...]) -> None:
         report_problems(problems)

@@ -1,9 +1,10 @@
 """A memory-efficient table of the pod records on the topic, for a million pods.
 
 For each uid it stores the node of the record and a digest of its value, in 30 bytes a slot, and
-whether the current list contains the pod. A dictionary would take several times the memory. It is a
-hash table with open addressing and linear probing. It grows when two thirds are used; deleted slots
-stay marked until then, because a search for another pod may have to pass them.
+whether the current list and the last doubtful one contain the pod. A dictionary would take several
+times the memory. It is a hash table with open addressing and linear probing. It grows when two
+thirds are used; deleted slots stay marked until then, because a search for another pod may have to
+pass them.
 """
 
 import hashlib
@@ -17,6 +18,10 @@ _FREE: Final = 0
 _DELETED: Final = 1
 _USED: Final = 2
 _MIN_SLOTS: Final = 1024
+
+# Marks of a pod: it is in the current list, it was missing in an earlier one.
+_LISTED: Final = 1
+_SUSPECT: Final = 2
 
 Uid = tuple[int, int]
 
@@ -49,7 +54,7 @@ class WrittenPods:
     @property
     def nbytes(self) -> int:
         """Memory of the columns in bytes."""
-        columns = (self._high, self._low, self._digests, self._nodes, self._listed, self._states)
+        columns = (self._high, self._low, self._digests, self._nodes, self._marks, self._states)
         return sum(column.nbytes for column in columns)
 
     def put(self, uid: str, node: str, value: bytes) -> Change:
@@ -74,7 +79,7 @@ class WrittenPods:
                 self._other_uids[key] = uid
         self._node_view[slot] = number
         self._digest_view[slot] = digest
-        self._listed_view[slot] = True
+        self._mark_view[slot] = _LISTED
         return Change(differs, before)
 
     def node_of(self, uid: str) -> str | None:
@@ -86,7 +91,7 @@ class WrittenPods:
         """Mark a pod as listed without changing its record."""
         slot, is_used = self._find(_key(uid)[0])
         if is_used:
-            self._listed_view[slot] = True
+            self._mark_view[slot] = _LISTED
 
     def drop(self, uid: str) -> str | None:
         """Remove a pod; return the node of its record, None if there was no record."""
@@ -101,11 +106,26 @@ class WrittenPods:
 
     def begin(self) -> None:
         """Start a new list: no pod is marked as listed."""
-        self._listed[:] = False
+        self._marks &= _SUSPECT
+
+    def count_missing(self) -> tuple[int, int]:
+        """Return the number of pods not listed since `begin`, and of those among them that were not
+        suspects."""
+        missing = self._missing()
+        return int(missing.sum()), int((missing & (self._marks == 0)).sum())
+
+    def suspect_missing(self) -> None:
+        """Mark the pods not listed since `begin`, and no others, as suspects until they are listed
+        again."""
+        self._marks[:] = np.where(self._missing(), _SUSPECT, self._marks & _LISTED)
+
+    def _missing(self) -> npt.NDArray[np.bool_]:
+        missing: npt.NDArray[np.bool_] = (self._states == _USED) & (self._marks & _LISTED == 0)
+        return missing
 
     def missing(self) -> Iterator[tuple[str, str]]:
         """Yield uid and node of each pod not listed since `begin`; the caller may drop it."""
-        slots = np.flatnonzero((self._states == _USED) & ~self._listed)
+        slots = np.flatnonzero(self._missing())
         for slot in slots.tolist():
             key = int(self._high[slot]), int(self._low[slot])
             yield self._text(key), self._node_at_slot(slot)
@@ -130,12 +150,12 @@ class WrittenPods:
         self._low = np.zeros(size, np.uint64)
         self._digests = np.zeros(size, np.uint64)
         self._nodes = np.zeros(size, np.int32)
-        self._listed = np.zeros(size, np.bool_)
+        self._marks = np.zeros(size, np.uint8)
         self._states = np.zeros(size, np.uint8)
         # Access to single elements of an array costs three times as much.
         self._high_view, self._low_view = self._high.data, self._low.data
         self._digest_view, self._node_view = self._digests.data, self._nodes.data
-        self._listed_view, self._state_view = self._listed.data, self._states.data
+        self._mark_view, self._state_view = self._marks.data, self._states.data
 
     def _grow(self) -> None:
         """Move all pods to a table of the right size.
@@ -144,10 +164,10 @@ class WrittenPods:
         """
         used_slots = np.flatnonzero(self._states == _USED)
         high, low = self._high[used_slots], self._low[used_slots]
-        digests, nodes, listed = (
+        digests, nodes, marks = (
             self._digests[used_slots],
             self._nodes[used_slots],
-            self._listed[used_slots],
+            self._marks[used_slots],
         )
         self._allocate(max(_MIN_SLOTS, 1 << (2 * len(used_slots)).bit_length()))
         mask = len(self._states) - 1
@@ -160,7 +180,7 @@ class WrittenPods:
             self._states[taken] = _USED
             self._high[taken], self._low[taken] = high[placed], low[placed]
             self._digests[taken], self._nodes[taken] = digests[placed], nodes[placed]
-            self._listed[taken] = listed[placed]
+            self._marks[taken] = marks[placed]
             remaining = np.setdiff1d(remaining, placed, assume_unique=True)
             slots[remaining] = (slots[remaining] + 1) & mask
         self._occupied = len(used_slots)

@@ -147,6 +147,13 @@ class OversizedRecordError(RecordError):
     reason = "oversized"
 
 
+class FailedWindowError(RecordError):
+    """The models could not apply a window; it is skipped."""
+
+    reason = "failed"
+    default_hint = "the error names the cause: a bug, or a predictor of another package"
+
+
 class KafkaError(SpringtideError):
     """Kafka fails, other than by the content of a record."""
 

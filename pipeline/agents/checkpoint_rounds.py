@@ -92,7 +92,7 @@ class CheckpointRounds:
         ROUNDS.inc()
         log.info("checkpoint round complete", partition=partition, epoch=epoch,
                  round=self._number, nodes=remaining, resume=resume)  # fmt: skip
-        await self._clean()
+        await self._clean(resume)
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
         """Encode the checkpoints of those of `nodes` that have a window."""
@@ -118,11 +118,13 @@ class CheckpointRounds:
             records[node] = encode_checkpoint(checkpoint)
         return records
 
-    async def _clean(self) -> None:
-        """Delete checkpoints of older epochs, and of nodes that have departed since."""
+    async def _clean(self, resume: int) -> None:
+        """Delete checkpoints of older epochs and of nodes that have departed since, and the skips
+        of windows that no replay from `resume` reaches."""
         epoch = self._model.ownership.epoch
         removed = self._written.difference(self._model.bank.nodes)
         keys = [*self._stale, *(node_key(node, epoch) for node in sorted(removed))]
+        keys += self._model.failures.take_skip_keys(epoch, resume)
         self._stale.clear()
         self._written -= removed
         await self._send([Keyed(key, None) for key in keys])

@@ -22,6 +22,7 @@ from pipeline.topics.checkpoints import (
     KeyKind,
     NodeCheckpoint,
     RoundMarker,
+    SkippedWindow,
     check_payload,
     parse_key,
 )
@@ -36,14 +37,15 @@ class PartitionCheckpoints:
 
     `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
     record is not readable by node. `keys` are the keys of readable records of older epochs,
-    `claims` the offsets of claims. `group` is the consumer group of the last claim, `imported` the
-    epoch of the last import.
+    `claims` the offsets of claims, `skipped` the nodes of skipped windows by offset. `group` is the
+    consumer group of the last claim, `imported` the epoch of the last import.
     """
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
     unreadable: dict[str, set[int]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
+    skipped: dict[int, str] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     group: str = ""
     imported: int = -1
@@ -137,6 +139,10 @@ async def read_checkpoints(
                     marker = decode_pack(RoundMarker, record.value)
                     check_payload(key, "", marker.epoch, "", epoch)
                     content.markers[epoch] = marker
+                elif kind == "skip":
+                    skipped = decode_pack(SkippedWindow, record.value)
+                    check_payload(key, str(skipped.offset), skipped.epoch, node, epoch)
+                    content.skipped[skipped.offset] = skipped.node
                 else:
                     checkpoint = decode_pack(NodeCheckpoint, record.value)
                     check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
@@ -165,6 +171,8 @@ def _remove(
     """Remove the previous record of a key from `content`."""
     if kind == "marker":
         content.markers.pop(epoch, None)
+    elif kind == "skip":
+        content.skipped.pop(int(node), None)
     elif kind == "node":
         epochs = content.unreadable.get(node, set())
         epochs.discard(epoch)

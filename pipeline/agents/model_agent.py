@@ -11,8 +11,10 @@ afterwards. If that fails, the worker ends, and recovery publishes them again.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +23,15 @@ from pipeline.agents.apply_windows import (
     apply_in_order,
     encode_applied,
     encode_reports,
+)
+from pipeline.agents.failed_windows import (
+    ABSENT,
+    ATTEMPTS,
+    MAX_NODES,
+    SKIPPED,
+    FailedWindows,
+    SavedNode,
+    node_of,
 )
 from pipeline.agents.join_agent import refuse_record
 from pipeline.agents.koordlet_metrics import ProdAmounts, predictor_labels
@@ -31,15 +42,17 @@ from pipeline.agents.partition_models import (
     PartitionModels,
     PartitionWindow,
 )
-from pipeline.errors import KeyMismatchError, RecordError
+from pipeline.errors import FailedWindowError, KeyMismatchError, RecordError, StateError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import run_all
+from pipeline.topics.checkpoints import SkippedWindow, skip_key
+from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
+from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window, sample_offset_of
 
 log = get_logger(__name__)
@@ -51,6 +64,8 @@ OVERSIZED = counter(
 NamedReport = tuple[str, NodeReport | None]
 """A node and the report to publish; None if the node was deleted."""
 
+T = TypeVar("T")
+
 Refused = list[tuple[LogRecord, RecordError]]
 """Invalid records, for the dead letters."""
 
@@ -58,7 +73,8 @@ Refused = list[tuple[LogRecord, RecordError]]
 class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset in the windows below `next_offset`. Hold `busy` to apply
+    `joined` is the highest sample offset in the windows below `next_offset`, `failures` are the
+    windows that could not be applied. Hold `busy` to apply
     and publish: results of a node must reach the topics in the order of its windows.
     """
 
@@ -74,10 +90,12 @@ class ModelCursor(PartitionModels):
         reports: dict[str, NodeReport | None] | None = None,
         counters: dict[str, Counters] | None = None,
         retracted: dict[str, int] | None = None,
+        failures: FailedWindows | None = None,
     ) -> None:
         super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
         self.joined = joined
+        self.failures = failures or FailedWindows()
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
@@ -129,9 +147,92 @@ class ModelCursor(PartitionModels):
 
     def encode_replayed(self, limit: int) -> bool:
         """Encode the reports of up to `limit` replayed nodes; return whether any are left."""
-        nodes = list(self._replayed)[:limit]
-        encode_reports([self._replayed.pop(node) for node in nodes])
+        nodes = self.replayed_nodes[:limit]
+        encode_reports([self._replayed[node] for node in nodes])
+        for node in nodes:
+            del self._replayed[node]
         return bool(self._replayed)
+
+    @property
+    def replayed_nodes(self) -> list[str]:
+        """The nodes whose replayed reports are not encoded yet, in order."""
+        return list(self._replayed)
+
+    def replay_alone(self, record: LogRecord) -> None:
+        """Replay one record, and encode its report, too, because that may fail as well."""
+        self.replay([record], {})
+        node = node_of(record)
+        if node in self._replayed:
+            encode_reports([self._replayed[node]])
+
+    def save(self, node: str) -> SavedNode:
+        """Return all that applying a window of `node` may change."""
+        state = self.bank.encode_state(node) if node in self.bank.node_models else None
+        return SavedNode(state, [values.get(node, ABSENT) for values in self._values()])
+
+    def restore(self, node: str, saved: SavedNode) -> None:
+        """Undo what was applied to `node` since `save`."""
+        self.bank.forget(node)
+        if saved.state is not None:
+            self.bank.restore(node, saved.state)
+        for values, value in zip(self._values(), saved.values, strict=True):
+            values.pop(node, None)
+            if value is not ABSENT:
+                values[node] = value
+
+    def _values(self) -> tuple[dict[str, Any], ...]:
+        return self.counters, self.reports, self.retracted, self.amounts, self._replayed
+
+    async def apply_alone(self, record: LogRecord, apply: Callable[[], T]) -> T | None:
+        """Return `apply()`, which applies one record that may fail; None if the record is skipped.
+
+        Raises StateError if windows of too many nodes fail.
+        """
+        node, failure = node_of(record), None
+        for _ in range(0 if record.offset in self.failures.skipped else ATTEMPTS):
+            saved = self.save(node)
+            try:
+                return apply()
+            except MemoryError:
+                self.abandon()
+                raise
+            except Exception as error:  # foreign code may raise anything
+                self.restore(node, saved)
+                failure = error
+        if failure is not None:
+            await self._record_skip(record, failure)
+        if self.owned:
+            self.skip(record)
+        return None
+
+    async def _record_skip(self, record: LogRecord, failure: Exception) -> None:
+        """Write the dead letter of a window that failed, and that replays skip it."""
+        node, epoch = node_of(record), self.ownership.epoch
+        if len(self.failures.nodes | {node}) > MAX_NODES:
+            self.abandon()
+            raise StateError(
+                f"windows of more than {MAX_NODES} nodes of partition {record.partition} cannot be "
+                f"applied: {failure!r:.300}",
+                hint="the log holds all windows: correct the worker or the predictor, and restart",
+            ) from failure
+        error = FailedWindowError(f"the window of {node!r:.80} failed: {failure!r:.300}")
+        await self.refuse([(record, error)])
+        skipped = SkippedWindow(node=node, epoch=epoch, offset=record.offset, error=error.message)
+        skip = Keyed(skip_key(epoch, record.offset), encode_pack(skipped))
+        topic = CHECKPOINTS.full_name(self.rules.prefix)
+        await self.output.append(topic, record.partition, [skip])
+        self.failures.add(record)
+        SKIPPED.inc()
+
+    def skip(self, record: LogRecord) -> None:
+        """Advance past a record that is skipped, and count it as lost to its node."""
+        node = node_of(record)
+        if node in self.counters:
+            counters = self.counters[node]
+            self.counters[node] = msgspec.structs.replace(counters, lost=counters.lost + 1)
+        with suppress(RecordError):
+            self.joined = max(self.joined, sample_offset_of(record.value or b""))
+        self.next_offset = record.offset + 1
 
     def lose(self, node: str, windows: int) -> None:
         """Add `windows` to the lost windows of a node, also in its replayed report."""
@@ -222,19 +323,45 @@ async def process_batches(batches: Sequence[Batch]) -> None:
     """Apply records of distinct partitions in one call, then publish the results concurrently.
 
     Revoked partitions are skipped. If the call fails, its partitions are given up at once: the next
-    owner replays the records.
+    owner replays the records. Records of nodes whose windows failed before are applied alone.
     """
     async with AsyncExitStack() as stack:
         for cursor, _ in sorted(batches, key=lambda batch: batch[0].ownership.partition):
             await stack.enter_async_context(cursor.busy)
         owned = [(cursor, records) for cursor, records in batches if cursor.owned and records]
-        try:
-            reports, refused = apply_batches(owned)
-        except BaseException:
-            for cursor, _ in owned:
-                cursor.abandon()
-            raise
-        await run_all(_publish(cursor, refused[cursor], reports[cursor]) for cursor, _ in owned)
+        together = [batch for batch in owned if not batch[0].failures.concern(batch[1])]
+        reports, refused = _apply_or_abandon(together)
+        await run_all(_publish(cursor, refused[cursor], reports[cursor]) for cursor, _ in together)
+        for cursor, records in owned:
+            if cursor.failures.concern(records):
+                await _process_apart(cursor, records)
+
+
+async def _process_apart(cursor: ModelCursor, records: Sequence[LogRecord]) -> None:
+    """Apply and publish records, those that may fail each alone."""
+    for run in cursor.failures.runs(records):
+        if not cursor.owned:
+            return
+        batches = [(cursor, run)]
+        applied = (
+            await cursor.apply_alone(run[0], partial(apply_batches, batches))
+            if cursor.failures.concern(run)
+            else _apply_or_abandon(batches)
+        )
+        if applied is not None:
+            reports, refused = applied
+            await _publish(cursor, refused[cursor], reports[cursor])
+
+
+def _apply_or_abandon(
+    batches: Sequence[Batch],
+) -> tuple[dict[PartitionModels, list[NamedReport]], dict[PartitionModels, Refused]]:
+    try:
+        return apply_batches(batches)
+    except BaseException:
+        for cursor, _ in batches:
+            cursor.abandon()
+        raise
 
 
 async def _publish(cursor: ModelCursor, refused: Refused, reports: Sequence[NamedReport]) -> None:

@@ -16,24 +16,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from pipeline.agents.checkpoint_selection import (
     PartitionCheckpoints,
     read_checkpoints,
     replay_start,
-    restore,
 )
 from pipeline.agents.cluster_state import ClusterState, ClusterStateTopics
 from pipeline.agents.consume import Readers
+from pipeline.agents.failed_windows import FailedWindows, ReplayAgainError
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, NodeReport
+from pipeline.agents.replay_windows import encode_replayed, replay
+from pipeline.agents.restored_nodes import SLICE, restore_nodes
 from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError, CheckpointLayoutError, StateError
+from pipeline.errors import StateError
 from pipeline.kafka.partition_log import LogReader
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
@@ -54,20 +55,11 @@ LOADS = counter(
 )
 REPLAYED = counter("worker_replayed_windows", "Windows replayed during recovery.")
 LOST = counter("worker_lost_windows", "Windows that retention removed before they were applied.")
-REBUILT = counter(
-    "worker_rebuilt_models", "Nodes rebuilt from the log because their checkpoint was unusable."
-)
-UNREADABLE = counter(
-    "worker_unreadable_checkpoints",
-    "Nodes that started empty because their checkpoint is not readable or not there any more.",
-)
 LOAD_SECONDS = histogram(
     "worker_partition_load_seconds", "Duration of loading a partition.",
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )  # fmt: skip
 
-_SLICE = 50
-"""Nodes restored or reported before other tasks run: up to 0.2 s at 100 pods per node."""
 _LOG_SECONDS = 2.0
 
 
@@ -130,11 +122,20 @@ class Recovery:
         if previous is not None and checkpoints.has_import_since(previous.ownership.epoch):
             bank.clear()
             previous = None
-        model = (
-            await self._replay(reader, ownership, checkpoints, bank)
-            if previous is None
-            else await self._catch_up(reader, ownership, previous.model)
-        )
+        failures, model = FailedWindows(checkpoints.skipped), None
+        if previous is not None:
+            failures.nodes |= previous.model.failures.nodes
+            try:
+                model = await self._catch_up(reader, ownership, previous.model, failures)
+            except ReplayAgainError:
+                bank.clear()
+                previous = None
+        while model is None:
+            try:
+                model = await self._replay(reader, ownership, checkpoints, bank, failures)
+            except ReplayAgainError:
+                bank.clear()
+        failures.ranges.clear()
         cluster_state = ClusterState() if previous is None else previous.join.cluster_state
         starts = {} if previous is None else previous.cluster_state_ends
         ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)
@@ -165,22 +166,22 @@ class Recovery:
         return offset
 
     async def _replay(
-        self, reader: LogReader, ownership: Ownership, checkpoints: PartitionCheckpoints, bank: Bank
+        self,
+        reader: LogReader,
+        ownership: Ownership,
+        checkpoints: PartitionCheckpoints,
+        bank: Bank,
+        failures: FailedWindows,
     ) -> ModelCursor:
         """Restore the checkpoints and replay the windows after them."""
         first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
-        nodes = await _restore_nodes(bank, checkpoints, first, end)
+        nodes = await restore_nodes(bank, checkpoints, first, end)
         start = replay_start(checkpoints.marker(), first)
         if nodes.changed:
             # A round that starts before the log keeps its start: windows were lost in between.
             start = min(start, first)
         if start > end:
             raise _recreated(self._topic(WINDOWS), ownership.partition, end, start)
-        missing = checkpoints.missing
-        if missing:
-            UNREADABLE.inc(missing)
-            log.error("checkpoints are missing, marking the nodes that start empty",
-                      partition=ownership.partition, missing=missing)  # fmt: skip
         empty = nodes.empty_counters()
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
@@ -191,12 +192,13 @@ class Recovery:
                 for node, known in nodes.restored.items()
                 if known.retracted_ms is not None
             },
+            failures=failures,
         )  # fmt: skip
         if first > start:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in nodes.restored.items()}
         await self.apply_log(reader, model, max(first, start), end, covers)
-        if missing:
+        if nodes.missing:
             for node in sorted(set(model.bank.nodes) - nodes.restored.keys() - empty.keys()):
                 model.lose(node, max(start - first, 1))
         for node in sorted(empty.keys() - set(model.bank.nodes) - model.reports.keys()):
@@ -207,13 +209,17 @@ class Recovery:
         return model
 
     async def _catch_up(
-        self, reader: LogReader, ownership: Ownership, previous: ModelCursor
+        self,
+        reader: LogReader,
+        ownership: Ownership,
+        previous: ModelCursor,
+        failures: FailedWindows,
     ) -> ModelCursor:
         """Replay the windows after the models of an earlier assignment."""
         model = ModelCursor(
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
-            retracted=previous.retracted,
+            retracted=previous.retracted, failures=failures,
         )  # fmt: skip
         first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
         if first > model.next_offset:
@@ -228,7 +234,7 @@ class Recovery:
         """Replay the log from `start` to `end`, without records below `covers` of their node."""
         partition, logged_at = model.ownership.partition, self.clock.monotonic()
         async for records in reader.read(self._topic(WINDOWS), partition, start, end):
-            model.replay(records, covers)
+            await replay(model, records, covers)
             REPLAYED.inc(len(records))
             if self.clock.monotonic() - logged_at > _LOG_SECONDS:
                 logged_at = self.clock.monotonic()
@@ -269,78 +275,6 @@ class Recovery:
         return topic.full_name(self.join_rules.prefix)
 
 
-class _RestoredNodes(NamedTuple):
-    """The nodes of a partition, by what their checkpoints allow.
-
-    The models of `restored` nodes continue from these checkpoints. `changed` nodes have models of
-    another layout: their counters at the checkpoint. The checkpoints of `damaged` nodes cannot be
-    used: their counters at the checkpoint, and how many windows are lost if the replay starts where
-    the round says. These are windows of the node if the counters are valid, else an estimate: the
-    offsets of its partition that the checkpoint covered and the log still has.
-    """
-
-    restored: dict[str, NodeCheckpoint]
-    changed: dict[str, Counters]
-    damaged: dict[str, tuple[Counters, int]]
-
-    def rebuilt(self) -> dict[str, Counters]:
-        """Return the nodes that a replay of the whole log rebuilds, with their former counters.
-
-        Only a changed layout causes such a replay. To replay days for one damaged node would stop
-        all others.
-        """
-        damaged = {node: before for node, (before, _) in self.damaged.items()}
-        return self.changed | damaged if self.changed else {}
-
-    def empty_counters(self) -> dict[str, Counters]:
-        """Return the counters of nodes whose models start empty and stay incomplete."""
-        damaged = {} if self.changed else self.damaged
-        return {node: Counters(lost=lost) for node, (_, lost) in damaged.items()}
-
-
-async def _restore_nodes(
-    bank: Bank, checkpoints: PartitionCheckpoints, first: int, end: int
-) -> _RestoredNodes:
-    """Restore each node from its best usable checkpoint; the log has offsets `first` to `end`."""
-    nodes = _RestoredNodes({}, {}, {})
-    for number, (node, usable) in enumerate(checkpoints.usable().items()):
-        if number % _SLICE == 0:
-            await asyncio.sleep(0)
-        # The end of the log was read after the checkpoints: they cannot cover more.
-        covered = [checkpoint for checkpoint in usable if checkpoint.covers <= end]
-        if not covered:
-            before = usable[0].counters
-            nodes.damaged[node] = before, before.applied + before.lost
-            log.error("checkpoint covers more than the log has, replaying the node's windows into "
-                      "empty models", node=node)  # fmt: skip
-            continue
-        try:
-            if checkpoint := restore(bank, node, covered):
-                nodes.restored[node] = checkpoint
-        except CheckpointLayoutError as error:
-            nodes.changed[node] = covered[0].counters
-            REBUILT.inc()
-            log.warning("model layout changed, rebuilding the models from the whole log",
-                        node=node, error=error.message)  # fmt: skip
-        except CheckpointError as error:
-            nodes.damaged[node] = covered[0].counters, max(covered[0].covers - first, 1)
-            REBUILT.inc()
-            log.error("checkpoint is damaged, replaying the node's windows into empty models",
-                      node=node, error=error.message)  # fmt: skip
-    for node in sorted(checkpoints.reset_nodes()):
-        nodes.damaged[node] = Counters(), max(replay_start(checkpoints.marker(), first) - first, 1)
-        UNREADABLE.inc()
-        log.error("checkpoint is not readable, replaying the node's windows into empty models; the "
-                  "record stays", node=node)  # fmt: skip
-    marker = checkpoints.marker()
-    for node, before in (marker.left_out if marker else {}).items():
-        if not any(node in by_node for by_node in nodes):
-            nodes.damaged[node] = before, before.applied + before.lost
-            log.error("checkpoint exceeded the record limit, replaying the node's windows into "
-                      "empty models", node=node)  # fmt: skip
-    return nodes
-
-
 def join_start(model: ModelCursor, first: int) -> int:
     """Return the offset after the highest sample in the log, or `first` without any."""
     return first if model.joined < 0 else model.joined + 1
@@ -356,7 +290,7 @@ def _recreated(topic: str, partition: int, end: int, known: int) -> StateError:
 async def _encode_replayed(model: ModelCursor) -> None:
     remaining = True
     while remaining:
-        remaining = model.encode_replayed(_SLICE)
+        remaining = encode_replayed(model, SLICE)
         await asyncio.sleep(0)
 
 

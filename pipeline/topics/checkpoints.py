@@ -1,11 +1,12 @@
-"""`springtide.checkpoints`: exact model state, round markers and claims.
+"""`springtide.checkpoints`: exact model state, round markers, claims and skipped windows.
 
-Three kinds of record share the topic. Keys carry the writer's epoch, so that a paused worker that
+Four kinds of record share the topic. Keys carry the writer's epoch, so that a paused worker that
 wakes up overwrites no record of its successor; the partition is therefore given explicitly.
 
 - `<node>@<epoch>`: models of a node, after all `windows` below the offset `covers`;
 - `@marker@<epoch>`: all checkpoints of a round are written; replay may start at `resume`;
-- `@claim@<member>`: a worker took the partition; the offset of this record is its epoch.
+- `@claim@<member>`: a worker took the partition; the offset of this record is its epoch;
+- `@skip@<epoch>@<offset>`: every replay skips the record of `windows` at this offset.
 """
 
 import re
@@ -69,13 +70,25 @@ class Claim(Record, frozen=True, kw_only=True):
     group: str = ""
 
 
-KeyKind = Literal["node", "marker", "claim"]
+class SkippedWindow(Record, frozen=True, kw_only=True):
+    """Every replay skips the record of `windows` at `offset`, a window of `node`, because it could
+    not be applied; `error` is the reason."""
+
+    node: str
+    epoch: int
+    offset: int
+    error: str
+
+
+KeyKind = Literal["node", "marker", "claim", "skip"]
 
 _MARKER = "@marker@"
 _CLAIM = "@claim@"
+_SKIP = "@skip@"
 _EPOCH = "(0|[1-9][0-9]{0,18})"
 _NODE_KEY = re.compile(f"([^@]+)@{_EPOCH}", re.DOTALL)
 _MARKER_KEY = re.compile(f"{_MARKER}{_EPOCH}")
+_SKIP_KEY = re.compile(f"{_SKIP}{_EPOCH}@{_EPOCH}")
 
 
 def node_key(node: str, epoch: int) -> bytes:
@@ -93,8 +106,13 @@ def claim_key(member: str) -> bytes:
     return f"{_CLAIM}{member}".encode()
 
 
+def skip_key(epoch: int, offset: int) -> bytes:
+    """The record key of a skipped window."""
+    return f"{_SKIP}{epoch}@{offset}".encode()
+
+
 def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
-    """Kind, node or member, and epoch (-1 for a claim) of a checkpoint key.
+    """Kind, node, member or offset, and epoch (-1 for a claim) of a checkpoint key.
 
     >>> parse_key(b"node-1@42")
     ('node', 'node-1', 42)
@@ -109,9 +127,11 @@ def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
         return "node", match[1], int(match[2])
     if match := _MARKER_KEY.fullmatch(text):
         return "marker", "", int(match[1])
+    if match := _SKIP_KEY.fullmatch(text):
+        return "skip", match[2], int(match[1])
     if len(text) > len(_CLAIM) and text.startswith(_CLAIM):
         return "claim", text.removeprefix(_CLAIM), -1
-    raise InvalidRecordError(f"checkpoint key {key[:80]!r} is neither a node, a marker nor a claim")
+    raise InvalidRecordError(f"checkpoint key {key[:80]!r} is of no kind of record")
 
 
 def check_payload(key: bytes, node: str, epoch: int, key_node: str, key_epoch: int) -> None:

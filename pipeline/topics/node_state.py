@@ -23,11 +23,11 @@ an estimate for the pod instead."""
 class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Counts of this node's windows since its models began; all follow from the log.
 
-    `lost` counts windows that the models lack, because retention removed them or a checkpoint could
-    not be used. Where the node's own number is unknown, offsets of its partition are counted,
-    although other nodes share them. `last_gap_at` is the end of the last window after a gap,
-    `last_bad_value_at` that of the last window with a value replaced by null; None if there was
-    none.
+    `lost` counts windows that the models lack, because retention removed them, a checkpoint could
+    not be used, or they could not be applied. Where the node's own number is unknown, offsets of
+    its partition are counted, although other nodes share them. `last_gap_at` is the end of the last
+    window after a gap, `last_bad_value_at` that of the last window with a value replaced by null;
+    None if there was none.
     """
 
     applied: int = 0

@@ -153,7 +153,7 @@ ACCURACY: Final = Topic(
 )  # fmt: skip
 CHECKPOINTS: Final = Topic(
     name="checkpoints", key="node@epoch", codec="msgpack",
-    value="exact model state, round markers and claims", written_by="model agent",
+    value="exact model state, round markers, claims, skipped windows", written_by="model agent",
     record="checkpoints",
 )  # fmt: skip
 DEAD_LETTERS: Final = Topic(

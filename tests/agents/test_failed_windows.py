@@ -5,10 +5,20 @@ from typing import Any
 
 import pytest
 
+from pipeline.agents import apply_windows, failed_windows
+from pipeline.agents.model_agent import ModelCursor, apply_batches
+from pipeline.agents.ownership import Ownership
+from pipeline.errors import StateError
+from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.learner import Learner
+from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.model.training_batch import TrainingBatch
-from tests.agents.logs import LogWriter, make_log
-from tests.agents.owners import Owner, content, undisturbed
+from pipeline.topics.checkpoints import skip_key
+from pipeline.topics.windows import decode_window
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import CONFIG, LogWriter, make_log
+from tests.agents.owners import MODEL_RULES, Owner, content, published, undisturbed
+from tests.metric_values import value_of
 
 NODES = ("a", "b", "c")
 Break = Callable[[Callable[[TrainingBatch], bool]], None]
@@ -52,3 +62,159 @@ async def test_half_changed_models_are_not_saved_and_not_used_again(break_if: Br
     # A rebalance before the worker ends may assign the partition again.
     await owner.load(owner.shard)
     assert content(owner.model) == content(undisturbed(owner.broker))
+
+
+# -- windows that fail again and again
+
+
+async def load_again(owner: Owner, member: str) -> Owner:
+    """Load the partition in another worker, after `owner` has ended."""
+    owner.die()
+    return await Owner(owner.broker, member).load()
+
+
+def without(broker: MemoryBroker, *skipped: int) -> dict[str, Any]:
+    """Return the content after one pass over the log without the windows at these offsets."""
+    no_output: Any = None
+    cursor = ModelCursor(Ownership(0, 0), 0, Bank(CONFIG), no_output, MODEL_RULES)
+    for record in broker.records("t.windows"):
+        if record.offset in skipped:
+            cursor.skip(record)
+        else:
+            apply_batches([(cursor, [record])])
+    return content(cursor)
+
+
+def end_of(broker: MemoryBroker, offset: int) -> int:
+    window = decode_window(broker.records("t.windows")[offset].value or b"")
+    return window.header.window_end_ms
+
+
+def ends_of(batch: TrainingBatch) -> dict[str, int]:
+    return {head.node: head.end_ms for head in batch.heads}
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+async def test_a_window_that_fails_three_times_is_skipped_in_every_replay(
+    node: str, break_if: Break
+) -> None:
+    log, owner = await owner_of_a_log()
+    log.windows(2, *NODES)
+    poison = 12 + NODES.index(node)
+    end_ms = end_of(owner.broker, poison)
+    attempts: list[int] = []
+
+    def is_poison(batch: TrainingBatch) -> bool:
+        if ends_of(batch).get(node) != end_ms:
+            return False
+        attempts.append(len(batch.heads))
+        return True
+
+    break_if(is_poison)
+    with pytest.raises(RuntimeError):
+        await owner.apply()
+    before = value_of(failed_windows.SKIPPED)
+    second = await load_again(owner, "y")
+    assert value_of(failed_windows.SKIPPED) - before == 1
+    assert second.output.reasons == ["failed"]
+    assert attempts == [3, 3, 1, 1, 1]  # alive, in the replay, then alone
+    expected = without(owner.broker, poison)
+    assert content(second.model) == expected
+    assert expected[node][1].lost == 1
+    assert published(owner.broker, "t.node-state")["b"] == expected["b"][3]
+    break_if(lambda _: False)
+    third = await load_again(second, "z")
+    assert (content(third.model), third.output.reasons) == (expected, [])
+    # No replay reaches the window any more.
+    await third.round()
+    assert not [key for key in owner.broker.live("t.checkpoints") if key.startswith(b"@skip@")]
+    assert content((await load_again(third, "last")).model) == expected
+
+
+async def test_later_windows_of_a_node_that_failed_fail_alone(break_if: Break) -> None:
+    """The worker does not end again, and other nodes are not affected."""
+    log, owner = await owner_of_a_log()
+    log.windows(1, *NODES)
+    break_if(lambda batch: "c" in ends_of(batch))
+    with pytest.raises(RuntimeError):
+        await owner.apply()
+    second = await load_again(owner, "y")
+    log.windows(3, *NODES)
+    await second.apply()
+    break_if(lambda _: False)
+    offsets = [14, 17, 20, 23]
+    expected = without(owner.broker, *offsets)
+    assert content(second.model) == expected
+    assert (second.model.counters["c"].lost, second.model.owned) == (4, True)
+    assert published(owner.broker, "t.node-state")["a"] == expected["a"][3]
+    keys = [skip_key(second.epoch, offset) for offset in offsets]
+    assert [key for key in owner.broker.live("t.checkpoints") if key in keys] == keys
+    log.windows(1, *NODES)
+    await second.apply()
+    expected = without(owner.broker, *offsets)
+    assert content(second.model) == expected
+    await second.round()
+    assert not set(keys) & owner.broker.live("t.checkpoints").keys()
+    assert content((await load_again(second, "z")).model) == expected
+
+
+async def test_a_window_whose_results_cannot_be_encoded_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, owner = await owner_of_a_log()
+    log.windows(2, *NODES)
+    encode = encode_node_states
+
+    def encode_or_fail(batch: Any, *more: Any) -> Any:
+        if any(window.sample_offset == 16 for window in batch.windows):
+            raise ValueError("not a number")
+        return encode(batch, *more)
+
+    monkeypatch.setattr(apply_windows, "encode_node_states", encode_or_fail)
+    with pytest.raises(ValueError, match="not a number"):
+        await owner.apply()
+    second = await load_again(owner, "y")
+    assert content(second.model) == without(owner.broker, 16)
+    assert second.output.reasons == ["failed"]
+
+
+async def test_a_kept_partition_whose_windows_fail_is_loaded_from_its_checkpoints(
+    break_if: Break,
+) -> None:
+    log, owner = await owner_of_a_log()
+    owner.model.ownership.owned = False
+    log.windows(2, *NODES)
+    end_ms = end_of(owner.broker, 15)
+    break_if(lambda batch: ends_of(batch).get("a") == end_ms)
+    await owner.load(owner.shard)
+    assert content(owner.model) == without(owner.broker, 15)
+
+
+async def test_a_worker_that_cannot_apply_windows_of_many_nodes_ends(break_if: Break) -> None:
+    nodes = [f"n{number:02}" for number in range(failed_windows.MAX_NODES + 1)]
+    broker, _ = make_log(1, *nodes)
+    break_if(lambda _: True)
+    owner = Owner(broker, "x")
+    with pytest.raises(StateError, match="more than 10 nodes of partition 0 cannot be applied"):
+        await owner.load()
+    assert len(owner.output.reasons) == failed_windows.MAX_NODES
+    break_if(lambda _: False)
+    again = await Owner(broker, "y").load()
+    assert again.model.bank.nodes == ("n10",)
+
+
+async def test_lack_of_memory_is_no_fault_of_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, owner = await owner_of_a_log()
+    log.windows(1, *NODES)
+    learn = Learner.learn
+
+    def run_out_of_memory(self: Learner, batch: TrainingBatch, nodes: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Learner, "learn", run_out_of_memory)
+    with pytest.raises(MemoryError):
+        await owner.apply()
+    with pytest.raises(MemoryError):
+        await load_again(owner, "y")
+    monkeypatch.setattr(Learner, "learn", learn)
+    assert content((await load_again(owner, "z")).model) == content(undisturbed(owner.broker))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.agents import checkpoint_rounds
+from pipeline.agents import checkpoint_rounds, restored_nodes
 from pipeline.agents import recovery as module
 from pipeline.agents.checkpoint_selection import PartitionCheckpoints, replay_start
 from pipeline.agents.recovery import join_start
@@ -352,9 +352,9 @@ def copy_of(broker: MemoryBroker) -> MemoryBroker:
 async def test_models_of_another_layout_are_rebuilt_from_the_log() -> None:
     broker, log, _ = await after_a_round()
     log.windows(2, *NODES)
-    before = value_of(module.REBUILT)
+    before = value_of(restored_nodes.REBUILT)
     owner = await Owner(broker, "y", config=OTHER_LAYOUT).load()
-    assert value_of(module.REBUILT) - before == 5
+    assert value_of(restored_nodes.REBUILT) - before == 5
     fresh = await Owner(copy_of(broker), "z", config=OTHER_LAYOUT).load()
     assert content(owner.model) == content(fresh.model)
     assert content(owner.model) != content(undisturbed(broker))
@@ -395,9 +395,9 @@ async def test_a_damaged_checkpoint_resets_and_marks_the_models_of_its_node() ->
     broken = msgspec.structs.replace(written, state=written.state[:-9])
     broker.put(CHECKPOINTS, 0, key, encode_pack(broken))
     log.windows(1, *NODES)
-    before = value_of(module.REBUILT)
+    before = value_of(restored_nodes.REBUILT)
     second = await Owner(broker, "y").load()
-    assert value_of(module.REBUILT) - before == 1
+    assert value_of(restored_nodes.REBUILT) - before == 1
     rebuilt, expected = content(second.model), content(undisturbed(broker))
     assert expected | {"c": rebuilt["c"]} == rebuilt
     assert (rebuilt["c"][1].applied, rebuilt["c"][1].lost) == (1, written.covers)
@@ -557,9 +557,9 @@ async def test_an_unreadable_checkpoint_marks_its_node_and_is_never_deleted() ->
     key = node_key("c", first.epoch)
     corrupt(broker, key, b"of another release")
     log.windows(1, *NODES)
-    before = value_of(module.UNREADABLE)
+    before = value_of(restored_nodes.UNREADABLE)
     second = await Owner(broker, "y").load()
-    assert value_of(module.UNREADABLE) - before == 1
+    assert value_of(restored_nodes.UNREADABLE) - before == 1
     resume = marker(broker, first.epoch).resume
     assert resume == 20
     counters = second.model.counters["c"]
@@ -611,9 +611,9 @@ async def test_missing_checkpoints_mark_the_nodes_that_start_empty() -> None:
     broker, log, first = await after_a_round()
     log.windows(1, *NODES)
     broker.put(CHECKPOINTS, 0, node_key("c", first.epoch), None)
-    before = value_of(module.UNREADABLE)
+    before = value_of(restored_nodes.UNREADABLE)
     second = await Owner(broker, "y").load()
-    assert value_of(module.UNREADABLE) - before == 1
+    assert value_of(restored_nodes.UNREADABLE) - before == 1
     lost = {node: counters.lost for node, counters in second.model.counters.items()}
     assert lost == dict.fromkeys(NODES, 0) | {"c": 20}
 

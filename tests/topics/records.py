@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker
+from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, SkippedWindow
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
@@ -23,7 +23,7 @@ JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
     PodRecord, PredictionRecord,
 )  # fmt: skip
-PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim)
+PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim, SkippedWindow)
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=20),

@@ -7,17 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.topics.checkpoints import claim_key, marker_key, node_key, parse_key
+from pipeline.topics.checkpoints import claim_key, marker_key, node_key, parse_key, skip_key
 from pipeline.topics.pods import pod_key, split_pod_key
 
 _NODES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?", fullmatch=True)
 
 
 @given(_NODES, st.integers(0, 2**63 - 1), st.text(min_size=1, max_size=40))
-def test_keys_of_nodes_markers_and_claims_are_parsed(node: str, epoch: int, member: str) -> None:
-    keys = node_key(node, epoch), marker_key(epoch), claim_key(member)
+def test_keys_of_each_kind_are_parsed(node: str, epoch: int, member: str) -> None:
+    keys = node_key(node, epoch), marker_key(epoch), claim_key(member), skip_key(epoch, 7)
     assert [parse_key(key) for key in keys] == [
         ("node", node, epoch), ("marker", "", epoch), ("claim", member, -1),
+        ("skip", "7", epoch),
     ]  # fmt: skip
 
 
@@ -26,7 +27,8 @@ def test_keys_of_nodes_markers_and_claims_are_parsed(node: str, epoch: int, memb
     [
         b"", b"node", b"@", b"node@", b"@5", b"node@x", b"node@-1", b"node@1_0", b"node@ 1",
         b"node@01", b"node@+1", b"node@1.0", b"a@b@3", b"@marker@", b"@marker@x", b"@marker@-1",
-        b"@marker@5@6", b"@claim@", b"@other@5", b"\xff@5", b"node@\xd9\xa1", b"node@" + b"9" * 30,
+        b"@marker@5@6", b"@claim@", b"@other@5", b"@skip@5", b"@skip@5@x", b"\xff@5",
+        b"node@\xd9\xa1", b"node@" + b"9" * 30,
         b"node@5\n",
     ],
 )  # fmt: skip
@@ -35,12 +37,14 @@ def test_another_checkpoint_key_is_refused(key: bytes) -> None:
         parse_key(key)
 
 
-@given(st.binary(max_size=60) | st.text(alphabet="@marker1claimnod-", max_size=30).map(str.encode))
+@given(st.binary(max_size=60) | st.text(alphabet="@marker1clindskp-", max_size=30).map(str.encode))
 def test_a_parsed_key_is_written_as_the_same_bytes(key: bytes) -> None:
     with suppress(InvalidRecordError):
         kind, name, epoch = parse_key(key)
+        skip = skip_key(epoch, int(name)) if kind == "skip" else b""
         written = {
             "node": node_key(name, epoch), "marker": marker_key(epoch), "claim": claim_key(name),
+            "skip": skip,
         }  # fmt: skip
         assert written[kind] == key
 

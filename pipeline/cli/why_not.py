@@ -106,6 +106,8 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"
     elif item.verdict == "unknown":
         yield f"{node} would take {pod}: it is not judged, because its usage is unknown"
+    elif item.verdict == "estimated":
+        yield f"{node} would take {pod}, judged by estimates"
     else:
         yield f"{node} would take {pod}"
     if item.passes:
@@ -113,6 +115,9 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
         parts = ", ".join(f"{plugin} {score}" for plugin, score in item.plugins.items())
         rank = f"rank {passing.index(node) + 1} of the {len(passing)} nodes that would take it"
         yield f"  score {item.score} of 100{f' ({parts})' if parts else ''}, {rank}"
+    if item.estimated:
+        names = " and ".join(item.estimated)
+        yield f"  usage of {names} is unknown: estimates of the pods on the node count"
     if item.age_seconds is not None:
         stale = ": stale" if item.stale else ""
         yield f"  its last window ended {age_text(item.age_seconds)}{stale}"

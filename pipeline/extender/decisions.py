@@ -20,6 +20,7 @@ from pipeline.extender.refusals import Refusals
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.loadaware.node_usage import is_unknown
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.placement.combine_scores import (
     best_fit,
@@ -102,13 +103,15 @@ def _guard_amount(plugin: str, amount: PodAmount) -> PodAmount:
 
 class FilterResult(NamedTuple):
     """The nodes that `passed` and the `refusals` of the nodes `names`, both in the order of the
-    request. Of those that passed, usage of `unknown` nodes is not known. `nodes` and `demand` are
-    what was judged."""
+    request. Of those that passed, `unknown` nodes were not judged for lack of a young window, and
+    `estimated` nodes were judged by estimates where usage of a resource is unknown. `nodes` and
+    `demand` are what was judged."""
 
     names: Sequence[str]
     passed: Sequence[str]
     refusals: Refusals
     unknown: int
+    estimated: int
     nodes: CandidateNodes
     demand: PodDemand
 
@@ -118,11 +121,13 @@ class FilterResult(NamedTuple):
         return [*compress(self.names, self.refusals.is_refused.tolist())]
 
     def counts(self) -> dict[str, int]:
-        """How many nodes passed on their data, were refused, or passed as unknown."""
-        passed, unknown = len(self.passed), self.unknown
+        """How many nodes passed on their data, were refused, or passed as unknown or estimated."""
         return {
-            "passed": passed - unknown, "refused": len(self.names) - passed, "unknown": unknown
-        }  # fmt: skip
+            "passed": len(self.passed) - self.unknown - self.estimated,
+            "refused": len(self.names) - len(self.passed),
+            "unknown": self.unknown,
+            "estimated": self.estimated,
+        }
 
     def details(self, most: int) -> dict[str, str]:
         """The numbers behind the first refusals, by node. Valid until the table changes."""
@@ -154,13 +159,16 @@ class ExplainResult(NamedTuple):
     """What filter and prioritize would decide about the nodes `names`.
 
     `passed` are the positions of the nodes without refusal, in whose order `scores` are.
-    `is_unknown` is true where a node would pass because its usage is not known, `ages` are seconds
-    (NaN: no window); arrays are (nodes,). A pod that `is_exempt` passes everywhere.
+    `is_fresh` is true where a node has a window that is young enough to judge it. Where
+    `is_estimated` (nodes, `resources`), usage is unknown and estimates count. `ages` are seconds
+    (NaN: no window). Other arrays are (nodes,). A pod that `is_exempt` passes everywhere.
     """
 
     names: Sequence[str]
     refusals: Refusals
-    is_unknown: BoolArray
+    is_fresh: BoolArray
+    is_estimated: BoolArray
+    resources: Sequence[str]
     ages: FloatArray
     is_stale: BoolArray
     passed: NodePositions
@@ -197,9 +205,16 @@ class Decisions:
         passed = nodes.among(np.flatnonzero(~refusals.is_refused))
         if pod.uid:
             self._remember(pod.uid, demand, passed)
-        unknown = int(self._is_unknown(nodes, refusals).sum())
-        by_name = refusals.take(nodes.positions)
-        return FilterResult(names, passed.requested, by_name, unknown, nodes, demand)
+        is_fresh, is_estimated = self._knowledge(passed)
+        return FilterResult(
+            names,
+            passed.requested,
+            refusals.take(nodes.positions),
+            unknown=int((~is_fresh).sum()),
+            estimated=int(np.logical_or.reduce(is_estimated, axis=1).sum()),
+            nodes=nodes,
+            demand=demand,
+        )
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""
@@ -215,11 +230,14 @@ class Decisions:
             nodes, demand = self.candidates(names, now), self.demand(pod)
             refusals = Refusals.none(len(nodes)) if is_exempt else self.refusals(nodes, demand)
             passes = ~refusals.is_refused
+            is_fresh, is_estimated = self._knowledge(nodes)
             is_stale = ~self._table.fresh(nodes.rows, now, self.rules.stale_after_seconds)
             return ExplainResult(
                 names=names,
                 refusals=refusals.take(nodes.positions),
-                is_unknown=nodes.in_requested_order(self._is_unknown(nodes, refusals)),
+                is_fresh=nodes.in_requested_order(is_fresh),
+                is_estimated=nodes.in_requested_order(is_estimated),
+                resources=self.rules.placement.load_aware.resources,
                 ages=nodes.in_requested_order(nodes.ages()),
                 is_stale=nodes.in_requested_order(is_stale),
                 passed=np.flatnonzero(nodes.in_requested_order(passes)),
@@ -300,23 +318,26 @@ class Decisions:
         yield filters.reserved(nodes, demand)
         yield filters.certain_mid(nodes, demand, self.rules.stale_after_seconds)
 
-    def _is_unknown(self, nodes: CandidateNodes, refusals: Refusals) -> BoolArray:
-        expiration = self.rules.placement.load_aware.node_metric_expiration_seconds or 0
-        known = nodes.is_fresh(expiration) & nodes.has_usage("usage", ("cpu", "memory"))
-        unknown: BoolArray = ~(known | refusals.is_refused)
-        return unknown
+    def _knowledge(self, nodes: CandidateNodes) -> tuple[BoolArray, BoolArray]:
+        """Where nodes have a young window, (nodes,), and where they have one without usage of a
+        resource of LoadAware, (nodes, resources)."""
+        args = self.rules.placement.load_aware
+        is_fresh = nodes.is_fresh(args.node_metric_expiration_seconds or 0)
+        return is_fresh, is_fresh[:, None] & is_unknown(nodes, args)
 
     def _plugin_scores(
         self, plugin: str, nodes: CandidateNodes, demand: PodDemand
     ) -> tuple[str, IntArray | None]:
         """The name and scores of a plugin, None if it abstains; those of best fit if it goes by
-        usage and that of all nodes is too old, or if it fails. Failures are counted, and logged
-        once a minute."""
+        usage and that of all nodes is unknown or too old, or if it fails. Failures are counted, and
+        logged once a minute."""
         scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
         try:
             seconds = scorer.expiration_seconds(args)
-            if seconds is not None and not nodes.is_fresh(seconds).any():
-                return self._best_fit(nodes, demand)
+            if seconds is not None:
+                known = nodes.has_usage("usage", ("cpu", "memory")) | nodes.is_new()
+                if not (known & nodes.is_fresh(seconds)).any():
+                    return self._best_fit(nodes, demand)
             if not scorer.knows(nodes, args):
                 return plugin, None
             scores = scorer.score(nodes, demand, args)

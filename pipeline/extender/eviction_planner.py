@@ -179,9 +179,12 @@ class EvictionPlanner:
 
 
 def _least_full_first(nodes: CandidateNodes, demand: PodDemand) -> NodePositions:
-    """The positions of the nodes by the fuller of cpu and memory with the pod, least full first."""
+    """The positions of the nodes by the fuller of cpu and memory with the pod, least full first.
+    Where usage is unknown, requests count."""
     allocatable = np.array([nodes.allocatable(name) for name in RESOURCES], np.float64)
-    used = np.nan_to_num(nodes.usage("usage", RESOURCES).T)
+    requested = np.array([nodes.counted(f"request:{name}") for name in RESOURCES])
+    used = nodes.usage("usage", RESOURCES).T
+    used = np.where(np.isnan(used), requested, used)
     wanted = np.array([[demand.counted.get(f"estimate:{name}", 0)] for name in RESOURCES])
     with np.errstate(divide="ignore", invalid="ignore"):
         fractions = np.where(allocatable > 0, (used + wanted) / allocatable, np.inf)

@@ -5,6 +5,7 @@ Keys are stable: more may come, none will be removed. None is unknown or does no
 """
 
 import math
+from itertools import compress
 from typing import Final, Literal
 
 import msgspec
@@ -17,8 +18,9 @@ from pipeline.topics.resource_amounts import Resources
 
 KIND: Final = "PlacementExplanation"
 
-Verdict = Literal["passed", "refused", "unknown", "exempt"]
-"""`unknown` passes because its usage is not known, `exempt` whatever its usage is."""
+Verdict = Literal["passed", "refused", "estimated", "unknown", "exempt"]
+"""`estimated` passes by estimates of a resource's usage, `unknown` because it has no young window
+to be judged by, `exempt` whatever its usage is."""
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +30,8 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     (0 to 10, unless scores are fine); both are None for a refused node, which a scheduler does not
     ask to score. `reason` is the text that a scheduler gets, the same for many nodes; `detail` has
     the numbers of this node. `curable` is a refusal that preemption may cure.
-    `age_seconds` is since the end of the node's last window.
+    `estimated` are resources whose usage the last window lacks: estimates of the pods on the node
+    count in its place. `age_seconds` is since the end of the node's last window.
     """
 
     node: str
@@ -39,6 +42,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     score: int | None = None
     extender_score: int | None = None
     plugins: dict[str, int] = {}
+    estimated: tuple[str, ...] = ()
     age_seconds: float | None = None
     stale: bool = True
 
@@ -102,11 +106,13 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
     plugins = {name: of_plugin.tolist() for name, of_plugin in scores.plugins.items()}
     percent, steps = scores.percent.tolist(), scores.steps.tolist()
     ages, is_stale = result.ages.tolist(), result.is_stale.tolist()
-    is_unknown = result.is_unknown.tolist()
+    is_fresh, is_estimated = result.is_fresh.tolist(), result.is_estimated.tolist()
     items = []
     for position, name in enumerate(result.names):
         refusal, index = result.refusals.kind(position), score_index.get(position)
-        passed: Verdict = "unknown" if is_unknown[position] else "passed"
+        estimated = tuple(compress(result.resources, is_estimated[position]))
+        passed: Verdict = "estimated" if estimated else "passed"
+        passed = passed if is_fresh[position] else "unknown"
         passed = "exempt" if result.is_exempt else passed
         items.append(
             NodeExplanation(
@@ -118,6 +124,7 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
                 score=None if index is None else percent[index],
                 extender_score=None if index is None else steps[index],
                 plugins={} if index is None else {p: s[index] for p, s in plugins.items()},
+                estimated=estimated,
                 age_seconds=round(ages[position], 3) if math.isfinite(ages[position]) else None,
                 stale=is_stale[position],
             )

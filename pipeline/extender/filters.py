@@ -15,8 +15,7 @@ from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
-from pipeline.processors.loadaware.node_thresholds import Limits
-from pipeline.processors.loadaware.node_usage import load_aware_usage, read_node_usage
+from pipeline.processors.loadaware.node_usage import read_node_usage
 from pipeline.processors.loadaware.usage_outage import UsageOutage
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.processors.placement.reservation_bounds import (
@@ -30,11 +29,14 @@ from pipeline.topics.resource_amounts import MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")
 
+_ESTIMATED: Final = "estimated"
 _USAGE_NAMES: Final = {
     node_thresholds.USAGE: "usage",
     node_thresholds.PROD: "prod usage",
     node_thresholds.AGGREGATED: "aggregated usage",
+    _ESTIMATED: "estimated usage",
 }
+_KINDS: Final = (*_USAGE_NAMES,)
 _EXPIRED: Final = Refusal("node(s) nodeMetric expired")
 _NOT_HINTED: Final = Refusal("node(s) not named by the scheduling hint of the pod")
 
@@ -51,20 +53,41 @@ def hinted(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     )  # fmt: skip
 
 
+class _Rule(NamedTuple):
+    """What LoadAware compares on nodes with the same thresholds. `thresholds` and `kinds`, indexes
+    of `_KINDS`, are (nodes, resources), or one row for all nodes."""
+
+    usage: NodeUsage
+    thresholds: IntArray
+    kinds: IntArray
+
+    def where(self, chosen: BoolArray, other: "_Rule") -> "_Rule":
+        """This rule, and `other` where `chosen` (nodes, resources)."""
+        usage = other.usage._replace(
+            compared=np.where(chosen, other.usage.compared, self.usage.compared),
+            is_estimated=chosen & other.usage.is_estimated,
+        )
+        return _Rule(
+            usage,
+            np.where(chosen, other.thresholds, self.thresholds),
+            np.where(chosen, other.kinds, self.kinds),
+        )
+
+
 class _Judged(NamedTuple):
     """The verdict on the nodes at `positions`, which have the same thresholds."""
 
     positions: NodePositions
     nodes: CandidateNodes
-    limits: Limits
-    usage: NodeUsage
+    rule: _Rule
     verdict: Verdict
 
-    def codes(self, resources: int) -> IntArray:
+    def codes(self) -> IntArray:
         """Indexes of `_load_refusals`, (nodes,)."""
-        code, kinds = self.verdict.code, [*_USAGE_NAMES]
-        over = 1 + kinds.index(self.limits.kind) * resources + self.verdict.resource
-        codes: IntArray = np.where(code == filter_score.EXPIRED, 0, over)
+        code, over = self.verdict.code, self.verdict.resource
+        kinds = np.broadcast_to(self.rule.kinds, self.rule.usage.compared.shape)
+        codes: IntArray = 1 + kinds[np.arange(len(over)), over] * kinds.shape[1] + over
+        codes = np.where(code == filter_score.EXPIRED, 0, codes)
         return np.where(code == filter_score.PASSES, PASSES, codes)
 
 
@@ -89,8 +112,9 @@ def load_aware(
     in_flight: bool = True,
     outage: UsageOutage | None = None,
 ) -> Refusals:
-    """LoadAware: usage with pods in flight and this pod is over a threshold, or too old. Nodes that
-    lost their usage in an outage pass: requests alone limit them."""
+    """LoadAware: usage with pods in flight and this pod is over a threshold, or too old. Where a
+    resource's usage is unknown, the estimates of the pods on the node count. Nodes that lost their
+    usage in an outage pass: requests alone limit them."""
     estimate = demand.amounts("estimate", args.resources)
     is_fresh = nodes.is_fresh(args.node_metric_expiration_seconds or 0)
     expired = ~is_fresh
@@ -99,22 +123,20 @@ def load_aware(
     codes = np.full(len(nodes), PASSES, np.int64)
     group_of = np.zeros(len(nodes), np.int64)
     groups: list[_Judged] = []
-    for limits, positions in _limits(nodes, args, is_prod=demand.is_prod):
-        if not limits.are_any:
-            continue
+    for annotation, positions in _by_annotation(nodes):
         part = nodes.among(positions)
-        used = load_aware_usage(part, args, limits, in_flight=in_flight)
-        usage = read_node_usage(part, args, used, limits)
-        thresholds = np.array([limits.thresholds.get(name, 0) for name in args.resources])
+        rule = _rule(part, args, annotation, is_prod=demand.is_prod, in_flight=in_flight)
+        if not rule.thresholds.any():
+            continue
         verdict = filter_score.judge(
-            usage,
+            rule.usage,
             estimate,
-            thresholds[None, :],
+            rule.thresholds,
             expired[positions],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
-        group = _Judged(positions, part, limits, usage, verdict)
-        codes[positions], group_of[positions] = group.codes(len(args.resources)), len(groups)
+        group = _Judged(positions, part, rule, verdict)
+        codes[positions], group_of[positions] = group.codes(), len(groups)
         groups.append(group)
     if outage is not None:
         codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
@@ -125,19 +147,23 @@ def load_aware(
     )
 
 
-def _limits(
-    nodes: CandidateNodes, args: LoadAwareArgs, *, is_prod: bool
-) -> Iterator[tuple[Limits, NodePositions]]:
-    """The thresholds, and the nodes that they apply to: nodes with an annotation have their own.
-    Where usage of Prod is unknown, the thresholds for all usage apply."""
-    for annotation, positions in _by_annotation(nodes):
-        limits = node_thresholds.select_limits(args, annotation, is_prod=is_prod)
-        if limits.kind == node_thresholds.PROD:
-            usage = nodes.usage("prod_usage", args.resources)[positions]
-            known = np.logical_or.reduce(np.isfinite(usage), axis=1)
-            yield node_thresholds.select_limits(args, annotation, is_prod=False), positions[~known]
-            positions = positions[known]
-        yield limits, positions
+def _rule(
+    nodes: CandidateNodes, args: LoadAwareArgs, annotation: str | None,
+    *, is_prod: bool, in_flight: bool,
+) -> _Rule:  # fmt: skip
+    """The rule for nodes with this annotation. Where usage of Prod is unknown, the thresholds for
+    all usage apply to Prod, too."""
+    limits = node_thresholds.select_limits(args, annotation, is_prod=is_prod)
+    usage = read_node_usage(nodes, args, limits, in_flight=in_flight)
+    thresholds = np.array([[limits.thresholds.get(name, 0) for name in args.resources]])
+    kinds = np.full(thresholds.shape, _KINDS.index(limits.kind))
+    if not usage.is_estimated.any():
+        return _Rule(usage, thresholds, kinds)
+    if limits.kind != node_thresholds.PROD:
+        kinds = np.where(usage.is_estimated, _KINDS.index(_ESTIMATED), kinds)
+        return _Rule(usage, thresholds, kinds)
+    of_all = _rule(nodes, args, annotation, is_prod=False, in_flight=in_flight)
+    return _Rule(usage, thresholds, kinds).where(usage.is_estimated, of_all)
 
 
 def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePositions]]:
@@ -155,7 +181,7 @@ def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePosi
 
 
 def _load_detail(group: _Judged, args: LoadAwareArgs, estimate: IntArray, position: int) -> str:
-    nodes, limits, usage, verdict = group.nodes, group.limits, group.usage, group.verdict
+    nodes, rule, verdict = group.nodes, group.rule, group.verdict
     index = int(np.searchsorted(group.positions, position))
     seconds = float(nodes.ages()[index])
     if verdict.code[index] == filter_score.EXPIRED:
@@ -165,16 +191,22 @@ def _load_detail(group: _Judged, args: LoadAwareArgs, estimate: IntArray, positi
         age = age_text(seconds)
         return f"usage is not known: its last window ended {age}, the limit is {limit} s"
     resource = int(verdict.resource[index])
-    name = args.resources[resource]
-    used = int(usage.compared[index, resource])
-    flying = int(nodes.in_flight_usage(prod=limits.kind == node_thresholds.PROD)[index, resource])
-    parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
-    parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
+    name, shape = args.resources[resource], rule.usage.compared.shape
+    kind = _KINDS[np.broadcast_to(rule.kinds, shape)[index, resource]]
+    threshold = np.broadcast_to(rule.thresholds, shape)[index, resource]
+    used = int(rule.usage.compared[index, resource])
+    if kind == _ESTIMATED:
+        parts = [f"usage is unknown, {amount(name, used)} estimated for the pods on the node"]
+    else:
+        is_prod = kind == node_thresholds.PROD
+        flying = int(nodes.in_flight_usage(prod=is_prod)[index, resource])
+        parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
+        parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
     parts += [f"{amount(name, int(estimate[resource]))} for this pod"]
     return (
-        f"{name} {_USAGE_NAMES[limits.kind]} would be {verdict.percent[index]:.1f} percent of "
-        f"{amount(name, int(usage.capacity[index, resource]))}, over the threshold of "
-        f"{limits.thresholds[name]:g}: {' + '.join(parts)}"
+        f"{name} {_USAGE_NAMES[kind]} would be {verdict.percent[index]:.1f} percent of "
+        f"{amount(name, int(rule.usage.capacity[index, resource]))}, over the threshold of "
+        f"{threshold:g}: {' + '.join(parts)}"
     )
 
 

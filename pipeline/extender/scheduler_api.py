@@ -74,8 +74,9 @@ LATENCY = histogram(
 REQUESTS = counter("extender_requests", "Requests answered.", ["verb", "status"])
 VERDICTS = counter(
     "extender_verdicts",
-    "Nodes judged by filter: passed, refused, unknown (passed because usage is not known), "
-    "not_ready, exempt (the pod's kind passes everywhere). In mode observe: what act would answer.",
+    "Nodes judged by filter: passed, refused, estimated (passed by estimates where usage of a "
+    "resource is unknown), unknown (passed for lack of a young window), not_ready, exempt (the "
+    "pod's kind passes everywhere). In mode observe: what act would answer.",
     ["mode", "verdict"],
 )
 REFUSALS = counter(

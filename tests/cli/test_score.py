@@ -116,6 +116,10 @@ def test_why_not_shows_score_and_rank_of_a_passing_node(answers: dict[str, Any],
         "  its last window ended 10 s ago",
     ]
     assert "not judged" in run("why-not", "-f", pod, "old").stdout
+    assert run("why-not", "-f", pod, "blind").stdout.splitlines()[::2] == [
+        "blind would take shop/web-0, judged by estimates",
+        "  usage of cpu and memory is unknown: estimates of the pods on the node count",
+    ]
 
 
 def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod: str) -> None:

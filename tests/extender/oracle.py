@@ -51,16 +51,32 @@ class World(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """`refused` by usage, also if other pods left; `curable` if that would help."""
+    """`refused` by usage, also if other pods left; `curable` if that would help. `shares` are what
+    is left of each resource in percent, and `is_known` whether its usage is; `is_fresh`: the node
+    is new or has a young window."""
 
     refused: bool
-    score: int
-    curable: bool = False
-    has_usage: bool = False
+    curable: bool
+    shares: Mapping[str, int]
+    is_known: Mapping[str, bool]
+    is_fresh: bool
+    score: int = 0
 
     @property
     def passes(self) -> bool:
         return not self.refused and not self.curable
+
+    @property
+    def is_scored(self) -> bool:
+        return self.is_fresh and any(self.is_known.values())
+
+    def capped(self, lowest: Mapping[str, int]) -> "Judgement":
+        """With its score: the mean of the shares, of unknown usage at most the `lowest`."""
+        shares = [
+            share if self.is_known[name] else min(share, lowest.get(name, 100))
+            for name, share in self.shares.items()
+        ]
+        return self._replace(score=sum(shares) // 2 if self.is_scored else 0)
 
 
 def judge(
@@ -71,38 +87,33 @@ def judge(
     stale: float,
     evicted: Collection[str] = (),
 ) -> Judgement:
-    """Whether the node is refused by 65 and 95 percent, and its score of 0 to 100; as it would be
-    if the pods `gone` were not there, though what was measured of them is used still."""
+    """Whether the node is refused by 65 and 95 percent, and what is left of it; as it would be if
+    the pods `evicted` were not there, though what was measured of them is used still.
+
+    A resource whose usage is known has this usage and the part of pods in flight that is missing in
+    it. A resource whose usage is unknown has the estimates of all pods on the node. A node without
+    a young window is not judged, unless it is new: it uses nothing but pods in flight.
+    """
     state = world.states.get(node)
-    room = {name: _room(world, node, name) for name in RESOURCES}
-    used = _used(state)
-    known = any(value is not None for value in used.values())
-    fresh = state is not None and abs(now - parse_time(state.as_of)) < stale
+    used, is_fresh = _used(state), state is not None and abs(now - parse_time(state.as_of)) < stale
     if state is None and _is_new(world, node, now):
-        used, known, fresh = {"cpu": 0, "memory": 0}, True, True
-    added = world.estimate(pod)
-    if known:
-        delta = _in_flight(world, node, state, evicted)
-        total = {name: (used[name] or 0) + delta[name] for name in RESOURCES}
-    else:
-        total = dict.fromkeys(RESOURCES, 0)
-        for item in world.on(node):
-            for name, amount in world.estimate(item).items():
-                total[name] += amount if item.uid not in evicted else 0
-    refused, shares = False, []
+        used, is_fresh = dict.fromkeys(RESOURCES, 0), True
+    delta, added = _in_flight(world, node, state, evicted), world.estimate(pod)
+    estimated = [world.estimate(item) for item in world.on(node) if item.uid not in evicted]
+    is_over, shares = False, {}
     for name, threshold in (("cpu", 65), ("memory", 95)):
-        have, after = room[name], total[name] + added[name]
-        if have <= 0:
-            shares.append(0)
-            continue
-        refused |= int(after / have * 100 + 0.5) > threshold
-        shares.append(max(have - after, 0) * 100 // have)
-    by_usage = refused and known and fresh
+        measured, have = used[name], _room(world, node, name)
+        after = added[name] + (
+            sum(each[name] for each in estimated) if measured is None else measured + delta[name]
+        )
+        is_over |= have > 0 and int(after / have * 100 + 0.5) > threshold
+        shares[name] = max(have - after, 0) * 100 // have if have > 0 else 0
+    refused = is_over and is_fresh
     curable = _beyond_reservation(world, node, pod, evicted) or (
         _beyond_certain_mid(world, node, pod, now, stale, evicted)
     )
-    score = sum(shares) // 2 if known and fresh else 0
-    return Judgement(by_usage, score, curable and not by_usage, fresh)
+    is_known = {name: used[name] is not None for name in RESOURCES}
+    return Judgement(refused, curable and not refused, shares, is_known, is_fresh)
 
 
 def _beyond_reservation(world: World, node: str, pod: CountedPod, evicted: Collection[str]) -> bool:
@@ -139,12 +150,18 @@ def _beyond_certain_mid(
 def judge_all(
     world: World, names: Iterable[str], pod: CountedPod, now: float, stale: float
 ) -> dict[str, Judgement]:
-    """Judge these nodes; all nodes without records get the same result."""
+    """Judge and score these nodes; all nodes without records get the same result."""
     nothing = judge(world, "", pod, now, stale)
-    return {
+    result = {
         name: judge(world, name, pod, now, stale) if world.knows(name) else nothing
         for name in names
     }
+    lowest: dict[str, int] = {}
+    for node, item in result.items():
+        for name, share in item.shares.items():
+            if item.is_scored and item.is_known[name] and _room(world, node, name) > 0:
+                lowest[name] = min(share, lowest.get(name, 100))
+    return {node: item.capped(lowest) for node, item in result.items()}
 
 
 class Scores(NamedTuple):
@@ -162,7 +179,7 @@ def scores(world: World, names: Sequence[str], pod: CountedPod, now: float, stal
     """The score of each node, with a single best node; by requests where no usage is known."""
     result = judge_all(world, names, pod, now, stale)
     percent = [result[name].score for name in names]
-    if not any(item.has_usage for item in result.values()):
+    if not any(item.is_scored for item in result.values()):
         percent = [_fit(world, name, pod) for name in names]
     steps = [score // 10 for score in percent]
     if steps:

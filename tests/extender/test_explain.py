@@ -46,17 +46,18 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     assert items["idle"] == {
         "node": "idle", "verdict": "passed", "reason": None, "detail": None, "curable": False,
         "score": 85, "extender_score": 8, "plugins": {"LoadAwareScheduling": 85},
-        "age_seconds": 10.0, "stale": False,
+        "estimated": [], "age_seconds": 10.0, "stale": False,
     }  # fmt: skip
     assert items["hot"] == items["hot"] | {
         "score": None, "extender_score": None, "plugins": {}, "curable": False,
     }  # fmt: skip
     assert [f"{name}: {items[name]['detail']}" for name in ("hot", "full")] == [HOT, FULL]
     assert {name: items[name]["reason"] for name in REFUSED} == REFUSED
+    assert items["blind"]["estimated"] == ["cpu", "memory"]
     verdicts = {name: item["verdict"] for name, item in items.items()}
     assert verdicts == {
         "idle": "passed", "busy": "passed", "hot": "refused", "full": "refused", "old": "unknown",
-        "blind": "unknown", "stranger": "unknown",
+        "blind": "estimated", "stranger": "unknown",
     }  # fmt: skip
     ages = [(items[name]["stale"], items[name]["age_seconds"]) for name in ("old", "stranger")]
     assert ages == [(True, 180.0), (True, None)]

@@ -116,6 +116,81 @@ def test_where_usage_of_prod_is_unknown_all_usage_counts(unknown: dict[str, Any]
     assert result.percent[0] == 0 < result.percent[1]
 
 
+def full(name: str, **state: Any) -> tuple[str, NodeStateRecord, list[PodRecord]]:
+    """A node with four pods of a core each, of which 3.4 cores are estimated."""
+    return name, node_state(name, **state), [pod(f"{name}-{i}", 1000) for i in range(4)]
+
+
+@pytest.mark.parametrize("pods", [4, 0])
+def test_unknown_cpu_is_judged_by_the_estimates_of_pods(pods: int) -> None:
+    world = World()
+    for name, state, running_pods in (full("blind", cpu=None), full("dark", cpu=None, memory=None)):
+        world.node(name, state).runs(name, *running_pods[:pods])
+    if not pods:
+        assert (world.refused(), world.filter().counts()["estimated"]) == ([], 2)
+        return
+    assert world.refused() == ["blind", "dark"]
+    assert world.refusal("blind") == Refusal("node(s) cpu estimated usage exceed threshold")
+    assert world.detail("blind") == (
+        "cpu estimated usage would be 93.5 percent of 4 cores, over the threshold of 65: usage is "
+        "unknown, 3.4 cores estimated for the pods on the node + 0.34 cores for this pod"
+    )
+
+
+@pytest.mark.parametrize("cpu", [0.0, 1.0, 2.0, 3.9, 4.0])
+@pytest.mark.parametrize("args", [{}, {"dominantResourceWeight": 3}], ids=["mean", "dominant"])
+@pytest.mark.parametrize("pods", [0, 4])
+def test_a_node_of_unknown_cpu_never_scores_above_the_same_node_of_known_cpu(
+    cpu: float, args: dict[str, Any], pods: int
+) -> None:
+    world = World(load_aware(**args))
+    for name, state, running_pods in (full("known", cpu=cpu), full("blind", cpu=None)):
+        world.node(name, state).runs(name, *running_pods[:pods])
+    world.node("idle", node_state("idle", cpu=0.0, memory=0.0))
+    names = ["blind", "known", "idle"]
+    blind, known, _ = Decisions(world.table, world.rules).prioritize(pod(), names, NOW).percent
+    assert blind <= known
+
+
+def test_nodes_of_unknown_cpu_are_ranked_by_estimates_where_no_cpu_is_known() -> None:
+    """As when the cpu query of a provider fails: the whole fleet is blind."""
+    world = World()
+    for name, state, running_pods in (full("full", cpu=None), full("half", cpu=None)):
+        world.node(name, state).runs(name, *running_pods[: 2 if name == "half" else 4])
+    decisions = Decisions(world.table, world.rules)
+    busy, half = decisions.prioritize(pod(), ["full", "half"], NOW).percent
+    assert busy < half
+
+
+def test_nodes_are_packed_by_requests_where_no_usage_is_known() -> None:
+    world = World()
+    for name, state, running_pods in (full("a", cpu=None, memory=None), full("b", cpu=None)):
+        world.node(name, msgspec.structs.replace(state, usage=Usage())).runs(name, *running_pods)
+    result = Decisions(world.table, world.rules).prioritize(pod(), ["a", "b"], NOW)
+    assert result.is_by_requests
+
+
+def test_each_unknown_resource_of_prod_is_judged_by_all_usage() -> None:
+    """Memory of Prod is unknown, and all memory is used; cpu of Prod is known and low."""
+    placement = load_aware(
+        usageThresholds={"cpu": 65, "memory": 80}, prodUsageThresholds={"cpu": 55, "memory": 50}
+    )
+    world = World(placement)
+    prod = {"prod": Usage(cpu_cores=1.0)}
+    world.node("tight", node_state("tight", cpu=3.9, memory=15.9 * GIB, class_usage=prod))
+    world.node("roomy", node_state("roomy", cpu=3.9, memory=10.0 * GIB, class_usage=prod))
+    assert world.refused() == ["tight"]
+    assert world.refusal("tight") == Refusal("node(s) memory usage exceed threshold")
+
+
+def test_prod_with_unknown_usage_of_the_system_is_judged_by_all_usage() -> None:
+    placement = load_aware(prodUsageThresholds={"cpu": 55}, prodUsageIncludeSys=True)
+    prod = {"prod": Usage(cpu_cores=1.0, memory_bytes=0.0)}
+    world = World(placement)
+    world.node("a", node_state("a", cpu=3.9, class_usage=prod, system_usage=Usage()))
+    assert world.refused() == ["a"]
+
+
 def test_percentiles_are_compared_where_configured() -> None:
     aggregated = {
         "usageThresholds": {"cpu": 65}, "usageAggregationType": "p95",

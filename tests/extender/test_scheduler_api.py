@@ -127,7 +127,8 @@ async def test_observe_passes_all_and_logs_what_act_would_answer(
     assert logged[0]["answer"] == [HOT, FULL]
     assert logged[0]["reasons"] == dict.fromkeys(REFUSED.values(), 1)
     assert counted() == {reason: count + 1 for reason, count in refusals.items()}
-    assert (logged[0]["passed"], logged[0]["refused"], logged[0]["unknown"]) == (2, 2, 3)
+    counts = {name: logged[0][name] for name in ("passed", "refused", "unknown", "estimated")}
+    assert counts == {"passed": 2, "refused": 2, "unknown": 2, "estimated": 1}
     assert (logged[1]["verb"], logged[1]["best"], logged[1]["answer"]) == ("prioritize", 8, "idle")
 
 

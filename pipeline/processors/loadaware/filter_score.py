@@ -22,15 +22,16 @@ class NodeUsage(NamedTuple):
     """Arrays (nodes,), amounts (nodes, resources) in whole millicores and bytes.
 
     `capacity` is 0 where a node has nothing of a resource. `compared` is the usage that counts,
-    with pods in flight. `is_reported`: the node was ever reported; `has_usage`: the last report had
-    its usage; `updated_seconds` is its time, NaN without one.
+    with pods in flight; where it `is_estimated` (nodes, resources), usage is unknown and `compared`
+    is the sum of the estimates of all pods. `is_reported`: the node was ever reported; `has_usage`:
+    the last report had usage of any resource.
     """
 
     capacity: IntArray
     compared: IntArray
+    is_estimated: BoolArray
     is_reported: BoolArray
     has_usage: BoolArray
-    updated_seconds: FloatArray
 
 
 class Verdict(NamedTuple):
@@ -46,29 +47,24 @@ def aggregated_usage(
     by_span: Mapping[int, FloatArray], span_seconds: int, usage: FloatArray
 ) -> FloatArray:
     """A statistic of usage over a span, (nodes, resources), NaN where a node has none. A span of 0
-    is the longest that a node has, and `usage` if it has none. `by_span` is by seconds."""
+    is the longest that a node has of a resource, and `usage` if it has none. `by_span` is by
+    seconds."""
     if span_seconds:
         statistic = by_span.get(span_seconds)
         return np.full_like(usage, np.nan) if statistic is None else statistic
     for _, longer in sorted(by_span.items()):
-        usage = np.where(_is_known(longer), longer, usage)
+        usage = np.where(np.isfinite(longer), longer, usage)
     return usage
 
 
 def compared_usage(usage: FloatArray, in_flight: IntArray, estimated: IntArray) -> IntArray:
-    """Usage plus pods in flight, (nodes, resources); the estimates of its pods where a node's usage
-    is unknown. If one resource alone is unknown, it counts as 0."""
+    """Usage plus pods in flight, (nodes, resources); where usage of a resource is unknown, the
+    `estimated` usage of all pods of the node."""
     known = np.isfinite(usage)
     if known.all():
         return usage.astype(np.int64) + in_flight
     whole = np.where(known, usage, 0.0).astype(np.int64)
-    return np.where(_is_known(usage), whole + in_flight, estimated)
-
-
-def _is_known(usage: FloatArray) -> BoolArray:
-    """Whether usage of any resource is known, (nodes, 1)."""
-    known: BoolArray = np.logical_or.reduce(np.isfinite(usage), axis=1, keepdims=True)
-    return known
+    return np.where(known, whole + in_flight, estimated)
 
 
 def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
@@ -91,15 +87,15 @@ def judge(
     """Judge nodes for a pod that will use `estimate` (resources,).
 
     `thresholds` are percent, (nodes, resources) or one row for all nodes; 0 switches one off.
-    `expired` (nodes,) is all False if age does not count. A node without thresholds passes, and so
-    does one that was never reported.
+    `expired` (nodes,) is all False if age does not count. Nodes without thresholds and nodes that
+    were never reported pass.
     """
     with np.errstate(all="ignore"):
         percent = (nodes.compared + estimate) / nodes.capacity * 100
     over = over_thresholds(percent, thresholds) & (nodes.capacity > 0)
     is_over = over.any(axis=1)
     is_judged = thresholds.any(axis=1) & nodes.is_reported
-    too_much = is_judged & nodes.has_usage & is_over & ~(expired & passes_expired)
+    too_much = is_judged & is_over & ~(expired & passes_expired)
     code = np.where(too_much, USAGE, PASSES)
     if not passes_expired:
         code = np.where(is_judged & expired, EXPIRED, code)
@@ -118,15 +114,24 @@ def score(
     dominant_weight: int = 0,
 ) -> IntArray:
     """The share of each node that is left with the pod, (nodes,) from 0 to 100: the mean by
-    `weights` (resources,), the worst resource weighing `dominant_weight` more. 0 where usage is
-    unknown or expired."""
+    `weights` (resources,), the worst resource weighing `dominant_weight` more. 0 where usage of all
+    resources is unknown, or expired.
+
+    The share of a resource whose usage is unknown is estimated, and at most the lowest share that
+    is known of any node: a node never scores better because its usage is unknown.
+    """
     total = int(weights.sum()) + dominant_weight
     if total <= 0:
         return np.zeros(len(nodes.has_usage), np.int64)
     left = np.maximum(nodes.capacity - nodes.compared - estimate, 0)
     shares = left * MAX_SCORE // np.maximum(nodes.capacity, 1)
+    is_scored = nodes.is_reported & nodes.has_usage & ~expired
+    if nodes.is_estimated.any():
+        known = is_scored[:, None] & ~nodes.is_estimated & (nodes.capacity > 0)
+        lowest = np.where(known, shares, MAX_SCORE).min(axis=0, initial=MAX_SCORE)
+        shares = np.where(nodes.is_estimated, np.minimum(shares, lowest), shares)
     # Column by column: each is contiguous in memory.
     summed = sum(share * weight for share, weight in zip(shares.T, weights.tolist(), strict=True))
     if dominant_weight:
         summed = summed + dominant_weight * np.minimum(shares.min(axis=1), MAX_SCORE)
-    return np.where(nodes.is_reported & nodes.has_usage & ~expired, summed // total, 0)
+    return np.where(is_scored, summed // total, 0)

@@ -1,11 +1,14 @@
 """Select the usage that LoadAwareScheduling compares with a threshold.
 
-It is all usage, that of Prod or a percentile, plus that of pods in flight.
+It is all usage, that of Prod or a percentile, plus that of pods in flight. Where usage of a
+resource is unknown, the estimates of the pods on the node count.
 """
+
+from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
@@ -13,31 +16,49 @@ from pipeline.processors.loadaware.node_thresholds import Limits
 from pipeline.processors.scorers.scorer import NodesView
 from pipeline.topics.node_state import AGGREGATED
 
+ALL_USAGE: Final = Limits({})
+"""All usage of the last window."""
+
 
 def load_aware_usage(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> IntArray:
-    """The usage that `limits` are for, (nodes, resources), with pods in flight."""
+    """The usage that `limits` are for, (nodes, resources), with pods in flight. Where it is
+    unknown: for Prod that of all pods, else the sum of the estimates of all pods."""
     name = f"compared {limits.kind} {limits.statistic} {limits.span_seconds} {in_flight}"
     return nodes.cached(name, lambda: _compute_usage(nodes, args, limits, in_flight=in_flight))
 
 
-def _compute_usage(
-    nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool
-) -> IntArray:
+def is_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits = ALL_USAGE) -> BoolArray:
+    """Where the usage that `limits` are for is unknown, (nodes, resources). False where a node has
+    nothing of a resource."""
+    unknown: BoolArray = np.isnan(_measured(nodes, args, limits)) & (_capacity(nodes, args) > 0)
+    return unknown
+
+
+def _capacity(nodes: NodesView, args: LoadAwareArgs) -> IntArray:
+    """Allocatable before amplification, (nodes, resources)."""
     resources = args.resources
-    nothing = np.zeros((1, len(resources)), np.int64)
-    flight = nodes.in_flight_usage() if in_flight else nothing
-    if limits.kind == node_thresholds.PROD:
-        used = nodes.usage("prod_usage", resources)
-        if args.prod_usage_include_sys:
-            used = used + np.nan_to_num(nodes.usage("system_usage", resources))
-        prod_usage = np.nan_to_num(used).astype(np.int64)
-        prod_flight = nodes.in_flight_usage(prod=True) if in_flight else nothing
-        return prod_usage + prod_flight
-    usage, estimated = nodes.usage("usage", resources), nothing
-    if limits.kind == node_thresholds.AGGREGATED or not nodes.has_usage("usage", resources).all():
-        estimated = np.array([nodes.counted(f"estimate:{name}") for name in resources]).T
+    return nodes.cached(
+        f"raw {resources}",
+        lambda: np.array([nodes.allocatable(name, "raw") for name in resources]).T,
+    )
+
+
+def _measured(nodes: NodesView, args: LoadAwareArgs, limits: Limits) -> FloatArray:
+    """The measured usage that `limits` are for, (nodes, resources), NaN is unknown. New nodes use
+    nothing."""
+    name = f"measured {limits.kind} {limits.statistic} {limits.span_seconds}"
+    return nodes.cached(f"used {name}", lambda: _select(nodes, args.resources, limits, args))
+
+
+def _select(
+    nodes: NodesView, resources: tuple[str, ...], limits: Limits, args: LoadAwareArgs
+) -> FloatArray:
+    is_prod = limits.kind == node_thresholds.PROD
+    usage = nodes.usage("prod_usage" if is_prod else "usage", resources)
+    if is_prod and args.prod_usage_include_sys:
+        usage = usage + nodes.usage("system_usage", resources)
     if nodes.is_new().any():
         usage = np.where(nodes.is_new()[:, None], 0.0, usage)
     if limits.kind == node_thresholds.AGGREGATED:
@@ -46,20 +67,36 @@ def _compute_usage(
             for span, seconds in AGGREGATED.items()
         }
         usage = filter_score.aggregated_usage(spans, limits.span_seconds, usage)
-    return filter_score.compared_usage(usage, flight, estimated)
+    return usage
+
+
+def _compute_usage(
+    nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool
+) -> IntArray:
+    measured = _measured(nodes, args, limits)
+    is_prod = limits.kind == node_thresholds.PROD
+    flight = np.zeros((1, len(args.resources)), np.int64)
+    if in_flight:
+        flight = nodes.in_flight_usage(prod=is_prod)
+    estimated = np.zeros_like(flight)
+    if not np.isfinite(measured).all():
+        if is_prod:
+            estimated = load_aware_usage(nodes, args, ALL_USAGE, in_flight=in_flight)
+        else:
+            estimated = np.array([nodes.counted(f"estimate:{name}") for name in args.resources]).T
+    return filter_score.compared_usage(measured, flight, estimated)
 
 
 def read_node_usage(
-    nodes: NodesView, args: LoadAwareArgs, used: IntArray, limits: Limits
+    nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> NodeUsage:
-    """What `judge` and `score` take: capacity, the compared usage, and when it was reported."""
-    resources = args.resources
+    """What `judge` and `score` take."""
     new = nodes.is_new()
-    as_of = nodes.column("as_of_seconds")
-    if new.any():
-        as_of = np.where(new, nodes.now, as_of)
-    has_usage = nodes.has_usage(
-        "prod_usage" if limits.kind == node_thresholds.PROD else "usage", resources
+    column = "prod_usage" if limits.kind == node_thresholds.PROD else "usage"
+    return NodeUsage(
+        capacity=_capacity(nodes, args),
+        compared=load_aware_usage(nodes, args, limits, in_flight=in_flight),
+        is_estimated=is_unknown(nodes, args, limits),
+        is_reported=np.isfinite(nodes.column("as_of_seconds")) | new,
+        has_usage=nodes.has_usage(column, args.resources) | new,
     )
-    capacity = np.array([nodes.allocatable(name, "raw") for name in resources]).T
-    return NodeUsage(capacity, used, np.isfinite(as_of), has_usage | new, as_of)

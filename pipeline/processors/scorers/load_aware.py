@@ -9,7 +9,7 @@ from pipeline.processors.arrays import IntArray
 from pipeline.processors.loadaware import filter_score, loadaware_args, node_thresholds
 from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs, span_seconds
 from pipeline.processors.loadaware.node_thresholds import Limits
-from pipeline.processors.loadaware.node_usage import load_aware_usage, read_node_usage
+from pipeline.processors.loadaware.node_usage import read_node_usage
 from pipeline.processors.scorers.scorer import NodesView, PodDemand, Scorer
 
 LOAD_AWARE: Final = "LoadAwareScheduling"
@@ -25,7 +25,7 @@ def score(nodes: NodesView, demand: PodDemand, args: LoadAwareArgs) -> IntArray:
         limits = Limits({}, node_thresholds.AGGREGATED, aggregated.score_aggregation_type, span)
     weights = np.array([args.resource_weights.get(name, 0) for name in args.resources])
     return filter_score.score(
-        read_node_usage(nodes, args, load_aware_usage(nodes, args, limits), limits),
+        read_node_usage(nodes, args, limits),
         demand.amounts("estimate", args.resources),
         ~nodes.is_fresh(args.node_metric_expiration_seconds or 0),
         weights,

@@ -56,9 +56,10 @@ def load(nodes: NodesView, resource: str, capacity: FloatArray) -> Load:
 
 def load_from_percent(capacity: FloatArray, average: FloatArray, deviation: FloatArray) -> Load:
     """The load of nodes whose usage is known in percent of `capacity`. An unknown deviation counts
-    as 0 where the average is known."""
+    as the highest that is known of any node, 0 without any, where the average is known."""
     known = np.isfinite(average)
-    spread = np.where(known, np.nan_to_num(deviation, nan=0.0), np.nan)
+    highest = np.fmax.reduce(deviation, initial=0.0)
+    spread = np.where(known, np.nan_to_num(deviation, nan=highest), np.nan)
     return Load(average * capacity / 100, spread * capacity / 100)
 
 

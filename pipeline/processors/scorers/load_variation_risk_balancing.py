@@ -51,7 +51,10 @@ def risk_score(
 
 
 def score(nodes: NodesView, demand: PodDemand, args: LoadVariationRiskBalancingArgs) -> IntArray:
-    """The lowest score of the measured resources, (nodes,), rounded; 0 without any."""
+    """The lowest score of the measured resources, (nodes,), rounded; 0 without any.
+
+    A resource whose usage is unknown has the lowest score that is known of any node: upstream
+    ignores it, so that a node scores better because its usage is unknown."""
     scores = []
     for resource in args.resources:
         capacity = nodes.allocatable(resource) / resource_unit(resource)
@@ -63,7 +66,11 @@ def score(nodes: NodesView, demand: PodDemand, args: LoadVariationRiskBalancingA
                 capacity, used, requested, margin=margin or 0.0, sensitivity=sensitivity or 0.0
             )
         )
-    return round_half_away(np.fmin.reduce(np.array(scores)))
+    by_resource = np.array(scores)
+    has_any = np.logical_or.reduce(np.isfinite(by_resource), axis=0)
+    lowest = np.fmin.reduce(by_resource, axis=1, keepdims=True, initial=np.inf)
+    filled = np.where(np.isnan(by_resource), lowest, by_resource)
+    return round_half_away(np.where(has_any, filled.min(axis=0), np.nan))
 
 
 def _problems(args: LoadVariationRiskBalancingArgs) -> Iterator[str]:

@@ -74,7 +74,8 @@ def load_risk(
     capacity: FloatArray, sums: RequestSums, load: Load, smoothing_window: float = 5.0
 ) -> FloatArray:
     """The probability that load exceeds requests, given that it is below the limits,
-    (nodes,); 0 where the resource was not measured, as upstream."""
+    (nodes,). Where usage is unknown, the highest of the nodes whose usage is known, 0 without any:
+    upstream takes 0 everywhere, so that a node scores better because its usage is unknown."""
     share = shares(capacity, load)
     mean = share.mean
     spread = np.minimum(
@@ -90,7 +91,9 @@ def load_risk(
     scaled = clamp(within / np.where(can_be_scaled, under_limit, 1.0))
     within = np.where(can_be_scaled, scaled, within)
     within = np.where(is_limited & (sums.limit_before == 0), 1.0, within)
-    return np.where(np.isfinite(load.average), 1 - within, 0.0)
+    known = np.isfinite(load.average)
+    highest = np.where(known, 1 - within, 0.0).max(initial=0.0)
+    return np.where(known, 1 - within, highest)
 
 
 def total_risk(

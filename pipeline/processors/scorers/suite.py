@@ -5,7 +5,7 @@ law that is broken. It needs no test framework.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 from zlib import crc32
 
@@ -42,6 +42,8 @@ class Nodes:
     places: IntArray
     is_known: BoolArray = field(default_factory=lambda: np.ones(_NODES, np.bool_))
     now: float = 1_700_000_000.0
+    hidden: tuple[str, int] | None = None
+    """A resource, and the position from which on its usage is unknown."""
 
     @property
     def names(self) -> list[str]:
@@ -67,7 +69,13 @@ class Nodes:
     def usage(self, column: str, resources: Any) -> FloatArray:
         used = [self._random(f"{column} {name}") * _LARGEST.get(name, 8) for name in resources]
         known = self.is_known[:, None] & (self._random(f"knows {column}") > 0.1)[:, None]
-        return self._chosen(np.where(known, np.array(used).T, np.nan))
+        values = self._chosen(np.where(known, np.array(used).T, np.nan))
+        if self.hidden is None or self.hidden[0] not in resources:
+            return values
+        resource, first = self.hidden
+        hidden = values.copy()
+        hidden[first:, [*resources].index(resource)] = np.nan
+        return hidden
 
     def has_usage(self, column: str, resources: Any) -> BoolArray:
         used = self.usage(column, resources)
@@ -198,12 +206,29 @@ def _unknown_usage_scores_0(subject: Subject) -> None:
         _must(not scores.any(), f"nodes without usage get {scores.tolist()}")
 
 
+def _unknown_usage_scores_no_better(subject: Subject) -> None:
+    if subject.scorer.expiration_seconds(subject.args) is None:
+        return
+    twice = np.tile(np.arange(_NODES), 2)
+    for nodes, pod in subject.questions():
+        for resource in ("cpu", "memory"):
+            pairs = replace(nodes, places=twice, hidden=(resource, _NODES))
+            known, unknown = np.split(subject.score(pairs, pod), 2)
+            better = unknown > known
+            _must(
+                not better.any(),
+                f"nodes score {unknown[better].tolist()} without usage of {resource}, and "
+                f"{known[better].tolist()} with it",
+            )
+
+
 LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
     "scores are whole numbers from 0 to 100": _scores_are_percent,
     "the same question has the same scores": _same_question_same_scores,
     "the order of nodes does not matter": _order_of_nodes_does_not_matter,
     "no nodes have no scores": _no_nodes_no_scores,
     "a node of unknown usage scores 0": _unknown_usage_scores_0,
+    "a node scores no better without usage of a resource": _unknown_usage_scores_no_better,
 }
 
 

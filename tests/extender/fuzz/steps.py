@@ -32,8 +32,9 @@ SCHEMAS["HostPriorityList"] = {"type": "array", "items": SCHEMAS["HostPriority"]
 PATIENCE_SECONDS = 0.15
 LARGE_BODY_BYTES = 1 << 20
 REASON = re.compile(
-    r"node\(s\) (cpu|memory) usage exceed threshold|node\(s\) (kubernetes.io/mid-)?(cpu|memory) "
-    r"requests exceed (allocatable minus reservation|predicted lower bound)"
+    r"node\(s\) (cpu|memory) (estimated )?usage exceed threshold|"
+    r"node\(s\) (kubernetes.io/mid-)?(cpu|memory) requests exceed "
+    r"(allocatable minus reservation|predicted lower bound)"
 )
 
 

@@ -238,7 +238,8 @@ COUNT = 4
 WHOLE = st.integers(0, 2**40)
 ROWS = st.lists(
     st.tuples(
-        st.tuples(WHOLE, WHOLE), st.tuples(WHOLE, WHOLE), st.booleans(), st.booleans(),
+        st.tuples(WHOLE, WHOLE), st.tuples(WHOLE, WHOLE), st.tuples(*[st.booleans()] * 2),
+        st.booleans(), st.booleans(),
         st.none() | st.floats(0, 2000), st.tuples(*[st.integers(0, 100)] * 2),
     ),
     min_size=COUNT, max_size=COUNT,
@@ -249,16 +250,24 @@ ROWS = st.lists(
 def test_filter_and_score_equal_those_of_a_loop_over_nodes(
     rows: list[Any], asked: tuple[int, int], passes_expired: bool, weights: tuple[int, int, int]
 ) -> None:
-    capacity, compared, reported, has_usage, updated, thresholds = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True)
+    capacity, compared, estimated, reported, has_usage, updated, thresholds = columns
     nodes = filter_score.NodeUsage(
-        np.array(capacity), np.array(compared), np.array(reported), np.array(has_usage),
-        np.array([math.nan if at is None else at for at in updated], float),
+        np.array(capacity), np.array(compared), np.array(estimated), np.array(reported),
+        np.array(has_usage),
     )  # fmt: skip
-    expired = ~is_fresh(1000.0 - nodes.updated_seconds, 180.0)
+    ages = 1000.0 - np.array([math.nan if at is None else at for at in updated], float)
+    expired = ~is_fresh(ages, 180.0)
     result = filter_score.judge(
         nodes, np.array(asked), np.array(thresholds), expired, passes_expired=passes_expired
     )
     scores = filter_score.score(nodes, np.array(asked), expired, np.array(weights[:2]), weights[2])
+    shares = [
+        [max(have - used - added, 0) * 100 // have if have else 0
+         for have, used, added in zip(capacity[i], compared[i], asked, strict=True)]
+        for i in range(COUNT)
+    ]  # fmt: skip
+    counted = [i for i in range(COUNT) if reported[i] and has_usage[i] and not expired[i]]
     for i in range(COUNT):
         is_old = updated[i] is None or abs(1000.0 - updated[i]) >= 180.0
         assert expired[i] == is_old
@@ -267,7 +276,7 @@ def test_filter_and_score_equal_those_of_a_loop_over_nodes(
         if any(thresholds[i]) and reported[i]:
             if is_old:
                 code = filter_score.PASSES if passes_expired else filter_score.EXPIRED
-            elif has_usage[i]:
+            else:
                 for r in (0, 1):
                     if not thresholds[i][r] or not capacity[i][r]:
                         continue
@@ -278,11 +287,11 @@ def test_filter_and_score_equal_those_of_a_loop_over_nodes(
         assert result.code[i] == code
         if code == filter_score.USAGE:
             assert (result.resource[i], result.percent[i]) == (r, percent)
-        left = [
-            (capacity[i][r] - used[r]) * 100 // capacity[i][r]
-            if capacity[i][r] and used[r] <= capacity[i][r] else 0
-            for r in (0, 1)
-        ]  # fmt: skip
+        left = [*shares[i]]
+        for r in (0, 1):
+            known = [shares[j][r] for j in counted if not estimated[j][r] and capacity[j][r]]
+            if estimated[i][r]:
+                left[r] = min([left[r], *known])
         total = sum(weights)
         if not total or not reported[i] or not has_usage[i] or is_old:
             assert scores[i] == 0
@@ -298,4 +307,6 @@ def test_an_exact_span_without_data_is_unknown_and_0_is_the_longest() -> None:
     assert np.isnan(filter_score.aggregated_usage(spans, 900, usage)).all()
     assert filter_score.aggregated_usage(spans, 0, usage).tolist() == [[9.0, 9.0], [7.0, 8.0]]
     assert filter_score.aggregated_usage({300: nothing}, 0, usage).tolist() == usage.tolist()
+    partial = {300: np.array([[5.0, 6.0]] * 2), 600: np.array([[np.nan, 9.0], [8.0, np.nan]])}
+    assert filter_score.aggregated_usage(partial, 0, usage).tolist() == [[5.0, 9.0], [8.0, 6.0]]
     assert LoadAwareArgs().resources == ("cpu", "memory")

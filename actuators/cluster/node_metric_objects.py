@@ -17,14 +17,17 @@ from actuators.cluster.write_queue import Write
 from pipeline.errors import InvalidPolicyError, InvalidRecordError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import JSON_PATCH
 from pipeline.processors.kubernetes.durations import timestamp_seconds
-from pipeline.processors.kubernetes.pod_classes import class_label
-from pipeline.processors.policy.collect_interval import CollectInterval, collect_interval
+from pipeline.processors.policy.collect_interval import (
+    CollectInterval,
+    collect_interval,
+)
 from pipeline.processors.policy.nodemetric_spec import metric_spec
-from pipeline.processors.slo.nodemetric import HostApplicationMetric
+from pipeline.processors.slo.nodemetric import LONGEST_SPAN_SECONDS
 from pipeline.processors.slo.nodemetric_status import (
     NodeMetricReport,
+    aggregated_usage,
+    host_apps_of,
     pods_of,
-    resource_map,
     status_of,
     usage_of,
 )
@@ -40,8 +43,8 @@ from pipeline.topics.windows import Window
 _FEATURE: Final = "NodeMetric status"
 # An average over a longer time fills up from here.
 _HISTORY_SECONDS: Final = 600.0
-# The windows of an average take memory: no report covers more.
-_LONGEST_SECONDS: Final = 3600
+# Spans of node state by their length.
+_PUBLISHED: Final = {Decimal(seconds): span for span, seconds in AGGREGATED.items()}
 
 
 class NodeMetricObjects(Feature):
@@ -109,8 +112,9 @@ class NodeMetricObjects(Feature):
             self._newest.pop(name, None)
             self._reported_ms.pop(name, None)
             return
-        seconds = min(self._interval(name).aggregate_seconds, _LONGEST_SECONDS)
-        (is_applied,) = self._rolling.apply([window], [seconds])
+        seconds = min(self._interval(name).aggregate_seconds, LONGEST_SPAN_SECONDS)
+        spans = [span for span in self._durations(name).values() if span <= LONGEST_SPAN_SECONDS]
+        (is_applied,) = self._rolling.apply([window], [seconds], int(max(spans, default=0)))
         if is_applied:
             self._newest[name] = window
             self._changed[name] = None
@@ -175,34 +179,39 @@ class NodeMetricObjects(Feature):
         window, state = self._newest.get(name), self._states.get(name)
         if usage is None or window is None:
             return None
-        classes = self._host_apps.get(name, {})
+        of_node, of_system = self._aggregated(name, state)
         report = NodeMetricReport(
             updated_seconds=usage.end_ms / 1000,
             usage=usage_of(usage.node),
             system_usage=usage_of(usage.system),
-            aggregated={} if state is None else self._aggregated(name, state),
+            aggregated=of_node,
+            aggregated_system=of_system,
             pods=pods_of(window, usage.pods),
-            host_apps=tuple(
-                HostApplicationMetric(
-                    name=host,
-                    usage=resource_map(usage_of(used)),
-                    priority=class_label(classes.get(host, "")) or None,
-                )
-                for host, used in zip(usage.hosts, usage.host_apps, strict=True)
-            ),
+            host_apps=host_apps_of(window, usage.host_apps, self._host_apps.get(name, {})),
             prod_reclaimable=Usage() if state is None else state.prod_reclaimable,
             prod_peak=Usage() if state is None else state.prod_peak,
         )
         return msgspec.to_builtins(status_of(report))
 
-    def _aggregated(self, name: str, state: NodeStateRecord) -> dict[str, Any]:
-        """Usage over the durations of the policy; empty for durations that are not measured, as
-        koordlet reports a duration without data."""
+    def _durations(self, name: str) -> dict[str, Decimal]:
+        """The durations of the policy in seconds, by their text."""
         policy = self._collect_policy(name).get("nodeAggregatePolicy") or {}
-        measured = {Decimal(s): state.aggregated.get(span) for span, s in AGGREGATED.items()}
-        texts = {timestamp_seconds(text): text for text in policy.get("durations") or ()}
-        return {
-            text: measured.get(seconds) or AggregatedUsage()
-            for seconds, text in texts.items()
-            if seconds is not None
-        }
+        spans = {text: timestamp_seconds(text) for text in policy.get("durations") or ()}
+        return {text: seconds for text, seconds in spans.items() if seconds is not None}
+
+    def _aggregated(
+        self, name: str, state: NodeStateRecord | None
+    ) -> tuple[dict[str, AggregatedUsage], dict[str, AggregatedUsage]]:
+        """Usage of the node and of its system over the durations of the policy.
+
+        Where the worker publishes the node's percentiles, those of its readings count. A duration
+        without data is empty, as koordlet reports it.
+        """
+        published = {} if state is None else state.aggregated
+        of_node, of_system = {}, {}
+        for text, seconds in self._durations(name).items():
+            node, system = map(aggregated_usage, self._rolling.aggregated(name, float(seconds)))
+            span = _PUBLISHED.get(seconds)
+            of_node[text] = node if span is None else published.get(span, AggregatedUsage())
+            of_system[text] = system
+        return of_node, of_system

@@ -45,7 +45,8 @@ USAGES: Final = (
 
 TEXT_COLUMNS: Final = ("kind", "id", "qos")
 """`id`: pod UID as in the cgroup's name, name of the host application or tier, empty for the node.
-`qos`: Kubernetes QoS of a pod by its cgroup (Guaranteed, Burstable, BestEffort), else empty."""
+`qos`: Kubernetes QoS of a pod by its cgroup (Guaranteed, Burstable, BestEffort), the configured
+QoS of a host application, else empty."""
 
 NUMBER_COLUMNS: Final = (
     "coverage",  # share of the window's time in which CPU usage was observed, 0..1

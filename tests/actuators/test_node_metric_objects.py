@@ -30,13 +30,13 @@ from tests.processors.joined import (
 PODS = [known_pod(f"p{number}") for number in range(3)]
 
 
-def window(end: int, pods: int, machine: str = "m1") -> Window:
+def window(end: int, pods: int, machine: str = "m1", **node: float) -> Window:
     rows = [
         pod_row(f"p{number}", cpu_cores_avg=float(end), memory_bytes_avg=1e9)
         for number in range(pods)
     ]
     of = header(end=end, machine_id=machine)
-    return logged(joined(NODE_ROW, *rows, view=view_of(*PODS), of=of))
+    return logged(joined(NODE_ROW | node, *rows, view=view_of(*PODS), of=of))
 
 
 class World(FeatureWorld):
@@ -50,10 +50,11 @@ class World(FeatureWorld):
         (follower,) = self.metrics.watches.values()
         follower.observed(self.api.put("node-1", spec={}))
 
-    def learn_policy(self, **colocation: Any) -> None:
+    def learn_policy(self, host_apps: dict[str, str] | None = None, **colocation: Any) -> None:
         record = NodeRecord(
-            node="node-1", uid="uid", overcommit=Overcommit(), colocation=colocation
-        )
+            node="node-1", uid="uid", overcommit=Overcommit(), colocation=colocation,
+            host_apps=host_apps or {},
+        )  # fmt: skip
         self.metrics.learn(NODES, "node-1", record)
 
     def learn_window(self, window: Window) -> None:
@@ -135,18 +136,57 @@ async def test_a_failed_report_is_repeated() -> None:
     assert recovery.done()
 
 
-async def test_a_duration_that_is_not_measured_is_reported_without_usage() -> None:
+async def test_any_duration_up_to_an_hour_is_reported_and_an_unmeasured_one_without_usage() -> None:
     """As koordlet reports a duration without data."""
-    world = World(metricAggregatePolicy={"durations": ["7m", "1.5s", "5m0s", "10m"]})
-    world.learn_window(window(1, 1))
+    world = World(metricAggregatePolicy={"durations": ["7m", "1.5s", "5m0s", "10m", "61m"]})
+    for end in range(14):
+        world.learn_window(window(end, 1, cpu_cores_avg=float(end), cpu_cores_p95=2.0 * end))
     five = AggregatedUsage(avg=Usage(cpu_cores=1.0, memory_bytes=1024.0))
-    world.learn_state(1, aggregated={"5m": five})
+    world.learn_state(14, aggregated={"5m": five})
     (patch,) = await world.patches(1.0)
-    assert list(patch[0]["value"]["nodeMetric"]["aggregatedNodeUsages"]) == [
-        {"duration": "1.5s"},
-        {"duration": "5m0s", "usage": {"avg": {"resources": {"cpu": "1", "memory": "1Ki"}}}},
-        {"duration": "7m0s"}, {"duration": "10m0s"},
+    usages = list(patch[0]["value"]["nodeMetric"]["aggregatedNodeUsages"])
+    assert [usage["duration"] for usage in usages] == ["1.5s", "5m0s", "7m0s", "10m0s", "1h1m0s"]
+    assert [sorted(usage.get("usage", ())) for usage in usages] == [
+        [], ["avg"], ["avg", "p50", "p90", "p95", "p99"], [], [],
     ]  # fmt: skip
+    assert usages[1]["usage"]["avg"]["resources"] == {"cpu": "1", "memory": "1Ki"}
+    # Windows 0 to 13, of which each counts half as its average, 40 % as its p95 for want of a p90.
+    seven = {name: usage["resources"]["cpu"] for name, usage in usages[2]["usage"].items()}
+    assert seven == {"avg": "6500m", "p50": "8", "p90": "22", "p95": "24", "p99": "26"}
+
+
+async def test_percentiles_of_the_system_are_reported_for_the_durations_of_the_policy() -> None:
+    world = World()
+    system = {
+        "kind": "tier", "id": "system", "coverage": 1.0, "memory_bytes_avg": 2e9,
+        "memory_bytes_max": 3e9, "cpu_cores_avg": 0.5, "cpu_cores_p90": 0.75, "cpu_cores_p95": 1.0,
+        "cpu_cores_max": 2.0,
+    }  # fmt: skip
+    for end in range(5):
+        world.learn_window(logged(joined(NODE_ROW, system, of=header(end=end))))
+    world.learn_state(5)
+    (patch,) = await world.patches(1.0)
+    five, ten, half_hour = patch[0]["value"]["nodeMetric"]["aggregatedSystemUsages"]
+    assert [ten, half_hour] == [{"duration": "10m0s"}, {"duration": "30m0s"}]
+    assert five["duration"] == "5m0s"
+    cpu = {name: usage["resources"]["cpu"] for name, usage in five["usage"].items()}
+    assert cpu == {"avg": "500m", "p50": "500m", "p90": "750m", "p95": "1", "p99": "2"}
+    assert five["usage"]["p99"]["resources"]["memory"] == "3000000000"
+
+
+async def test_host_applications_are_reported_with_class_and_qos() -> None:
+    world = World()
+    world.learn_policy(host_apps={"nginx": "prod"})
+    row = {"kind": "host_app", "coverage": 1.0, "cpu_cores_avg": 1.0, "memory_bytes_avg": 1e9}
+    apps = [row | {"id": "nginx", "qos": "LS"}, row | {"id": "other", "qos": "Tomorrow"}]
+    world.learn_window(logged(joined(NODE_ROW, *apps, of=header())))
+    world.learn_state(1)
+    (patch,) = await world.patches(1.0)
+    usage = {"resources": {"cpu": "1", "memory": "1000000000"}}
+    assert list(patch[0]["value"]["hostApplicationMetric"]) == [
+        {"name": "nginx", "usage": usage, "priority": "koord-prod", "qos": "LS"},
+        {"name": "other", "usage": usage},
+    ]
 
 
 @pytest.mark.parametrize(

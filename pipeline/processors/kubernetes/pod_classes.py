@@ -32,6 +32,8 @@ _BY_QOS: Final[Mapping[str, str]] = {
     "LS": "prod",
     "BE": "batch",
 }
+QOS_CLASSES: Final = frozenset(_BY_QOS)
+"""Koordinator's QoS of a pod or host application."""
 _BY_KUBE_QOS: Final[Mapping[str, str]] = {
     "Guaranteed": "LSR",
     "Burstable": "LS",

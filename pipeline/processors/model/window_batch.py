@@ -232,6 +232,11 @@ class WindowBatch:
             hosts=whole.take(self._hosts, axis=0),
         )
 
+    def node_and_system(self, statistic: str) -> FloatArray:
+        """One statistic of the node and of its system in each window, (n, 2, 2)."""
+        usage = self._usage(statistic)
+        return np.stack([usage[self.node_rows], self._system(usage)], axis=1)
+
     def select(self, positions: Sequence[int]) -> "WindowBatch":
         """The windows at these positions; this batch where these are all of them in order."""
         if [*positions] == [*range(len(self))]:

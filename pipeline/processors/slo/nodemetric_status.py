@@ -10,10 +10,11 @@ from decimal import Decimal
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.durations import duration_text, timestamp_seconds
-from pipeline.processors.kubernetes.pod_classes import class_label
+from pipeline.processors.kubernetes.pod_classes import QOS_CLASSES, class_label
 from pipeline.processors.slo.crd_fields import Resources
 from pipeline.processors.slo.nodemetric import (
     AGGREGATIONS,
@@ -30,9 +31,11 @@ from pipeline.times import format_time
 from pipeline.topics import node_state
 from pipeline.topics.pod_columns import CLASSES, GONE
 from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window
 
 _LARGEST: Final = 2**63
+_HOST_APP: Final = KINDS.index("host_app")
 
 
 class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,31 @@ def pods_of(window: Window, usage: FloatArray) -> tuple[PodMetric, ...]:
         # Koordinator identifies a pod by its namespace and name.
         if namespace and name and phase != GONE
     )
+
+
+def host_apps_of(
+    window: Window, usage: FloatArray, classes: Mapping[str, str]
+) -> tuple[HostApplicationMetric, ...]:
+    """The host applications of `window`, and their `usage` (n, 2) in order of their rows. `classes`
+    has the class of each by name; the QoS is that of the exporter's row."""
+    sample = window.rows.sample
+    rows = np.flatnonzero(sample.listing.kinds == _HOST_APP).tolist()
+    names, qos = sample.listing.ids, sample.qos
+    return tuple(
+        HostApplicationMetric(
+            name=names[row],
+            usage=resource_map(usage_of(used)),
+            priority=class_label(classes.get(names[row], "")) or None,
+            qos=qos[row] if qos and qos[row] in QOS_CLASSES else None,
+        )
+        for row, used in zip(rows, usage, strict=True)
+    )
+
+
+def aggregated_usage(aggregations: FloatArray) -> node_state.AggregatedUsage:
+    """The record of aggregations (5, 2) in the order of `AGGREGATIONS`."""
+    usages = map(usage_of, aggregations)
+    return node_state.AggregatedUsage(**dict(zip(AGGREGATIONS, usages, strict=True)))
 
 
 def usage_of(used: FloatArray) -> Usage:

@@ -1,4 +1,4 @@
-"""Average usage of nodes, their pods and host applications over the last minutes.
+"""Usage of nodes, their pods and host applications over the last minutes.
 
 Averages are over the windows within the aggregation time, which ends with the newest window. A pod
 is averaged over the windows that list it, as 0 in the missing part of its first and last. Only
@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.window_batch import WindowBatch
+from pipeline.processors.slo.usage_percentiles import WindowStatistics, window_statistics
 from pipeline.topics.entity_listings import Listing
 from pipeline.topics.samples import KINDS
 from pipeline.topics.windows import Window
@@ -42,10 +43,12 @@ class _History(NamedTuple):
     """The windows of a node, oldest first: start and end (windows, 2), the part of each that was
     observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
     window, its host applications; NaN where a row is unknown or not listed. Memory of windows that
-    counted other pages than the newest is unknown."""
+    counted other pages than the newest is unknown. `recent` are statistics of windows for
+    percentiles."""
 
     machine_id: str
     memory_policy: str
+    recent: WindowStatistics = WindowStatistics()
     uids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     spans: IntArray = np.empty((0, 2), np.int64)
@@ -62,9 +65,15 @@ class Rolling:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def apply(self, windows: Sequence[Window], aggregate_seconds: Sequence[int]) -> list[bool]:
+    def apply(
+        self,
+        windows: Sequence[Window],
+        aggregate_seconds: Sequence[int],
+        percentile_seconds: int = 0,
+    ) -> list[bool]:
         """Apply windows in their order, and drop what lies before the aggregation time of each
-        window's node. Returns for each window whether it was applied.
+        window's node. Returns for each window whether it was applied. `percentile_seconds` is the
+        longest time that `aggregated` will be asked for.
 
         A window that does not end after the last of its node is refused. So is a window of another
         machine until the first machine is silent; after that the node starts over. A retraction
@@ -72,13 +81,13 @@ class Rolling:
         """
         applied = []
         measured = [window for window in windows if window.type == "window"]
-        usages = iter(_usages(measured))
+        usages = iter(_usages(measured, with_statistics=percentile_seconds > 0))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type != "window":
                 self.forget(window.header.node)
                 applied.append(True)
             else:
-                applied.append(self._put(window, next(usages), 1000 * seconds))
+                applied.append(self._put(window, next(usages), seconds, percentile_seconds))
         return applied
 
     def forget(self, node: str) -> None:
@@ -103,7 +112,14 @@ class Rolling:
             host_apps=averages[first_host:],
         )
 
-    def _put(self, window: Window, usage: "_WindowUsage", aggregate_ms: int) -> bool:
+    def aggregated(self, node: str, seconds: float) -> FloatArray:
+        """Average and percentiles of a node and its system over the last `seconds`, (2, 5, 2)."""
+        history = self._nodes.get(node)
+        return (WindowStatistics() if history is None else history.recent).aggregated(seconds)
+
+    def _put(
+        self, window: Window, usage: "_WindowUsage", aggregate_seconds: int, percentile_seconds: int
+    ) -> bool:
         header, history = window.header, self._nodes.get(window.header.node)
         if history is not None:
             start_ms, end_ms = history.spans[-1]
@@ -118,13 +134,16 @@ class Rolling:
         history = history or _History(header.machine_id, policy)
         history = _aligned(history, window.rows.listing)
         if history.memory_policy != policy:
-            usage_of_cpu = history.usage.copy()
-            usage_of_cpu[..., _MEMORY] = np.nan
-            history = history._replace(memory_policy=policy, usage=usage_of_cpu)
-        recent = history.spans[:, 0] >= header.window_end_ms - aggregate_ms
-        span = np.array([[header.window_start_ms, header.window_end_ms]])
+            history = _without_memory(history)._replace(memory_policy=policy)
+        recent = history.spans[:, 0] >= header.window_end_ms - 1000 * aggregate_seconds
+        span = np.array([header.window_start_ms, header.window_end_ms])
+        if usage.statistics is not None:
+            statistics = history.recent.with_window(
+                span, usage.coverage, usage.statistics, percentile_seconds
+            )
+            history = history._replace(recent=statistics)
         self._nodes[header.node] = history._replace(
-            spans=np.concatenate([history.spans[recent], span]),
+            spans=np.concatenate([history.spans[recent], span[None]]),
             coverages=np.append(history.coverages[recent], usage.coverage),
             usage=np.concatenate([history.usage[recent], usage.rows[None]]),
         )
@@ -132,17 +151,20 @@ class Rolling:
 
 
 class _WindowUsage(NamedTuple):
-    """Averages of one window, `rows` (2 + pods + host applications, 2)."""
+    """Averages of one window, `rows` (2 + pods + host applications, 2), and statistics (2, 4, 2) of
+    the node and its system."""
 
     coverage: float
     rows: FloatArray
+    statistics: FloatArray | None
 
 
-def _usages(windows: Sequence[Window]) -> list[_WindowUsage]:
+def _usages(windows: Sequence[Window], *, with_statistics: bool) -> list[_WindowUsage]:
     if not windows:
         return []
     batch = WindowBatch(windows)
     average = batch.average
+    statistics = window_statistics(batch) if with_statistics else [None] * len(batch)
     return [
         _WindowUsage(
             coverage,
@@ -150,11 +172,22 @@ def _usages(windows: Sequence[Window]) -> list[_WindowUsage]:
                 [average.node[i, None], average.system[i, None], average.pods[pods],
                  average.hosts[hosts]]
             ),
+            own,
         )
-        for i, (coverage, pods, hosts) in enumerate(
-            zip(batch.coverage.tolist(), batch.pod_slices, batch.host_slices, strict=True)
+        for i, (coverage, pods, hosts, own) in enumerate(
+            zip(
+                batch.coverage.tolist(), batch.pod_slices, batch.host_slices, statistics,
+                strict=True,
+            )
         )
     ]  # fmt: skip
+
+
+def _without_memory(history: _History) -> _History:
+    """The history in which memory is unknown."""
+    usage, statistics = history.usage.copy(), history.recent.statistics.copy()
+    usage[..., _MEMORY] = statistics[..., _MEMORY] = np.nan
+    return history._replace(usage=usage, recent=history.recent._replace(statistics=statistics))
 
 
 def _aligned(history: _History, listing: Listing) -> _History:

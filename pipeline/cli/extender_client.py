@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from pipeline.errors import NotReadyError, SpringtideError, UsageError
+from pipeline.input_files import read_file
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 _ADDRESS: Final = (
@@ -22,6 +23,7 @@ _FILES: Final = {
     "ca_file": "CA certificates (PEM) that verify the extender; those of the system by default.",
     "cert_file": "Client certificate (PEM), if the extender requires one.",
     "key_file": "Private key (PEM) of the client certificate.",
+    "token_file": "File with a bearer token, if the extender accepts one.",
 }
 _T = TypeVar("_T")
 
@@ -31,11 +33,15 @@ class ExtenderClient(NamedTuple):
 
     url: str
     tls: ssl.SSLContext
+    token: str | None = None
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
         connector = aiohttp.TCPConnector(ssl=self.tls)
-        async with aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector) as session:
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        async with aiohttp.ClientSession(
+            timeout=_TIMEOUT, connector=connector, headers=headers
+        ) as session:
             yield session
 
     async def request(
@@ -60,6 +66,11 @@ class ExtenderClient(NamedTuple):
             raise SpringtideError(
                 f"no extender answers at {url}: {error or type(error).__name__}", hint=_ADDRESS
             ) from error
+        if response.status == 401:
+            raise SpringtideError(
+                f"the extender at {self.url} accepts no client without a valid token",
+                hint="give a token with --extender-token-file, or --extender-cert-file",
+            )
         if response.status == 403:
             raise SpringtideError(
                 f"the extender at {self.url} requires a client certificate",
@@ -105,12 +116,17 @@ def extender_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _client(
-    url: str | None, ca_file: Path | None, cert_file: Path | None, key_file: Path | None
+    url: str | None,
+    ca_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    token_file: Path | None,
 ) -> ExtenderClient | None:
     if url is None:
-        if ca_file or cert_file or key_file:
+        if ca_file or cert_file or key_file or token_file:
             raise UsageError(
-                "TLS files are given without --extender", hint="give --extender https://host:8888"
+                "files for an extender are given without --extender",
+                hint="give --extender https://host:8888",
             )
         return None
     if (cert_file is None) != (key_file is None):
@@ -127,4 +143,16 @@ def _client(
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(f"cannot load {file}: {reason}", hint="give readable PEM files") from error
-    return ExtenderClient(url, tls)
+    return ExtenderClient(url, tls, _token(token_file))
+
+
+def _token(file: Path | None) -> str | None:
+    """The first token of a file. Raises `UsageError`."""
+    if file is None:
+        return None
+    tokens = read_file(file).split()
+    if not tokens or not tokens[0].isascii():
+        raise UsageError(
+            f"{file} has no token", hint="name a file with a token of ASCII characters"
+        )
+    return tokens[0].decode()

@@ -41,8 +41,12 @@ class LoadWatcherHandler:
         unhealthy = {503: Response("the table is not caught up, or Kafka is away")}
 
         def route(path: str, handler: Handler, summary: str, **more: Any) -> Route:
-            aliases = (f"/{path}",)
-            return Route("GET", path, handler, summary, any_method=True, aliases=aliases, **more)
+            served: dict[str, Any] = {
+                "any_method": True,
+                "aliases": (f"/{path}",),
+                "access": "watcher",
+            }
+            return Route("GET", path, handler, summary, **served, **more)
 
         return [
             route(

@@ -10,13 +10,38 @@ from typing import Any, Final
 import msgspec
 
 from pipeline import __version__
-from pipeline.extender.routes import JsonObject, Parameter, Response, Route
+from pipeline.extender.authentication import Access
+from pipeline.extender.routes import REFUSED, JsonObject, Parameter, Response, Route
 from pipeline.extender.scheduler_messages import Pod
 from pipeline.topics.pods import PodRecord
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _MAY_LACK_FIELDS: Final = ("ErrorReply", "NodeView")
 """An error may have no hint; views are passed on as a worker wrote them."""
+
+
+_SECURITY_SCHEMES: Final[JsonObject] = {
+    "certificate": {
+        "type": "mutualTLS",
+        "description": "A client certificate of extender.tls_client_ca_file, where that is set.",
+    },
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of extender.query_token_file, where that is set.",
+    },
+}
+
+
+def _schemes(access: Access) -> Sequence[str]:
+    return ("certificate",) if access == "scheduler" else ("certificate", "token")
+
+
+def _refusals(access: Access) -> dict[int, Response]:
+    if access == "probes":
+        return {}
+    statuses = (403,) if access == "scheduler" else (401, 403)
+    return dict.fromkeys(statuses, REFUSED)
 
 
 def openapi_document(routes: Sequence[Route]) -> JsonObject:
@@ -41,7 +66,7 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
             "stable: more may come, none will be removed.",
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _SECURITY_SCHEMES},
     }
 
 
@@ -83,9 +108,11 @@ def _operation(route: Route, schema_of: JsonObject) -> JsonObject:
         "parameters": [_parameter(parameter) for parameter in route.parameters],
         "responses": {
             str(status): _response(response, schema_of)
-            for status, response in route.responses.items()
+            for status, response in {**route.responses, **_refusals(route.access)}.items()
         },
     }
+    if route.access != "probes":
+        operation["security"] = [{}, *({name: []} for name in _schemes(route.access))]
     if route.body is not None:
         media = {"schema": schema_of[repr(route.body)], "example": route.example}
         operation["requestBody"] = {"required": True, "content": {"application/json": media}}

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from pipeline.extender.authentication import Access
 from pipeline.extender.http_responses import ErrorReply
 
 JsonObject = dict[str, Any]
@@ -35,7 +36,8 @@ class Route(NamedTuple):
     `response` is the type of a JSON response, `body` that of the request body with an `example`.
     Types are msgspec structs, or anything that msgspec has a JSON schema for. `errors` are statuses
     with an `ErrorReply`, `others` further responses by status. `any_method` also serves other
-    methods, `aliases` other paths; neither is documented.
+    methods, `aliases` other paths; neither is documented. `access` selects the rule of
+    authentication.
     """
 
     method: str
@@ -50,6 +52,7 @@ class Route(NamedTuple):
     others: Mapping[int, Response] = {}
     any_method: bool = False
     aliases: Sequence[str] = ()
+    access: Access = "queries"
 
     @property
     def responses(self) -> Mapping[int, Response]:
@@ -59,15 +62,27 @@ class Route(NamedTuple):
 
 
 ERROR: Final = Response("what is wrong", ErrorReply)
+REFUSED: Final = Response("the client is not authenticated, or may not send this", ErrorReply)
 NODE: Final = Parameter("node", "name of the node", {"type": "string"}, "node-1", "path")
 BODY_ERRORS: Final = (400, 413, 503)
 """Errors of every route that reads a body."""
 
 
+_ACCESS: Final = web.AppKey("access", dict[str, Access])
+
+
+def access_of(request: web.Request) -> Access:
+    """The rule of authentication for a request. An unknown path is treated as a query."""
+    resource = request.match_info.route.resource
+    return request.app[_ACCESS].get(resource.canonical if resource else "", "queries")
+
+
 def register(app: web.Application, routes: Sequence[Route]) -> None:
     """Serve these routes."""
+    app[_ACCESS] = {}
     for route in routes:
         for path in (route.path, *route.aliases):
+            app[_ACCESS][path] = route.access
             if route.any_method:
                 app.router.add_route("*", path, route.handler)
             elif route.method == "GET":

@@ -22,6 +22,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, OverloadedError
 from pipeline.extender import limits
+from pipeline.extender.authentication import Authentication
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.eviction_planner import EvictionPlanner
 from pipeline.extender.http_responses import error_response, json_response, struct_response
@@ -38,7 +39,15 @@ from pipeline.extender.preempt_messages import (
 from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.refusals import Refusals
 from pipeline.extender.request_bodies import RequestBodies
-from pipeline.extender.routes import BODY_ERRORS, Handler, Parameter, Response, Route, register
+from pipeline.extender.routes import (
+    BODY_ERRORS,
+    Handler,
+    Parameter,
+    Response,
+    Route,
+    access_of,
+    register,
+)
 from pipeline.extender.scheduler_messages import (
     ExtenderArgs,
     ExtenderFilterResult,
@@ -64,7 +73,6 @@ from pipeline.table.usage_history import History
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 VERBS: Final = ("filter", "prioritize", "preempt")
-_WITHOUT_CERTIFICATE: Final = ("/healthz", "/readyz")
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LATENCY = histogram(
@@ -165,7 +173,7 @@ class Extender:
         self._publish = publish
         self.waiting = WaitingPods(table, self._decisions)
         self._mode = settings.mode
-        self._requires_certificate = settings.tls_client_ca_file is not None
+        self.authentication = Authentication.from_settings(settings)
         self._clock = clock
         self._load_watcher = LoadWatcherHandler(table, state, clock, settings.stale_after_seconds)
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
@@ -176,9 +184,7 @@ class Extender:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(
-            middlewares=[self._count, _answer_errors, self._check_client_certificate]
-        )
+        app = web.Application(middlewares=[self._count, _answer_errors, self._authenticate])
         register(app, self.routes())
         return app
 
@@ -203,25 +209,29 @@ class Extender:
         return [
             Route(
                 "POST", "/filter", self.filter, "Which nodes may take the pod.",
-                ExtenderFilterResult, ExtenderArgs, nodes, errors=BODY_ERRORS,
+                ExtenderFilterResult, ExtenderArgs, nodes, errors=BODY_ERRORS, access="scheduler",
             ),
             Route(
                 "POST", "/prioritize", self.prioritize, "How good each node is for the pod.",
-                list[HostPriority], ExtenderArgs, nodes, errors=BODY_ERRORS,
+                list[HostPriority], ExtenderArgs, nodes, errors=BODY_ERRORS, access="scheduler",
             ),
             Route(
                 "POST", "/preempt", self.preempt,
                 "On which nodes evicting these pods would help the pod.",
                 ExtenderPreemptionResult, ExtenderPreemptionArgs,
                 {"Pod": pod, "NodeNameToMetaVictims": victims}, errors=BODY_ERRORS,
+                access="scheduler",
             ),
-            Route("GET", "/healthz", self.healthz, "Whether the process is alive.", Health),
+            Route(
+                "GET", "/healthz", self.healthz, "Whether the process is alive.", Health,
+                access="probes",
+            ),
             Route(
                 "GET", "/readyz", self.readyz, "Whether the table is caught up.", Readiness,
                 parameters=(Parameter("verbose", "with `checks`", {"type": "string"}),),
-                others={503: not_ready},
+                others={503: not_ready}, access="probes",
             ),
-            Route("GET", "/metrics", self.metrics, "Metrics for Prometheus."),
+            Route("GET", "/metrics", self.metrics, "Metrics for Prometheus.", access="metrics"),
             Route("GET", "/openapi.json", self.openapi, "This document.", dict[str, Any]),
         ]  # fmt: skip
 
@@ -237,20 +247,9 @@ class Extender:
                 await self._idle.wait()
 
     @web.middleware
-    async def _check_client_certificate(
-        self, request: web.Request, handler: Handler
-    ) -> web.StreamResponse:
-        """Refuse clients without a certificate, where one is required. A kubelet has none, so
-        probes need none."""
-        certificate = request.get_extra_info("peercert")
-        if (
-            self._requires_certificate
-            and not certificate
-            and request.path not in _WITHOUT_CERTIFICATE
-        ):
-            hint = "show a certificate that extender.tls_client_ca_file has signed"
-            return error_response(403, "client certificate required", hint)
-        return await handler(request)
+    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = self.authentication.refusal(request, access_of(request))
+        return await handler(request) if refusal is None else refusal
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:

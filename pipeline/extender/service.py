@@ -83,7 +83,8 @@ async def serve(
     listener = Listener(runner.server, connections, tls.context if tls else None)
     feeds = [source.run() for source in (feed, views, history) if source is not None]
     background = [
-        feed.save_periodically(), watch_annotations(feed.table, clock), log_outages(outages, clock)
+        feed.save_periodically(), watch_annotations(feed.table, clock),
+        log_outages(outages, clock), extender.authentication.watch_tokens(clock),
     ]  # fmt: skip
     if publish_wake_up is not None and settings.mode == "act":
         background.append(

@@ -49,9 +49,32 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
         Text | None,
         Meta(
             description="CA certificates (PEM) of client certificates, which are then required for "
-            "all requests except probes; null: not required."
+            "the scheduler's verbs and, unless another setting allows more, for all requests "
+            "except probes; null: not required."
         ),
     ] = None
+    scheduler_names: Annotated[
+        tuple[Text, ...],
+        Meta(
+            description="Common names of client certificates that may send filter, prioritize and "
+            "preempt, such as system:kube-scheduler. Empty: every certificate of the CA."
+        ),
+    ] = ()
+    query_token_file: Annotated[
+        Text | None,
+        Meta(
+            description="File with bearer tokens, one a line, reloaded when it changes. Queries, "
+            "/metrics and /watcher then require one of them, or a client certificate."
+        ),
+    ] = None
+    open_routes: Annotated[
+        tuple[Literal["queries", "metrics", "watcher"], ...],
+        Meta(
+            description="Routes that require neither certificate nor token: /v1 and /openapi.json "
+            "(queries), /metrics (metrics), /watcher for Trimaran, which can show neither "
+            "(watcher)."
+        ),
+    ] = ()
     cpu_threshold_percent: Annotated[
         Percent,
         Meta(

@@ -178,7 +178,7 @@ async def drained(
             ends = await consumer.end_offsets(logs)
             joined = Counter({place.partition: end for place, end in ends.items()})
             if balanced is None:
-                group = await find_group(settings.kafka, settings.worker.id)
+                group = await find_group(settings.kafka, settings.worker_group)
                 if group.state == "Stable" and len(group.members) == len(workers):
                     balanced = joined, done.copy()
             elif start is None and all(

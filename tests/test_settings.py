@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline.errors import SettingsError
 from pipeline.settings import (
     HostApplicationCgroup,
+    KafkaSettings,
     Secret,
     Settings,
     describe_settings,
@@ -75,6 +76,11 @@ def test_every_default_can_be_written_in_every_source(key: str, tmp_path: Path) 
     assert load_settings(path, {}, {}) == Settings()
     assert load_settings(None, {variable_name(key): text.strip('"')}, {}) == Settings()
     assert load_settings(None, {}, {key: text.strip('"')}) == Settings()
+
+
+def test_workers_of_each_topic_prefix_are_a_group_of_their_own() -> None:
+    groups = [Settings(kafka=KafkaSettings(topic_prefix=prefix)).worker_group for prefix in "ab"]
+    assert groups == ["a.springtide-worker", "b.springtide-worker"]
 
 
 def test_each_key_has_its_own_variable() -> None:

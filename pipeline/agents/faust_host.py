@@ -85,7 +85,7 @@ def create_app(settings: Settings, data_dir: Path) -> faust.App:
     """
     kafka, worker = settings.kafka, settings.worker
     app = faust.App(
-        worker.id,
+        settings.worker_group,
         broker=[f"kafka://{server}" for server in kafka.bootstrap_servers.split(",")],
         broker_credentials=faust_credentials(kafka),
         key_serializer="raw",

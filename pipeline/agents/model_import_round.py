@@ -48,7 +48,7 @@ from pipeline.topics.codec import encode_pack
 
 _T = TypeVar("_T")
 FindRunning = Callable[[Collection[str]], Awaitable[Collection[str]]]
-"""Returns the groups (`worker.id`) among the given ones that have running workers."""
+"""Returns the groups (`Settings.worker_group`) among the given ones that have running workers."""
 Change = Callable[[bytes], tuple[bytes | None, _T]]
 """Returns the new state of a node, None for no change, and a result for the caller."""
 

@@ -188,7 +188,7 @@ class PartitionHolder:
             self._feeding = self._watched(feed_models(self._handover, windows, reader))
             self.recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-                group=self._settings.worker.id,
+                group=self._settings.worker_group,
                 output=output,
                 open_reader=reader,
                 cluster_state_topics=ClusterStateTopics(

@@ -276,7 +276,7 @@ def check_broker(settings: Settings) -> Iterator[Check]:
         yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
     else:
         yield Check("topics", "ok", "as declared")
-    yield check_workers(settings.kafka, settings.worker.id)
+    yield check_workers(settings.kafka, settings.worker_group)
 
 
 def check_workers(kafka: KafkaSettings, group: str) -> Check:

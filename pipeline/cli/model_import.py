@@ -94,7 +94,7 @@ def import_(
     the local settings have models of another layout.
 
     Stop all workers first, after a complete round of checkpoints that contains the node. The
-    command looks for workers in the group --id, and in the group of the last owner of the node's
+    command looks for workers of the name --id, and in the group of the last owner of the node's
     partition. The import is in force when workers start again; models that are rebuilt from the
     log do not contain it. If Kafka failed during the write, start the workers, wait for a round of
     checkpoints, and compare the samples with `springtide model inspect` before you repeat it.
@@ -274,7 +274,7 @@ async def _apply_change(settings: Settings, node: str, change: Change[_T], *, dr
     active: list[str] = []
 
     async def find_running(claimed: Collection[str]) -> list[str]:
-        groups = sorted({settings.worker.id, *claimed})
+        groups = sorted({settings.worker_group, *claimed})
         active[:] = [group for group in groups if (await find_group(kafka, group)).members]
         return active
 

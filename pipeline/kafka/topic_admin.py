@@ -239,7 +239,7 @@ def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterato
         for kind, wanted, has in numbers:
             if wanted != has:
                 yield Drift(topic=name, kind=kind, wanted=str(wanted), found=str(has))
-        for key, value in topic.config().items():
+        for key, value in topic.config(state.replication).items():
             has_value = state.config.get(key)
             if has_value is None or not _same(value, has_value):
                 yield Drift(topic=name, kind="config", key=key, wanted=value, found=has_value)
@@ -255,7 +255,7 @@ def plan_changes(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Itera
             yield Change(
                 topic=name,
                 action="create",
-                config=topic.config(),
+                config=topic.config(kafka.replication_factor),
                 partitions=kafka.partitions,
                 replication=kafka.replication_factor,
             )

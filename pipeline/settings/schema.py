@@ -45,3 +45,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     evictor: EvictorSettings = EvictorSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()
+
+    @property
+    def worker_group(self) -> str:
+        """The workers' consumer group: with its topic prefix, because a cluster may have several
+        sets of topics, and members of one group share the partitions of all."""
+        return f"{self.kafka.topic_prefix}.{self.worker.id}"

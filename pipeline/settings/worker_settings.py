@@ -15,8 +15,9 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     id: Annotated[
         Name,
         Meta(
-            description="Consumer group of the workers that share the partitions. Use the same for "
-            "all workers of a topic prefix: two groups write everything twice."
+            description="Name of the workers that share the partitions; their consumer group is "
+            "`<kafka.topic_prefix>.<worker.id>`. Use the same for all workers of a topic prefix: "
+            "two groups write everything twice."
         ),
     ] = "springtide-worker"
     instance_id: Annotated[

@@ -53,9 +53,17 @@ class Topic:
         """How long the topic keeps records, as documentation states it."""
         return "compacted" if self.retention_ms is None else f"{self.retention_ms // HOUR_MS} h"
 
-    def config(self) -> Mapping[str, str]:
-        """The topic configuration that `apply` sets and `check` compares."""
+    def config(self, replicas: int = 1) -> Mapping[str, str]:
+        """The configuration that `apply` sets and `check` compares, for a topic of `replicas`.
+
+        Producers wait for all in-sync replicas. With three or more replicas two of them must be in
+        sync, so that one lost broker loses no record that was acknowledged.
+        """
         common = {
+            # The broker would unpack and pack each batch: a small one may take all of its memory.
+            "compression.type": "producer",
+            "min.insync.replicas": "2" if replicas >= 3 else "1",
+            "unclean.leader.election.enable": "false",
             "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(self.max_bytes),
         }

@@ -199,13 +199,14 @@ async def test_import_is_refused_while_a_worker_runs(kafka: KafkaSettings, tmp_p
     topic = SAMPLES.full_name(kafka.topic_prefix)
     file = str(koordinator_file(tmp_path, "__node__"))
     taking = ("model", "import", "--from", "koordinator", "--node", NODE, file)
-    refused = f"workers of the group {GROUP} are running"
-    async with AIOKafkaConsumer(topic, **client_options(kafka), group_id=GROUP):
-        for group in (GROUP, "another"):
+    claimed, named = GROUP, f"{kafka.topic_prefix}.another"
+    for running, group in ((claimed, "any"), (named, "another")):
+        refused = f"workers of the group {running} are running"
+        async with AIOKafkaConsumer(topic, **client_options(kafka), group_id=running):
             shown = await typed(kafka, *taking, "--id", group)
             assert (shown.exit_code, refused in shown.output) == (1, True), shown.output
-        shown = await typed(kafka, *taking, "--dry-run")
-        assert (shown.exit_code, refused in shown.output) == (0, True), shown.output
+            shown = await typed(kafka, *taking, "--id", group, "--dry-run")
+            assert (shown.exit_code, refused in shown.output) == (0, True), shown.output
     assert (await samples(kafka))[0] == WINDOW_COUNT
     shown = await typed(kafka, *taking)
     assert shown.exit_code == 0, shown.output

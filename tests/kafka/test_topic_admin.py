@@ -25,7 +25,7 @@ from pipeline.kafka.topic_admin import (
     require_topics,
 )
 from pipeline.settings import KafkaSettings
-from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS
+from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS, WINDOWS
 
 KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
 
@@ -86,11 +86,46 @@ def test_a_missing_key_is_drift_and_is_set() -> None:
 @pytest.mark.parametrize("kind", ["partitions", "replication"])
 @pytest.mark.parametrize("number", [2, 9])
 def test_drift_that_cannot_be_corrected_plans_no_change(kind: str, number: int) -> None:
-    found = changed("tide.windows", **{kind: number})
+    config = WINDOWS.config(number if kind == "replication" else 1)
+    found = changed("tide.windows", **{kind: number, "config": config})
     (drift,) = find_drift(KAFKA, found)
     assert (drift.kind, drift.found, drift.mendable) == (kind, str(number), False)
     assert str(number) in str(drift)
     assert list(plan_changes(KAFKA, found)) == []
+
+
+@pytest.mark.parametrize(
+    ("replicas", "key", "found", "wanted"),
+    [
+        (3, "min.insync.replicas", "1", "2"),
+        (5, "min.insync.replicas", "3", "2"),
+        (2, "min.insync.replicas", "2", "1"),  # else one lost broker stops all writes
+        (3, "unclean.leader.election.enable", "true", "false"),
+        (1, "compression.type", "uncompressed", "producer"),
+    ],
+)
+def test_settings_that_lose_records_or_stop_brokers_are_drift(
+    replicas: int, key: str, found: str, wanted: str
+) -> None:
+    kafka = KafkaSettings(topic_prefix="tide", partitions=8, replication_factor=replicas)
+    config = {topic.full_name("tide"): dict(topic.config(replicas)) for topic in TOPICS}
+    config["tide.samples"][key] = found
+    topics = {
+        name: TopicState(partitions=8, replication=replicas, config=values)
+        for name, values in config.items()
+    }
+    (drift,) = find_drift(kafka, topics)
+    assert str(drift) == f"tide.samples: {key} is {found}, not {wanted}"
+    (change,) = plan_changes(kafka, topics)
+    assert change.config == {key: wanted}
+
+
+def test_topics_with_too_few_replicas_stay_writable() -> None:
+    kafka = KafkaSettings(topic_prefix="tide", partitions=8, replication_factor=3)
+    assert {drift.kind for drift in find_drift(kafka, declared())} == {"replication"}
+    assert list(plan_changes(kafka, declared())) == []
+    (created, *_) = plan_changes(kafka, {})
+    assert created.config["min.insync.replicas"] == "2"
 
 
 def test_a_missing_topic_is_reported_as_missing() -> None:

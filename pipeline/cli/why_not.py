@@ -100,8 +100,7 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
         yield f"  {item.detail}"
-        effect = "may help" if item.curable else "would not help"
-        yield f"  kube-scheduler's preemption {effect}"
+        yield "  kube-scheduler's preemption would not help"
     elif item.verdict == "exempt":
         yield f"{node} would take {pod}: pods of a DaemonSet pass everywhere"
     elif item.verdict == "unknown":

@@ -29,7 +29,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler gets
     (0 to 10, unless scores are fine); both are None for a refused node, which a scheduler does not
     ask to score. `reason` is the text that a scheduler gets, the same for many nodes; `detail` has
-    the numbers of this node. `curable` is a refusal that preemption may cure.
+    the numbers of this node.
     `estimated` are resources whose usage the last window lacks: estimates of the pods on the node
     count in its place. `age_seconds` is since the end of the node's last window.
     """
@@ -38,7 +38,6 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str | None = None
     detail: str | None = None
-    curable: bool = False
     score: int | None = None
     extender_score: int | None = None
     plugins: dict[str, int] = {}
@@ -120,7 +119,6 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
                 verdict=passed if refusal is None else "refused",
                 reason=None if refusal is None else refusal.reason,
                 detail=None if refusal is None else result.refusals.detail(position),
-                curable=refusal is not None and refusal.curable,
                 score=None if index is None else percent[index],
                 extender_score=None if index is None else steps[index],
                 plugins={} if index is None else {p: s[index] for p, s in plugins.items()},

@@ -285,5 +285,5 @@ def _exceeding(
             f"{amount(name, int(bounded.most[position, first]))} ({bound_text(position)})"
         )
 
-    kinds = [Refusal(f"node(s) {name} requests exceed {bound}", curable=True) for name in resources]
+    kinds = [Refusal(f"node(s) {name} requests exceed {bound}") for name in resources]
     return Refusals(np.where(is_over, bounded.over.argmax(axis=1), PASSES), (*kinds,), detail)

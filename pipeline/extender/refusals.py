@@ -20,11 +20,9 @@ PASSES: Final = -1
 class Refusal(NamedTuple):
     """Why nodes may not take the pod. `reason` is the same text for all of these nodes, and has no
     percent sign: kube-scheduler uses the text of an Event as a format string, and loses the Event.
-    `curable` if evicting other pods may help: where too much is requested, not where too much is
-    used."""
+    """
 
     reason: str
-    curable: bool = False
 
 
 def _no_detail(_position: int) -> str:
@@ -75,15 +73,11 @@ class Refusals:
         )
 
     def joined(self, other: "Refusals") -> "Refusals":
-        """These refusals and those of another filter. Of two refusals of a node the first that
-        evictions cannot cure counts, else the first."""
-        others = other.is_refused
-        if not others.any():
+        """These refusals and those of another filter. Of two refusals of a node the first
+        counts."""
+        is_others = other.is_refused & ~self.is_refused
+        if not is_others.any():
             return self
-        # The last entry is for nodes that pass, whose code is -1.
-        yields = np.array([*(kind.curable for kind in self.kinds), True])
-        final = np.array([*(not kind.curable for kind in other.kinds), False])
-        is_others = others & yields[self.codes] & (final[other.codes] | ~self.is_refused)
         codes = np.where(is_others, other.codes + len(self.kinds), self.codes)
         details = self.detail, other.detail
         return Refusals(

@@ -217,8 +217,8 @@ def filter_reply(question: Question, passed: Sequence[str], refusals: Refusals) 
     """The reply to filter: `passed` are the names of the question without refusal, and `refusals`
     are in the order of its names.
 
-    Refusals that evictions cannot cure are unresolvable, so that the scheduler does not try
-    preemption: usage of the last window would stay as it is.
+    All of them are unresolvable: the scheduler's preemption simulates its own filters alone, so it
+    would find no victims on these nodes.
     """
     names, nodes = b"", None
     if question.nodes is None:
@@ -226,18 +226,16 @@ def filter_reply(question: Question, passed: Sequence[str], refusals: Refusals) 
     else:
         items = [*compress(question.nodes, (~refusals.is_refused).tolist())]
         nodes = {"metadata": {}, "items": items}
-    curable: list[bytes] = []
-    final: list[bytes] = []
+    refused: list[bytes] = []
     for code, kind in enumerate(refusals.kinds):
         is_refused = refusals.codes == code
         if is_refused.any():
-            members = _members(question.names, is_refused, kind.reason)
-            (curable if kind.curable else final).append(members)
+            refused.append(_members(question.names, is_refused, kind.reason))
     result = ExtenderFilterResult(
         nodes=nodes,
         node_names=msgspec.Raw(names) if names else None,  # type: ignore[arg-type]
-        failed_nodes=_json_object(curable),
-        failed_and_unresolvable_nodes=_json_object(final),
+        failed_nodes=_json_object(()),
+        failed_and_unresolvable_nodes=_json_object(refused),
     )
     following = msgspec.structs.replace(question, names=passed)
     return FilterReply(_encoder.encode(result), names, following)

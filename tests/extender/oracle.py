@@ -51,12 +51,10 @@ class World(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """`refused` by usage, also if other pods left; `curable` if that would help. `shares` are what
-    is left of each resource in percent, and `is_known` whether its usage is; `is_fresh`: the node
-    is new or has a young window."""
+    """`shares` are what is left of each resource in percent, and `is_known` whether its usage is;
+    `is_fresh`: the node is new or has a young window."""
 
     refused: bool
-    curable: bool
     shares: Mapping[str, int]
     is_known: Mapping[str, bool]
     is_fresh: bool
@@ -64,7 +62,7 @@ class Judgement(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        return not self.refused and not self.curable
+        return not self.refused
 
     @property
     def is_scored(self) -> bool:
@@ -108,12 +106,13 @@ def judge(
         )
         is_over |= have > 0 and int(after / have * 100 + 0.5) > threshold
         shares[name] = max(have - after, 0) * 100 // have if have > 0 else 0
-    refused = is_over and is_fresh
-    curable = _beyond_reservation(world, node, pod, evicted) or (
-        _beyond_certain_mid(world, node, pod, now, stale, evicted)
+    refused = (
+        (is_over and is_fresh)
+        or _beyond_reservation(world, node, pod, evicted)
+        or _beyond_certain_mid(world, node, pod, now, stale, evicted)
     )
     is_known = {name: used[name] is not None for name in RESOURCES}
-    return Judgement(refused, curable and not refused, shares, is_known, is_fresh)
+    return Judgement(refused, shares, is_known, is_fresh)
 
 
 def _beyond_reservation(world: World, node: str, pod: CountedPod, evicted: Collection[str]) -> bool:

@@ -44,12 +44,12 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     items = {item["node"]: item for item in result["items"]}
     assert list(items) == ALL
     assert items["idle"] == {
-        "node": "idle", "verdict": "passed", "reason": None, "detail": None, "curable": False,
+        "node": "idle", "verdict": "passed", "reason": None, "detail": None,
         "score": 85, "extender_score": 8, "plugins": {"LoadAwareScheduling": 85},
         "estimated": [], "age_seconds": 10.0, "stale": False,
     }  # fmt: skip
     assert items["hot"] == items["hot"] | {
-        "score": None, "extender_score": None, "plugins": {}, "curable": False,
+        "score": None, "extender_score": None, "plugins": {},
     }  # fmt: skip
     assert [f"{name}: {items[name]['detail']}" for name in ("hot", "full")] == [HOT, FULL]
     assert {name: items[name]["reason"] for name in REFUSED} == REFUSED
@@ -197,12 +197,9 @@ def test_explain_agrees_with_filter_and_prioritize(
     _, filtered = post("/filter", msgspec.json.encode(body))
     passing = [item["node"] for item in explained["items"] if item["verdict"] != "refused"]
     assert filtered["NodeNames"] == passing
-    for curable, key in ((True, "FailedNodes"), (False, "FailedAndUnresolvableNodes")):
-        assert filtered[key] == {
-            item["node"]: item["reason"]
-            for item in explained["items"]
-            if item["reason"] is not None and item["curable"] == curable
-        }
+    assert filtered["FailedAndUnresolvableNodes"] == {
+        item["node"]: item["reason"] for item in explained["items"] if item["reason"] is not None
+    }
     if len(passing) == 1:
         return  # the pod is placed on an only node at once, and no scheduler asks for scores
     _, scored = post("/prioritize", msgspec.json.encode(body | {"NodeNames": passing}))

@@ -281,7 +281,7 @@ def test_requests_may_not_use_the_reservation_of_a_node() -> None:
     assert world.refused(pod(cpu=200)) == ["ids"]
     assert world.refused() == ["ids", "kept"]
     assert world.refusal("kept") == Refusal(
-        "node(s) cpu requests exceed allocatable minus reservation", curable=True
+        "node(s) cpu requests exceed allocatable minus reservation"
     )
     assert world.detail("kept") == (
         "cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
@@ -330,12 +330,12 @@ def test_a_scheduling_hint_refuses_all_other_nodes() -> None:
     assert decisions.prioritize(pod(annotations=hints), ["a", "b"], NOW).steps.tolist() == [0, 100]
 
 
-def test_a_refusal_that_evictions_cannot_cure_comes_first() -> None:
+def test_the_first_of_two_refusals_counts() -> None:
     key = "node.koordinator.sh/reservation"
     world = World().node(
         "a", node_state("a", cpu=3.9), annotations={key: '{"resources": {"cpu": "4"}}'}
     )
-    assert not world.refusal("a").curable
+    assert world.refusal("a").reason == "node(s) cpu usage exceed threshold"
 
 
 def test_thresholds_change_with_the_time_of_day() -> None:

@@ -72,7 +72,7 @@ class Form(NamedTuple):
 
 
 def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any, ...]:
-    """The names in a reply to filter: passed, unresolvable, and curable."""
+    """The names in a reply to filter: passed, and refused."""
     result = check(answer, 200, "ExtenderFilterResult")
     assert result["Error"] == ""
     passed = result["NodeNames"]
@@ -81,20 +81,20 @@ def filtered(answer: Answer, names: Sequence[str], *, whole: bool) -> tuple[Any,
         passed = [item["metadata"]["name"] for item in result["Nodes"]["items"]]
         assert all(item["x"] == [1.5, None] for item in result["Nodes"]["items"])
     # kube-scheduler counts nodes by reason: few texts, whatever the nodes.
-    reasons = {*(result["FailedNodes"] | result["FailedAndUnresolvableNodes"]).values()}
+    reasons = {*result["FailedAndUnresolvableNodes"].values()}
     assert all(REASON.fullmatch(reason) for reason in reasons), reasons
-    return passed, {*result["FailedAndUnresolvableNodes"]}, {*result["FailedNodes"]}
+    assert result["FailedNodes"] == {}
+    return passed, {*result["FailedAndUnresolvableNodes"]}
 
 
 def expected(world: World, names: Sequence[str], asked: Asked, now: float) -> tuple[Any, ...]:
     """The reply to filter that the oracle expects."""
     each = [*dict.fromkeys(names)]
     if asked.is_exempt:
-        return each, set(), set()
+        return each, set()
     result = oracle.judge_all(world, each, asked.pod, now, STALE)
     refused = {name for name in each if result[name].refused}
-    curable = {name for name in each if result[name].curable}
-    return [name for name in each if result[name].passes], refused, curable
+    return [name for name in each if result[name].passes], refused
 
 
 class Filter(NamedTuple):
@@ -228,14 +228,14 @@ class Explain(NamedTuple):
             known = {*world.states, *world.nodes, *world.offers, *with_pods}
             assert named == sorted(name for name in known if world.knows(name))
         world = fleet.world(asked.pod.uid)
-        passed, refused, curable = expected(world, named, asked, fleet.now)
+        passed, refused = expected(world, named, asked, fleet.now)
         scored = oracle.scores(world, passed, asked.pod, fleet.now, STALE)
         score_of = dict(zip(passed, scored.percent, strict=True))
         assert [item["node"] for item in result] == [*dict.fromkeys(named)]
         for item in result:
             name = item["node"]
-            assert (item["verdict"] == "refused") == (name in refused | curable)
-            assert (item["curable"], item["score"]) == (name in curable, score_of.get(name))
+            assert (item["verdict"] == "refused") == (name in refused)
+            assert item["score"] == score_of.get(name)
 
 
 class Together(NamedTuple):

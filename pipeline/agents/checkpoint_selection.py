@@ -10,7 +10,7 @@ its own node.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.agents.cluster_state import Refuse
+from pipeline.agents.refusals import Refuse
 from pipeline.errors import CheckpointError, CheckpointLayoutError, RecordError
 from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
@@ -158,10 +158,14 @@ async def read_checkpoints(
     content.keys = list(keys)
     _replace_markers(content, [epoch for kind, epoch, *_ in refused.values() if kind == "marker"])
     marker_epoch = max(content.markers, default=-1)
-    for kind, epoch, record, reason in refused.values():
-        # Former owners have refused records of older epochs.
-        if kind is None or kind == "claim" or epoch >= marker_epoch:
-            await refuse(topic, record, reason)
+    # Former owners have refused records of older epochs.
+    new = [
+        (record, reason)
+        for kind, epoch, record, reason in refused.values()
+        if kind is None or kind == "claim" or epoch >= marker_epoch
+    ]
+    if new:
+        await refuse(topic, new)
     return content
 
 
@@ -226,7 +230,3 @@ def restore(bank: Bank, node: str, usable: Sequence[NodeCheckpoint]) -> NodeChec
         else:
             return checkpoint
     return None
-
-
-async def ignore_record(topic: str, record: LogRecord, error: RecordError) -> None:
-    """A `Refuse` for readers that write nothing: a worker writes the dead letter."""

@@ -6,10 +6,11 @@ chance, so each record is applied on its own: a pod may come before its node, or
 """
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from pipeline.agents.deleted_pods import DeletedPods
+from pipeline.agents.refusals import Refuse
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.follow import Fetching, TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
@@ -28,9 +29,6 @@ MAX_DELETED_NODES: Final = 10_000
 
 # A record a second per partition would else be a fetch each.
 _FETCHING: Final = Fetching(min_bytes=1024 * 1024, max_wait_ms=250)
-
-Refuse = Callable[[str, LogRecord, RecordError], Awaitable[None]]
-"""Writes a dead letter for a record of a topic, with the reason."""
 
 
 class ClusterState:
@@ -143,19 +141,29 @@ class ClusterStateTopics:
             first, ends[topic] = await reader.bounds(topic, partition)
             start = max(first, starts.get(topic, first))
             async for records in reader.read(topic, partition, start, ends[topic]):
+                refused = []
                 for record in records:
-                    await self.apply(state, topic, record)
+                    try:
+                        self._apply(state, topic, record)
+                    except RecordError as error:
+                        refused.append((record, error))
+                if refused:
+                    await self.refuse(topic, refused)
         return ends
 
     async def apply(self, state: ClusterState, topic: str, record: LogRecord) -> str | None:
         """Apply one record of `topic`; return the name of the node if it was deleted."""
         try:
-            check_readable(record.value)
-            if topic == self.nodes:
-                return state.apply_node(record)
-            state.apply_pod(record)
+            return self._apply(state, topic, record)
         except RecordError as error:
-            await self.refuse(topic, record, error)
+            await self.refuse(topic, [(record, error)])
+        return None
+
+    def _apply(self, state: ClusterState, topic: str, record: LogRecord) -> str | None:
+        check_readable(record.value)
+        if topic == self.nodes:
+            return state.apply_node(record)
+        state.apply_pod(record)
         return None
 
 

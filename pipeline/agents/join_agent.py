@@ -9,12 +9,13 @@ below that offset.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
+from pipeline.agents.refusals import refuse_records
 from pipeline.errors import InvalidRecordError, KeyMismatchError, OversizedRecordError, RecordError
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
@@ -23,9 +24,8 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.sample_join import ListingFacts, check_not_future, join, listing_facts
-from pipeline.topics.dead_letters import dead_letter
 from pipeline.topics.nodes import KnownNode, Strategy
-from pipeline.topics.registry import DEAD_LETTERS, MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
+from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,
@@ -42,8 +42,15 @@ JOINED = counter("worker_joined_windows", "Samples joined and appended to the lo
 RETRACTIONS = counter("worker_retractions", "Retractions of deleted nodes appended to the log.")
 DEPARTURES = counter("worker_departures", "Departures of nodes appended to the log.")
 IGNORED = counter("worker_departed_samples", "Samples of deleted nodes that were dropped.")
-DEAD = counter("worker_dead_letters", "Records written to the dead letters.", ["topic", "reason"])
+UNKNOWN = counter(
+    "worker_unknown_node_samples",
+    "Samples dropped because too many nodes of their partition have no record.",
+)
 BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["node", "column"])
+
+
+MAX_UNKNOWN_NODES: Final = 1000
+"""Nodes of a partition that may send samples without a record in `nodes`: names cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ class _EncodedWindow(NamedTuple):
 class JoinCursor:
     """The join's position in one partition of `samples`.
 
-    `appended_ms` is the newest append time of a joined sample.
+    `appended_ms` is the newest append time of a joined sample. `unknown_nodes` are the nodes with
+    models and without a record.
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class JoinCursor:
         output: Producer,
         rules: JoinRules,
         hand_over: HandOver,
+        unknown_nodes: Iterable[str] = (),
     ) -> None:
         self.ownership = ownership
         self.next_offset = next_offset
@@ -94,6 +103,8 @@ class JoinCursor:
         # Different tasks append windows and departures: their order in the log must be the order
         # in which they are handed over.
         self._appending = asyncio.Lock()
+        self._unknown_nodes = set(unknown_nodes)
+        self._is_full = False
         self._warned: set[str] = set()
         self._bad_columns: dict[str, set[str]] = {}
         self._pod_facts: dict[str, ListingFacts] = {}
@@ -109,8 +120,7 @@ class JoinCursor:
             if not self.owned:
                 return
             windows, refused = self._join(records)
-            for record, error in refused:
-                await refuse_record(self._output, self._rules.prefix, self._samples, record, error)
+            await refuse_records(self._output, self._rules.prefix, self._samples, refused)
             if not self.ownership.owned:  # revoked while dead letters were written
                 return
             if windows:
@@ -148,6 +158,8 @@ class JoinCursor:
             await self._append([_EncodedWindow(record)], end.appended_ms)
             self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
+            if end.type == "departure":
+                self._unknown_nodes.discard(node)
             self._warned &= self.cluster_state.deleted_nodes.keys()
             # Autoscalers create new names for ever, and each would leave its counters behind.
             for column in self._bad_columns.pop(node, ()):
@@ -165,6 +177,8 @@ class JoinCursor:
     def _join(
         self, records: Sequence[LogRecord]
     ) -> tuple[list[_EncodedWindow], list[tuple[LogRecord, RecordError]]]:
+        self._unknown_nodes.difference_update(self.cluster_state.nodes)
+        self._is_full &= len(self._unknown_nodes) >= MAX_UNKNOWN_NODES
         windows: list[_EncodedWindow] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
@@ -178,7 +192,7 @@ class JoinCursor:
         return windows, refused
 
     def _join_sample(self, record: LogRecord) -> _EncodedWindow | None:
-        """Join one sample; None for a deleted node. Raises `RecordError` if it is invalid."""
+        """Join one sample; None for a deleted or surplus node. Raises `RecordError`."""
         size = len(record.value or b"")
         if size > MAX_SAMPLE_BYTES:  # the broker compares the compressed size
             raise OversizedRecordError(f"sample has {size} bytes, more than {MAX_SAMPLE_BYTES}")
@@ -199,6 +213,9 @@ class JoinCursor:
                 self._warned.add(node)
                 log.warning("dropping samples of a deleted node", node=node)
             IGNORED.inc()
+            return None
+        if not self._may_join(node):
+            UNKNOWN.inc()
             return None
         objects = self.cluster_state.objects_of(node)
         pod_facts = listing_facts(sample.listing, objects.pods, self._pod_facts.get(node))
@@ -222,6 +239,19 @@ class JoinCursor:
             self._bad_columns.setdefault(node, set()).add(column)
         return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))
 
+    def _may_join(self, node: str) -> bool:
+        """Whether a node has a record, or is one of a limited number without."""
+        if node in self.cluster_state.nodes or node in self._unknown_nodes:
+            return True
+        if len(self._unknown_nodes) < MAX_UNKNOWN_NODES:
+            self._unknown_nodes.add(node)
+            return True
+        if not self._is_full:
+            self._is_full = True
+            log.error("too many nodes have no record, dropping samples of further ones",
+                      partition=self.ownership.partition, nodes=MAX_UNKNOWN_NODES)  # fmt: skip
+        return False
+
     def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
         """Return the facts of a node, computed once per record: windows come more often."""
         if record is None:
@@ -230,15 +260,3 @@ class JoinCursor:
         if cached is None or cached[0] is not record:
             cached = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
         return cached[1]
-
-
-async def refuse_record(
-    output: Producer, prefix: str, topic: str, record: LogRecord, error: RecordError
-) -> None:
-    """Write a refused record to the dead letters, log and count it."""
-    name = topic.removeprefix(f"{prefix}.")
-    DEAD.labels(name, error.reason).inc()
-    log.warning("record refused", topic=topic, partition=record.partition, offset=record.offset,
-                reason=error.reason, error=error.message)  # fmt: skip
-    letter = dead_letter(topic, record.partition, record.offset, record.key, record.value, error)
-    await output.dead_letter(DEAD_LETTERS.full_name(prefix), record.partition, letter)

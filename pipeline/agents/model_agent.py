@@ -33,7 +33,6 @@ from pipeline.agents.failed_windows import (
     SavedNode,
     node_of,
 )
-from pipeline.agents.join_agent import refuse_record
 from pipeline.agents.koordlet_metrics import ProdAmounts, predictor_labels
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import (
@@ -42,6 +41,7 @@ from pipeline.agents.partition_models import (
     PartitionModels,
     PartitionWindow,
 )
+from pipeline.agents.refusals import Refused, refuse_records
 from pipeline.errors import FailedWindowError, KeyMismatchError, RecordError, StateError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -65,9 +65,6 @@ NamedReport = tuple[str, NodeReport | None]
 """A node and the report to publish; None if the node was deleted."""
 
 T = TypeVar("T")
-
-Refused = list[tuple[LogRecord, RecordError]]
-"""Invalid records, for the dead letters."""
 
 
 class ModelCursor(PartitionModels):
@@ -284,13 +281,12 @@ class ModelCursor(PartitionModels):
 
     async def refuse(self, refused: Refused) -> None:
         """Write these records to the dead letters."""
-        for record, error in refused:
-            await refuse_record(self.output, self.rules.prefix, self._windows, record, error)
+        await refuse_records(self.output, self.rules.prefix, self._windows, refused)
 
     def decode(self, records: Sequence[LogRecord]) -> tuple[list[PartitionWindow], Refused]:
         """Decode `records` into valid windows and refused records."""
         windows: list[PartitionWindow] = []
-        refused: Refused = []
+        refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
             try:
                 window = record.window

@@ -16,10 +16,10 @@ import msgspec
 from pipeline.agents.checkpoint_rounds import encode_checkpoint
 from pipeline.agents.checkpoint_selection import (
     PartitionCheckpoints,
-    ignore_record,
     read_checkpoints,
 )
 from pipeline.agents.consume import Readers
+from pipeline.agents.refusals import ignore_records
 from pipeline.clock import Clock
 from pipeline.errors import (
     CheckpointError,
@@ -73,7 +73,7 @@ async def change_models(
     unchanged.
     """
     async with open_reader([topic_partition]) as reader:
-        content = await read_checkpoints(reader, *topic_partition, 0, ignore_record)
+        content = await read_checkpoints(reader, *topic_partition, 0, ignore_records)
         groups = await find_running({content.group} - {""})
         if output is not None:
             _require_idle(groups)
@@ -230,7 +230,7 @@ async def _require_ours(
 
     A claim after our marker at offset `marked` is fine: that worker loads the import.
     """
-    claims = (await read_checkpoints(reader, *topic_partition, 0, ignore_record)).claims
+    claims = (await read_checkpoints(reader, *topic_partition, 0, ignore_records)).claims
     known = max(before.claims, default=-1)
     others = (claim for claim in claims if claim > known and claim != epoch)
     if any(marked is None or claim < marked for claim in others):

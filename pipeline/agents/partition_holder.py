@@ -21,11 +21,12 @@ from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics, follow
 from pipeline.agents.consume import consume
 from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
-from pipeline.agents.join_agent import JoinCursor, JoinRules, refuse_record
+from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.koordlet_metrics import serve
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
+from pipeline.agents.refusals import refuse_records
 from pipeline.agents.shard import Shard
 from pipeline.agents.silent_nodes import expire_deleted_nodes, expire_silent_nodes
 from pipeline.agents.view_agent import NodeViews, write_views
@@ -192,7 +193,7 @@ class PartitionHolder:
                 output=output,
                 open_reader=reader,
                 cluster_state_topics=ClusterStateTopics(
-                    kafka.topic_prefix, partial(refuse_record, output, kafka.topic_prefix)
+                    kafka.topic_prefix, partial(refuse_records, output, kafka.topic_prefix)
                 ),
                 join_rules=JoinRules(
                     prefix=kafka.topic_prefix,

@@ -6,10 +6,12 @@ nodes without an intact one are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from pipeline.agents.checkpoint_selection import ignore_record, read_checkpoints
+from pipeline.agents.checkpoint_selection import read_checkpoints
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.consume import Readers
+from pipeline.agents.refusals import ignore_records
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.kafka.partition_log import LogReader
 from pipeline.processors.join.pod_facts import PodRow
@@ -41,7 +43,7 @@ async def add_nodes(
             owners = _owner_numbers(
                 await _read_pods(reader, pod_topic, partition), workloads, is_wanted
             )
-            content = await read_checkpoints(reader, checkpoint_topic, partition, 0, ignore_record)
+            content = await read_checkpoints(reader, checkpoint_topic, partition, 0, ignore_records)
             for node, checkpoints in content.usable().items():
                 if is_wanted and node not in owners:
                     continue
@@ -57,10 +59,9 @@ async def _read_pods(reader: LogReader, topic: str, partition: int) -> ClusterSt
     cluster_state = ClusterState()
     async for records in reader.read(topic, partition, *await reader.bounds(topic, partition)):
         for record in records:
-            try:
+            # A worker writes the dead letter of an invalid record.
+            with suppress(RecordError):
                 cluster_state.apply_pod(record)
-            except RecordError as error:
-                await ignore_record(topic, record, error)
     return cluster_state
 
 

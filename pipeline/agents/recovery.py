@@ -147,7 +147,10 @@ class Recovery:
         deleted = cluster_state.deleted_nodes.keys() - present
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(deleted))])
         hand_over = partial(self.handover.put, model)
-        join = JoinCursor(ownership, start, cluster_state, self.output, self.join_rules, hand_over)
+        join = JoinCursor(
+            ownership, start, cluster_state, self.output, self.join_rules, hand_over,
+            unknown_nodes=set(model.bank.nodes) - cluster_state.nodes.keys(),
+        )  # fmt: skip
         duration = self.clock.monotonic() - start_time
         LOADS.labels("new" if previous is None else "kept").inc()
         LOAD_SECONDS.observe(duration)

@@ -193,11 +193,14 @@ class Producer:
                 offsets += range(written.offset, written.offset + batch.record_count())
         return offsets
 
-    async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
-        """Write a dead letter and await its delivery."""
-        await self.deliver(
-            topic, value=letter.value, key=letter.key, partition=partition, headers=letter.headers
-        )
+    async def dead_letters(self, topic: str, partition: int, letters: Iterable[DeadLetter]) -> None:
+        """Write dead letters together, and await their delivery."""
+        deliveries = [
+            await self.send(topic, partition=partition, **letter._asdict()) for letter in letters
+        ]
+        with translated_errors(self._client, f"writing to {topic}"):
+            for delivery in deliveries:
+                await delivery
 
     async def offer_dead_letter(self, topic: str, letter: DeadLetter) -> None:
         """Offer a dead letter: its record stays in a compacted topic, and reading goes on."""

@@ -85,7 +85,8 @@ class MemoryProducer:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
-        self.dead_letters: list[DeadLetter] = []
+        self.letters: list[DeadLetter] = []
+        self.deliveries = 0
         self.refuses: Callable[[str], bool] = lambda topic: False
 
     async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
@@ -98,14 +99,15 @@ class MemoryProducer:
             offsets.append(self.broker.put(topic, partition, key, value))
         return offsets
 
-    async def dead_letter(self, topic: str, partition: int, letter: DeadLetter) -> None:
+    async def dead_letters(self, topic: str, partition: int, letters: Iterable[DeadLetter]) -> None:
         await asyncio.sleep(0)
-        self.dead_letters.append(letter)
+        self.letters += letters
+        self.deliveries += 1
 
     @property
     def reasons(self) -> list[str]:
         """The reasons of the dead letters, in order."""
-        return [dict(letter.headers)["reason"].decode() for letter in self.dead_letters]
+        return [dict(letter.headers)["reason"].decode() for letter in self.letters]
 
 
 class FakeDelivery:

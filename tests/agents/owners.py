@@ -12,11 +12,10 @@ from pipeline.agents.model_agent import ModelCursor, apply_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
+from pipeline.agents.refusals import Refused
 from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import ManualClock
-from pipeline.errors import RecordError
-from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
@@ -44,8 +43,8 @@ class Owner:
         self.shard: Shard
         self._round: asyncio.Task[None] | None = None
 
-    async def _refuse(self, topic: str, record: LogRecord, error: RecordError) -> None:
-        self.refused.append((topic, record.offset, error.reason))
+    async def _refuse(self, topic: str, refused: Refused) -> None:
+        self.refused += [(topic, record.offset, error.reason) for record, error in refused]
 
     async def load(self, previous: Shard | None = None) -> "Owner":
         """Load the partition, reusing the shard `previous`."""

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.agents.cluster_state import MAX_DELETED_NODES, ClusterState, ClusterStateTopics
 from pipeline.agents.deleted_pods import LONGEST_MS
+from pipeline.agents.refusals import Refused
 from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
@@ -220,10 +221,11 @@ def test_an_invalid_pod_record_changes_nothing(bad: LogRecord) -> None:
 
 
 async def test_loading_reads_both_topics_to_their_ends_and_refuses_invalid_records() -> None:
-    broker, refused = MemoryBroker(), []
+    broker = MemoryBroker()
+    refused: list[tuple[str, int, str]] = []
 
-    async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
-        refused.append((topic, record.offset, error.reason))
+    async def refuse(topic: str, records: Refused) -> None:
+        refused.extend((topic, record.offset, error.reason) for record, error in records)
 
     for entry in (node("a"), record(b"c", node("a").value), node("b"), record(b"a", None)):
         broker.put("t.nodes", 0, entry.key, entry.value)

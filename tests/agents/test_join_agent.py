@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import asdict
 
 from pipeline.agents import join_agent as module
+from pipeline.agents import refusals
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
@@ -41,6 +42,7 @@ class Fixture:
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     cluster_state: ClusterState = field(default_factory=ClusterState)
     ownership: Ownership = field(default_factory=lambda: Ownership(0, epoch=1))
+    unknown_nodes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         output: Any = MemoryProducer(self.broker)
@@ -48,7 +50,13 @@ class Fixture:
         rules = JoinRules("t", PARTITIONS, future_tolerance_seconds=60, strategy=STRATEGY)
         self.handed_over: list[LogRecord] = []
         self.cursor = JoinCursor(
-            self.ownership, 0, self.cluster_state, self.output, rules, self._take
+            self.ownership,
+            0,
+            self.cluster_state,
+            self.output,
+            rules,
+            self._take,
+            unknown_nodes=self.unknown_nodes,
         )
 
     async def _take(self, records: Sequence[LogRecord]) -> None:
@@ -145,14 +153,40 @@ async def test_a_window_has_the_facts_of_its_node_and_pods() -> None:
     ],
 )  # fmt: skip
 async def test_an_invalid_sample_becomes_a_dead_letter(record: LogRecord, reason: str) -> None:
-    join, before = Fixture(), count(module.DEAD, "samples", reason)
+    join, before = Fixture(), count(refusals.DEAD, "samples", reason)
     await join.cursor.process([sample(0), record._replace(offset=1), sample(2)])
     assert (join.joined, join.cursor.next_offset) == ([0, 2], 3)
-    (letter,) = join.output.dead_letters
+    (letter,) = join.output.letters
     where = {"topic": b"t.samples", "partition": b"0", "offset": b"1"}
     assert dict(letter.headers).items() >= {**where, "reason": reason.encode()}.items()
     assert letter.value == (record.value or b"")
-    assert count(module.DEAD, "samples", reason) - before == 1
+    assert count(refusals.DEAD, "samples", reason) - before == 1
+
+
+async def test_refusals_of_a_batch_are_delivered_together() -> None:
+    """A hostile producer would else hold up the partition by a delivery per record."""
+    join, before = Fixture(), count(refusals.DEAD, "samples", "undecodable")
+    await join.cursor.process([put(NODE.encode(), b"junk", offset) for offset in range(500)])
+    assert (len(join.output.letters), join.output.deliveries) == (500, 1)
+    assert count(refusals.DEAD, "samples", "undecodable") - before == 500
+    assert join.cursor.next_offset == 500
+
+
+async def test_nodes_without_a_record_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UNKNOWN_NODES", 2)
+    join, before = Fixture(unknown_nodes=[NODES[0]]), count(module.UNKNOWN)
+    join.add_node(NODES[3])
+    await join.cursor.process([sample(offset, node) for offset, node in enumerate(NODES[:5])])
+    assert [window.header.node for window in join.windows] == [NODES[0], NODES[1], NODES[3]]
+    assert count(module.UNKNOWN) - before == 2
+    assert (join.output.letters, join.cursor.next_offset) == ([], 5)
+    # A node that gets a record, and one that departs, make room.
+    join.add_node(NODES[1])
+    await join.cursor.depart(NODES[0], APPENDED_MS)
+    await join.cursor.process([sample(5 + n, node) for n, node in enumerate(NODES[:5])])
+    joined = [window.header.node for window in join.windows[4:]]
+    assert joined == [NODES[0], NODES[1], NODES[2], NODES[3]]
+    assert count(module.UNKNOWN) - before == 3
 
 
 async def test_a_window_a_minute_ahead_is_accepted() -> None:
@@ -184,7 +218,7 @@ async def test_an_invalid_value_becomes_null_and_is_counted(value: float) -> Non
     assert [column(window, f"cpu_cores_{name}")[0] for name in ("max", "avg")] == [None, 2.0]
     assert window.bad_values == {"cpu_cores_max": 1}
     assert count(module.BAD_VALUES, NODE, "cpu_cores_max") - before == 1
-    assert join.output.dead_letters == []
+    assert join.output.letters == []
 
 
 async def test_samples_of_a_deleted_node_are_dropped() -> None:
@@ -193,7 +227,7 @@ async def test_samples_of_a_deleted_node_are_dropped() -> None:
     join.add_node(OTHER)
     join.cluster_state.apply_node(put(NODE.encode(), None))
     await join.cursor.process([sample(0), sample(1, OTHER)])
-    assert (join.joined, join.cursor.next_offset, join.output.dead_letters) == ([1], 2, [])
+    assert (join.joined, join.cursor.next_offset, join.output.letters) == ([1], 2, [])
     assert count(module.IGNORED) - before == 1
 
 
@@ -240,18 +274,18 @@ async def test_a_revoked_partition_is_not_written() -> None:
     join.ownership.owned = False
     await join.cursor.process([sample(0), put(NODE.encode(), b"junk", 1)])
     await join.cursor.depart(NODE, APPENDED_MS)
-    assert (join.windows, join.output.dead_letters, join.cursor.next_offset) == ([], [], 0)
+    assert (join.windows, join.output.letters, join.cursor.next_offset) == ([], [], 0)
 
 
 async def test_a_partition_revoked_during_a_dead_letter_is_not_joined() -> None:
     join = Fixture()
-    write = join.output.dead_letter
+    write = join.output.dead_letters
 
     async def lose(*arguments: Any) -> None:
         join.ownership.owned = False
         await write(*arguments)
 
-    join.output.dead_letter = lose
+    join.output.dead_letters = lose
     await join.cursor.process([put(NODE.encode(), b"junk"), sample(1)])
     # If the partition returns, the worker resumes here.
     assert (join.windows, join.cursor.next_offset) == ([], 0)

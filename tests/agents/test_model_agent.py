@@ -123,7 +123,7 @@ async def test_counts_of_skipped_windows_are_published_with_the_next_state() -> 
     state = published(broker, "t.node-state")["a"]
     assert (counters.last_gap_at, counters.last_bad_value_at) == (state["as_of"], None)
     assert (counters.duplicate, counters.late, counters.second_exporter) == (1, 1, 1)
-    assert (state["counters"]["late"], output.dead_letters) == (1, [])
+    assert (state["counters"]["late"], output.letters) == (1, [])
 
 
 async def test_the_times_of_the_last_gap_and_invalid_value_are_published() -> None:
@@ -242,7 +242,7 @@ async def test_a_replay_skips_invalid_records() -> None:
     model.replay(broker.records("t.windows"), {})
     model.encode_replayed(50)
     assert (model.bank.nodes, model.counters["a"].applied) == (("a",), 2)
-    assert (model.next_offset, output.dead_letters) == (4, [])
+    assert (model.next_offset, output.letters) == (4, [])
 
 
 async def test_a_revoked_partition_is_neither_applied_nor_published() -> None:

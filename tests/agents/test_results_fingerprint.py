@@ -138,8 +138,8 @@ class _Output:
             kinds.setdefault(topic.removeprefix("t."), []).append(value)
         return list(range(len(records)))
 
-    async def dead_letter(self, topic: str, partition: int, letter: Any) -> None:
-        raise AssertionError(f"the worker refused a record of the log: {letter}")
+    async def dead_letters(self, topic: str, partition: int, letters: Any) -> None:
+        raise AssertionError(f"the worker refused records of the log: {letters}")
 
 
 def recorded_windows(name: str) -> list[LogRecord]:

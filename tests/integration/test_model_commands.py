@@ -19,15 +19,15 @@ from pipeline.agents.cluster_state import ClusterStateTopics
 from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recovery import Recovery
+from pipeline.agents.refusals import Refused
 from pipeline.agents.shard import Shard
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.cli.main import cli
 from pipeline.clock import SystemClock
-from pipeline.errors import RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.newest import newest
 from pipeline.kafka.partition import partition_of
-from pipeline.kafka.partition_log import LogRecord, open_reader
+from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import log_producer
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.model import state_codec
@@ -55,8 +55,8 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
     settings, client, prefix = Settings(kafka=kafka), client_options(kafka), kafka.topic_prefix
     partition = partition_of(NODE, kafka.partitions)
 
-    async def refuse(topic: str, record: LogRecord, error: RecordError) -> None:
-        raise error
+    async def refuse(topic: str, refused: Refused) -> None:
+        raise refused[0][1]
 
     async with log_producer(client) as output:
         recovery = Recovery(

@@ -229,7 +229,11 @@ class ApiUnavailableError(KubernetesError):
 
 
 class ApiRefusedError(KubernetesError):
-    """The API server refuses the request."""
+    """The API server refuses the request, with this `reason` in its Status; a proxy gives none."""
+
+    def __init__(self, message: str, *, reason: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class NotFoundError(ApiRefusedError):

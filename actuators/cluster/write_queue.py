@@ -57,6 +57,11 @@ class RateLimit:
         self._clock = clock
         self._next = clock.monotonic()
 
+    def happened(self, seconds_ago: float) -> None:
+        """Count an event of a former leader; its clock may differ."""
+        left = self._pause_seconds - max(seconds_ago, 0.0)
+        self._next = max(self._next, self._clock.monotonic() + left)
+
     async def wait(self) -> None:
         """Return when the next event may happen."""
         while (left := self._next - self._clock.monotonic()) > 0:

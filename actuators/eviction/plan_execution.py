@@ -2,20 +2,28 @@
 
 Every limit is enforced here, whatever a plan says. The executor reads the pods again, checks the
 disruption budgets for all of them together, and tries all evictions with dryRun first. Each
-eviction names the UID; before each it checks the lease, the kill switch and the pending pod again.
-A change between two evictions may still leave a plan half executed.
+eviction names the UID; before each it checks the pending pod again, waits until the eviction is
+recorded as intended, and then checks the kill switch and the lease, directly before the call. A
+change between two evictions may still leave a plan half executed.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
 
 from actuators.cluster.write_queue import RateLimit
+from actuators.eviction.plan_limits import EVICTOR
 from pipeline.clock import Clock
-from pipeline.errors import ApiUnavailableError, KubernetesError, NotFoundError, SpringtideError
-from pipeline.kube.api_client import Api, decode_answer
+from pipeline.errors import (
+    ApiUnavailableError,
+    KafkaError,
+    KubernetesError,
+    NotFoundError,
+    SpringtideError,
+)
+from pipeline.kube.api_client import Api, decode_answer, decode_list
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget, exceeded_budget
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
@@ -25,7 +33,17 @@ from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import PodRecord
 
-Report = Callable[[ActionRecord], None]
+
+class ActionLog(Protocol):
+    """Takes the actions of the executor."""
+
+    def put(self, action: ActionRecord) -> None:
+        """Write an action at some time."""
+
+    def write(self, action: ActionRecord) -> Awaitable[None]:
+        """Write an action and await its delivery. Raises `KafkaError` if that fails."""
+
+
 Mode = Literal["observe", "recommend", "act"]
 
 _ALREADY_DELETED: Final = "all pods of the plan are deleted, or being deleted"
@@ -40,17 +58,17 @@ class _Pod(msgspec.Struct):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class _List(msgspec.Struct):
-    items: tuple[msgspec.Raw, ...] = ()
+class _Metadata(msgspec.Struct):
+    uid: str = ""
 
 
-class _Budgets(msgspec.Struct):
-    items: tuple[DisruptionBudget, ...] = ()
+class _Object(msgspec.Struct):
+    metadata: _Metadata
 
 
 _pods: Final = msgspec.json.Decoder(_Pod)
-_lists: Final = msgspec.json.Decoder(_List)
-_budgets: Final = msgspec.json.Decoder(_Budgets)
+_objects: Final = msgspec.json.Decoder(_Object)
+_budgets: Final = msgspec.json.Decoder(DisruptionBudget)
 
 
 class PlanResult(NamedTuple):
@@ -64,15 +82,16 @@ class PlanExecutor:
     """Executes plans, one at a time. `may_evict` is asked before each eviction."""
 
     def __init__(
-        self, api: Api, mode: Mode, stop_path: str, limit: RateLimit, clock: Clock, report: Report,
-        may_evict: Callable[[], bool],
+        self, api: Api, mode: Mode, stop_path: str, limit: RateLimit, clock: Clock,
+        actions: ActionLog, may_evict: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._api = api
         self._mode = mode
         self._stop_path = stop_path
         self._limit = limit
         self._clock = clock
-        self._report = report
+        self._report = actions.put
+        self._record = actions.write
         self._may_evict = may_evict
         self._events = EventReporter(api, "springtide-evictor")
 
@@ -100,7 +119,7 @@ class PlanExecutor:
 
     async def _victims(self, plan: EvictionPlanRecord) -> list[PodRecord] | str:
         """The pods of the plan that still exist, or the reason against it."""
-        on_node = await self._pods_on(plan.node)
+        on_node = await self._planned_pods(plan)
         pending, may_preempt = await self._pending(plan)
         reason = objection(plan, pending, on_node, may_push_out=may_preempt)
         if reason is not None:
@@ -123,11 +142,16 @@ class PlanExecutor:
         policy = decode_answer(_pods, answer, f"GET {path}").spec.preemption_policy
         return read_manifest(answer), policy != "Never"
 
-    async def _pods_on(self, node: str) -> dict[str, PodRecord]:
-        params = {"fieldSelector": f"spec.nodeName={node}"}
+    async def _planned_pods(self, plan: EvictionPlanRecord) -> dict[str, PodRecord]:
+        """The pods of the plan that are on its node. Other pods there need not be valid."""
+        params = {"fieldSelector": f"spec.nodeName={plan.node}"}
         answer = await self._api.request("GET", "/api/v1/pods", params=params)
-        pods = map(read_manifest, decode_answer(_lists, answer, f"GET pods of {node}").items)
-        return {pod.uid: pod for pod in pods}
+        planned, pods, request = {pod.uid for pod in plan.pods}, {}, f"GET pods of {plan.node}"
+        for item in decode_list(answer, request).items or ():
+            uid = decode_answer(_objects, item, request).metadata.uid
+            if uid in planned:
+                pods[uid] = read_manifest(item)
+        return pods
 
     async def _refusal(self, pods: list[PodRecord]) -> str | None:
         """Why these pods may not all be evicted, None if they may."""
@@ -135,8 +159,9 @@ class PlanExecutor:
             for namespace in sorted({pod.namespace for pod in pods}):
                 path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
                 answer = await self._api.request("GET", path)
-                budgets = decode_answer(_budgets, answer, f"GET {path}")
-                if (reason := exceeded_budget(budgets.items, pods)) is not None:
+                items = decode_list(answer, f"GET {path}").items or ()
+                budgets = [decode_answer(_budgets, item, f"GET {path}") for item in items]
+                if (reason := exceeded_budget(budgets, pods)) is not None:
                     return reason
             for pod in pods:
                 await self._evict(pod, dry_run=True)
@@ -150,10 +175,19 @@ class PlanExecutor:
             return PlanResult("refused")
         for count, pod in enumerate(pods):
             await self._limit.wait()
-            if (reason := await self._stop_reason(plan)) is not None:
+            reason = await self._wait_reason(plan) or await self._stop_reason()
+            if reason is None:
+                try:
+                    await self._record(self._action(plan, pod, "intended"))
+                except KafkaError as error:
+                    # The next leader would not know of the eviction.
+                    text = f"cannot record the eviction: {error.message}"
+                    self._report(self._action(plan, pod, "failed", text))
+                    return PlanResult("failed", count > 0)
+                reason = await self._stop_reason()
+            if reason is not None:
                 self._report(self._action(plan, pod, "refused", reason))
                 return PlanResult("refused", count > 0)
-            self._report(self._action(plan, pod, "intended"))
             try:
                 await self._evict(pod)
             except NotFoundError:
@@ -166,23 +200,26 @@ class PlanExecutor:
             self._events.warn_soon(victim, "Pod", "PushedOut", plan.why)
         return PlanResult("done", made_room=True)
 
-    async def _stop_reason(self, plan: EvictionPlanRecord) -> str | None:
-        """Why no pod may be evicted now, None if one may. A failed check forbids evictions."""
-        if not self._may_evict():
-            return "another evictor holds the lease"
-        try:
-            await self._api.request("GET", self._stop_path)
-        except NotFoundError:
-            pass
-        except KubernetesError as error:
-            return f"cannot read the kill switch: {error.message}"
-        else:
-            return f"evictions are stopped by {self._stop_path}"
+    async def _wait_reason(self, plan: EvictionPlanRecord) -> str | None:
+        """Why the pending pod needs no room now, None if it does."""
         try:
             pending, may_preempt = await self._pending(plan)
         except SpringtideError as error:
             return f"cannot read the pending pod: {error.message}"
         return objection(plan, pending, {}, may_push_out=may_preempt)
+
+    async def _stop_reason(self) -> str | None:
+        """Why no pod may be evicted now, None if one may. A failed check forbids evictions."""
+        try:
+            await self._api.request("GET", self._stop_path)
+        except KubernetesError as error:
+            # A proxy's 404 has no reason.
+            if not isinstance(error, NotFoundError) or error.reason != "NotFound":
+                return f"cannot read the kill switch: {error.message}"
+        else:
+            return f"evictions are stopped by {self._stop_path}"
+        # Last, because the request may have taken longer than the lease is valid.
+        return None if self._may_evict() else "another evictor holds the lease"
 
     async def _evict(self, pod: PodRecord, *, dry_run: bool = False) -> None:
         options: dict[str, Any] = {"preconditions": {"uid": pod.uid}}
@@ -203,13 +240,15 @@ class PlanExecutor:
         return ActionRecord(
             node=plan.node,
             at=format_time(self._clock.now()),
-            actuator="evictor",
+            actuator=EVICTOR,
             action="evict",
             outcome=outcome,
             why=f"plan {plan.id}: {plan.why}",
             before={} if pod is None else {f"{pod.namespace}/{pod.name}": pod.uid},
             after={} if pod is None else {f"{pod.namespace}/{pod.name}": None},
             error=error,
+            plan=plan.id,
+            waiting=plan.waiting.uid if plan.waiting else "",
         )
 
 

@@ -226,10 +226,10 @@ def _error(
     method: str, path: str, response: aiohttp.ClientResponse, body: bytes
 ) -> KubernetesError:
     try:
-        message = msgspec.json.decode(body, type=_Status).message
+        status = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        message = body[:200].decode(errors="replace")
-    text = f"{method} {path}: {response.status} {message}".strip()
+        status = _Status(body[:200].decode(errors="replace"))
+    text = f"{method} {path}: {response.status} {status.message}".strip()
     if response.status in _RETRIABLE:
         return ApiUnavailableError(
             text,
@@ -237,7 +237,7 @@ def _error(
             # The server sends these before it processes a request.
             was_done=False if response.status in (429, 503) else None,
         )
-    return _REFUSED.get(response.status, ApiRefusedError)(text)
+    return _REFUSED.get(response.status, ApiRefusedError)(text, reason=status.reason)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -15,7 +15,7 @@ class ActionRecord(Record, frozen=True, kw_only=True):
     `before` and `after` have the values that change, by name; None is an absent value. `outcome` is
     `observed` or `recommended` if the mode forbids the action, `refused` if a check forbids it,
     `intended` just before the action, so that a crash leaves a trace, then `done`, or `failed` with
-    the reason in `error`.
+    the reason in `error`. Evictions name their `plan` and, by its uid, the `waiting` pod.
     """
 
     node: str
@@ -27,3 +27,5 @@ class ActionRecord(Record, frozen=True, kw_only=True):
     before: dict[str, str | None] = msgspec.field(default_factory=dict)
     after: dict[str, str | None] = msgspec.field(default_factory=dict)
     error: str = ""
+    plan: str = ""
+    waiting: str = ""

@@ -19,6 +19,7 @@ _SUFFIX: dict[str, Decimal] = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
     **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
 }
+_LARGEST = Decimal(2**63 - 1)
 _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}(?![a-zA-Z]))?)([a-zA-Z]{0,2})\Z"
 )
@@ -31,6 +32,8 @@ millicores)."""
 
 LARGEST_AMOUNT: Final = 2**53
 """The largest amount of a node or pod: below it float64 and all readers of JSON are exact."""
+LARGEST_QUANTITY: Final = 2**63 - 1
+"""The largest quantity; the API server accepts larger ones and takes them for this."""
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")
 BATCH: Final = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
 """Resource names of cpu (millicores) and memory (bytes) in Nodes and pods."""
@@ -78,30 +81,30 @@ def by_name(amounts: Resources, scalars: Mapping[str, int] | None) -> dict[str, 
 
 
 def parse_quantity(text: str | int | float) -> Decimal:
-    """The exact value of a Kubernetes quantity such as `500m`, `2Gi` or `1e3`.
+    """The exact value of a Kubernetes quantity such as `500m`, `2Gi` or `1e3`, at most
+    `LARGEST_QUANTITY`, at least its negative.
 
     >>> parse_quantity("1.5Gi")
     Decimal('1610612736.0')
 
-    Raises `InvalidRecordError` for another text, and above 2**62.
+    Raises `InvalidRecordError` for another text.
     """
     match = _QUANTITY.match(str(text))
     if match is None or match[2] not in _SUFFIX:
         raise InvalidRecordError(f"{str(text)[:80]!r} is not a Kubernetes quantity")
     value = Decimal(match[1]) * _SUFFIX[match[2]]
-    if abs(value) > 2**62:
-        raise InvalidRecordError(f"quantity {str(text)[:80]!r} is out of range")
-    return value
+    return min(max(value, -_LARGEST), _LARGEST)
 
 
 @lru_cache(maxsize=4096)  # a million pods have few distinct quantities
 def millicores(text: str | int | float) -> int:
-    """A CPU quantity in millicores, rounded up as Kubernetes does.
+    """A CPU quantity in millicores, rounded up as Kubernetes does, at most `LARGEST_QUANTITY`.
 
     >>> millicores("0.5"), millicores("1500m"), millicores(2)
     (500, 1500, 2000)
     """
-    return int((parse_quantity(text) * 1000).to_integral_value(ROUND_CEILING))
+    amount = int((parse_quantity(text) * 1000).to_integral_value(ROUND_CEILING))
+    return min(max(amount, -LARGEST_QUANTITY), LARGEST_QUANTITY)
 
 
 @lru_cache(maxsize=4096)

@@ -1,12 +1,15 @@
-"""A plan fails, and evicts no pod, if the API server's answers are invalid."""
+"""Plans with a fake API server: what stops an eviction, and what does not."""
 
-from typing import cast
+import json
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from actuators.cluster.write_queue import RateLimit
 from actuators.eviction.plan_execution import PlanExecutor
 from pipeline.clock import ManualClock
+from pipeline.errors import BrokerUnavailableError, NotFoundError
 from pipeline.kube.api_client import Api
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
@@ -17,34 +20,160 @@ PLAN = EvictionPlanRecord(
     pods=(LeavingPod(uid="u", pod_class="mid"),),
     waiting=WaitingPod(namespace="default", name="w", uid="w", priority=9500),
 )  # fmt: skip
+PODS, STOP = "/api/v1/pods", "/stop"
+WAITING = "/api/v1/namespaces/default/pods/w"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-class Answers:
-    """An API server with these answers, the last again and again."""
-
-    def __init__(self, *answers: bytes) -> None:
-        self._answers = [*answers]
-        self.methods: list[str] = []
-
-    async def request(self, method: str, path: str, **_: object) -> bytes:
-        self.methods.append(method)
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+def pod(uid: str, node: str = "n", tier: str = "mid", priority: int = 0, **limits: str) -> Any:
+    containers = [{"name": "main", "resources": {"limits": limits}}]
+    labels = {"koordinator.sh/priority-class": f"koord-{tier}"}
+    return {
+        "metadata": {"name": uid, "namespace": "default", "uid": uid, "labels": labels},
+        "spec": {"nodeName": node, "priority": priority, "containers": containers},
+    }
 
 
+def listed(*items: Any) -> Any:
+    return {"kind": "SomeList", "metadata": {"resourceVersion": "7"}, "items": items}
+
+
+class FakeApi:
+    """An API server with a victim and a pod that waits; `answers` by path replace its own."""
+
+    clock = ManualClock()
+
+    def __init__(self, **answers: Any) -> None:
+        waiting = pod("w", node="", tier="prod", priority=9500)
+        self.answers: dict[str, Any] = {
+            PODS: listed(pod("u")), WAITING: waiting, BUDGETS: listed(),
+            STOP: NotFoundError("no ConfigMap", reason="NotFound"),
+        } | answers  # fmt: skip
+        self.requests: list[str] = []
+        self.on_request: Callable[[str], None] = lambda path: None
+
+    async def request(self, method: str, path: str, body: Any = None, **_: object) -> bytes:
+        is_dry_run = bool(body) and "dryRun" in body["deleteOptions"]
+        self.requests.append(f"dry run {path}" if is_dry_run else f"{method} {path}")
+        self.on_request(path)
+        answer = {} if method == "POST" else self.answers[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+    async def create(self, path: str, body: Any) -> Any:
+        """Take an Event."""
+
+    @property
+    def evictions(self) -> int:
+        return sum(request.startswith("POST") for request in self.requests)
+
+
+class FakeActions(list[ActionRecord]):
+    """Actions in the order in which they were taken; `fails` is raised instead of a delivery."""
+
+    fails: Exception | None = None
+
+    def put(self, action: ActionRecord) -> None:
+        self.append(action)
+
+    async def write(self, action: ActionRecord) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.append(action)
+
+
+async def execute(
+    api: FakeApi, actions: FakeActions | None = None, may_evict: Callable[[], bool] = lambda: True
+) -> list[str]:
+    """Execute the plan, and return the outcomes of its actions, the last with its error."""
+    actions, clock = FakeActions() if actions is None else actions, ManualClock()
+    executor = PlanExecutor(
+        cast(Api, api), "act", STOP, RateLimit(1.0, clock), clock, actions, may_evict
+    )
+    result = await executor.execute(PLAN)
+    assert result.outcome == actions[-1].outcome
+    return [action.outcome for action in actions[:-1]] + [
+        " ".join(filter(None, (actions[-1].outcome, actions[-1].error)))
+    ]
+
+
+async def test_a_plan_is_executed_and_each_eviction_recorded_before_it_happens() -> None:
+    api, actions = FakeApi(), FakeActions()
+    recorded: list[list[str]] = []
+    api.on_request = lambda path: recorded.append([action.outcome for action in actions])
+    assert await execute(api, actions) == ["intended", "done"]
+    assert (api.evictions, recorded[-1]) == (1, ["intended"])
+    assert {(action.plan, action.waiting) for action in actions} == {("w/n", "w")}
+
+
+@pytest.mark.parametrize("other", [
+    pod("other", memory="7Ei", cpu="7E"), pod("other", memory="much"),
+    {"metadata": {"uid": "other"}, "spec": 7},
+])  # fmt: skip
+async def test_another_pod_on_the_node_stops_no_plan(other: Any) -> None:
+    api = FakeApi(**{PODS: listed(other, pod("u"))})
+    assert await execute(api) == ["intended", "done"]
+
+
+async def test_a_victim_with_huge_amounts_is_evicted() -> None:
+    assert await execute(FakeApi(**{PODS: listed(pod("u", memory="7Ei"))})) == ["intended", "done"]
+
+
+@pytest.mark.parametrize("path", [PODS, BUDGETS])
+@pytest.mark.parametrize("answer", [{}, {"items": []}, listed() | {"kind": "Pod"}, b"<html>"])
+async def test_an_answer_that_is_no_list_evicts_nothing(path: str, answer: Any) -> None:
+    api = FakeApi(**{path: answer})
+    (outcome,) = await execute(api)
+    assert "invalid answer" in outcome
+    assert api.evictions == 0
+
+
+async def test_a_proxy_that_does_not_know_the_kill_switch_stops_evictions() -> None:
+    api = FakeApi(**{STOP: NotFoundError("404 page not found")})
+    assert await execute(api) == ["refused cannot read the kill switch: 404 page not found"]
+    assert api.evictions == 0
+
+
+async def test_the_kill_switch_is_read_directly_before_the_eviction() -> None:
+    api, actions = FakeApi(), FakeActions()
+
+    def stop_once_recorded(path: str) -> None:
+        if actions:
+            api.answers[STOP] = {}
+
+    api.on_request = stop_once_recorded
+    assert await execute(api, actions) == ["intended", f"refused evictions are stopped by {STOP}"]
+    assert (api.requests[-1], api.evictions) == (f"GET {STOP}", 0)
+
+
+async def test_a_lease_that_is_lost_while_the_kill_switch_is_read_stops_the_eviction() -> None:
+    api, held = FakeApi(), [True]
+    api.on_request = lambda path: held.__setitem__(0, path != STOP)
+    assert await execute(api, may_evict=lambda: held[0]) == [
+        "refused another evictor holds the lease"
+    ]
+    assert api.evictions == 0
+
+
+async def test_an_eviction_that_cannot_be_recorded_does_not_happen() -> None:
+    api, actions = FakeApi(), FakeActions()
+    actions.fails = BrokerUnavailableError("no broker")
+    assert await execute(api, actions) == ["failed cannot record the eviction: no broker"]
+    assert api.evictions == 0
+
+
+@pytest.mark.parametrize("path", [PODS, WAITING])
 @pytest.mark.parametrize(
     "invalid",
     [
-        b"", b"<html>", b"null", b"\xff", b'{"items":[null],"spec":7}',
-        b'{"items":[{"metadata":{"name":1}}],"metadata":{"name":1}}',
+        b"", b"<html>", b"null", b"\xff", listed(None) | {"spec": 7},
+        {"items": [{"metadata": {"name": 1}}], "metadata": {"name": 1}},
         b'{"items":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("before", [(), (b'{"items":[]}',)])
-async def test_an_invalid_answer_fails_the_plan(invalid: bytes, before: tuple[bytes, ...]) -> None:
-    api, clock, actions = Answers(*before, invalid), ManualClock(), list[ActionRecord]()
-    executor = PlanExecutor(
-        cast(Api, api), "act", "/stop", RateLimit(1.0, clock), clock, actions.append, lambda: True
-    )
-    assert (await executor.execute(PLAN)).outcome == "failed"
-    assert [action.outcome for action in actions] == ["failed"]
-    assert set(api.methods) == {"GET"}
+async def test_an_invalid_answer_fails_the_plan(invalid: Any, path: str) -> None:
+    api = FakeApi(**{path: invalid})
+    (outcome,) = await execute(api)
+    assert outcome.startswith("failed")
+    assert api.evictions == 0

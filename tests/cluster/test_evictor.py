@@ -121,6 +121,18 @@ async def test_a_late_evictor_executes_a_plan_once(world: World) -> None:
     assert {event["involvedObject"]["name"] for event in events} == {"a", "b"}
 
 
+async def test_the_limits_of_an_evictor_hold_after_a_failover(world: World) -> None:
+    with world.evictor() as first:
+        await world.plan("a")
+        await until(lambda: world.pods() == {"b", "c", "prod", "waiting"}, 60)
+        assert first.stop() == 0
+    with world.evictor() as second:
+        await second.logs("limits are rebuilt")
+        await world.plan("b")
+        await second.logs('"outcome": "early"')
+    assert world.pods() == {"b", "c", "prod", "waiting"}
+
+
 @pytest.mark.parametrize("mode", ["observe", "recommend"])
 async def test_other_modes_evict_no_pod(world: World, mode: str) -> None:
     with world.evictor(mode):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from actuators.eviction import eviction_actuator
+from actuators.eviction import plan_limits
 from pipeline.extender import limits
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.table import limits as table_limits
@@ -57,8 +57,8 @@ def test_shutdown_ends_within_the_grace_period() -> None:
 def test_plans_expire_in_order() -> None:
     """A plan is valid, is then begun or given up, and its pod counts until it has settled."""
     assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < limits.PLAN_SETTLED_SECONDS
-    assert limits.PLAN_VALID_SECONDS <= eviction_actuator.LONGEST_VALID_SECONDS
-    assert limits.PLANS_PER_POD == eviction_actuator.PLANS_OF_A_POD
+    assert limits.PLAN_VALID_SECONDS <= plan_limits.LONGEST_VALID_SECONDS
+    assert limits.PLANS_PER_POD == plan_limits.PLANS_OF_A_POD
     assert (
         limits.PLAN_SETTLED_SECONDS + max(AGGREGATED.values())
         < table_limits.LONGEST_TENTATIVE_SECONDS

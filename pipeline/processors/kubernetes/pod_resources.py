@@ -1,8 +1,9 @@
 """Requests and limits of a pod from its containers, its own resources and its overhead.
 
 The rules are those by which kube-scheduler counts requests and `kubectl describe node` limits.
-Amounts are whole and rounded up: cpu in millicores, all else in units or bytes. An invalid amount
-raises `InvalidRecordError`, which names its place.
+Amounts are whole and rounded up: cpu in millicores, all else in units or bytes. A tenant may state
+any limit, so amounts and their sums end at `LARGEST_AMOUNT`. An invalid amount raises
+`InvalidRecordError`, which names its place.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,13 @@ from msgspec import UNSET, UnsetType
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.objects import ContainerSpec, PodSpec, Quantity, Requirements
 from pipeline.topics.pods import Container
-from pipeline.topics.resource_amounts import Resources, Scalars, millicores, whole_bytes
+from pipeline.topics.resource_amounts import (
+    LARGEST_AMOUNT,
+    Resources,
+    Scalars,
+    millicores,
+    whole_bytes,
+)
 
 Amounts = Mapping[str, int]
 """Amounts by resource. A missing resource is not stated, which is not 0."""
@@ -66,7 +73,7 @@ def amounts(stated: Iterable[tuple[str, Quantity]], where: str) -> dict[str, int
             raise InvalidRecordError(f"{where}: {name:.80}: {error.message}") from error
         if amount < 0:
             raise InvalidRecordError(f"{where}: {name:.80}: an amount is negative")
-        read[name] = amount
+        read[name] = min(amount, LARGEST_AMOUNT)
     return read
 
 
@@ -106,7 +113,8 @@ def effective_limits(
     each container has a limit.
     """
     limits = _needed(containers, init_containers) | dict(pod)
-    return {name: limit and limit + overhead.get(name, 0) for name, limit in limits.items()}
+    stated = {name: overhead.get(name, 0) for name, limit in limits.items() if limit}
+    return _sum(limits, stated)
 
 
 def kube_qos(containers: Iterable[StatedResources], pod: StatedResources) -> str:
@@ -145,7 +153,7 @@ def _sum(*parts: Amounts) -> dict[str, int]:
     total: dict[str, int] = {}
     for part in parts:
         for name, amount in part.items():
-            total[name] = total.get(name, 0) + amount
+            total[name] = min(total.get(name, 0) + amount, LARGEST_AMOUNT)
     return total
 
 

@@ -1,0 +1,92 @@
+"""Plans are limited per pod, also by the actions of a former leader."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actuators.cluster.write_queue import RateLimit
+from actuators.eviction.plan_limits import PLANS_OF_A_POD, PlanLimits
+from pipeline.clock import ManualClock
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
+from pipeline.times import format_time, parse_time
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.eviction_plans import EvictionPlanRecord, WaitingPod
+
+NOW = 1_700_000_000.0
+
+
+def plan(plan_id: str, at: float = NOW, waiting: str = "w") -> EvictionPlanRecord:
+    return EvictionPlanRecord(
+        node="n", id=plan_id, at=format_time(at), valid_until=format_time(at + 30),
+        planner="test", why="", pods=(),
+        waiting=WaitingPod(namespace="default", name="w", uid=waiting, priority=9500),
+    )  # fmt: skip
+
+
+def action(plan_id: str, outcome: Any, at: float = NOW, **changes: Any) -> ActionRecord:
+    values = {"actuator": "evictor", "action": "evict", "why": "", "plan": plan_id, "waiting": "w"}
+    return ActionRecord(node="n", at=format_time(at), outcome=outcome, **(values | changes))
+
+
+def test_a_plan_is_started_once() -> None:
+    limits = PlanLimits()
+    assert limits.start(plan("p"), NOW) is None
+    assert limits.start(plan("p"), NOW) == "repeated"
+    assert limits.start(plan("late"), NOW + 30) == "late"
+
+
+def test_a_pod_gets_a_few_plans_and_time_after_each() -> None:
+    limits = PlanLimits()
+    for number in range(PLANS_OF_A_POD):
+        at = NOW + number * SETTLE_SECONDS
+        assert limits.start(plan(f"p{number}", at), at) is None
+        limits.made_room(plan(f"p{number}", at))
+        assert limits.start(plan(f"early{number}", at + 1), at + 1) in ("early", "too_many")
+    at = NOW + PLANS_OF_A_POD * SETTLE_SECONDS
+    assert limits.start(plan("more", at), at) == "too_many"
+    assert limits.start(plan("other", at, waiting="x"), at) is None
+
+
+@pytest.mark.parametrize("outcome", ["intended", "done"])
+def test_a_new_leader_knows_what_the_former_one_evicted(outcome: str) -> None:
+    limits = PlanLimits()
+    limits.learn(action("p", outcome))
+    assert limits.start(plan("p"), NOW) == "repeated"
+    assert limits.start(plan("q", NOW + 1), NOW + 1) == "early"
+    assert limits.last_eviction == NOW
+    later = NOW + SETTLE_SECONDS
+    assert limits.start(plan("r", later), later) is None
+
+
+def test_a_new_leader_counts_the_plans_of_the_former_one() -> None:
+    limits = PlanLimits()
+    for number in range(PLANS_OF_A_POD):
+        limits.learn(action(f"p{number}", "refused", NOW - 600))
+        # A plan has an action for each of its pods.
+        limits.learn(action(f"p{number}", "refused", NOW - 600))
+    assert limits.last_eviction is None
+    assert limits.start(plan("q"), NOW) == "too_many"
+
+
+def test_actions_of_the_cluster_actuator_are_ignored() -> None:
+    limits = PlanLimits()
+    limits.learn(action("p", "done", actuator="cluster"))
+    assert limits.start(plan("p"), NOW) is None
+
+
+async def test_the_pace_continues_after_an_eviction_of_a_former_leader() -> None:
+    clock = ManualClock()
+    rate = RateLimit(0.1, clock)
+    # The clock of the former leader may be ahead.
+    rate.happened(seconds_ago=parse_time(format_time(NOW)) - NOW - 5)
+    waited = []
+
+    async def wait() -> None:
+        await rate.wait()
+        waited.append(clock.monotonic())
+
+    task = asyncio.create_task(wait())
+    await clock.advance(11)
+    await task
+    assert waited == [10]

@@ -1,13 +1,13 @@
 """The metrics page of a running exporter as Prometheus scrapes it."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cgroup_tree import CgroupTree, cgroup_tree
+from tests.node_exporter.test_budget import page
 from tests.node_exporter.test_command import running
 from tests.processes import eventually
 
@@ -38,20 +38,12 @@ def test_metrics_page_reports_cost_and_usage_of_host_applications(
     }  # fmt: skip
     log = tmp_path / "log"
 
-    def page() -> dict[str, float]:
-        (started,) = (json.loads(x) for x in log.read_text().splitlines() if "started" in x)
-        url = f"http://127.0.0.1:{started['metrics_port']}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        metrics = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in metrics}
-
     own = "springtide_exporter"
     windows = f"{own}_update_duration_seconds_count"
     with running(log, *(f"--{name}={value}" for name, value in flags.items())):
         assert eventually(lambda: "exporter started" in log.read_text())
-        assert eventually(lambda: page()[windows] >= 3)
-        metrics = page()
+        assert eventually(lambda: page(log)[windows] >= 3)
+        metrics = page(log)
     assert metrics[f"{own}_collection_duration_seconds_count"] >= 6
     assert 0 < metrics[f"{own}_collection_duration_seconds_sum"] < 5
     assert 0 < metrics[f"{own}_update_duration_seconds_sum"] < 5

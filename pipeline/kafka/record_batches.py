@@ -188,8 +188,10 @@ def _gzip(packed: bytes, limit: int) -> bytes:
     while packed.startswith(_GZIP_START):
         member = zlib.decompressobj(wbits=31)
         records += member.decompress(packed, limit + 1 - len(records))
+        if len(records) > limit:
+            raise ValueError("too long")
         if not member.eof:
-            raise ValueError("too long" if len(records) > limit else "ends early")
+            raise ValueError("ends early")
         packed = member.unused_data
     return bytes(records)
 

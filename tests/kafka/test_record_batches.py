@@ -197,12 +197,17 @@ def test_many_blocks_of_snappy_are_limited_together() -> None:
         unpack(SNAPPY, stream, 4999)
 
 
-@pytest.mark.parametrize("codec", PACKERS)
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_several_frames_are_read_as_one(codec: int) -> None:
-    if codec == SNAPPY:
-        pytest.skip("a block of snappy is one frame")
     packed = PACKERS[codec](b"one") + PACKERS[codec](b"two")
     assert unpack(codec, packed) == b"onetwo"
+
+
+@pytest.mark.parametrize("first", [99, 100, 101, 102])
+def test_members_of_gzip_are_limited_together(first: int) -> None:
+    """A limit of 0 bytes for the second member would mean no limit to zlib."""
+    with pytest.raises(UnreadableRecordError, match="too long"):
+        unpack(GZIP, gzip.compress(bytes(first)) + gzip.compress(bytes(5_000_000)), 100)
 
 
 def test_what_follows_a_gzip_stream_is_ignored_as_java_does() -> None:

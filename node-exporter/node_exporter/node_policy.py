@@ -104,7 +104,7 @@ async def follow(
     kafka: KafkaSettings, node: str, clock: Clock, apply: Callable[[NodePolicy], None]
 ) -> None:
     """Call `apply` with each policy of the node, until cancelled."""
-    backoff = Backoff(*_BACKOFF_SECONDS, jitter=True)
+    backoff = Backoff(*_BACKOFF_SECONDS)
     next_offset: int | None = None
     while True:
         try:

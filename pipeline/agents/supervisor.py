@@ -8,6 +8,7 @@ membership, so a restarted worker gets its partitions back before its session ti
 import ctypes
 import fcntl
 import itertools
+import random
 import signal
 import socket
 import subprocess
@@ -56,7 +57,8 @@ def claim_member_name(folder: Path, group: str) -> Iterator[str]:
 class Supervisor:
     """Runs `argv` again until it succeeds, its failure is final, or a signal arrives.
 
-    The pause before a restart doubles up to `pause_max` seconds. It starts at `pause_min` again
+    The pause before a restart doubles up to `pause_max` seconds, times 0.5 to 1.5, so that workers
+    that failed together do not return at once. It starts at `pause_min` again
     once a child has run for twice `pause_max`: a child that fails sooner after its start would
     otherwise be restarted without growing pauses.
     """
@@ -80,8 +82,9 @@ class Supervisor:
                 return 0 if self._stopping else code
             if time.monotonic() - start > 2 * longest:
                 pause = self._pauses[0]
-            log.warning("worker ended, restarting", exit_code=code, pause_seconds=pause)
-            self.pause(pause)
+            seconds = round(pause * (0.5 + random.random()), 2)
+            log.warning("worker ended, restarting", exit_code=code, pause_seconds=seconds)
+            self.pause(seconds)
             pause = min(2 * pause, longest)
         return 0
 

@@ -9,6 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from aiokafka.errors import KafkaError as ClientError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
 from pipeline.settings import KafkaSettings
+from pipeline.tls import RenewedContext
 
 _UNREACHABLE: Final = (
     errors.KafkaConnectionError, errors.KafkaTimeoutError, errors.NoBrokersAvailable,
@@ -57,12 +59,18 @@ def client_options(kafka: KafkaSettings) -> dict[str, Any]:
 
 
 def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
-    """The TLS context, with the client certificate if one is set; None without TLS.
+    """The TLS context, with the client certificate if one is set; None without TLS. Connections
+    use the files as they are then.
 
     Raises `SettingsError` if a certificate cannot be read.
     """
     if kafka.security_protocol not in ("SSL", "SASL_SSL"):
         return None
+    files = (kafka.ssl_ca_file, kafka.ssl_cert_file, kafka.ssl_key_file)
+    return RenewedContext(partial(_new_context, kafka), [file for file in files if file])
+
+
+def _new_context(kafka: KafkaSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=kafka.ssl_ca_file)
     except OSError as error:  # ssl.SSLError is one

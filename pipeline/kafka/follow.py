@@ -78,13 +78,11 @@ _DEFAULT_FETCHING: Final = Fetching()
 
 
 class Backoff:
-    """Pauses between attempts, in seconds: each twice as long as the last one, up to `longest`.
+    """Pauses between attempts, in seconds: each twice as long as the last one, up to `longest`,
+    times 0.5 to 1.5, so that many clients do not return at once."""
 
-    With `jitter` each is multiplied by 0.5 to 1.5, so that many clients do not return at once.
-    """
-
-    def __init__(self, first: float, longest: float, *, jitter: bool = False) -> None:
-        self._first, self._longest, self._jitter = first, longest, jitter
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
         self._next = first
 
     @property
@@ -99,7 +97,7 @@ class Backoff:
     def pause(self) -> float:
         """The length of the next pause."""
         pause, self._next = self._next, min(2 * self._next, self._longest)
-        return pause * (0.5 + random.random()) if self._jitter else pause
+        return pause * (0.5 + random.random())
 
 
 def topic_partitions(kafka: KafkaSettings, *topics: Topic) -> list[TopicPartition]:

@@ -18,8 +18,8 @@ What aiokafka 0.14 requires, all in this module:
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer, errors
@@ -34,6 +34,9 @@ from pipeline.topics.registry import MAX_RECORD_BYTES
 LARGEST_VALUE_BYTES: Final = MAX_RECORD_BYTES - 16_384
 """What a value may take: the rest is for key, headers and the batch around them."""
 
+DELIVERY_SECONDS: Final = 120.0
+"""How long a record may take. aiokafka repeats some requests for ever, for instance while too few
+replicas are in sync."""
 OFFER_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
 
@@ -94,6 +97,7 @@ class Producer:
             "max_request_size": max_record_bytes,
             "transactional_id": sole_writer,
         }
+        self._next_offsets: dict[tuple[str, int], int] = {}
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
 
@@ -124,11 +128,12 @@ class Producer:
         partition: int | None = None,
         headers: Headers = (),
     ) -> None:
-        """Write a record and await its delivery, however long the broker is away.
+        """Write a record and await its delivery, for two minutes at most.
 
-        Raises `RecordTooLargeError` if it is too large for the producer or the topic.
+        Raises `RecordTooLargeError` if it is too large for the producer or the topic,
+        `BrokerUnavailableError` if it is not acknowledged in time: then it may be there.
         """
-        with translated_errors(self._client, f"writing to {topic}"):
+        async with self._within(f"writing to {topic}"):
             try:
                 producer = await self._started()
                 await producer.send_and_wait(
@@ -158,7 +163,7 @@ class Producer:
         headers: Headers = (),
     ) -> Delivery:
         """Put a record into a batch; the delivery raises what aiokafka raises."""
-        with translated_errors(self._client, f"writing to {topic}"):
+        async with self._within(f"writing to {topic}"):
             producer = await self._started()
             return _quiet(
                 await producer.send(topic, value, key=key, partition=partition, headers=headers)
@@ -169,7 +174,7 @@ class Producer:
     ) -> list[Delivery]:
         """Send records in order, in batches that are made here; the deliveries raise what aiokafka
         raises."""
-        with translated_errors(self._client, f"writing to {topic}"):
+        async with self._within(f"writing to {topic}"):
             producer = await self._started()
             return [
                 _quiet(await producer.send_batch(batch, topic, partition=partition))
@@ -178,19 +183,30 @@ class Producer:
 
     async def append(self, topic: str, partition: int, records: Iterable[Keyed]) -> list[int]:
         """Write records and return their offsets. After a failure a prefix of them is there, and
-        nothing else: each batch is delivered before the next one is sent.
+        perhaps the batch that failed: each is delivered, within two minutes, before the next one.
 
         Raises `KafkaError` if a batch is not delivered, `StateError` if it is delivered and the
-        broker does not return its offset.
+        broker does not return its offset, or one below an earlier record of this producer: then the
+        log lost records that were acknowledged.
         """
         offsets: list[int] = []
-        with translated_errors(self._client, f"writing to {topic}[{partition}]"):
+        place = f"{topic}[{partition}]"
+        async with self._within(f"writing to {place}"):
             producer = await self._started()
-            for batch in _batches(producer, records):
+        for batch in _batches(producer, records):
+            async with self._within(f"writing to {place}"):
                 written = await (await producer.send_batch(batch, topic, partition=partition))
-                if written.offset < 0:  # a repetition whose first answer was lost
-                    raise StateError(f"{topic}[{partition}]: the broker returned no offset")
-                offsets += range(written.offset, written.offset + batch.record_count())
+            if written.offset < 0:  # a repetition whose first answer was lost
+                raise StateError(f"{place}: the broker returned no offset")
+            next_offset = self._next_offsets.get((topic, partition), 0)
+            if written.offset < next_offset:
+                raise StateError(
+                    f"{place}: a record has offset {written.offset} after offset {next_offset - 1}",
+                    hint="the log was truncated, or the topic recreated; a restart finds out which",
+                )
+            end = written.offset + batch.record_count()
+            self._next_offsets[topic, partition] = end
+            offsets += range(written.offset, end)
         return offsets
 
     async def dead_letters(self, topic: str, partition: int, letters: Iterable[DeadLetter]) -> None:
@@ -206,20 +222,37 @@ class Producer:
         """Offer a dead letter: its record stays in a compacted topic, and reading goes on."""
         await self.offer(topic, **letter._asdict())
 
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A transaction of the `sole_writer`: committed at the end, aborted by an exception."""
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction of the `sole_writer`: committed at the end, aborted by an exception. Its
+        begin and its end raise as `deliver` does."""
         assert self._producer is not None, "start the producer before a transaction"
-        context: AbstractAsyncContextManager[Any] = self._producer.transaction()
-        return context
+        context = self._producer.transaction()
+        async with self._within("beginning a transaction"):
+            await context.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            async with self._within("aborting a transaction"):
+                await context.__aexit__(type(error), error, error.__traceback__)
+            raise
+        async with self._within("committing a transaction"):
+            await context.__aexit__(None, None, None)
 
     async def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic; 0 if it does not exist."""
-        with translated_errors(self._client, f"looking at {topic}"):
+        async with self._within(f"looking at {topic}"):
             producer = await self._started()
             try:
                 return len(await producer.partitions_for(topic))
             except errors.UnknownTopicOrPartitionError:
                 return 0
+
+    @asynccontextmanager
+    async def _within(self, doing: str) -> AsyncIterator[None]:
+        with translated_errors(self._client, doing):
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                yield
 
     async def _started(self) -> AIOKafkaProducer:
         if self._producer is not None:

@@ -7,6 +7,7 @@ it is needed, and used for nothing else.
 import asyncio
 import os
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import yaml
 
 from pipeline.errors import ApiUnavailableError, KubernetesError, MissingExtraError, SettingsError
 from pipeline.settings import KubernetesSettings
+from pipeline.tls import RenewedContext
 
 TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """The token of the pod's service account."""
@@ -112,6 +114,11 @@ def _plugin_failed(path: Path, context: str | None, configuration: Any) -> bool:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
+    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return RenewedContext(partial(_new_context, configuration), [file for file in files if file])
+
+
+def _new_context(configuration: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         context.check_hostname = False

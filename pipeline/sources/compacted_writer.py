@@ -6,6 +6,7 @@ tombstone. The record header `source` names the source, so that no source remove
 another.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
 from pipeline.kafka.partition import partition_of
-from pipeline.kafka.producer import Batching, Delivery, Keyed, Producer
+from pipeline.kafka.producer import DELIVERY_SECONDS, Batching, Delivery, Keyed, Producer
 from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
@@ -110,8 +111,8 @@ async def write(
 ) -> int:
     """Write `entries`, those of a partition in order, await delivery, and return their number.
 
-    At most `in_flight` entries are in flight. Raises `KafkaError` if one cannot be delivered within
-    the request timeout.
+    At most `in_flight` entries are in flight. Raises `KafkaError` if one is not delivered within
+    two minutes.
     """
     headers = [(SOURCE_HEADER, source.encode())]
     written, remaining = 0, iter(entries)
@@ -128,8 +129,9 @@ async def write(
                 tombstones = sum(record.value is None for record in records)
                 RECORDS.labels(source, topic.name, "tombstone").inc(tombstones)
                 RECORDS.labels(source, topic.name, "value").inc(len(records) - tombstones)
-            for delivery in pending:
-                await delivery
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                for delivery in pending:
+                    await delivery
             written += len(chunk)
     return written
 

@@ -32,6 +32,7 @@ def _signals() -> Iterator[None]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the requested pauses, without waiting."""
     requested: list[float] = []
+    monkeypatch.setattr("pipeline.agents.supervisor.random.random", lambda: 0.5)
     monkeypatch.setattr(Supervisor, "pause", lambda self, seconds: requested.append(seconds))
     return requested
 

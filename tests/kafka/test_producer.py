@@ -183,6 +183,62 @@ async def test_a_delivery_without_an_offset_is_an_error(client: FakeClient) -> N
 # ---- many records in flight
 
 
+async def test_an_append_below_an_earlier_record_is_an_error(
+    client: FakeClient,
+) -> None:
+    producer = log_producer(CLIENT)
+    records = [Keyed(b"k", b"a"), Keyed(b"k", b"b")]
+    assert await producer.append("t.windows", 3, records) == [7, 8]
+    client.delivered.pop()  # truncated
+    with pytest.raises(StateError, match=r"t\.windows\[3\]: a record has offset 7 after offset 8"):
+        await producer.append("t.windows", 3, records)
+
+
+async def _write_append(producer: Producer) -> None:
+    await producer.append("t.windows", 3, [Keyed(b"k", b"v")])
+
+
+async def _write_deliver(producer: Producer) -> None:
+    await producer.deliver("t", value=b"v", key=b"k")
+
+
+async def _write_send(producer: Producer) -> None:
+    await producer.send("t", value=b"v", key=b"k")
+
+
+async def _write_batches(producer: Producer) -> None:
+    await producer.send_batches("t.windows", 3, [Keyed(b"k", b"v")])
+
+
+async def _count(producer: Producer) -> None:
+    await producer.partition_count("t")
+
+
+async def _commit(producer: Producer) -> None:
+    await producer.start()
+    async with producer.transaction():
+        pass
+
+
+@pytest.mark.parametrize(
+    "wait", [_write_append, _write_deliver, _write_send, _write_batches, _count, _commit]
+)
+async def test_nothing_waits_longer_than_the_time_limit(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, wait: Any
+) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(module, "DELIVERY_SECONDS", 0.02)
+    for name in ("send_batch", "send", "send_and_wait", "partitions_for"):
+        monkeypatch.setattr(client, name, hang)
+    transaction = SimpleNamespace(__aenter__=client.start, __aexit__=hang)
+    monkeypatch.setattr(client, "transaction", lambda: transaction, raising=False)
+    async with asyncio.timeout(5):
+        with pytest.raises(BrokerUnavailableError, match="TimeoutError"):
+            await wait(Producer(CLIENT))
+
+
 async def test_batches_are_in_flight_together_and_in_order(client: FakeClient) -> None:
     client.room = 2
     headers = [("source", b"test")]

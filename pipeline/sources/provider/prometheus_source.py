@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -29,6 +30,7 @@ from pipeline.processors.imported_usage.prometheus_answers import (
 from pipeline.processors.imported_usage.promql import Query, QueryGrid, queries
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.provider.sample_source import SampleSource
+from pipeline.tls import RenewedContext
 
 log = get_logger(__name__)
 
@@ -199,6 +201,11 @@ SOURCE: Final = SampleSource(
 
 
 def _tls(settings: ProviderSettings) -> ssl.SSLContext:
+    files = [settings.ca_file] if settings.ca_file else []
+    return RenewedContext(partial(_new_context, settings), files)
+
+
+def _new_context(settings: ProviderSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except OSError as error:  # includes ssl.SSLError

@@ -1,0 +1,62 @@
+"""A client's TLS context that uses renewed certificates without a restart."""
+
+import ssl
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pipeline.errors import SettingsError
+from pipeline.logs import get_logger
+
+_log = get_logger(__name__)
+
+_Stamp = tuple[int, int, int] | None
+
+
+class RenewedContext(ssl.SSLContext):
+    """Calls `create` again before a connection if one of its `files` changed.
+
+    While the new files are invalid, for instance half-written, the former context stays in use,
+    and the log says so once. Connections that are open keep their certificates.
+    """
+
+    def __new__(cls, create: Callable[[], ssl.SSLContext], files: Iterable[str | Path]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, create: Callable[[], ssl.SSLContext], files: Iterable[str | Path]) -> None:
+        self._create = create
+        self._files = [Path(file) for file in files]
+        self._in_use = self._refused = self._stamps()
+        self._context = create()
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self._newest().wrap_bio(*arguments, **options)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        return self._newest().wrap_socket(*arguments, **options)
+
+    def _newest(self) -> ssl.SSLContext:
+        stamps = self._stamps()
+        if stamps != self._in_use:
+            try:
+                self._context = self._create()
+            except (OSError, ValueError, SettingsError) as error:  # ssl.SSLError is an OSError
+                if stamps != self._refused:
+                    _log.warning("certificate not reloaded, the old one stays", reason=str(error))
+                self._refused = stamps
+            else:
+                self._in_use = stamps
+                _log.info("certificate reloaded", files=", ".join(map(str, self._files)))
+        return self._context
+
+    def _stamps(self) -> list[_Stamp]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    # A mounted Secret is renewed by another symbolic link: the inode changes, not always the time.
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -8,12 +8,13 @@ for an action that the next leader must know.
 import asyncio
 from typing import Final
 
+from prometheus_client import Counter
+
 from pipeline.errors import BrokerUnavailableError, KafkaError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Producer
 from pipeline.logs import get_logger
-from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
@@ -21,15 +22,15 @@ from pipeline.topics.registry import ACTIONS
 
 log = get_logger(__name__)
 
-LOST = counter("actuator_lost_actions", "Actions that could not be written to springtide.actions.")
-
 _WRITE_SECONDS: Final = 10.0
 
 
 class Actions:
-    """A bounded queue of actions, which `run` writes to the topic."""
+    """A bounded queue of actions, which `run` writes to the topic. `lost` counts those that could
+    not be written."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, lost: Counter) -> None:
+        self._lost = lost
         self._partitions = kafka.partitions
         self._topic = ACTIONS.full_name(kafka.topic_prefix)
         self._producer = Producer(client_options(kafka))
@@ -39,7 +40,7 @@ class Actions:
         """Queue an action. If the queue is full, the oldest action is dropped."""
         if self._waiting.full():
             self._waiting.get_nowait()
-            LOST.inc()
+            self._lost.inc()
         self._waiting.put_nowait(action)
 
     async def write(self, action: ActionRecord) -> None:
@@ -70,16 +71,14 @@ class Actions:
                         partition=partition_of(action.node, self._partitions),
                     )
                 except KafkaError as error:
-                    _lost(error)
+                    self._lose(error)
                 else:
-                    delivery.add_done_callback(_check)
+                    delivery.add_done_callback(self._check)
 
+    def _check(self, delivery: asyncio.Future[object]) -> None:
+        if not delivery.cancelled() and (error := delivery.exception()) is not None:
+            self._lose(error)
 
-def _check(delivery: asyncio.Future[object]) -> None:
-    if not delivery.cancelled() and (error := delivery.exception()) is not None:
-        _lost(error)
-
-
-def _lost(error: BaseException) -> None:
-    LOST.inc()
-    log.warning("action lost", why=str(error) or type(error).__name__)
+    def _lose(self, error: BaseException) -> None:
+        self._lost.inc()
+        log.warning("action lost", why=str(error) or type(error).__name__)

@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 from urllib.request import urlopen
 
 import pytest
@@ -26,6 +28,18 @@ def test_page_has_build_info_process_memory_and_own_metrics() -> None:
     assert samples == ['springtide_test_records_total{reason="undecodable"} 3.0']
     assert re.search(r'^springtide_build_info{.*role="exporter"', text, re.MULTILINE)
     assert "process_resident_memory_bytes" in text
+
+
+@pytest.mark.parametrize("role", ["actuator", "evictor"])
+def test_a_role_has_no_metrics_of_another_role(role: str) -> None:
+    program = (
+        f"import pipeline.cli.{role}\nfrom pipeline.metrics import page\nprint(page().decode())"
+    )
+    text = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, check=True
+    ).stdout
+    owners = {name.decode() for name in re.findall(rb"^# TYPE springtide_([a-z]+)_", text, re.M)}
+    assert owners == {"build", "kubernetes", role}
 
 
 def test_without_a_port_there_is_no_page() -> None:

@@ -19,7 +19,8 @@ from actuators.cluster.node_metric_objects import NodeMetricObjects
 from actuators.cluster.node_slo_objects import NodeSloObjects
 from actuators.cluster.offer_writer import OfferWriter
 from actuators.cluster.outage_events import OutageEvents
-from actuators.cluster.write_queue import RateLimit, WriteQueue
+from actuators.cluster.write_queue import WriteQueue
+from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, NotFoundError, RecordError
 from pipeline.kafka.client import client_options
@@ -52,6 +53,7 @@ from pipeline.topics.windows import decode_window
 log = get_logger(__name__)
 
 BAD = counter("actuator_bad_records", "Invalid records.", ["topic"])
+LOST = counter("actuator_lost_actions", "Actions that could not be written to springtide.actions.")
 READY = gauge("actuator_ready", "1 once all topics and Nodes have been read.")
 
 FEATURES: Final[Sequence[type[Feature]]] = (
@@ -92,7 +94,7 @@ class ClusterActuator:
         self._api = api
         self._settings = settings
         self._clock = clock
-        self._actions = Actions(settings.kafka)
+        self._actions = Actions(settings.kafka, LOST)
         limit = RateLimit(settings.actuator.writes_per_second, clock)
         self.queue = WriteQueue(limit, clock, lambda: lease.is_held)
         context = Context(api, self.queue, clock, settings, self._report)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
     ApiUnavailableError,
@@ -47,26 +48,6 @@ class _Backoff(NamedTuple):
 
     until: float
     seconds: float
-
-
-class RateLimit:
-    """At most `per_second` events per second, evenly spaced."""
-
-    def __init__(self, per_second: float, clock: Clock) -> None:
-        self._pause_seconds = 1.0 / per_second
-        self._clock = clock
-        self._next = clock.monotonic()
-
-    def happened(self, seconds_ago: float) -> None:
-        """Count an event of a former leader; its clock may differ."""
-        left = self._pause_seconds - max(seconds_ago, 0.0)
-        self._next = max(self._next, self._clock.monotonic() + left)
-
-    async def wait(self) -> None:
-        """Return when the next event may happen."""
-        while (left := self._next - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left)
-        self._next = self._clock.monotonic() + self._pause_seconds
 
 
 class WriteQueue:

@@ -8,9 +8,9 @@ import asyncio
 from typing import Final
 
 from actuators.action_log import Actions
-from actuators.cluster.write_queue import RateLimit
 from actuators.eviction.plan_execution import PlanExecutor
 from actuators.eviction.plan_limits import LONGEST_VALID_SECONDS, LOOK_BACK_SECONDS, PlanLimits
+from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
 from pipeline.kafka.client import client_options
@@ -31,6 +31,7 @@ from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
 log = get_logger(__name__)
 
 BAD = counter("evictor_bad_records", "Invalid plans, and invalid actions read at start.")
+LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
 PLANS = counter(
     "evictor_plans",
     "Plans by outcome: observed, recommended, done, refused (a check failed), failed, late, "
@@ -48,7 +49,7 @@ class Evictor:
         evictor, kubernetes = settings.evictor, settings.kubernetes
         self._settings = settings
         self._clock = clock
-        self._actions = Actions(settings.kafka)
+        self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
         self._rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
         self._executor = PlanExecutor(

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from actuators.cluster.write_queue import RateLimit
 from actuators.eviction.plan_limits import EVICTOR
+from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
     ApiUnavailableError,

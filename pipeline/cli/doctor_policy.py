@@ -101,7 +101,7 @@ async def _read_cluster(settings: Settings) -> tuple[Any, str | None, str | None
 
     cluster = settings.kubernetes
     path = f"/api/v1/namespaces/{cluster.config_namespace}/configmaps/{cluster.config_name}"
-    async with open_api(cluster, SystemClock()) as api:
+    async with open_api(cluster, SystemClock(), name="springtide-doctor") as api:
         try:
             config = await api.get(path)
         except NotFoundError:

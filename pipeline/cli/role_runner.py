@@ -47,7 +47,7 @@ async def lead_until_stopped(
     """Run `work` while this process holds the lease `name`, until SIGTERM or Ctrl-C. Raises what
     `work` raises."""
     identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-    async with open_api(settings.kubernetes, clock) as api:
+    async with open_api(settings.kubernetes, clock, name=name) as api:
         lease = Lease(api, settings.kubernetes.namespace, name, identity)
         await work_until_stopped(lease.lead(lambda: work(api, lease)))
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
+from pipeline import __version__
 from pipeline.clock import Clock
 from pipeline.errors import (
     ApiRefusedError,
@@ -246,10 +247,15 @@ def _seconds(text: str | None) -> float | None:
 
 @asynccontextmanager
 async def open_api(
-    settings: KubernetesSettings, clock: Clock, rng: random.Random | None = None
+    settings: KubernetesSettings,
+    clock: Clock,
+    rng: random.Random | None = None,
+    *,
+    name: str = "springtide",
 ) -> AsyncIterator[Api]:
-    """Open a session with the API server of `settings`. Raises `KubernetesError` if none is
-    configured or credentials cannot be read, `SettingsError` for an invalid kubeconfig."""
+    """Open a session with the API server of `settings`. The server logs `name` as the user agent,
+    and names it as the manager of the fields that the session writes. Raises `KubernetesError` if
+    none is configured or credentials cannot be read, `SettingsError` for an invalid kubeconfig."""
     try:
         access = await asyncio.to_thread(api_access, settings)
     except SettingsError:
@@ -257,7 +263,10 @@ async def open_api(
     except (OSError, ValueError) as error:
         raise KubernetesError(f"credentials cannot be read: {error}") from error
     connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
-    async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
+    headers = {"User-Agent": f"{name}/{__version__}"}
+    async with aiohttp.ClientSession(
+        connector=connector, auto_decompress=True, headers=headers
+    ) as session:
         timeout_seconds = settings.request_timeout_seconds
         yield Api(session, access, clock, timeout_seconds, rng or random.Random())
 

@@ -1,7 +1,7 @@
 """The table on the metrics page: how many nodes, how old, how far behind its topics."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +15,8 @@ from pipeline.table.node_anomalies import anomalies
 from pipeline.table.node_documents import LimitsRatio, limits_ratios
 from pipeline.table.state_table import Table
 from pipeline.table.table_feed import FeedState
+
+_STATISTICS: Final = {"median": 0.5, "p90": 0.9, "max": 1.0}
 
 
 class TableMetrics(NamedTuple):
@@ -77,14 +79,14 @@ class TableMetrics(NamedTuple):
         metric = GaugeMetricFamily(
             f"{NAMESPACE}_table_limits_ratio",
             "Limits of a node's pods over its allocatable: median, 90th percentile, maximum.",
-            labels=["resource", "quantile"],
+            # Not `quantile`, which is reserved for summaries.
+            labels=["resource", "statistic"],
         )
         nodes = limits_ratios(self.table, list(self.table)).values()
         for resource in LimitsRatio.__struct_fields__:
             ratios = [ratio for node in nodes if (ratio := getattr(node, resource)) is not None]
-            for quantile in (0.5, 0.9, 1.0) if ratios else ():
-                value = float(np.quantile(ratios, quantile))
-                metric.add_metric([resource, f"{quantile:g}"], value)
+            for statistic, share in _STATISTICS.items() if ratios else ():
+                metric.add_metric([resource, statistic], float(np.quantile(ratios, share)))
         return metric
 
     def _anomalies(self) -> Metric:

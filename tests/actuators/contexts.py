@@ -4,7 +4,8 @@ import asyncio
 from typing import Any, Protocol, cast
 
 from actuators.cluster.feature import Context
-from actuators.cluster.write_queue import RateLimit, WriteQueue
+from actuators.cluster.write_queue import WriteQueue
+from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
 from pipeline.settings import ActuatorSettings, Settings

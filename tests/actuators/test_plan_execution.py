@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from actuators.cluster.write_queue import RateLimit
 from actuators.eviction.plan_execution import PlanExecutor
+from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError, NotFoundError
 from pipeline.kube.api_client import Api

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actuators.cluster.write_queue import RateLimit
 from actuators.eviction.plan_limits import PLANS_OF_A_POD, PlanLimits
+from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.times import format_time, parse_time

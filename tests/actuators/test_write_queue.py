@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.write_queue import RateLimit, Write, WriteQueue
+from actuators.cluster.write_queue import Write, WriteQueue
+from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import (
     ApiRefusedError,

@@ -63,6 +63,17 @@ async def test_an_object_is_created_changed_and_deleted(api: Api) -> None:
         await api.get(f"{MAPS}/one")
 
 
+async def test_writes_are_managed_by_the_name_of_the_role(plane: ControlPlane) -> None:
+    async with open_api(as_admin(plane), SystemClock(), name="springtide-actuator") as api:
+        await api.create(MAPS, config_map("managed", a="0"))
+        await api.patch(f"{MAPS}/managed", {"data": {"a": "1"}})
+        changed = await api.get(f"{MAPS}/managed")
+        await api.replace(f"{MAPS}/managed", changed | {"data": {"b": "2"}})
+        fields = (await api.get(f"{MAPS}/managed"))["metadata"]["managedFields"]
+        await api.delete(f"{MAPS}/managed")
+    assert {entry["manager"] for entry in fields} == {"springtide-actuator"}
+
+
 async def test_a_forbidden_request_names_the_missing_permission(plane: ControlPlane) -> None:
     settings = KubernetesSettings(kubeconfig=plane.kubeconfig("nobody"))
     async with open_api(settings, SystemClock()) as api:

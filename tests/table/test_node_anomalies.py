@@ -18,8 +18,8 @@ from pipeline.table.table_metrics import TableMetrics
 from pipeline.times import format_time
 from pipeline.topics.node_state import Counters, UsageDeviation
 from pipeline.topics.pods import CountedPod
-from pipeline.topics.resource_amounts import Usage
-from tests.table.records import GIB, NOW, node_state, table_of
+from pipeline.topics.resource_amounts import Resources, Usage
+from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running, table_of
 
 FOUR: Usage = Usage(cpu_cores=4.0, memory_bytes=16 * GIB)
 STILL = {
@@ -68,6 +68,18 @@ def gauges(table: Table) -> dict[tuple[str, str], float]:
         for metric in metrics.collect()
         for sample in metric.samples
     }
+
+
+def test_no_gauge_has_a_label_that_is_reserved() -> None:
+    """promtool refuses `quantile` and `le` outside of summaries and histograms."""
+    table = Table()
+    table.put_node(TableNode(node="a", allocatable=ROOM))
+    table.put_pod(running(any_pod(limits=Resources(cpu_millicores=2000)), "a"))
+    page = TableMetrics(table, FeedState(), ManualClock(NOW), 180.0, DataOutages(table, 180.0))
+    labels = {label for each in page.collect() for s in each.samples for label in s.labels}
+    assert "statistic" in labels
+    assert not labels & {"quantile", "le"}
+    assert gauges(table)["limits_ratio", "cpumedian"] == 0.5
 
 
 def test_anomalies_are_listed_per_node_and_counted_on_the_metrics_page() -> None:

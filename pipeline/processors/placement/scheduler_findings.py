@@ -288,6 +288,7 @@ def _check_profile(profile: Profile) -> Iterator[Finding]:
             f"a kube-scheduler that was not built with {', '.join(sorted(ours))} does not start",
             "name them in extender.scheduler_config_file, if they are to run here",
         )
+    yield from _check_peaks(where, profile)
     everywhere = running.disabled.get(EVERYWHERE, set())
     missing = [
         point for point in ("queueSort", "bind")
@@ -299,6 +300,17 @@ def _check_profile(profile: Profile) -> Iterator[Finding]:
     elif _FIT not in running.at(FILTER_POINTS):
         problem = f"{_FIT} does not run at filter: pods land on nodes where they do not fit"
         yield Finding(where, problem, "disable it at score, not at multiPoint")
+
+
+def _check_peaks(where: str, profile: Profile) -> Iterator[Finding]:
+    """Keys that scheduler-plugins' Peaks does not know: the tags of its fields are malformed, so it
+    reads them by their names in Go."""
+    for each in profile.plugin_config or ():
+        for key in each.args or {} if each.name == "Peaks" else ():
+            if key in ("watcherAddress", "nodePowerModel"):
+                problem = f"Peaks has no key {key}, and kube-scheduler does not start"
+                advice = f"spell it {key[0].upper()}{key[1:]}"
+                yield Finding(where, problem, advice, is_refused=True)
 
 
 def _check_scores(profile: Profile, mode: Mode, weight: int | None) -> Iterator[Finding]:

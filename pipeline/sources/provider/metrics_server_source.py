@@ -92,7 +92,8 @@ async def open_metrics_server(
     """Poll metrics-server in the background; open an API session if `api` is None."""
     async with AsyncExitStack() as stack:
         if api is None:
-            api = await stack.enter_async_context(open_api(settings.kubernetes, clock))
+            opened = open_api(settings.kubernetes, clock, name="springtide-provider")
+            api = await stack.enter_async_context(opened)
         session = MetricsServerSession(api)
         polling = asyncio.create_task(session.poll_forever(settings.provider.poll_seconds))
         try:

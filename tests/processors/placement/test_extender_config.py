@@ -48,6 +48,19 @@ def test_each_mode_needs_its_own_configuration() -> None:
     assert (observing.is_refused, acting.is_refused) == (False, False)
 
 
+def test_keys_of_peaks_are_spelt_as_scheduler_plugins_reads_them() -> None:
+    """Its tags for JSON are malformed, so that its keys begin with a capital letter."""
+    tree = generate_config(HTTP._replace(mode="act"))
+    args = {"WatcherAddress": "http://extender:8888", "NodePowerModel": {}}
+    tree["profiles"][0]["pluginConfig"] = [{"name": "Peaks", "args": args}]
+    assert list(findings(tree, "act")) == []
+    tree["profiles"][0]["pluginConfig"][0]["args"] = {"watcherAddress": "http://extender:8888"}
+    (finding,) = findings(tree, "act")
+    assert finding.is_refused
+    assert "watcherAddress" in finding.problem
+    assert finding.advice == "spell it WatcherAddress"
+
+
 @pytest.mark.parametrize(
     ("stated", "where", "is_refused"),
     [

@@ -2,8 +2,8 @@
 
 `open_follower` connects. `Follower.begin` (or `read_from`) starts reading, `poll`
 returns the next records, `is_caught_up` says whether everything that was there at the beginning has
-been returned. Tombstones are records without a value. Only committed records are returned: the
-watcher writes in transactions, and for topics without transactions it makes no difference.
+been returned. Tombstones are records without a value. By default only committed records are
+returned, because the watcher writes in transactions.
 
 Errors are those of `translated_errors`, and two more. If a follower is behind and nothing arrives
 for a minute, `poll` raises `SilentTopicError`. If a partition no longer has the next offset,
@@ -253,9 +253,12 @@ async def open_follower(
     client: Mapping[str, Any],
     partitions: Iterable[TopicPartition],
     fetching: Fetching = _DEFAULT_FETCHING,
+    *,
+    committed: bool = True,
 ) -> AsyncIterator[Follower]:
     """A connected follower of these partitions, which reads nothing before `begin` or `read_from`.
 
+    Unless only `committed` records are read, nobody who leaves a transaction open hides records.
     `client` is what `client_options` returns. Raises `BrokerUnavailableError` if no broker answers
     within 30 s, `KafkaError` if it refuses the connection.
     """
@@ -266,7 +269,7 @@ async def open_follower(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="none",
-        isolation_level="read_committed",
+        isolation_level="read_committed" if committed else "read_uncommitted",
         max_partition_fetch_bytes=fetching.partition_bytes,
         fetch_min_bytes=fetching.min_bytes,
         fetch_max_wait_ms=fetching.max_wait_ms,

@@ -4,8 +4,9 @@ A record is a `LogRecord` whether a `LogReader` or Faust has read it, so that th
 know nor care which of them it was.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.kafka.follow import (
@@ -15,6 +16,7 @@ from pipeline.kafka.follow import (
     TopicPartition,
     open_follower,
 )
+from pipeline.topics.registry import is_in_transactions
 
 if TYPE_CHECKING:
     from pipeline.topics.windows import Window
@@ -35,25 +37,27 @@ class LogRecord(NamedTuple):
 class LogReader:
     """Reads ranges of partitions, one after the other; made by `open_reader`."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._follower = follower
+    def __init__(self, followers: Mapping[str, Follower]) -> None:
+        """`followers` are those of the partitions, by topic."""
+        self._followers = followers
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is still there, and the offset of the next record."""
         tp = TopicPartition(topic, partition)
-        first = await self._follower.beginnings([tp])
-        return first[tp], (await self._follower.ends([tp]))[tp]
+        follower = self._followers[topic]
+        first = await follower.beginnings([tp])
+        return first[tp], (await follower.ends([tp]))[tp]
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The offset of the next record, by partition."""
-        ends = await self._follower.ends(TopicPartition(topic, p) for p in partitions)
+        ends = await self._followers[topic].ends(TopicPartition(topic, p) for p in partitions)
         return {tp.partition: end for tp, end in ends.items()}
 
     async def offset_at(self, topic: str, partition: int, appended_ms: int) -> int:
         """The offset of the first record appended at this time (milliseconds since 1970) or
         later; the end if there is none."""
         tp = TopicPartition(topic, partition)
-        return (await self._follower.offsets_at({tp: appended_ms}))[tp]
+        return (await self._followers[topic].offsets_at({tp: appended_ms}))[tp]
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
@@ -63,11 +67,11 @@ class LogReader:
         Raises `SilentTopicError` if nothing arrives for a minute, `LostOffsetError` if the log now
         ends below `start`.
         """
-        tp = TopicPartition(topic, partition)
+        tp, follower = TopicPartition(topic, partition), self._followers[topic]
         while start < end:
-            self._follower.read_from({tp: start}, {tp: end})
+            follower.read_from({tp: start}, {tp: end})
             try:
-                async for messages in self._follower.read_to_end():
+                async for messages in follower.read_to_end():
                     if records := [record_of(each) for each in messages if each.offset < end]:
                         yield records
                         start = records[-1].offset + 1
@@ -93,8 +97,17 @@ async def open_reader(
 ) -> AsyncIterator[LogReader]:
     """A reader of these (topic, partition); `client` is what `client_options` returns.
 
-    Name all partitions at once: each assignment costs a wait for metadata.
+    Name all partitions at once: each assignment costs a wait for metadata. Uncommitted records of
+    topics that are not written in transactions are read, as Faust reads them: whoever leaves a
+    transaction open must not hide samples and windows.
     """
-    assigned = [TopicPartition(topic, partition) for topic, partition in partitions]
-    async with open_follower(client, assigned) as follower:
-        yield LogReader(follower)
+    followers: dict[str, Follower] = {}
+    async with AsyncExitStack() as stack:
+        by_isolation = defaultdict[bool, list[TopicPartition]](list)
+        for topic, partition in partitions:
+            by_isolation[is_in_transactions(topic)].append(TopicPartition(topic, partition))
+        for committed, assigned in by_isolation.items():
+            opening = open_follower(client, assigned, committed=committed)
+            follower = await stack.enter_async_context(opening)
+            followers |= dict.fromkeys({tp.topic for tp in assigned}, follower)
+        yield LogReader(followers)

@@ -28,7 +28,7 @@ Codec = Literal["json + arrow", "json", "msgpack", "bytes"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic. `key` describes the record key, `record` names the module of `pipeline.topics` with
-    the record type.
+    the record type. Readers of a topic that is written `in_transactions` wait for their end.
 
     Records are deleted after `retention_ms`. A topic without it is compacted: it keeps the newest
     record of each key, and every record for `compaction_lag_ms`.
@@ -43,6 +43,7 @@ class Topic:
     retention_ms: int | None = None
     compaction_lag_ms: int = 0
     record: str | None = None
+    in_transactions: bool = False
 
     def full_name(self, prefix: str) -> str:
         """The topic's name on the broker."""
@@ -93,15 +94,15 @@ SAMPLES: Final = Topic(
 )  # fmt: skip
 NODES: Final = Topic(
     name="nodes", key="node", value="allocatable, labels, taints and strategy of a node",
-    written_by="cluster watcher or file source", record="nodes",
+    written_by="cluster watcher or file source", record="nodes", in_transactions=True,
 )  # fmt: skip
 PODS: Final = Topic(
     name="pods", key="node/uid", value="cgroup uid, class, requests, limits and phase of a pod",
-    written_by="cluster watcher or file source", record="pods",
+    written_by="cluster watcher or file source", record="pods", in_transactions=True,
 )  # fmt: skip
 WORKLOADS: Final = Topic(
     name="workloads", key="namespace/kind/name", value="replicas and PodDisruptionBudgets",
-    written_by="cluster watcher", record="workloads",
+    written_by="cluster watcher", record="workloads", in_transactions=True,
 )  # fmt: skip
 HEARTBEATS: Final = Topic(
     name="heartbeats", key="source", value="time until which `nodes` and `pods` are complete",
@@ -178,6 +179,14 @@ TOPICS: Final = (
 
 PLANNED_TOPICS: Final = (FLEET, ALERTS, EVICTION_REQUESTS, ACCURACY)
 """Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
+
+
+_IN_TRANSACTIONS: Final = {topic.name for topic in TOPICS if topic.in_transactions}
+
+
+def is_in_transactions(full_name: str) -> bool:
+    """Whether the topic of this name is written in transactions."""
+    return full_name.rpartition(".")[2] in _IN_TRANSACTIONS
 
 
 def markdown_table() -> str:

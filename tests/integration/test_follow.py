@@ -14,6 +14,7 @@ from pipeline.kafka.follow import Follower, LostOffsetError, TopicPartition, ope
 from pipeline.kafka.partition_log import open_reader
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
+from pipeline.topics.registry import is_in_transactions
 from tests.broker import admin_client
 
 
@@ -60,6 +61,20 @@ async def test_aborted_and_open_transactions_are_not_read(client: dict[str, Any]
             # Behind it lie the markers of two transactions.
             assert follower.positions[tp] >= 4
         await producer.abort_transaction()
+
+
+async def test_an_open_transaction_hides_no_record_of_a_log(client: dict[str, Any]) -> None:
+    tp = await made_topic(client)
+    assert not is_in_transactions(tp.topic)
+    async with AIOKafkaProducer(**client, transactional_id=tp.topic) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(tp.topic, b"open")
+        await write(client, tp, b"window")
+        async with open_reader(client, [tp]) as reader:
+            assert await reader.bounds(*tp) == (0, 2)
+            read = [each.value async for lists in reader.read(tp.topic, 0, 0, 2) for each in lists]
+        await producer.abort_transaction()
+    assert read == [b"open", b"window"]
 
 
 async def test_reading_starts_at_the_requested_offset(client: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """`springtide kafka`: run a Kafka broker on this machine."""
 
+import asyncio
 import json
 import signal
 from dataclasses import asdict
@@ -11,6 +12,8 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
 from pipeline.errors import LocalKafkaError, NotReadyError, UsageError
+from pipeline.kafka.acl_admin import grant_rights
+from pipeline.local.broker_security import ADMIN
 from pipeline.local.kafka_jars import KAFKA_VERSION, cache_dir, ensure_jars
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.running_brokers import (
@@ -20,7 +23,9 @@ from pipeline.local.running_brokers import (
     running_brokers,
     stop_running,
 )
+from pipeline.settings import Settings
 from pipeline.times import format_time, parse_time
+from pipeline.topics.access import ROLES, rights_of
 
 _STOPPED_BY_SIGTERM = 143
 _Port = click.IntRange(1, 65535)
@@ -30,9 +35,9 @@ _Port = click.IntRange(1, 65535)
 def command() -> None:
     """Run a real Apache Kafka on this machine, without Docker, Maven or an installed Java.
 
-    One node without encryption, on 127.0.0.1 only: for the demo, tests and small installations.
-    Its jars (45 MB) are downloaded once and verified. Other commands use another cluster with
-    --bootstrap-servers.
+    One node on 127.0.0.1 only, for the demo, tests and small installations: open to all users of
+    this machine, or --secure. Its jars (45 MB) are downloaded once and verified. Other commands
+    use another cluster with --bootstrap-servers.
     """
 
 
@@ -53,16 +58,24 @@ def command() -> None:
 @click.option(
     "--detach", is_flag=True, help="Return when ready; `springtide kafka stop` stops the broker."
 )
-def start(port: int, data_dir: Path | None, detach: bool) -> None:
+@click.option(
+    "--secure", is_flag=True,
+    help="Require TLS and a password (SCRAM-SHA-512), with a user and ACLs for each role.",
+)  # fmt: skip
+def start(port: int, data_dir: Path | None, detach: bool, secure: bool) -> None:
     """Start a broker, and stay until Ctrl-C, or return with --detach when it is ready.
 
-    Data is kept: the next start on the same directory has its topics and offsets.
+    Data is kept: the next start on the same directory has its topics and offsets. With --secure,
+    the folder `security` in the data directory has a settings file for each role, which contains
+    its password. The roles have the rights that `springtide topics acls` prints.
 
     \b
     Examples:
       springtide kafka start                       until Ctrl-C
       springtide kafka start --detach              in the background
       springtide kafka start --port 19092 --data-dir /srv/kafka
+      springtide kafka start --secure --data-dir /srv/kafka
+      springtide topics apply --config /srv/kafka/security/operator.yaml
     """
     data_dir = (data_dir or default_data_dir()).resolve()
     _check_conflicts(port, data_dir)
@@ -70,10 +83,12 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
     # `kill` and a closed terminal have the effect of Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    broker = LocalKafka(data_dir, port)
+    broker = LocalKafka(data_dir, port, secure=secure)
     try:
         click.echo(f"starting Kafka {KAFKA_VERSION} on port {port} ...", err=True)
         broker.start()
+        if secure:
+            _set_up_users(broker)
         broker.announce(format_time(SystemClock().now()))
         if detach:
             # Before the output, which may fail if its reader has ended.
@@ -82,6 +97,7 @@ def start(port: int, data_dir: Path | None, detach: bool) -> None:
         click.echo(
             f"Kafka {KAFKA_VERSION} is ready at {broker.bootstrap_servers}\n"
             f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}\n"
+            f"{_users_line(broker) if secure else ''}"
             f"  stop  {'springtide kafka stop' if detach else 'Ctrl-C'}"
         )
         if not detach:
@@ -170,6 +186,20 @@ def fetch() -> None:
     """
     jars = ensure_jars()
     click.echo(f"{len(jars)} jars of Apache Kafka {KAFKA_VERSION} in {cache_dir()}")
+
+
+def _set_up_users(broker: LocalKafka) -> None:
+    """Write the settings files of the roles, and grant their rights on the default topics."""
+    defaults = Settings()
+    prefix, group = defaults.kafka.topic_prefix, defaults.worker_group
+    rights = [right for role in ROLES.values() for right in rights_of(role, prefix, group)]
+    broker.security.write_settings_files(broker.bootstrap_servers)
+    admin = broker.security.settings_of(ADMIN, broker.bootstrap_servers)
+    asyncio.run(grant_rights(admin, rights))
+
+
+def _users_line(broker: LocalKafka) -> str:
+    return f"  users {broker.security.folder}: use --config {broker.security.folder}/<role>.yaml\n"
 
 
 def _check_conflicts(port: int, data_dir: Path) -> None:

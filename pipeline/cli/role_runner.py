@@ -18,6 +18,7 @@ from pipeline.kube.lease import Lease
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
 from pipeline.tasks import cancel_tasks
+from pipeline.topics.access import ROLES
 
 
 async def run_leader(
@@ -35,7 +36,7 @@ async def run_leader(
     """
     clock = SystemClock()
     if not waits_for_kafka:
-        await require_topics(settings.kafka)
+        await require_topics(settings.kafka, ROLES[role].topics)
     serve_metrics(role, section.metrics_host, section.metrics_port)
     name = f"springtide-{role}"
     await lead_until_stopped(settings, name, clock, lambda api, lease: work(api, lease, clock))

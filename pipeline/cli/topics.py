@@ -1,4 +1,4 @@
-"""`springtide topics`: create topics, check them for drift, print their table."""
+"""`springtide topics`: create topics, check them for drift, print them and the rights on them."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
+from pipeline.topics.access import ROLES, Right, acl_commands, rights_of
 from pipeline.topics.registry import TOPICS, markdown_table
 
 _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
@@ -18,7 +19,7 @@ _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
 
 @click.group()
 def command() -> None:
-    """Create the topics, check them for drift, print their table.
+    """Create the topics, check them for drift, print them and the rights on them.
 
     The registry declares every topic once: record, key, partitions, cleanup policy and retention.
     """
@@ -84,6 +85,39 @@ def check(settings: Settings, as_json: bool) -> None:
 def table() -> None:
     """Print all topics as a Markdown table."""
     click.echo(markdown_table(), nl=False)
+
+
+@command.command(cls=Command, exit_codes={0: "printed"})
+@click.option("--role", type=click.Choice([*ROLES]), help="Print only the rights of this role.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "commands"]), default="table", show_default=True,
+    help="A table, or commands of kafka-acls.sh that grant the rights.",
+)  # fmt: skip
+@settings_options("kafka.bootstrap_servers", "kafka.topic_prefix", "worker.id")
+def acls(settings: Settings, role: str | None, output: str) -> None:
+    """Print the rights in Kafka that each role needs. The broker is not asked.
+
+    \b
+    Examples:
+      springtide topics acls
+      springtide topics acls --role exporter --output commands
+    """
+    kafka, roles = settings.kafka, ROLES.values() if role is None else [ROLES[role]]
+    group = settings.worker_group
+    rights = [right for each in roles for right in rights_of(each, kafka.topic_prefix, group)]
+    if output == "commands":
+        click.echo("\n".join(acl_commands(rights, kafka.bootstrap_servers)))
+    else:
+        click.echo("\n".join(_rows(rights)))
+
+
+def _rows(rights: list[Right]) -> list[str]:
+    rows = [("USER", "RESOURCE", "NAME", "OPERATION"), *rights]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        "  ".join([*(f"{row[i]:<{width}}" for i, width in enumerate(widths)), row[3]])
+        for row in rows
+    ]
 
 
 def _report_drift(drift: list[Drift]) -> None:

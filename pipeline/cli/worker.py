@@ -24,6 +24,7 @@ from pipeline.metrics import serve_metrics
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.object_files import file_paths, read_at_start
+from pipeline.topics.access import ROLES
 
 
 @click.command(
@@ -63,7 +64,7 @@ def command(settings: Settings, supervised: bool) -> None:
 def _run(settings: Settings) -> NoReturn:
     """Run a worker in this process until a signal or an error stops it. Raises
     `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics."""
-    asyncio.run(require_topics(settings.kafka))
+    asyncio.run(require_topics(settings.kafka, ROLES["worker"].topics))
     data_dir = _make_data_dir(settings)
     serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     # A worker's state is large and has no cycles. Python's default collections of it took a

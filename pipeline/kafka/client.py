@@ -18,6 +18,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError as ClientError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.kafka.connection_problems import connection_problem, note_connections
 from pipeline.settings import KafkaSettings
 from pipeline.tls import RenewedContext
 
@@ -35,6 +36,8 @@ _FORBIDDEN: Final = (
 )  # fmt: skip
 
 _METADATA_REQUESTS_PER_SECOND: Final = 10
+
+note_connections()
 
 
 def client_options(kafka: KafkaSettings) -> dict[str, Any]:
@@ -108,26 +111,32 @@ def translated_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> I
 
     `kafka` names the broker: settings, or what `client_options` returns. Raises
     `BrokerUnavailableError` if no broker answers (an `OSError` or `TimeoutError` counts as that),
-    `KafkaError` otherwise.
+    `KafkaError` otherwise, also if a connection was refused because of a setting.
     """
+    client: Mapping[str, Any]
     if isinstance(kafka, KafkaSettings):
-        servers = kafka.bootstrap_servers
+        client = {
+            "bootstrap_servers": kafka.bootstrap_servers,
+            "security_protocol": kafka.security_protocol,
+            "sasl_mechanism": kafka.sasl_mechanism,
+            "sasl_plain_username": kafka.sasl_username,
+        }
     else:
-        servers = kafka["bootstrap_servers"]
+        client = kafka
+    servers = client["bootstrap_servers"]
     where = f"{doing}: the broker at {servers}"
     try:
         yield
-    except _DENIED as error:
-        raise KafkaError(
-            f"{where} refused the credentials ({_text(error)})",
-            hint="check kafka.security_protocol, kafka.sasl_mechanism, _username and _password",
-        ) from error
     except _FORBIDDEN as error:
+        user = client.get("sasl_plain_username")
         raise KafkaError(
-            f"{where} denied access ({_text(error)})",
-            hint="grant this role's user the ACLs that it needs",
+            f"{where} denied access{f' to the user {user!r}' if user else ''} ({_text(error)})",
+            hint="grant the rights that `springtide topics acls` prints for this role",
         ) from error
-    except _UNREACHABLE as error:
+    except (*_UNREACHABLE, *_DENIED) as error:
+        if (problem := connection_problem(client, error)) is not None:
+            kind = KafkaError if problem.is_refused else BrokerUnavailableError
+            raise kind(f"{where} {problem.text}", hint=problem.hint) from error
         # aiokafka's text for a refused connection repeats the address.
         detail = "" if "Unable to bootstrap" in str(error) else f" ({_text(error)})"
         raise BrokerUnavailableError(f"{doing}: no broker answers at {servers}{detail}") from error

@@ -142,11 +142,12 @@ async def apply_topics(
     return changes
 
 
-async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPICS) -> None:
+async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> None:
     """Raise `TopicDriftError` if one of `topics` is missing or has another number of partitions.
 
     Roles call it before they begin. Other drift is harmless to them, and a role that may read or
-    write a topic may not be allowed to see its configuration.
+    write a topic may not be allowed to see its configuration. The broker does not list a topic to
+    a user without rights on it.
     """
     async with open_admin(kafka, "checking topics") as admin:
         found = await _describe(admin, kafka, with_config=False)
@@ -160,12 +161,21 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic] = TOPIC
         more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
         first = harmful[0]
         if first.kind == "missing":
-            raise TopicDriftError(f"{first}{more}")
+            raise TopicDriftError(f"{first}{more}", hint=_missing_hint(kafka))
         raise TopicDriftError(
             f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
             hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
             "changed; for another one create topics with another kafka.topic_prefix",
         )
+
+
+def _missing_hint(kafka: KafkaSettings) -> str | None:
+    if kafka.sasl_username is None and kafka.ssl_cert_file is None:
+        return None
+    return (
+        "create it with `springtide topics apply`, or grant this user the rights that "
+        "`springtide topics acls` prints"
+    )
 
 
 async def existing_partitions(

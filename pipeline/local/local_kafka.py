@@ -1,8 +1,9 @@
 """Run a real Apache Kafka broker as a child process on loopback.
 
-One KRaft node without encryption. The broker is ready when it answers a metadata request. It has
-the same port and data after `stop` and `start`. On `close`, or when this process ends in any way,
-`pipeline.local.process_guard` stops it and removes its temporary directory.
+One KRaft node, which answers every client, or with `secure` only users with TLS and a password. The
+broker is ready when it answers a metadata request. It has the same port and data after `stop` and
+`start`. On `close`, or when this process ends in any way, `pipeline.local.process_guard` stops it
+and removes its temporary directory. `pipeline.local.kafka_cluster` starts several as one cluster.
 """
 
 import os
@@ -11,14 +12,17 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
 
+from pipeline.clock import SystemClock
 from pipeline.errors import LocalKafkaError
 from pipeline.local import process_guard
+from pipeline.local.broker_properties import ClusterNode, properties_text, server_properties
+from pipeline.local.broker_security import BrokerSecurity
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.java_runtime import Java, find_java
 from pipeline.local.kafka_jars import ensure_jars
@@ -27,13 +31,16 @@ from pipeline.local.running_brokers import RunningBroker, state_file
 
 # Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
 CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
-MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 
 _PORT_ATTEMPTS = 5
 LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
+_STARTED_IN_LOG = "Kafka Server started"
 
-_BROKER_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
+_HEAP = ("-Xms256m", "-Xmx512m")
+# Three brokers on one machine have a third of the load each.
+_CLUSTER_HEAP = ("-Xms64m", "-Xmx256m")
+_BROKER_JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
 # One JIT compiler instead of two: half the CPU time in the first minutes, twice that of an hour.
 _SHORT_RUN_JVM = ("-XX:TieredStopAtLevel=1",)
 _FORMAT_JVM = ("-Xmx128m", "-XX:+UseSerialGC", *_SHORT_RUN_JVM)
@@ -49,81 +56,30 @@ _COMMON_JVM = (
 _T = TypeVar("_T")
 
 
-def server_properties(
-    *, port: int, controller_port: int, log_dir: Path, identity: str
-) -> dict[str, str]:
-    """Return the broker's settings: one node with both roles, no replication, low background load.
-
-    `identity` becomes the rack, which identifies this broker in metadata answers.
-    """
-    return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
-        "broker.rack": identity,
-        "log.dirs": str(log_dir),
-        # Topics are created by `springtide topics apply`, not by a mistyped name.
-        "auto.create.topics.enable": "false",
-        "num.partitions": "16",
-        "default.replication.factor": "1",
-        "min.insync.replicas": "1",
-        "message.max.bytes": str(MAX_MESSAGE_BYTES),
-        "replica.fetch.max.bytes": str(MAX_MESSAGE_BYTES),
-        "offsets.topic.num.partitions": "4",
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-        # After a kill the broker can register again when its last session has expired.
-        "broker.heartbeat.interval.ms": "1000",
-        "broker.session.timeout.ms": "5000",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-        "num.recovery.threads.per.data.dir": "2",
-        "background.threads": "2",
-        "log.cleaner.threads": "1",
-        "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
-        "log.segment.bytes": str(128 * 1024 * 1024),
-        "log.index.size.max.bytes": str(1024 * 1024),
-    }
-
-
-def properties_text(settings: Mapping[str, str]) -> str:
-    """Format a Java properties file: ASCII, with UTF-16 escapes for other characters."""
-    return "".join(f"{key}={_escape(value)}\n" for key, value in settings.items())
-
-
-def _escape(value: str) -> str:
-    units = value.encode("utf-16-be")
-    codes = [int.from_bytes(units[start : start + 2]) for start in range(0, len(units), 2)]
-    return "".join(
-        chr(code) if 0x20 < code < 0x7F and code != ord("\\") else f"\\u{code:04x}"
-        for code in codes
-    )
-
-
 class LocalKafka:
     """A broker that this process starts. Not thread-safe.
 
     Without `data_dir` it is tuned for minutes: it starts faster, and its data is in a temporary
     directory that is removed. With `data_dir` the data remains for the next broker, and Java
     compiles for throughput, as long benchmarks need. Without `port` a free port is chosen at the
-    first start.
+    first start. A `secure` broker has certificates, users and ACLs (`security`). With `node` it is
+    a member of a cluster.
     """
 
-    def __init__(self, data_dir: Path | None = None, port: int | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        port: int | None = None,
+        *,
+        secure: bool = False,
+        node: ClusterNode | None = None,
+    ) -> None:
         self._requested_dir = data_dir
         self._dir: Path | None = None
         self._port = port
+        self._is_secure = secure
+        self._security: BrokerSecurity | None = None
+        self._node = node
         self._java: Java | None = None
         self._child: GuardedProcess | None = None
         self._pid: int | None = None
@@ -144,6 +100,11 @@ class LocalKafka:
     def data_dir(self) -> Path:
         """The directory with data, settings and log."""
         return _require_started(self._dir)
+
+    @property
+    def security(self) -> BrokerSecurity:
+        """Certificates and users. Raises `LocalKafkaError` before the first start, or without."""
+        return _require_started(self._security)
 
     @property
     def log_file(self) -> Path:
@@ -223,6 +184,7 @@ class LocalKafka:
             log_file=str(self.log_file),
             java=str(self.java),
             started_at=started_at,
+            ca_file=None if self._security is None else str(self._security.ca_file),
         )
         _require_started(self._child).ask(
             "announced", do="announce", path=str(state_file(self.port)), state=asdict(running)
@@ -247,6 +209,8 @@ class LocalKafka:
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_ROTATION_BYTES:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         self.log_file.touch()
+        if self._is_secure:
+            self._security = BrokerSecurity(self._dir / "security", SystemClock())
         if self._child is None:
             remove = self._dir if self._requested_dir is None else None
             self._child = GuardedProcess(self.log_file, remove)
@@ -255,9 +219,10 @@ class LocalKafka:
         child = _require_started(self._child)
         settings = server_properties(
             port=port,
-            controller_port=free_port(excluded_port=port),
+            node=self._node or _single_node(port, secure=self._is_secure),
             log_dir=self.data_dir / "data",
             identity=self._identity,
+            security=self._security,
         )
         file = self.data_dir / "server.properties"
         file.write_text(properties_text(settings), encoding="ascii")
@@ -268,21 +233,29 @@ class LocalKafka:
         if not formatted.exists():
             tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
             tool += ["--cluster-id", CLUSTER_ID, "--config", str(file)]
+            tool += [] if self._security is None else self._security.format_flags()
             child.start([java, *_FORMAT_JVM, *shared, *tool], cwd=self.data_dir)
             if child.wait(deadline) != 0:
                 child.signal(signal.SIGKILL, 0)
                 return False
             formatted.write_text(CLUSTER_ID + "\n")
         short_run_flags = _SHORT_RUN_JVM if self._requested_dir is None else ()
-        argv = [java, *_BROKER_JVM, *short_run_flags, *shared, "kafka.Kafka", str(file)]
+        heap = _HEAP if self._node is None else _CLUSTER_HEAP
+        argv = [java, *heap, *_BROKER_JVM, *short_run_flags, *shared, "kafka.Kafka", str(file)]
         self._pid = child.start(argv, cwd=self.data_dir)
         while self.pid is not None:
-            if self._identity in broker_racks(port):
+            if self._answers(port):
                 return True
             if time.monotonic() > deadline:
                 self._end_by_signal(signal.SIGKILL)
             time.sleep(0.05)
         return False
+
+    def _answers(self, port: int) -> bool:
+        if self._security is None:
+            return self._identity in broker_racks(port)
+        # It answers only users. It logs this once it has its port and the users of the cluster.
+        return _STARTED_IN_LOG in self._log_since_launch()
 
     def log_tail(self) -> str:
         """Return the last lines of Kafka's log since the last start, without stack frames."""
@@ -307,14 +280,21 @@ class LocalKafka:
 
 
 @contextmanager
-def local_kafka(data_dir: Path | None = None, port: int | None = None) -> Iterator[LocalKafka]:
+def local_kafka(
+    data_dir: Path | None = None, port: int | None = None, *, secure: bool = False
+) -> Iterator[LocalKafka]:
     """Start a broker, and close it at the end of the `with` block."""
-    broker = LocalKafka(data_dir, port)
+    broker = LocalKafka(data_dir, port, secure=secure)
     try:
         broker.start()
         yield broker
     finally:
         broker.close()
+
+
+def _single_node(port: int, *, secure: bool) -> ClusterNode:
+    broker_port = free_port(excluded_port=port) if secure else None
+    return ClusterNode(1, {1: free_port(excluded_port=port)}, broker_port)
 
 
 def _require_started(value: _T | None) -> _T:

@@ -1,4 +1,4 @@
-"""Create certificates for a local control plane: a CA, a server, and a client per user.
+"""Create certificates for a local control plane or broker: a CA, servers, and a client per user.
 
 They are valid for a year. Kubernetes reads the user from the common name of a client certificate,
 and the groups from its organizations.
@@ -38,11 +38,11 @@ class Pair(NamedTuple):
 class Authority:
     """A CA that writes certificates to `folder`; its own is `ca.crt`."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, name: str = "springtide-local") -> None:
         self._folder = folder
         self._clock = clock
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("springtide-local", ())
+        self._name = _name(name, ())
         certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -53,28 +53,29 @@ class Authority:
 
     def server(self, name: str, addresses: Sequence[str], hosts: Sequence[str]) -> Pair:
         """Create the certificate of a server with these IP addresses and host names."""
-        names = [
-            *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
-            *(x509.DNSName(host) for host in hosts),
-        ]
         return self._sign_certificate(
-            name, (), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(names)
+            name, (), [ExtendedKeyUsageOID.SERVER_AUTH], _alternative_names(addresses, hosts)
         )
+
+    def peer(self, name: str, addresses: Sequence[str], hosts: Sequence[str]) -> Pair:
+        """Create the certificate of a server that also connects to others, as brokers do."""
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._sign_certificate(name, (), usages, _alternative_names(addresses, hosts))
 
     def client(self, user: str, groups: Sequence[str] = ()) -> Pair:
         """Create the client certificate of `user` in these groups."""
-        return self._sign_certificate(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._sign_certificate(user, groups, [ExtendedKeyUsageOID.CLIENT_AUTH])
 
     def _sign_certificate(
         self,
         name: str,
         groups: Sequence[str],
-        usage: x509.ObjectIdentifier,
+        usages: Sequence[x509.ObjectIdentifier],
         *extensions: x509.ExtensionType,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(name, groups), key)
-        for extension in (x509.ExtendedKeyUsage([usage]), *extensions):
+        for extension in (x509.ExtendedKeyUsage(usages), *extensions):
             builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self._key, SHA256())
         pair = _pair_paths(self._folder, name, "crt")
@@ -97,6 +98,17 @@ class Authority:
         )
 
 
+def _alternative_names(
+    addresses: Sequence[str], hosts: Sequence[str]
+) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName(
+        [
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+            *(x509.DNSName(host) for host in hosts),
+        ]
+    )
+
+
 def key_pair(folder: Path, name: str) -> Pair:
     """Create a key pair that signs and verifies tokens of service accounts."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -115,9 +127,7 @@ def _pair_paths(folder: Path, name: str, suffix: str) -> Pair:
 
 def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-    )
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def _name(common_name: str, groups: Sequence[str]) -> x509.Name:

@@ -3,6 +3,7 @@
 import random
 import re
 import socket
+import ssl
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -72,6 +73,19 @@ def broker_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:
             return _read_racks(answer)
     except (OSError, UnicodeDecodeError, struct.error):
         return []
+
+
+def has_certificate_of(port: int, ca_file: str, timeout_seconds: float = 1.0) -> bool:
+    """Return whether a server on this port shows a valid certificate that this CA has signed."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        with (
+            socket.create_connection((HOST, port), timeout_seconds) as connection,
+            context.wrap_socket(connection, server_hostname=HOST),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def _read_racks(answer: BinaryIO) -> list[str | None]:

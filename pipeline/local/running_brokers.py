@@ -15,14 +15,14 @@ import msgspec
 
 from pipeline.errors import LocalKafkaError
 from pipeline.local.cache_folders import state_root, xdg_directory
-from pipeline.local.port_probe import HOST, broker_racks
+from pipeline.local.port_probe import HOST, broker_racks, has_certificate_of
 
 _STOP_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """The announcement of a broker; `started_at` is RFC 3339."""
+    """The announcement of a broker; `started_at` is RFC 3339. One with `ca_file` is secure."""
 
     port: int
     pid: int
@@ -32,6 +32,7 @@ class RunningBroker:
     log_file: str
     java: str
     started_at: str
+    ca_file: str | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -39,7 +40,10 @@ class RunningBroker:
 
     def answers(self) -> bool:
         """Return whether this broker, not another on its port, answers a metadata request."""
-        return self.identity in broker_racks(self.port)
+        if self.ca_file is None:
+            return self.identity in broker_racks(self.port)
+        # A secure broker tells its rack to users only; its CA is its own.
+        return has_certificate_of(self.port, self.ca_file)
 
 
 def state_file(port: int) -> Path:

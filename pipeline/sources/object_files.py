@@ -170,7 +170,7 @@ async def run_file_source(
         log.error("unreadable file; waiting for its next version", why=str(error))
         stamps, files = await _next_version(paths, watched, stamps, clock, [])
     kafka = settings.kafka
-    await require_topics(kafka)
+    await require_topics(kafka, [*_TOPICS.values()])
     known = {kind: await read_back(kafka, _TOPICS[kind], SOURCE) for kind in paths}
     async with producers(kafka, "springtide-file-source") as producer:
         while True:

@@ -70,7 +70,7 @@ async def run_fleet(
     history = history_window_seconds or max(window, _HISTORY_WINDOW_SECONDS)
     _check(nodes, pods_per_node, hours_back, window, history)
     kafka = settings.kafka
-    await require_topics(kafka)
+    await require_topics(kafka, (SAMPLES, NODES, PODS))
     fleet = [SimulatedNode(seed, index, pods_per_node) for index in range(nodes)]
     known_values = {topic.name: await read_back(kafka, topic, SOURCE) for topic in (NODES, PODS)}
     async with producers(kafka, "springtide-fleet") as producer:

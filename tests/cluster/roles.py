@@ -47,6 +47,14 @@ class Role:
             "kubernetes.config_name": kubernetes.config_name, "watcher.metrics_port": 0,
             "actuator.metrics_port": 0, "evictor.metrics_port": 0, "worker.metrics_port": 0,
         }  # fmt: skip
+        if kafka.sasl_password is not None:
+            values |= {
+                "kafka.security_protocol": kafka.security_protocol,
+                "kafka.sasl_mechanism": kafka.sasl_mechanism,
+                "kafka.sasl_username": kafka.sasl_username,
+                "kafka.sasl_password": kafka.sasl_password.reveal(),
+                "kafka.ssl_ca_file": kafka.ssl_ca_file,
+            }
         environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
         argv = springtide(role, *flags)
         with self.log.open("w") as log:

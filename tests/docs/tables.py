@@ -22,6 +22,7 @@ from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import ModelSettings, settings_markdown
 from pipeline.settings.describe import allowed_values, description, written
 from pipeline.sources.provider.registry import SOURCES
+from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def pages() -> dict[Path, str]:
         },
         "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
-        "reference/topics.md": {"topics": markdown_table()},
+        "reference/topics.md": {"topics": markdown_table(), "rights": access_table()},
     }
     written = {
         DOCS / page: filled((DOCS / page).read_text(), of_page, page)

@@ -49,7 +49,7 @@ async def test_check_finds_no_drift_after_apply(kafka: KafkaSettings) -> None:
     assert (await apply_topics(kafka, progress=told.append)) == would == told
     assert await check_topics(kafka) == []
     assert await apply_topics(kafka) == []
-    await require_topics(kafka)
+    await require_topics(kafka, TOPICS)
 
     async with admin_client(client_options(kafka)) as client:
         found = {t["topic"]: len(t["partitions"]) for t in await client.describe_topics()}
@@ -68,7 +68,7 @@ async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings)
     retention = drift["retention.ms"]
     assert (retention.found, retention.wanted) == ("60000", str(SAMPLES.retention_ms))
     assert f"samples: retention.ms is 60000, not {SAMPLES.retention_ms}" in str(retention)
-    await require_topics(kafka)  # does not affect readers and writers
+    await require_topics(kafka, TOPICS)  # does not affect readers and writers
 
     assert len(await apply_topics(kafka, dry_run=True)) == 1
     assert len(await check_topics(kafka)) == 3
@@ -95,7 +95,7 @@ async def test_the_number_of_partitions_is_never_changed(kafka: KafkaSettings) -
     assert "another kafka.topic_prefix" in str(drift)
     assert await apply_topics(kafka) == []
     with pytest.raises(TopicDriftError, match="5 partitions, not 3"):
-        await require_topics(kafka)
+        await require_topics(kafka, TOPICS)
 
 
 async def test_the_replication_factor_is_reported(kafka: KafkaSettings) -> None:

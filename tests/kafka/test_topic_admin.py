@@ -178,7 +178,7 @@ async def test_a_role_needs_access_to_its_own_topics_only() -> None:
     with pytest.raises(TopicDriftError, match=r"tide\.samples is missing \(create"):
         await require_topics(KAFKA, (CHECKPOINTS, SAMPLES))
     with pytest.raises(TopicDriftError, match=rf"\(and {len(TOPICS) - 3} more\)"):
-        await require_topics(KAFKA)
+        await require_topics(KAFKA, TOPICS)
 
 
 @pytest.mark.usefixtures("two_topics")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.local.broker_properties import ClusterNode, server_properties
 from pipeline.local.kafka_jars import KAFKA_VERSION
-from pipeline.local.local_kafka import CLUSTER_ID, server_properties
+from pipeline.local.local_kafka import CLUSTER_ID
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "kafka" / "compose.yaml"
 
@@ -27,7 +28,8 @@ def as_variable(setting: str) -> str:
 
 
 def test_compose_file_has_every_setting_of_the_local_broker(kafka: Any) -> None:
-    local = server_properties(port=9092, controller_port=9093, log_dir=Path("/"), identity="")
+    node = ClusterNode(1, {1: 9093})
+    local = server_properties(port=9092, node=node, log_dir=Path("/"), identity="")
     expected = {as_variable(key): value for key, value in local.items() if key not in DIFFERENT}
     environment = kafka["environment"]
     assert {key: environment.get(key) for key in expected} == expected

@@ -18,13 +18,13 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from pipeline.errors import LocalKafkaError
 from pipeline.local import local_kafka as launcher
-from pipeline.local.local_kafka import (
+from pipeline.local.broker_properties import (
     MAX_MESSAGE_BYTES,
-    LocalKafka,
-    local_kafka,
+    ClusterNode,
     properties_text,
     server_properties,
 )
+from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.local.port_probe import HOST, free_port, is_free
 from pipeline.local.process_guard import die_with_parent
 from tests.processes import eventually, is_alive
@@ -264,6 +264,7 @@ def test_properties_before_the_first_start_are_errors() -> None:
 
 
 def test_broker_settings_use_only_loopback(tmp_path: Path) -> None:
-    settings = server_properties(port=1, controller_port=2, log_dir=tmp_path, identity="local-test")
+    node = ClusterNode(1, {1: 2, 2: 3}, broker_port=4, proxied_port=5, proxy_port=6)
+    settings = server_properties(port=1, node=node, log_dir=tmp_path, identity="local-test")
     addresses = settings["listeners"] + settings["advertised.listeners"]
-    assert addresses.count("://") == addresses.count(f"://{HOST}:") == 3
+    assert addresses.count("://") == addresses.count(f"://{HOST}:") == 7

@@ -37,6 +37,7 @@ from pipeline.sources.compacted_writer import (
 )
 from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
+from pipeline.topics.access import ROLES, sole_writer_of
 from pipeline.topics.heartbeats import HEARTBEAT_SECONDS
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
@@ -90,7 +91,7 @@ class Watcher:
     async def run(self) -> None:
         """Keep the topics in step until cancelled. Raises `KafkaError` and `KubernetesError`."""
         kafka = self._settings.kafka
-        sole_writer = f"{kafka.topic_prefix}-watcher"
+        sole_writer = sole_writer_of(kafka.topic_prefix)
         async with open_producer(kafka, "springtide-watcher", sole_writer) as producer:
             await self._read_back(kafka)
             kinds: list[Kind] = [self.nodes, self._pods, *self._workloads.values()]
@@ -280,7 +281,7 @@ async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
     STARTS.labels("start").inc()
     while True:
         try:
-            await require_topics(settings.kafka)
+            await require_topics(settings.kafka, ROLES["watcher"].topics)
             await Watcher(api, settings).run()
         except TopicDriftError:
             raise

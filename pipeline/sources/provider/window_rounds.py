@@ -29,6 +29,7 @@ from pipeline.sources.provider.sample_source import SourceSession
 from pipeline.sources.provider.status_page import Status
 from pipeline.tasks import run_all
 from pipeline.times import format_time
+from pipeline.topics.access import ROLES
 from pipeline.topics.arrow import MAX_ROWS
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES
 from pipeline.topics.samples import SampleBatch, encode_samples
@@ -51,7 +52,7 @@ async def provide(session: SourceSession, settings: Settings, clock: Clock, stat
     """
     while True:
         try:
-            await require_topics(settings.kafka)
+            await require_topics(settings.kafka, ROLES["provider"].topics)
             async with open_producer(settings.kafka, "springtide-provider") as producer:
                 await WindowPublisher(session, settings, clock, status, producer).run()
         except TopicDriftError:

@@ -36,7 +36,7 @@ from tests.system.load import Load, Message, partition
 
 SESSION_SECONDS = 12
 CHECKPOINT_SECONDS = 2
-TOPICS = ("windows", "predictions", "node-state", "checkpoints", "dead-letters")
+TOPICS = ("windows", "predictions", "node-state", "resources", "checkpoints", "dead-letters")
 
 
 class Record(NamedTuple):
@@ -61,6 +61,7 @@ class Stage:
     bootstrap: str
     prefix: str
     partitions: int = 4
+    replicas: int = 1
 
     @property
     def settings(self) -> Settings:
@@ -70,6 +71,7 @@ class Stage:
                 bootstrap_servers=self.bootstrap,
                 topic_prefix=self.prefix,
                 partitions=self.partitions,
+                replication_factor=self.replicas,
             ),
             worker=WorkerSettings(
                 id=self.prefix,
@@ -84,9 +86,9 @@ class Stage:
         return f"{self.prefix}.{name}"
 
 
-async def create_stage(bootstrap: str, partitions: int = 4) -> Stage:
+async def create_stage(bootstrap: str, partitions: int = 4, replicas: int = 1) -> Stage:
     """Create topics with a new prefix for one run."""
-    stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions)
+    stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions, replicas)
     await apply_topics(stage.settings.kafka)
     return stage
 

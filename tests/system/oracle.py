@@ -87,7 +87,8 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
 
 
 def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int, bytes]]:
-    """Yield (kind, offset, value) of each window: its node state, and its prediction if due."""
+    """Yield (kind, offset, value) of each window: its node state, its offers if the policy makes
+    any, and its prediction if due."""
     for run in segments(windows):
         if (record_type := run[0].window.type) != "window":
             if record_type == "retraction":
@@ -99,6 +100,8 @@ def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int
         reports = encode_reports(pending)
         for (source, _, _, prediction), reported in zip(pending, reports, strict=True):
             yield "node-state", source.offset, reported.node_state
+            if reported.resources is not None:
+                yield "resources", source.offset, reported.resources
             if prediction is not None:
                 yield "predictions", source.offset, prediction
 
@@ -131,8 +134,8 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
 def impossible_results(logs: Logs, expected: Expected) -> list[str]:
     """Describe results, also overwritten ones, that do not follow from their window."""
     found: list[str] = []
-    for kind in ("predictions", "node-state"):
-        for at, records in logs[kind].items():
+    for kind in ("predictions", "node-state", "resources"):
+        for at, records in logs.get(kind, {}).items():
             for record in records:
                 if record.value is None:
                     continue

@@ -96,7 +96,8 @@ ROLES: Final[Mapping[str, Role]] = {
             reads=(NODES, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, WAKE_UPS), writes=(ACTIONS,),
         ),
         Role(
-            name="evictor", task="eviction actuator", reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,)
+            name="evictor", task="eviction actuator",
+            reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,),
         ),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),
         Role(

@@ -70,9 +70,8 @@ class Users:
 async def users(plane: ControlPlane, permanent: Existing) -> AsyncIterator[Users]:
     with local_kafka(secure=True) as broker:
         users = Users(broker.security, broker.bootstrap_servers, plane)
-        rights = [
-            r for role in ROLES.values() for r in rights_of(role, PREFIX, f"{PREFIX}.{PREFIX}")
-        ]
+        group = users.settings("worker").worker_group
+        rights = [r for role in ROLES.values() for r in rights_of(role, PREFIX, group)]
         await grant_rights(users.settings(ADMIN).kafka, rights)
         await apply_topics(users.settings("operator").kafka)
         yield users
@@ -91,7 +90,7 @@ async def test_every_role_works_with_its_rights(plane: ControlPlane, users: User
             return stack.enter_context(Role(role, users.settings(role), *flags))
 
         start("watcher")
-        start("worker", "--no-supervise", "--id", PREFIX)
+        start("worker", "--no-supervise")
         extender = start("extender", "--port", "0", "--host", "127.0.0.1")
         actuator = start("actuator", "--mode", "act")
         evictor = start("evictor", "--mode", "act")

@@ -6,8 +6,11 @@ cores. Modules declare their metrics at import, in the process-wide `REGISTRY`:
     WINDOWS = counter("exporter_windows", "Windows published.", ["result"])
 """
 
+import asyncio
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Final, NamedTuple
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -15,6 +18,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     PlatformCollector,
     ProcessCollector,
     start_http_server,
@@ -30,6 +34,8 @@ log = get_logger(__name__)
 NAMESPACE = "springtide"
 REGISTRY = CollectorRegistry()
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+TURN_SECONDS: Final = 0.0005
+"""A page gives way to other work of the event loop after this time."""
 
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -67,9 +73,27 @@ def declare_role(role: str) -> None:
     _BUILD.labels(__version__, platform.python_version(), role).set(1)
 
 
-def page() -> bytes:
-    """Return the metrics page in Prometheus' text format, for roles with their own web server."""
-    return generate_latest(REGISTRY)
+async def page() -> bytes:
+    """Return the metrics page in Prometheus' text format, for roles with their own web server.
+
+    The page is written metric by metric, and other work of the event loop goes on in between.
+    """
+    parts, began = [], perf_counter()
+    for metric in REGISTRY.collect():
+        parts.append(generate_latest(_OneMetric(metric)))
+        if perf_counter() - began > TURN_SECONDS:
+            await asyncio.sleep(0)
+            began = perf_counter()
+    return b"".join(parts)
+
+
+class _OneMetric(NamedTuple):
+    """A registry of one metric."""
+
+    metric: Metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.metric
 
 
 def serve_metrics(role: str, host: str, port: int | None) -> WSGIServer | None:

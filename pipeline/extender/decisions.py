@@ -130,7 +130,7 @@ class FilterResult(NamedTuple):
         }
 
     def details(self, most: int) -> dict[str, str]:
-        """The numbers behind the first refusals, by node. Valid until the table changes."""
+        """The numbers behind the first refusals, by node."""
         positions = np.flatnonzero(self.refusals.is_refused)[:most].tolist()
         return {self.names[position]: self.refusals.detail(position) for position in positions}
 
@@ -206,15 +206,11 @@ class Decisions:
         if pod.uid:
             self._remember(pod.uid, demand, passed)
         is_fresh, is_estimated = self._knowledge(passed)
+        unknown, estimated = int((~is_fresh).sum()), int(is_estimated.any(axis=1).sum())
+        by_name = refusals.take(nodes.positions)
         return FilterResult(
-            names,
-            passed.requested,
-            refusals.take(nodes.positions),
-            unknown=int((~is_fresh).sum()),
-            estimated=int(np.logical_or.reduce(is_estimated, axis=1).sum()),
-            nodes=nodes,
-            demand=demand,
-        )
+            names, passed.requested, by_name, unknown, estimated, nodes, demand
+        )  # fmt: skip
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""

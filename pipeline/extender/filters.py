@@ -3,7 +3,7 @@
 docs/how-to/add-a-scorer.md has the steps for a new filter.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -78,7 +78,6 @@ class _Judged(NamedTuple):
     """The verdict on the nodes at `positions`, which have the same thresholds."""
 
     positions: NodePositions
-    nodes: CandidateNodes
     rule: _Rule
     verdict: Verdict
 
@@ -89,6 +88,29 @@ class _Judged(NamedTuple):
         codes: IntArray = 1 + kinds[np.arange(len(over)), over] * kinds.shape[1] + over
         codes = np.where(code == filter_score.EXPIRED, 0, codes)
         return np.where(code == filter_score.PASSES, PASSES, codes)
+
+    def detail(
+        self, index: int, name: str, age_seconds: float, flying: Sequence[int], asked: int
+    ) -> str:
+        """The numbers of a node that refuses the pod for usage of a resource. `flying` are the
+        amounts of all pods in flight and of Prod; the pod adds `asked`."""
+        usage, shape = self.rule.usage, self.rule.usage.compared.shape
+        resource = int(self.verdict.resource[index])
+        kind = _KINDS[np.broadcast_to(self.rule.kinds, shape)[index, resource]]
+        threshold = np.broadcast_to(self.rule.thresholds, shape)[index, resource]
+        used = int(usage.compared[index, resource])
+        if kind == _ESTIMATED:
+            parts = [f"usage is unknown, {amount(name, used)} estimated for the pods on the node"]
+        else:
+            in_flight = flying[kind == node_thresholds.PROD]
+            parts = [f"{amount(name, used - in_flight)} used {age_text(age_seconds)}"]
+            parts += [f"{amount(name, in_flight)} on its way"] * (in_flight > 0)
+        parts += [f"{amount(name, asked)} for this pod"]
+        return (
+            f"{name} {_USAGE_NAMES[kind]} would be {self.verdict.percent[index]:.1f} percent of "
+            f"{amount(name, int(usage.capacity[index, resource]))}, over the threshold of "
+            f"{threshold:g}: {' + '.join(parts)}"
+        )
 
 
 @cache
@@ -135,16 +157,26 @@ def load_aware(
             expired[positions],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
-        group = _Judged(positions, part, rule, verdict)
+        group = _Judged(positions, rule, verdict)
         codes[positions], group_of[positions] = group.codes(), len(groups)
         groups.append(group)
     if outage is not None:
         codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
-    return Refusals(
-        codes,
-        _load_refusals(args.resources),
-        lambda position: _load_detail(groups[int(group_of[position])], args, estimate, position),
-    )
+    # Copies: the columns of the table change, and details may be asked for later.
+    ages, flights = nodes.ages(), [np.zeros((0, 0), np.int64)] * 2
+    if in_flight and (codes != PASSES).any():
+        flights = [nodes.in_flight_usage(prod=prod).copy() for prod in (False, True)]
+
+    def detail(position: int) -> str:
+        group, age = groups[int(group_of[position])], float(ages[position])
+        index = int(np.searchsorted(group.positions, position))
+        if group.verdict.code[index] == filter_score.EXPIRED:
+            return _expired_detail(age, args)
+        resource = int(group.verdict.resource[index])
+        flying = [int(flight[position, resource]) for flight in flights] if in_flight else [0, 0]
+        return group.detail(index, args.resources[resource], age, flying, int(estimate[resource]))
+
+    return Refusals(codes, _load_refusals(args.resources), detail)
 
 
 def _rule(
@@ -180,34 +212,11 @@ def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePosi
         yield text, np.array(positions)
 
 
-def _load_detail(group: _Judged, args: LoadAwareArgs, estimate: IntArray, position: int) -> str:
-    nodes, rule, verdict = group.nodes, group.rule, group.verdict
-    index = int(np.searchsorted(group.positions, position))
-    seconds = float(nodes.ages()[index])
-    if verdict.code[index] == filter_score.EXPIRED:
-        if not np.isfinite(seconds):
-            return "usage is not known: the node never reported"
-        limit = args.node_metric_expiration_seconds
-        age = age_text(seconds)
-        return f"usage is not known: its last window ended {age}, the limit is {limit} s"
-    resource = int(verdict.resource[index])
-    name, shape = args.resources[resource], rule.usage.compared.shape
-    kind = _KINDS[np.broadcast_to(rule.kinds, shape)[index, resource]]
-    threshold = np.broadcast_to(rule.thresholds, shape)[index, resource]
-    used = int(rule.usage.compared[index, resource])
-    if kind == _ESTIMATED:
-        parts = [f"usage is unknown, {amount(name, used)} estimated for the pods on the node"]
-    else:
-        is_prod = kind == node_thresholds.PROD
-        flying = int(nodes.in_flight_usage(prod=is_prod)[index, resource])
-        parts = [f"{amount(name, used - flying)} used {age_text(seconds)}"]
-        parts += [f"{amount(name, flying)} on its way"] * (flying > 0)
-    parts += [f"{amount(name, int(estimate[resource]))} for this pod"]
-    return (
-        f"{name} {_USAGE_NAMES[kind]} would be {verdict.percent[index]:.1f} percent of "
-        f"{amount(name, int(rule.usage.capacity[index, resource]))}, over the threshold of "
-        f"{threshold:g}: {' + '.join(parts)}"
-    )
+def _expired_detail(age_seconds: float, args: LoadAwareArgs) -> str:
+    if not np.isfinite(age_seconds):
+        return "usage is not known: the node never reported"
+    limit, age = args.node_metric_expiration_seconds, age_text(age_seconds)
+    return f"usage is not known: its last window ended {age}, the limit is {limit} s"
 
 
 def amount(resource: str, whole: int) -> str:

@@ -96,6 +96,14 @@ WAKE_UP_REPEAT_SECONDS: Final = 30.0
 this time, then after twice as long: the actuator may be away, or kube-scheduler itself may refuse
 the node."""
 
+# -- turns of the event loop
+
+NODES_IN_A_TURN: Final = 100
+"""Nodes that `/v1/nodes` describes before it lets requests of a scheduler go on: a millisecond."""
+THREAD_SWITCH_SECONDS: Final = 0.0005
+"""After this time a thread that writes a large document lets the event loop go on. Python's default
+is 5 ms."""
+
 # -- long polls for a node's view
 
 LONGEST_WAIT_SECONDS: Final = 60.0

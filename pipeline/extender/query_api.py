@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from pipeline.clock import Clock
 from pipeline.errors import BadRequestError, NotReadyError, RecordError
+from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation, explanation
 from pipeline.extender.http_responses import error_response, json_response, struct_response
@@ -37,6 +38,7 @@ from pipeline.table.node_documents import (
     node_list,
     node_state_document,
 )
+from pipeline.times import format_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.pods import PodRecord
 
@@ -156,10 +158,24 @@ class QueryHandler:
 
     async def nodes(self, _request: web.Request) -> web.Response:
         require_caught_up(self._state)
-        facts = node_facts(self._table, tuple(self._table))
-        document = node_list(self._table, self._clock.now(), self._stale_after, facts)
-        # Records never change, so a thread may encode megabytes of them while schedulers ask.
-        return json_response(await asyncio.to_thread(msgspec.json.encode, document))
+        table, now = self._table, self._clock.now()
+        items: list[msgspec.Raw] = []
+        without_state: list[str] = []
+        # Ten thousand nodes are ten megabytes: a scheduler's request must not wait for them.
+        every = [*table]
+        for first in range(0, len(every), limits.NODES_IN_A_TURN):
+            await asyncio.sleep(0)
+            some = every[first : first + limits.NODES_IN_A_TURN]
+            names = [name for name in some if name in table]
+            part = node_list(table, now, self._stale_after, node_facts(table, names), names)
+            items += [msgspec.Raw(msgspec.json.encode(item)) for item in part.items]
+            without_state += part.without_state
+        document = NodeStateList(
+            now=format_time(now),
+            items=items,  # type: ignore[arg-type]
+            without_state=without_state,
+        )
+        return json_response(msgspec.json.encode(document))
 
     async def node(self, request: web.Request) -> web.Response:
         require_caught_up(self._state)
@@ -178,7 +194,7 @@ class QueryHandler:
         body = await self._bodies.read(request)
         timer.done("receive")
         subject = read_subject(body)
-        timer.done("read")
+        await timer.end_turn("read")
         require_caught_up(self._state)
         document = explain(self._decisions, self._table, subject, self._clock.now(), self._mode)
         timer.done("decide")

@@ -35,7 +35,7 @@ class Refusals:
 
     `codes` (nodes,) has the index of each node's refusal in `kinds`, `PASSES` for a node that is
     not refused. `detail(position)` is the text with the numbers that led to the refusal of one
-    node; it must be called before the table changes.
+    node, of the moment of the decision, at any later time and in any thread.
     """
 
     codes: IntArray

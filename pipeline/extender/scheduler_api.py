@@ -8,24 +8,24 @@ answers 503, because it can neither pass nor refuse nodes that it does not know;
 """
 
 import asyncio
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from typing import Any, Final, Literal
+from functools import cache, cached_property
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
 from pipeline.clock import Clock
-from pipeline.errors import BadRequestError, NotReadyError, OverloadedError
+from pipeline.errors import NotReadyError
 from pipeline.extender import limits
+from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
+from pipeline.extender.error_answers import answer_errors
 from pipeline.extender.eviction_planner import EvictionPlanner
-from pipeline.extender.http_responses import error_response, json_response, struct_response
+from pipeline.extender.http_responses import json_response, struct_response
 from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
@@ -62,7 +62,7 @@ from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.stage_timing import StageTimer
 from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
-from pipeline.metrics import CONTENT_TYPE, counter, histogram, page
+from pipeline.metrics import CONTENT_TYPE, counter, page
 from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
 from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
@@ -72,27 +72,6 @@ from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 
-VERBS: Final = ("filter", "prioritize", "preempt")
-
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-LATENCY = histogram(
-    "extender_request_seconds", "Seconds from request headers to answer.", ["verb"],
-    buckets=_SECONDS,
-)  # fmt: skip
-REQUESTS = counter("extender_requests", "Requests answered.", ["verb", "status"])
-VERDICTS = counter(
-    "extender_verdicts",
-    "Nodes judged by filter: passed, refused, estimated (passed by estimates where usage of a "
-    "resource is unknown), unknown (passed for lack of a young window), not_ready, exempt (the "
-    "pod's kind passes everywhere). In mode observe: what act would answer.",
-    ["mode", "verdict"],
-)
-REFUSALS = counter(
-    "extender_refusals",
-    "Nodes refused by filter, by the reason that the scheduler gets. In mode observe: what act "
-    "would answer.",
-    ["mode", "reason"],
-)
 FALLBACKS = counter(
     "extender_fallbacks",
     "Answers of prioritize in which requests replaced a plugin, because usage of no node was known "
@@ -106,12 +85,7 @@ CYCLES = counter(
 )
 PLANS = counter("extender_eviction_plans", "Plans to make room for a Prod pod.")
 
-# The lookup of a metric by its labels takes longer than the increment.
-_latency, _requests = cache(LATENCY.labels), cache(REQUESTS.labels)
-_verdicts, _cycles = cache(VERDICTS.labels), cache(CYCLES.labels)
-_refusals = cache(REFUSALS.labels)
-
-_LOGGED_REFUSALS: Final = 3
+_cycles = cache(CYCLES.labels)  # The lookup by labels takes longer than the increment.
 
 _log = get_logger(__name__)
 
@@ -180,11 +154,11 @@ class Extender:
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
-        self._logged: dict[str, tuple[float, int]] = {}  # verb -> time, suppressed lines since
+        self._answers = AnswerLog(self._mode, clock)
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[self._count, _answer_errors, self._authenticate])
+        app = web.Application(middlewares=[self._count, answer_errors, self._authenticate])
         register(app, self.routes())
         return app
 
@@ -272,44 +246,27 @@ class Extender:
         body = await self._bodies.read(request)
         timer.done("receive")
         question = read_question(body, self._table)
-        timer.done("read")
+        await timer.end_turn("read")
         passed = question.names
         refusals = Refusals.none(len(passed))
         if not self._may_decide():
-            self._count_verdicts(question, {"not_ready": len(passed)})
+            self._answers.judged(question, {"not_ready": len(passed)})
         elif question.pod.of_daemon_set:
-            self._count_verdicts(question, {"exempt": len(passed)})
+            self._answers.judged(question, {"exempt": len(passed)})
         else:
             now = self._clock.now()
             result = self._decisions.filter(question.record, passed, now)
-            self._count_verdicts(question, result.counts(), result)
+            self._answers.judged(question, result.counts(), result)
             if self._mode == "act":
                 passed, refusals = result.passed, result.refusals
                 self._place_on_only_node(question, passed, now)
                 self._plan_evictions(question, result, now)
                 self._note_waiting(question, result)
-        timer.done("decide")
+        await timer.end_turn("decide")
         reply = filter_reply(question, passed, refusals)
         self._remember(question, reply)
         timer.done("write")
         return json_response(reply.body)
-
-    def _count_verdicts(
-        self, question: Question, counts: Mapping[str, int], result: FilterResult | None = None
-    ) -> None:
-        """Count verdicts and refusals, and log them with the numbers of a few refused nodes."""
-        for verdict, count in counts.items():
-            _verdicts(self._mode, verdict).inc(count)
-        reasons = {} if result is None else result.refusals.counts()
-        for reason, count in reasons.items():
-            _refusals(self._mode, reason).inc(count)
-
-        def answer() -> dict[str, Any]:
-            details = {} if result is None else result.details(_LOGGED_REFUSALS)
-            texts = [f"{name}: {text}"[:500] for name, text in details.items()]
-            return {"reasons": reasons, "answer": texts}
-
-        self._log_answer("filter", question, counts, answer)
 
     def _remember(self, question: Question, reply: FilterReply) -> None:
         """The scheduler asks next which of the nodes in this reply is best."""
@@ -350,7 +307,7 @@ class Extender:
         timer.done("receive")
         question = read_question(body, self._table, self._replies)
         self._replies.pop(question.pod_json, None)
-        timer.done("read")
+        await timer.end_turn("read")
         scores = np.zeros(len(question.names), np.int64)
         if self._may_decide():
             now = self._clock.now()
@@ -363,11 +320,11 @@ class Extender:
                     FALLBACKS.inc()
                     counts["fallback"] = "by requests"
                 answer = {"answer": best[:253]}
-                self._log_answer("prioritize", question, counts, lambda: answer)
+                self._answers.log("prioritize", question, counts, lambda: answer)
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = result.steps if self._mode == "act" else scores
-        timer.done("decide")
+        await timer.end_turn("decide")
         body = prioritize_reply(question.names, scores)
         timer.done("write")
         return json_response(body)
@@ -406,10 +363,14 @@ class Extender:
         return struct_response(readiness, status=200 if ready else 503)
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await page(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, _request: web.Request) -> web.Response:
-        return json_response(msgspec.json.encode(openapi_document(self.routes())))
+        return json_response(self._openapi)
+
+    @cached_property
+    def _openapi(self) -> bytes:
+        return msgspec.json.encode(openapi_document(self.routes()))
 
     def _may_decide(self) -> bool:
         """Whether the table is caught up. Raises `NotReadyError` in mode act if it is not."""
@@ -419,64 +380,3 @@ class Extender:
                 hint="wait; with `ignorable: true` the scheduler goes on without this extender",
             )
         return self._state.caught_up
-
-    def _log_answer(
-        self, verb: str, question: Question, counts: Mapping[str, Any],
-        answer: Callable[[], Mapping[str, Any]],
-    ) -> None:  # fmt: skip
-        """Log an answer, at most one in `LOG_PERIOD_SECONDS`; only then `answer` is called."""
-        now = self._clock.monotonic()
-        logged_at, suppressed = self._logged.get(verb, (-math.inf, 0))
-        if now - logged_at < limits.LOG_PERIOD_SECONDS:
-            self._logged[verb] = (logged_at, suppressed + 1)
-            return
-        _log.info(
-            "answer" if self._mode == "act" else "would-be answer",
-            verb=verb,
-            mode=self._mode,
-            pod=question.pod.title,
-            nodes=len(question.names),
-            **counts,
-            **answer(),
-            suppressed=suppressed,
-        )
-        self._logged[verb] = (now, 0)
-
-
-@web.middleware
-async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn exceptions into JSON answers, and measure time and status."""
-    began = time.perf_counter()
-    response = await _answered(request, handler)
-    resource = request.match_info.route.resource
-    verb = resource.canonical.strip("/") if resource else "unknown"
-    _latency(verb).observe(time.perf_counter() - began)
-    _requests(verb, str(response.status)).inc()
-    return response
-
-
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except BadRequestError as error:
-        return error_response(400, error.message, error.hint)
-    except (NotReadyError, OverloadedError) as error:
-        return error_response(503, error.message, error.hint, {"Retry-After": "1"})
-    except web.HTTPNotFound:
-        offered = ", ".join(f"POST /{verb}" for verb in VERBS)
-        return error_response(
-            404, f"no such path: {request.path[:200]}", f"this extender has {offered}"
-        )
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        message = f"{request.method} is not allowed for {request.path[:200]}"
-        return error_response(405, message, f"use {allowed}", {"Allow": allowed})
-    except web.HTTPRequestEntityTooLarge:
-        limit = f"the body is larger than {limits.MAX_BODY_BYTES} bytes"
-        return error_response(413, limit, "set nodeCacheCapable: true, so that only names are sent")
-    except web.HTTPException as error:
-        return error_response(error.status, error.reason)
-    except Exception:
-        # A bug: it is counted like any answer, and a scheduler can read it.
-        _log.exception("request failed", path=request.path[:200])
-        return error_response(500, "internal error of the extender", "see its log")

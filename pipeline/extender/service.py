@@ -4,6 +4,7 @@ Requests are answered during shutdown, too. An exception of a feed ends the serv
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -59,6 +60,7 @@ async def serve(
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
+    sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)
     rules = rules or rules_of(settings)
     for note in rules.placement.notes:
         _log.warning("scheduler configuration", note=note)

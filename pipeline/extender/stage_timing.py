@@ -3,6 +3,7 @@
 One histogram over verbs and stages; a measurement takes about a microsecond.
 """
 
+import asyncio
 from functools import cache
 from time import perf_counter
 from typing import Final, Literal
@@ -40,3 +41,10 @@ class StageTimer:
         now = perf_counter()
         _seconds(self._verb, stage).observe(now - self._since)
         self._since = now
+
+    async def end_turn(self, stage: Stage) -> None:
+        """Observe the stage, and let other work of the event loop go on before the next. The table
+        may change meanwhile."""
+        self.done(stage)
+        await asyncio.sleep(0)
+        self._since = perf_counter()

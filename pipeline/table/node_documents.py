@@ -5,6 +5,7 @@ either shows in the document, its OpenAPI schema and `top -o json`. Keys are sta
 none will be removed.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
@@ -13,9 +14,11 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline import API_VERSION
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION, problem
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_anomalies import anomalies_by_row, invalid_thresholds
+from pipeline.table.node_names import RowArray
 from pipeline.table.state_table import Table
 from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord
@@ -91,16 +94,23 @@ def node_facts(table: Table, names: Sequence[str], *, has_pods: bool = True) -> 
     return NodeFacts(limits_ratios(table, names) if has_pods else {}, problems)
 
 
-def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
-    """The ratio of limits of each node, from a table that has read the pods."""
-    rows, ratios = table.lookup(names), {}
+def limits_over_allocatable(table: Table, rows: RowArray) -> dict[str, FloatArray]:
+    """The ratio of limits by resource, (rows,); not finite where allocatable is unknown."""
+    ratios = {}
     for resource, column, scale in (("cpu", "cpu_cores", 1000.0), ("memory", "memory_bytes", 1.0)):
         allocatable = table[f"allocatable_{column}"][rows] * scale
+        limits = table.pods.sums_without_placed(f"limit:{resource}", rows)
         with np.errstate(all="ignore"):
-            quotients = np.round(
-                table.pods.sums_without_placed(f"limit:{resource}", rows) / allocatable, 4
-            )
-        ratios[resource] = [value if np.isfinite(value) else None for value in quotients.tolist()]
+            ratios[resource] = np.round(limits / allocatable, 4)
+    return ratios
+
+
+def limits_ratios(table: Table, names: Sequence[str]) -> dict[str, LimitsRatio]:
+    """The ratio of limits of each node, from a table that has read the pods."""
+    ratios = {
+        resource: [value if math.isfinite(value) else None for value in quotients.tolist()]
+        for resource, quotients in limits_over_allocatable(table, table.lookup(names)).items()
+    }
     pairs = zip(ratios["cpu"], ratios["memory"], strict=True)
     return {
         name: LimitsRatio(cpu=cpu, memory=memory)
@@ -116,10 +126,11 @@ def node_state_document(
 
 
 def node_list(
-    table: Table, now: float, stale_after_seconds: float, facts: NodeFacts
-) -> NodeStateList:
-    """The document of all nodes."""
-    names = tuple(table)
+    table: Table, now: float, stale_after_seconds: float, facts: NodeFacts,
+    names: Sequence[str] | None = None,
+) -> NodeStateList:  # fmt: skip
+    """The document of these nodes, or of all."""
+    names = tuple(table) if names is None else names
     return NodeStateList(
         now=format_time(now),
         items=[*_items(NodeItem, table, names, now, stale_after_seconds, facts)],

@@ -107,6 +107,11 @@ class Table:
         for any other."""
         return self._arrays[f"whole {column}"]
 
+    @property
+    def known_rows(self) -> RowArray:
+        """The rows of all nodes, in any order."""
+        return np.fromiter(self._index.values(), np.intp, len(self._index))
+
     def lookup(self, names: Sequence[str]) -> RowArray:
         """The row of each name, in their order; `UNKNOWN_ROW` for a name not in the table."""
         return self._current_index().lookup(names)

@@ -12,7 +12,7 @@ from pipeline.metrics import NAMESPACE, REGISTRY
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.data_outages import DataOutages
 from pipeline.table.node_anomalies import anomalies
-from pipeline.table.node_documents import LimitsRatio, limits_ratios
+from pipeline.table.node_documents import limits_over_allocatable
 from pipeline.table.state_table import Table
 from pipeline.table.table_feed import FeedState
 
@@ -38,7 +38,7 @@ class TableMetrics(NamedTuple):
 
     def _gauges(self) -> Iterator[Metric]:
         table, state, now = self.table, self.state, self.clock.now()
-        rows = table.lookup(list(table))
+        rows = table.known_rows
         ages = table.ages(rows, now)
         known = ages[~np.isnan(ages)]
         youngest, oldest = (known.min(), known.max()) if known.size else (np.nan, np.nan)
@@ -82,11 +82,11 @@ class TableMetrics(NamedTuple):
             # Not `quantile`, which is reserved for summaries.
             labels=["resource", "statistic"],
         )
-        nodes = limits_ratios(self.table, list(self.table)).values()
-        for resource in LimitsRatio.__struct_fields__:
-            ratios = [ratio for node in nodes if (ratio := getattr(node, resource)) is not None]
-            for statistic, share in _STATISTICS.items() if ratios else ():
-                metric.add_metric([resource, statistic], float(np.quantile(ratios, share)))
+        for resource, ratios in limits_over_allocatable(self.table, self.table.known_rows).items():
+            known = ratios[np.isfinite(ratios)]
+            values = np.quantile(known, [*_STATISTICS.values()]).tolist() if known.size else []
+            for statistic, value in zip(_STATISTICS, values, strict=False):
+                metric.add_metric([resource, statistic], value)
         return metric
 
     def _anomalies(self) -> Metric:
@@ -96,7 +96,7 @@ class TableMetrics(NamedTuple):
             + ", ".join(f"{name}: {text}" for name, text in ANOMALIES.items()),
             labels=["oddity"],
         )
-        rows, now = self.table.lookup(list(self.table)), self.clock.now()
+        rows, now = self.table.known_rows, self.clock.now()
         for name, is_affected in anomalies(self.table, rows, now, self.stale_after_seconds).items():
             metric.add_metric([name], float(is_affected.sum()))
         return metric

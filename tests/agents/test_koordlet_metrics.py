@@ -5,12 +5,13 @@ import math
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.agents import koordlet_metrics
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
-from pipeline.metrics import page
+from pipeline.metrics import REGISTRY
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
@@ -34,7 +35,7 @@ RECLAIMABLE, PEAK = koordlet_metrics.METRICS
 def scraped(metric: str = RECLAIMABLE) -> Series:
     """Return the series of a metric by node, predictor, resource and unit."""
     series: Series = {}
-    for family in text_string_to_metric_families(page().decode()):
+    for family in text_string_to_metric_families(generate_latest(REGISTRY).decode()):
         if family.name == metric:
             assert family.type == "gauge"
             for sample in family.samples:
@@ -142,4 +143,6 @@ async def test_the_metrics_can_be_disabled() -> None:
 
 
 def test_without_a_worker_the_page_has_no_such_metric() -> None:
-    assert not any(metric in page().decode() for metric in koordlet_metrics.METRICS)
+    assert not any(
+        metric in generate_latest(REGISTRY).decode() for metric in koordlet_metrics.METRICS
+    )

@@ -44,7 +44,10 @@ show_help("top")
 
 def test_metric_of_the_guide_is_on_the_page(tmp_path: Path) -> None:
     (example,) = blocks("add-a-metric.md", "python")
-    page = run(f"{example}\nfrom pipeline import metrics\nprint(metrics.page().decode())", tmp_path)
+    show = (
+        "import asyncio\nfrom pipeline import metrics\nprint(asyncio.run(metrics.page()).decode())"
+    )
+    page = run(f"{example}\n{show}", tmp_path)
     assert 'springtide_extender_snapshots_total{result="written"} 1.0' in page
 
 

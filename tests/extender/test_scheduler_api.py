@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pipeline.extender import limits, scheduler_api, stage_timing
+from pipeline.extender import error_answers, limits, stage_timing
 from pipeline.extender.decisions import CycleReuse, Decisions
 from pipeline.table import Table
 from tests.extender.conftest import ALL, POD, Client, Start, cluster, extender, metric
@@ -153,7 +153,7 @@ async def test_until_caught_up_observe_passes_all_and_act_answers_503(start: Sta
     assert (await ask(observing, "filter", body))["NodeNames"] == ALL
     assert {entry["Score"] for entry in await ask(observing, "prioritize", body)} == {0}
     acting = await start(mode="act", caught_up=False)
-    for verb in scheduler_api.VERBS:
+    for verb in error_answers.VERBS:
         reply = await ask(acting, verb, body, 503)
         assert reply["Error"] == "the state table is not caught up: catching up"
         assert "ignorable" in reply["Hint"]

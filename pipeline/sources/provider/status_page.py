@@ -74,7 +74,7 @@ async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int
         return web.json_response(status.document(), status=200 if status.is_ready else 503)
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await page(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):

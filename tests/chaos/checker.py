@@ -1,0 +1,121 @@
+"""Compare what a chaos run left behind with an undisturbed run, guarantee by guarantee.
+
+Pure: a run is an `Observation`, and each check returns a sentence for each violation. What the
+undisturbed run would have published follows from the log of windows (`tests.system.oracle`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.settings import Settings
+from tests.chaos.schedule import Fault
+from tests.system import oracle
+from tests.system.harness import Logs
+
+BACK_SECONDS: Final = 30.0
+"""Within this time after a fault has ended every role works again."""
+
+OFFER_SECONDS: Final = 30.0
+"""How old the record may be by which an actuator writes an offer."""
+
+MINUTE: Final = 60.0
+WARM_UP_SECONDS: Final = 600.0
+GROWTH_MIB_PER_HOUR: Final = 8.0
+
+Amounts = tuple[int, ...]
+
+
+class Injected(NamedTuple):
+    """A fault with the Unix times of its beginning and end."""
+
+    fault: Fault
+    start: float
+    end: float
+
+
+class Offer(NamedTuple):
+    """Amounts of Mid and Batch of a node, offered or allowed from a Unix time on."""
+
+    at: float
+    node: str
+    amounts: Amounts
+
+
+@dataclass
+class Observation:
+    """A run. `signs` has the Unix times at which each role was seen to work, `memory` the times and
+    MiB of each process, `evictions` the time of each eviction that the API server accepted."""
+
+    settings: Settings
+    logs: Logs
+    samples: Sequence[tuple[int, int, str]]
+    faults: Sequence[Injected] = ()
+    signs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    offers: Sequence[Offer] = ()
+    allowed: Sequence[Offer] = ()
+    evictions: Sequence[float] = ()
+    evictions_per_minute: int = 0
+    memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+
+def problems(run: Observation) -> list[str]:
+    """Describe every violation of every guarantee."""
+    expected = oracle.undisturbed(run.logs["windows"], run.settings)
+    return [
+        *oracle.sample_problems(run.logs, run.samples, frozenset()),
+        *oracle.applied_twice(run.logs, expected),
+        *oracle.differences(run.logs, expected),
+        *offers_above(run.offers, run.allowed),
+        *evictions_above(run.evictions, run.evictions_per_minute),
+        *late_roles(run.faults, run.signs),
+        *growing_memory(run.memory),
+    ]
+
+
+def offers_above(offers: Sequence[Offer], allowed: Sequence[Offer]) -> Iterator[str]:
+    """Yield offers above each amount that the undisturbed run allowed shortly before."""
+    of_node: dict[str, list[Offer]] = {}
+    for offer in sorted(allowed):
+        of_node.setdefault(offer.node, []).append(offer)
+    for offer in offers:
+        records = of_node.get(offer.node, [])
+        times = [record.at for record in records]
+        # The record that was the newest at the earliest time counts, too.
+        first = max(0, bisect_left(times, offer.at - OFFER_SECONDS) - 1)
+        newest = [record.amounts for record in records[first : bisect_left(times, offer.at)]]
+        if any(amount > 0 for amount in offer.amounts) and not newest:
+            yield f"{offer.node}: offers {offer.amounts}, and no record allows any"
+        elif newest and (np.array(offer.amounts) > np.max(newest, axis=0)).any():
+            yield f"{offer.node}: offers {offer.amounts}, above {newest[-1]}"
+
+
+def evictions_above(evictions: Sequence[float], per_minute: int) -> Iterator[str]:
+    """Yield minutes with more evictions than the limit."""
+    times = sorted(evictions)
+    for first, last in zip(times, times[per_minute:], strict=False):
+        if last - first < MINUTE:
+            yield f"more than {per_minute} evictions in the minute after {first:.1f}"
+
+
+def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Yield roles that did not work within `BACK_SECONDS` after the end of a fault."""
+    for fault, _, end in faults:
+        for role, times in signs.items():
+            if not any(end < at <= end + BACK_SECONDS for at in times):
+                yield f"{role}: not back within {BACK_SECONDS:g} s after {fault}"
+
+
+def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[str]:
+    """Yield processes whose memory grows; those younger than the warm-up are not judged."""
+    for process, samples in memory.items():
+        start = samples[0][0] + WARM_UP_SECONDS if samples else 0.0
+        steady = np.array([sample for sample in samples if sample[0] >= start])
+        if len(steady) < 3:
+            continue
+        slope = 3600 * float(np.polyfit(steady[:, 0] - start, steady[:, 1], 1)[0])
+        if slope > GROWTH_MIB_PER_HOUR:
+            yield f"{process}: grows by {slope:.1f} MiB an hour"

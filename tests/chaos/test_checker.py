@@ -1,0 +1,151 @@
+"""The checker accepts a sound run, and finds one seeded violation of each guarantee; no broker."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.settings import Settings
+from pipeline.topics.checkpoints import NodeCheckpoint, node_key
+from pipeline.topics.codec import encode_pack
+from pipeline.topics.node_state import Counters
+from pipeline.topics.windows import encode_window
+from tests.chaos.checker import Injected, Observation, Offer, problems
+from tests.chaos.schedule import TARGETS, Fault, faults
+from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
+from tests.system.harness import Record
+from tests.system.oracle import Expected, undisturbed
+
+START = 1_700_000_000.0
+FAULT = Fault("kill", "worker-0", 5.0)
+
+
+def sound_run() -> Observation:
+    """A run of one node with five windows, without a violation."""
+    windows = [
+        joined(NODE_ROW, pod_row("a", cpu_cores_p90=0.5, memory_bytes_p90=GIB), of=header(end=end))
+        for end in range(5)
+    ]
+    values = [
+        encode_window(msgspec.structs.replace(window, sample_offset=offset))
+        for offset, window in enumerate(windows)
+    ]
+    log = [Record(0, at, b"node-1", value, 0.0, {}) for at, value in enumerate(values)]
+    expected = undisturbed({0: log}, Settings())
+    logs = {"windows": {0: log}, "resources": {}} | {
+        kind: {0: results(expected, kind)} for kind in ("predictions", "node-state")
+    }
+    return Observation(
+        settings=Settings(), logs=logs | {"checkpoints": {0: checkpoints(expected)}},
+        samples=[(0, offset, "node-1") for offset in range(5)],
+        faults=[Injected(FAULT, START, START + 5)], signs={"worker": [START, START + 20]},
+        offers=[Offer(START + 10, "node-1", (1000, 5))],
+        allowed=[Offer(START, "node-1", (2000, 5)), Offer(START + 9, "node-1", (500, 5))],
+        evictions=[START, START + 1, START + 61], evictions_per_minute=2,
+        memory={"worker": [(START + 60 * minute, 100.0 + minute % 2) for minute in range(60)]},
+    )  # fmt: skip
+
+
+def results(expected: Expected, kind: str) -> list[Record]:
+    found = [value for (of, _, _), value in sorted(expected.results.items()) if of == kind]
+    return [
+        record(at, value | {"epoch": 7}) for at, value in enumerate(map(msgspec.json.decode, found))
+    ]
+
+
+def record(offset: int, value: Any) -> Record:
+    return Record(0, offset, b"node-1", msgspec.json.encode(value), START, {})
+
+
+def checkpoints(expected: Expected) -> list[Record]:
+    canonical = msgspec.json.decode(expected.nodes["node-1"].checkpoint)
+    checkpoint = NodeCheckpoint(
+        node="node-1", epoch=7, round=1, generation=1, covers=5,
+        state=bytes.fromhex(canonical["state"]),
+        counters=msgspec.convert(canonical["counters"], Counters),
+        prediction=canonical["prediction"].encode(), node_state=canonical["node_state"].encode(),
+    )  # fmt: skip
+    return [Record(0, 0, node_key("node-1", 7), encode_pack(checkpoint), START, {})]
+
+
+def without_a_window(run: Observation) -> None:
+    """The join loses a sample."""
+    del run.logs["windows"][0][2]
+
+
+def with_a_window_twice(run: Observation) -> None:
+    """A worker applies a window of its log again after a restart."""
+    states = run.logs["node-state"][0]
+    state = msgspec.json.decode(states[-1].value or b"")
+    state["counters"]["applied"] += 1
+    states[-1] = record(states[-1].offset, state)
+
+
+def with_another_result(run: Observation) -> None:
+    """A worker publishes a peak that does not follow from the log."""
+    states = run.logs["node-state"][0]
+    state = msgspec.json.decode(states[-1].value or b"")
+    state["cpu_cores"] = {"avg": 1.0}
+    states.insert(0, record(0, state))
+
+
+def with_a_high_offer(run: Observation) -> None:
+    """An actuator offers by a record that was replaced a minute ago."""
+    run.offers = [Offer(START + 60, "node-1", (1000, 5))]
+
+
+def with_an_offer_of_no_record(run: Observation) -> None:
+    """An actuator offers what no record of the node allows."""
+    run.offers = [Offer(START + 10, "node-2", (1000, 5))]
+
+
+def with_many_evictions(run: Observation) -> None:
+    """An evictor forgets at its failover what its predecessor evicted."""
+    run.evictions = [START, START + 1, START + 59]
+
+
+def with_a_late_role(run: Observation) -> None:
+    """A worker does nothing until half a minute after the fault has ended."""
+    run.signs = {"worker": [START, START + 36]}
+
+
+def with_a_leak(run: Observation) -> None:
+    """A worker leaks a third of a megabyte a minute."""
+    run.memory = {"worker": [(START + 60 * m, 100.0 + m / 3) for m in range(60)]}
+
+
+BUGS = {
+    "samples missing": without_a_window,
+    "counts 6 windows, the log has 5": with_a_window_twice,
+    "never was so": with_another_result,
+    "offers (1000, 5), above": with_a_high_offer,
+    "no record allows any": with_an_offer_of_no_record,
+    "more than 2 evictions in the minute": with_many_evictions,
+    "worker: not back within 30 s after kill: worker-0": with_a_late_role,
+    "grows by 20.0 MiB an hour": with_a_leak,
+}
+
+
+def test_a_sound_run_has_no_problem() -> None:
+    assert problems(sound_run()) == []
+
+
+@pytest.mark.parametrize(
+    ("says", "seed_bug"), BUGS.items(), ids=[b.__name__ for b in BUGS.values()]
+)
+def test_a_seeded_bug_is_found(says: str, seed_bug: Callable[[Observation], None]) -> None:
+    run = sound_run()
+    seed_bug(run)
+    assert any(says in problem for problem in problems(run)), problems(run)
+
+
+def test_the_same_seed_gives_the_same_faults() -> None:
+    assert [*islice(faults(7), 40)] == [*islice(faults(7), 40)]
+    assert [*islice(faults(7), 40)] != [*islice(faults(8), 40)]
+
+
+def test_every_kind_occurs_before_one_occurs_again() -> None:
+    drawn = [fault.kind for fault in islice(faults(3), 2 * len(TARGETS))]
+    assert {*drawn[: len(TARGETS)]} == {*drawn[len(TARGETS) :]} == {*TARGETS}

@@ -5,7 +5,7 @@ A host runs the consumer group and calls a `GroupMember`. The member sees the gr
 Faust, and another library would be one module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class GroupMember(Protocol):
 
     async def assigned(self, partitions: AbstractSet[int]) -> None:
         """Take over `partitions`. Records are delivered after this has returned."""
+
+    def positions(self) -> Mapping[int, int]:
+        """The offset of the next record to be delivered, by loaded partition."""
 
     async def revoked(self) -> None:
         """Release all partitions. The rebalance waits for this."""

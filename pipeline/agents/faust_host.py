@@ -12,9 +12,9 @@ import asyncio
 import os
 import threading
 from asyncio import iscoroutine
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import faust
 from aiokafka import AIOKafkaConsumer
@@ -164,6 +164,10 @@ class FaustGroup:
         async def consume(stream: Any) -> None:
             await member.consume(StreamSource(stream))
 
+        transport: Any = self._app.transport
+        transport.positions = lambda: {
+            TP(self._topic, partition): offset for partition, offset in member.positions().items()
+        }
         self._app.on_partitions_revoked.connect(revoked)
         self._app.on_rebalance_complete.connect(assigned)
         self._app.on_before_shutdown.connect(shut_down)
@@ -288,6 +292,17 @@ class UnpausedConsumer(Consumer):
     queue waits for room instead.
     """
 
+    async def perform_seek(self) -> None:
+        """Seek to the positions of the member, which Faust's commits may be before or behind.
+
+        Faust calls it after each load, and again while no records may be delivered.
+        """
+        await super().perform_seek()
+        assignment = self.assignment()
+        for tp, offset in cast(UnpausedTransport, self.transport).positions().items():
+            if tp in assignment:
+                await self.seek(tp, offset)
+
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return PromptConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
@@ -344,6 +359,8 @@ class _Started:
 
 
 class UnpausedTransport(Transport):
-    """Faust's transport with `UnpausedConsumer`."""
+    """Faust's transport with `UnpausedConsumer`. `positions` returns the offset of the next record
+    to be delivered, by partition."""
 
     Consumer = UnpausedConsumer
+    positions: Callable[[], Mapping[TP, int]] = staticmethod(dict)

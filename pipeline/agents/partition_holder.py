@@ -80,6 +80,10 @@ class PartitionHolder:
         )
         serve(lambda: [shard.model.prod_amounts for shard in list(self.shards.values())])
 
+    def positions(self) -> Mapping[int, int]:
+        """Return the position of each join, by partition."""
+        return {partition: shard.join.next_offset for partition, shard in self.shards.items()}
+
     async def revoked(self) -> None:
         """Release all partitions; the next assignment names those that stay."""
         if self._loading is not None:

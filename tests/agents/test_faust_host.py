@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -275,6 +275,9 @@ class FakeMember:
         await asyncio.sleep(0)
         self.calls.append(partitions)
 
+    def positions(self) -> Mapping[int, int]:
+        return {3: 70, 4: 5}
+
     async def revoked(self) -> None:
         await asyncio.sleep(0)
         self.calls.append("revoked")
@@ -297,6 +300,32 @@ async def test_signals_of_the_app_are_awaited_calls_of_the_member(app: App) -> N
     await app.on_partitions_revoked.send({PARTITION})
     await app.on_before_shutdown.send()
     assert member.calls == [{1, 3}, "revoked", "shut down"]
+
+
+@pytest.mark.parametrize("committed", [None, 7, 900])
+async def test_reading_begins_at_the_position_of_the_member(
+    app: App,
+    consumer: UnpausedConsumer,
+    committed: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records before it would be fetched in vain, and records missed by a later commit be read
+    from the log by another client."""
+    FaustGroup(app, PARTITION.topic).connect(FakeMember())
+    positions: dict[TP, int | None] = {}
+
+    async def seek_to_committed(_: object) -> dict[TP, int | None]:
+        positions[PARTITION] = committed
+        return positions
+
+    async def seek(_: object, tp: TP, offset: int) -> None:
+        positions[tp] = offset
+
+    monkeypatch.setattr(UnpausedConsumer, "seek_to_committed", seek_to_committed)
+    monkeypatch.setattr(UnpausedConsumer, "_seek", seek)
+    monkeypatch.setattr(UnpausedConsumer, "assignment", lambda _: {PARTITION})
+    await consumer.perform_seek()
+    assert positions == {PARTITION: 70}
 
 
 async def test_the_member_consumes_the_stream_of_the_topic(app: App) -> None:

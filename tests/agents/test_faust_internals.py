@@ -76,9 +76,13 @@ CALLEES = (
            "UnpausedConsumer resumes no partition"),
     Callee("faust.transport.drivers.aiokafka:Consumer.wait_first", "self, *coros, timeout",
            "UnpausedConsumer creates no tasks per message"),
+    Callee("faust.transport.drivers.aiokafka:Consumer.perform_seek", "self",
+           "UnpausedConsumer seeks to the positions of the joins"),
     Callee("faust:Worker.stop", "self", "FaustWorker limits the time of a shutdown"),
     Callee("faust:Worker.crash", "self, reason", "FaustWorker limits the time after a crash"),
     # Called
+    Callee("faust.transport.drivers.aiokafka:Consumer.seek", "self, partition, offset",
+           "UnpausedConsumer seeks to the positions of the joins"),
     Callee("faust:Event", "app, key, value, headers, message", "RawSchema creates events"),
     Callee("faust:Event.ack", "self", "StreamDelivery acknowledges records"),
     Callee("faust.transport.drivers.aiokafka:AIOKafkaConsumerThread", "consumer, **kwargs",

@@ -262,7 +262,9 @@ async def run_with_moved_commits(broker: LocalKafka, directory: Path, bug: str =
 async def set_commits(stage: Stage, where: str) -> None:
     """Move commits as kafka-consumer-groups --reset-offsets does."""
     async with AIOKafkaConsumer(
-        bootstrap_servers=stage.bootstrap, group_id=stage.prefix, enable_auto_commit=False
+        bootstrap_servers=stage.bootstrap,
+        group_id=stage.settings.worker_group,
+        enable_auto_commit=False,
     ) as consumer:
         tps = [TopicPartition(stage.topic("samples"), p) for p in range(stage.partitions)]
         consumer.assign(tps)
@@ -281,6 +283,14 @@ async def set_commits(stage: Stage, where: str) -> None:
 
 async def test_moved_commits_change_nothing(broker: LocalKafka, tmp_path: Path) -> None:
     assert (await run_with_moved_commits(broker, tmp_path)).problems() == []
+    # Reading begins at the joins' positions: no commit makes a worker read samples apart.
+    assert sample_gaps(tmp_path) == []
+
+
+def sample_gaps(directory: Path) -> list[str]:
+    """Return the log lines of workers that read samples apart, because they were not delivered."""
+    logs = "".join(path.read_text(errors="replace") for path in directory.glob("worker-*.log"))
+    return [line for line in logs.splitlines() if "filling a gap" in line and ".samples" in line]
 
 
 async def run_with_outage(stage: Stage, broker: LocalKafka, worker: Worker, seconds: float) -> None:

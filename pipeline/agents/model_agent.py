@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pipeline.agents.apply_windows import (
+    GENERATION,
     PendingReport,
     apply_in_order,
     encode_applied,
@@ -53,6 +54,7 @@ from pipeline.topics.checkpoints import SkippedWindow, skip_key
 from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
+from pipeline.topics.result_header import position_headers
 from pipeline.topics.windows import decode_window, sample_offset_of
 
 log = get_logger(__name__)
@@ -242,8 +244,8 @@ class ModelCursor(PartitionModels):
     async def publish(self, reports: Iterable[NamedReport]) -> None:
         """Publish reports, and tombstones for deleted nodes, and wait for their delivery.
 
-        Nothing is written after the partition was revoked: tombstones of the next owner have no
-        offset by which readers could see that they are newer. Results above the record limit are
+        A tombstone states in a header up to which offset it withdraws results. Nothing is written
+        after the partition was revoked. Results above the record limit are
         counted and dropped: they would stop this worker, and each that takes the partition over.
         """
         predictions, states, resources = [], [], []
@@ -258,12 +260,15 @@ class ModelCursor(PartitionModels):
                 resources.append(Keyed(key, offer))
             self._has_resources[node] = offer is not None
         prefix, partition = self.rules.prefix, self.ownership.partition
+        withdrawn = position_headers((GENERATION, self.next_offset - 1))
         for topic, records in (
             (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
         ):  # fmt: skip
             fitting = [record for record in records if _fits(topic.name, record)]
-            if fitting and self.owned:
-                await self.output.append(topic.full_name(prefix), partition, fitting)
+            for headers in ((), withdrawn):
+                written = [record for record in fitting if (record.value is None) == bool(headers)]
+                if written and self.owned:
+                    await self.output.append(topic.full_name(prefix), partition, written, headers)
         self._published.update(node for node, _ in reports)
         for node, newest in reports:
             if newest is not None:

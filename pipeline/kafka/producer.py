@@ -181,7 +181,9 @@ class Producer:
                 for batch in _batches(producer, records, headers)
             ]
 
-    async def append(self, topic: str, partition: int, records: Iterable[Keyed]) -> list[int]:
+    async def append(
+        self, topic: str, partition: int, records: Iterable[Keyed], headers: Headers = ()
+    ) -> list[int]:
         """Write records and return their offsets. After a failure a prefix of them is there, and
         perhaps the batch that failed: each is delivered, within two minutes, before the next one.
 
@@ -193,7 +195,7 @@ class Producer:
         place = f"{topic}[{partition}]"
         async with self._within(f"writing to {place}"):
             producer = await self._started()
-        for batch in _batches(producer, records):
+        for batch in _batches(producer, records, headers):
             async with self._within(f"writing to {place}"):
                 written = await (await producer.send_batch(batch, topic, partition=partition))
             if written.offset < 0:  # a repetition whose first answer was lost
@@ -214,7 +216,7 @@ class Producer:
         deliveries = [
             await self.send(topic, partition=partition, **letter._asdict()) for letter in letters
         ]
-        with translated_errors(self._client, f"writing to {topic}"):
+        async with self._within(f"writing to {topic}"):
             for delivery in deliveries:
                 await delivery
 

@@ -3,6 +3,7 @@
 An invalid record raises before anything is changed, so that the feed can skip it.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
@@ -17,11 +18,20 @@ from pipeline.topics.node_views import ViewHead
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
+from pipeline.topics.result_header import position_of
+
+Headers = Sequence[tuple[str, bytes]]
 
 RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead, UsagePoint)
 
 
-def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+def apply(
+    table: Table,
+    topic: Topic,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers = (),
+) -> bool:
     """Apply one record of `topic`; False if the table has a newer one. Raises `RecordError` if it
     is invalid."""
     if topic is PODS:
@@ -31,9 +41,12 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     node = _node_of(key)
     if topic is NODE_VIEWS:
         return _apply_view(table, node, value)
+    if value is None and topic is NODE_STATE:
+        return table.drop_state(node, position_of(headers))
+    if value is None and topic is RESOURCES:
+        return table.drop_resources(node, position_of(headers))
     if value is None:
-        drops = {RESOURCES: table.drop_resources, NODE_STATE: table.drop_state}
-        drops.get(topic, table.drop_node)(node)
+        table.drop_node(node)
         return True
     if topic is RESOURCES:
         return table.put_resources(_record(OfferedResources, node, value))
@@ -42,7 +55,13 @@ def apply(table: Table, topic: Topic, key: bytes | None, value: bytes | None) ->
     return table.put_node(_record(TableNode, node, value))
 
 
-def apply_point(table: Table, topic: Topic, key: bytes | None, value: bytes | None) -> bool:
+def apply_point(
+    table: Table,
+    topic: Topic,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers = (),
+) -> bool:
     """Apply a node state to the history alone; False if the history has a newer one."""
     node = _node_of(key)
     if value is None:

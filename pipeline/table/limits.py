@@ -22,6 +22,11 @@ POINTS: Final = 120
 REFILLED_SECONDS: Final = NODE_STATE.compaction_lag_ms / 1000
 """How much history a restart reads again: older windows are compacted to the newest."""
 
+MAX_NODE_RESOURCES: Final = 256
+"""Resources of one node beside cpu and memory; further ones count as 0. Nodes have a few dozen."""
+MAX_RESOURCES: Final = 256
+"""Resources with a column over all nodes."""
+
 # -- placed pods
 
 TENTATIVE_SECONDS: Final = 5.0

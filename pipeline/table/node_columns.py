@@ -150,6 +150,15 @@ def raw(row: NodeRecords) -> Usage:
     return _first_known(_usage_of(raw_allocatable(row.node)), usual) if row.node else usual
 
 
+def limited(node: TableNode) -> TableNode:
+    """The record without resources beyond `MAX_NODE_RESOURCES`, in the order of their names."""
+    scalars = node.scalars or {}
+    if len(scalars) <= limits.MAX_NODE_RESOURCES:
+        return node
+    first = sorted(scalars.items())[: limits.MAX_NODE_RESOURCES]
+    return msgspec.structs.replace(node, scalars=dict(first))
+
+
 def scalars_of(row: NodeRecords) -> Scalars:
     """Allocatable of all resources other than cpu and memory. Mid and Batch are those of the newest
     record of resources, because records of Nodes lack them."""

@@ -5,7 +5,7 @@ belongs to one event loop, and each change is one call without an await: code th
 copies their values (`table["usage_cpu_cores"][rows]`) without an await sees one moment of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from pipeline.processors.loadaware.usage_readings import (
 )
 from pipeline.table import limits
 from pipeline.table.compressed_views import NodeViewStore
+from pipeline.table.dropped_results import DroppedResults
+from pipeline.table.extended_resources import ExtendedResources
 from pipeline.table.node_columns import (
     COLUMNS,
     COUNTED_WHOLE,
@@ -29,6 +31,7 @@ from pipeline.table.node_columns import (
     NodeRecords,
     OfferedResources,
     TableNode,
+    limited,
     scalars_of,
     value_of,
     whole,
@@ -38,7 +41,7 @@ from pipeline.table.pod_arrays import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.result_header import supersedes
+from pipeline.topics.result_header import Position, supersedes
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
 
@@ -76,16 +79,15 @@ class Table:
         self._name_index: NameIndex | None = None
         self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
-        self._scalars: dict[str, IntArray] = {}
+        self._scalars = ExtendedResources()
         self._capacity = limits.FIRST_ROWS
         self._free: list[int] = []
         self._arrays: dict[str, npt.NDArray[Any]] = {
             column.name: np.full(limits.FIRST_ROWS, column.missing, column.dtype)
             for column in self._stored
         }
-        # The position of the last result of a departed node: a paused worker that wakes up and
-        # writes it again must not bring the node back.
-        self._departed: dict[str, tuple[int, int]] = {}
+        self.dropped_states = DroppedResults()
+        self.dropped_resources = DroppedResults()
 
     def __len__(self) -> int:
         return len(self._index)
@@ -152,14 +154,12 @@ class Table:
         Raises `InvalidRecordError` for an invalid time, and leaves the table as it was.
         """
         old = self.snapshot(record.node)
-        position = (record.generation, record.offset)
-        if not supersedes(record, old.state) or position <= self._departed.get(
-            record.node, (-1, -1)
-        ):
+        dropped = self.dropped_states
+        if not supersedes(record, old.state) or dropped.covers(record.node, record.position):
             return False
         window = self._last_window(record.node)
         self._write(record.node, old._replace(state=record))
-        self._departed.pop(record.node, None)
+        dropped.forget(record.node)
         if (self._last_window(record.node) < window).any():
             # A clock was set back: pods that the window before measured may be younger than this.
             self.pods.usage_lost(self._index[record.node])
@@ -174,36 +174,42 @@ class Table:
     def put_resources(self, record: OfferedResources) -> bool:
         """Take what a node offers to Mid and Batch; False if the table has a newer record."""
         old = self.snapshot(record.node)
-        if not supersedes(record, old.resources):
+        dropped = self.dropped_resources
+        if not supersedes(record, old.resources) or dropped.covers(record.node, record.position):
             return False
         self._write(record.node, old._replace(resources=record))
+        dropped.forget(record.node)
         return True
 
     def put_node(self, record: TableNode) -> bool:
         """Take the record of a Node, which is always the newest. Returns True."""
-        self._write(record.node, self.snapshot(record.node)._replace(node=record))
+        self._write(record.node, self.snapshot(record.node)._replace(node=limited(record)))
         return True
 
-    def drop_state(self, name: str) -> None:
-        """Remove the node's result (tombstone)."""
+    def drop_state(self, name: str, position: Position | None = None) -> bool:
+        """Remove the node's result (a tombstone at this position); False if it is newer."""
         old = self.snapshot(name)
-        if old.state is None:
-            return
-        if len(self._departed) >= limits.MAX_DEPARTED:
-            del self._departed[next(iter(self._departed))]
-        self._departed[name] = (old.state.generation, old.state.offset)
-        self.pods.usage_lost(self._index[name])
-        self._write(name, old._replace(state=None))
+        if not self.dropped_states.drop(name, old.state, position):
+            return False
+        if old.state is not None:
+            self.pods.usage_lost(self._index[name])
+            self._write(name, old._replace(state=None))
+        return True
 
     def drop_node(self, name: str) -> None:
         """Remove the Node (tombstone)."""
         if name in self._index:
             self._write(name, self.snapshot(name)._replace(node=None))
 
-    def drop_resources(self, name: str) -> None:
-        """Remove what the node offers to Mid and Batch (tombstone)."""
-        if name in self._index:
-            self._write(name, self.snapshot(name)._replace(resources=None))
+    def drop_resources(self, name: str, position: Position | None = None) -> bool:
+        """Remove what the node offers to Mid and Batch (a tombstone at this position); False if it
+        is newer."""
+        old = self.snapshot(name)
+        if not self.dropped_resources.drop(name, old.resources, position):
+            return False
+        if old.resources is not None:
+            self._write(name, old._replace(resources=None))
+        return True
 
     def put_pod(self, pod: Pod) -> bool:
         """Take the record of a pod, which is always the newest. Returns True."""
@@ -282,13 +288,13 @@ class Table:
 
     def scalar(self, name: str, rows: RowArray) -> IntArray:
         """Allocatable of a resource other than cpu and memory, (rows,) in whole units."""
-        known = self._scalars.get(name)
-        return np.zeros(len(rows), np.int64) if known is None else known[rows]
+        amounts: IntArray = self._scalars.column(name, self._capacity)[rows]
+        return amounts
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The resources other than cpu and memory that any node has."""
-        return tuple(self._scalars)
+        """The resources other than cpu and memory that nodes have."""
+        return self._scalars.names
 
     def rows(self) -> tuple[list[str], list[NodeRecords]]:
         """A copy of the name and records of every row; a free row has no name."""
@@ -310,7 +316,9 @@ class Table:
         """Become `other`, a table filled from the topics, in one step; `other` gets empty."""
         self.columns, self._stored = other.columns, other._stored
         self._index, self._rows = other._index, other._rows
-        self._free, self._arrays, self._departed = other._free, other._arrays, other._departed
+        self._free, self._arrays = other._free, other._arrays
+        self.dropped_states = other.dropped_states
+        self.dropped_resources = other.dropped_resources
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
         self.heartbeats, self.pending = other.heartbeats, other.pending
@@ -340,16 +348,10 @@ class Table:
         for column, value in zip(columns, values, strict=True):
             self._arrays[column.name][row] = value
         if not same >= {"node", "resources"}:
-            self._write_scalars(row, scalars_of(records))
+            self._scalars.put(row, scalars_of(records))
         self.pods.usage_changed(row)
         if release:
             self._release_if_unused(row)
-
-    def _write_scalars(self, row: int, scalars: Mapping[str, int]) -> None:
-        for kind in scalars.keys() - self._scalars.keys():
-            self._scalars[kind] = np.zeros(self._capacity, np.int64)
-        for kind, amounts in self._scalars.items():
-            amounts[row] = min(max(scalars.get(kind, 0), 0), limits.LARGEST_WHOLE)
 
     def _row(self, name: str) -> int:
         row = self._index.get(name, UNKNOWN_ROW)
@@ -382,8 +384,6 @@ class Table:
             for column in self._stored:
                 empty: npt.NDArray[Any] = np.full(self._capacity, column.missing, column.dtype)
                 self._arrays[column.name] = np.concatenate([self._arrays[column.name], empty])
-            for kind, amounts in self._scalars.items():
-                self._scalars[kind] = np.concatenate([amounts, np.zeros_like(amounts)])
             self._capacity *= 2
         return len(self._rows) - 1
 
@@ -396,7 +396,6 @@ class Table:
         self._renamed()
         self._names[row], self._rows[row], self._states[row] = "", NodeRecords(), None
         self._free.append(row)
-        for amounts in self._scalars.values():
-            amounts[row] = 0
+        self._scalars.put(row, {})
         for column in self._stored:
             self._arrays[column.name][row] = column.missing

@@ -32,7 +32,7 @@ from pipeline.kafka.follow import (
 from pipeline.kafka.topic_admin import existing_partitions
 from pipeline.logs import get_logger
 from pipeline.table import limits
-from pipeline.table.apply_records import apply
+from pipeline.table.apply_records import Headers, apply
 from pipeline.table.event_loop_turns import by_turns
 from pipeline.table.state_table import Table
 from pipeline.table.table_snapshot import Copied, copied, load, save
@@ -60,7 +60,7 @@ HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)
 
 _log = get_logger(__name__)
 
-Apply = Callable[[Table, Topic, bytes | None, bytes | None], bool]
+Apply = Callable[[Table, Topic, bytes | None, bytes | None, Headers], bool]
 DeadLetterSink = Callable[[DeadLetter], Awaitable[None]]
 
 
@@ -296,8 +296,12 @@ class Feed:
             trickling = table is self.table and len(records) < limits.RECORDS_AT_ONCE
             async for record in by_turns(records, trickling=trickling):
                 await self._apply(table, record)
+                if table is self.table:
+                    # With each record: a snapshot may be taken, or the connection be lost, at any
+                    # time, and a record before a tombstone must not be read again without it.
+                    tp = TopicPartition(record.topic, record.partition)
+                    self._positions[tp] = record.offset + 1
             if table is self.table:
-                # Not before they are applied: a snapshot may be taken meanwhile.
                 self._positions = dict(follower.positions)
             elif follower.is_caught_up:
                 return
@@ -315,7 +319,9 @@ class Feed:
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:
             check_readable(record.value)
-            newer = self._apply_record(table, self._topics[record.topic], record.key, record.value)
+            newer = self._apply_record(
+                table, self._topics[record.topic], record.key, record.value, record.headers
+            )
         except RecordError as error:
             await self._refuse(record, error)
             return

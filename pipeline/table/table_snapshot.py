@@ -25,8 +25,9 @@ from pipeline.table.pod_arrays import POD_ARRAYS, PodArrays
 from pipeline.table.state_table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.result_header import Position as LogPosition
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 _TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
@@ -49,6 +50,8 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int, int], ...]
     heartbeats: dict[str, float] = {}
+    dropped_states: dict[str, LogPosition] = {}
+    dropped_resources: dict[str, LogPosition] = {}
 
 
 class Restored(NamedTuple):
@@ -67,13 +70,18 @@ class Copied(NamedTuple):
     positions: tuple[Position, ...]
     at: float
     heartbeats: Mapping[str, float]
+    dropped_states: Mapping[str, LogPosition]
+    dropped_resources: Mapping[str, LogPosition]
 
 
 def copied(table: Table, positions: Sequence[Position], now: float) -> Copied:
     """Copy the table; a million pods take about fifty milliseconds."""
     names, rows = table.rows()
     pods, counting = table.pods.columns(), table.pods.counting
-    return Copied(names, rows, pods, counting, tuple(positions), now, dict(table.heartbeats))
+    return Copied(
+        names, rows, pods, counting, tuple(positions), now, dict(table.heartbeats),
+        table.dropped_states.positions.copy(), table.dropped_resources.positions.copy(),
+    )  # fmt: skip
 
 
 def save(path: Path, copy: Copied) -> int:
@@ -93,6 +101,8 @@ def save(path: Path, copy: Copied) -> int:
         names=tuple(copy.names),
         sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
         heartbeats=dict(copy.heartbeats),
+        dropped_states=dict(copy.dropped_states),
+        dropped_resources=dict(copy.dropped_resources),
     )
     texts = {
         "head": msgspec.json.encode(head),
@@ -147,6 +157,8 @@ def load(path: Path, empty: Table) -> Restored | None:
             arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
             empty.heartbeats.update(head.heartbeats)
+            empty.dropped_states.restore(head.dropped_states)
+            empty.dropped_resources.restore(head.dropped_resources)
     except FileNotFoundError:
         return None
     except CheckpointError:

@@ -1,13 +1,21 @@
 """The fields that all results share: the position in the log, and the epoch of the writer.
 
 Readers order the results of a node by (generation, offset) and drop older ones: replays, duplicates
-and paused workers that wake up cannot set a node back.
+and paused workers that wake up cannot set a node back. A tombstone has its position in a header.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 from pipeline.times import parse_time
 from pipeline.topics.codec import Record
+
+POSITION_HEADER: Final = "position"
+"""The header of a tombstone of results, with `encode_position`."""
+
+Position = tuple[int, int]
+"""Generation of the log, and offset in it."""
 
 
 class Result(Record, frozen=True, kw_only=True):
@@ -27,6 +35,26 @@ class Result(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_time(self.as_of)
 
+    @property
+    def position(self) -> Position:
+        """The position in the log by which readers order results."""
+        return self.generation, self.offset
+
+
+def position_headers(position: Position) -> list[tuple[str, bytes]]:
+    """The headers of a tombstone that withdraws the results up to this position."""
+    generation, offset = position
+    return [(POSITION_HEADER, b"%d:%d" % (generation, offset))]
+
+
+def position_of(headers: Iterable[tuple[str, bytes]]) -> Position | None:
+    """The position in the headers of a tombstone; None if they state none."""
+    for name, value in headers:
+        generation, _, offset = value[:40].partition(b":")
+        if name == POSITION_HEADER and generation.isdigit() and offset.isdigit():
+            return int(generation), int(offset)
+    return None
+
 
 @lru_cache(maxsize=1024)  # windows of all nodes end at the same times
 def _check_time(text: str) -> None:
@@ -38,4 +66,4 @@ def _check_time(text: str) -> None:
 
 def supersedes(new: Result, old: Result | None) -> bool:
     """Whether `new` replaces `old`: it is later in the log, or at the same position."""
-    return old is None or (new.generation, new.offset) >= (old.generation, old.offset)
+    return old is None or new.position >= old.position

@@ -85,11 +85,18 @@ class MemoryProducer:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
+        self.headers: dict[tuple[str, int, int], list[tuple[str, bytes]]] = {}
         self.letters: list[DeadLetter] = []
         self.deliveries = 0
         self.refuses: Callable[[str], bool] = lambda topic: False
 
-    async def append(self, topic: str, partition: int, records: Sequence[Keyed]) -> list[int]:
+    async def append(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Keyed],
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> list[int]:
         offsets = []
         for key, value in records:
             for _ in range(self.broker.latency()):
@@ -97,6 +104,8 @@ class MemoryProducer:
             if self.refuses(topic):
                 raise ConnectionError(f"{topic} refused")
             offsets.append(self.broker.put(topic, partition, key, value))
+            if headers:
+                self.headers[topic, partition, offsets[-1]] = list(headers)
         return offsets
 
     async def dead_letters(self, topic: str, partition: int, letters: Iterable[DeadLetter]) -> None:

@@ -14,6 +14,7 @@ from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import NodeReport
 from pipeline.processors.model.bank import Bank
+from pipeline.topics.result_header import position_of
 from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker, MemoryProducer
 from tests.agents.logs import CONFIG, LogWriter, make_log, window
@@ -170,6 +171,23 @@ async def test_a_departure_from_before_the_last_window_is_ignored(late_by_ms: in
     assert model.bank.nodes == (("a",) if late_by_ms else ())
     assert value_of(apply_windows.OLD_DEPARTURES) - before == late_by_ms
     assert model.next_offset == 3
+
+
+async def test_tombstones_state_where_in_the_log_results_end() -> None:
+    broker, log = make_log(2, "a", "b")
+    departed = log.depart("a")
+    model, output = cursor_over(broker)
+    await model.process(broker.records("t.windows"))
+    for topic in ("t.predictions", "t.resources", "t.node-state"):
+        positions = {
+            record.key: position_of(output.headers.get((topic, 0, record.offset), ()))
+            for record in broker.records(topic)
+            if record.key == b"a" or record.value is not None
+        }
+        expected: dict[bytes, Any] = {b"a": (1, departed)}
+        if topic != "t.resources":
+            expected[b"b"] = None
+        assert positions == expected
 
 
 async def test_the_departure_of_an_unknown_node_is_harmless() -> None:

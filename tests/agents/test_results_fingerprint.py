@@ -132,7 +132,9 @@ class _Output:
     def __init__(self) -> None:
         self.published: dict[str, dict[str, list[bytes | None]]] = {}
 
-    async def append(self, topic: str, partition: int, records: Any) -> list[int]:
+    async def append(
+        self, topic: str, partition: int, records: Any, headers: Any = ()
+    ) -> list[int]:
         for key, value in records:
             kinds = self.published.setdefault(key.decode(), {})
             kinds.setdefault(topic.removeprefix("t."), []).append(value)

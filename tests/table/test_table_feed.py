@@ -1,14 +1,25 @@
 """Records are applied one at a time; tests/integration has the feed with a broker."""
 
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.clock import SystemClock
 from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
-from pipeline.table import Table
+from pipeline.kafka.follow import TopicPartition
+from pipeline.table import Table, table_feed
 from pipeline.table.apply_records import apply
-from pipeline.table.table_feed import NODE_TOPICS
+from pipeline.table.table_feed import NODE_TOPICS, Feed
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.codec import encode_json
+from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODE_STATE, NODES, Topic
 from tests.table.records import node_state, table_of
@@ -69,3 +80,88 @@ def test_any_bytes_are_applied_or_raise_a_record_error(topic: Topic, value: byte
         assert error.reason
         assert table.snapshot("a").state == node_state("a")
     assert list(table) == ["a"]
+
+
+class FakeFollower:
+    """Returns `records` of one partition from a position on, in one batch."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+        self.assigned = [PARTITION]
+        self.positions: dict[TopicPartition, int] = {}
+        self.is_caught_up = True
+
+    async def begin(self, _: Any) -> None:
+        self.positions = {PARTITION: 0}
+
+    def read_from(self, starts: Mapping[TopicPartition, int], _: Any) -> None:
+        self.positions = dict(starts)
+
+    async def ends(self) -> dict[TopicPartition, int]:
+        return {PARTITION: len(self._records)}
+
+    async def poll(self, **_: Any) -> list[Any]:
+        records = list(self._records[self.positions[PARTITION] :])
+        self.positions = {PARTITION: len(self._records)}
+        await asyncio.sleep(0.0 if records else 0.01)
+        return records
+
+
+PARTITION = TopicPartition("t.node-state", 0)
+
+
+def log_record(offset: int, state: NodeStateRecord | None, node: str = "a") -> Any:
+    value = None if state is None else encode_json(state)
+    return SimpleNamespace(
+        topic=PARTITION.topic, partition=0, offset=offset, key=node.encode(), value=value,
+        headers=(),
+    )  # fmt: skip
+
+
+def offset_of(table: Table) -> int | None:
+    state = table.snapshot("a").state
+    return None if state is None else state.offset
+
+
+async def until(condition: Callable[[], bool], pause_seconds: float = 0.0) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(pause_seconds)
+
+
+async def test_a_snapshot_between_two_records_continues_at_the_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A tombstone that is in the table must not be read again without the result before it."""
+    states = [node_state("a", offset=5), None, node_state("a", offset=9)]
+    records = [log_record(offset, state) for offset, state in enumerate(states)]
+    for offset in range(3, 40):
+        name = f"n{offset}"
+        records.append(log_record(offset, node_state(name, offset=offset), name))
+
+    async def partitions(*_: Any) -> list[TopicPartition]:
+        return [PARTITION]
+
+    @asynccontextmanager
+    async def follower(*_: Any) -> AsyncIterator[FakeFollower]:
+        yield FakeFollower(records)
+
+    monkeypatch.setattr(table_feed, "existing_partitions", partitions)
+    monkeypatch.setattr(table_feed, "open_follower", follower)
+    options: Any = {
+        "client": {}, "prefix": "t", "clock": SystemClock(), "topics": [NODE_STATE],
+        "snapshot": tmp_path / "snapshot",
+    }  # fmt: skip
+    feed = Feed(Table(), **options)
+    running = asyncio.create_task(feed.run())
+    await until(lambda: offset_of(feed.table) == 9)
+    assert len(feed.table) < 38
+    await feed.save()
+    await cancel_tasks(running)
+    restarted = Feed(Table(), **options)
+    running = asyncio.create_task(restarted.run())
+    await until(lambda: "n39" in restarted.table, 0.01)
+    await cancel_tasks(running)
+    assert offset_of(restarted.table) == 9

@@ -5,8 +5,12 @@ window: its unused requests, and its peak. Our predictors have their own names. 
 `percentile` have Koordinator's names: `podPredictor`, `priorityPredictor`, and `minPredictor` for
 the smaller amount and the higher peak of both. Unknown values have no series. Series are created
 from the newest values at each scrape, so nodes that departed need no clean-up.
+
+A node has about twenty series of 120 bytes, and a scrape formats all of them while the worker
+waits. So the page has a bounded number of nodes: the first by name, which change seldom.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -14,10 +18,11 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline.metrics import REGISTRY
+from pipeline.metrics import NAMESPACE, REGISTRY
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
+from pipeline.settings import WorkerSettings
 
 METRICS: Final = {
     "koordlet_node_predicted_resource_reclaimable": (
@@ -27,6 +32,7 @@ METRICS: Final = {
         "Predicted peak of Prod with the safety margin, by predictor."
     ),
 }
+DEFAULT_NODES: Final = WorkerSettings().node_metrics
 VIEWS: Final = ("podPredictor", "priorityPredictor", "minPredictor")
 _VIEWS_OF: Final = "percentile"
 _UNITS: Final = (("cpu", "core"), ("memory", "byte"))
@@ -66,6 +72,7 @@ class _Collector(Collector):
     """Creates the series when the metrics page is requested."""
 
     partitions: Callable[[], Iterable[ProdAmounts]] | None = None
+    most_nodes = 0
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -77,11 +84,22 @@ class _Collector(Collector):
             GaugeMetricFamily(name, text, labels=["node", "predictor", "resource", "unit"])
             for name, text in METRICS.items()
         ]
-        for partition in self.partitions():
-            for node, amounts in partition.nodes.items():
-                for family, values in zip(families, amounts.tolist(), strict=True):
-                    _add(family, node, partition.predictors, values)
+        nodes = {
+            node: (partition.predictors, amounts)
+            for partition in self.partitions()
+            for node, amounts in list(partition.nodes.items())
+        }
+        shown = heapq.nsmallest(self.most_nodes, nodes)
+        for node in shown:
+            predictors, amounts = nodes[node]
+            for family, values in zip(families, amounts.tolist(), strict=True):
+                _add(family, node, predictors, values)
         yield from families
+        yield GaugeMetricFamily(
+            f"{NAMESPACE}_worker_node_metrics_left_out",
+            "Nodes without koordlet_ series, because worker.node_metrics are shown already.",
+            float(len(nodes) - len(shown)),
+        )
 
 
 def _add(
@@ -97,6 +115,8 @@ _COLLECTOR = _Collector()
 REGISTRY.register(_COLLECTOR)
 
 
-def serve(partitions: Callable[[], Iterable[ProdAmounts]] | None) -> None:
-    """Serve these values on the metrics page; None serves no values."""
-    _COLLECTOR.partitions = partitions
+def serve(
+    partitions: Callable[[], Iterable[ProdAmounts]] | None, most_nodes: int = DEFAULT_NODES
+) -> None:
+    """Serve these values on the metrics page, of at most so many nodes; None serves no values."""
+    _COLLECTOR.partitions, _COLLECTOR.most_nodes = partitions, most_nodes

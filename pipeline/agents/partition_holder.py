@@ -78,7 +78,10 @@ class PartitionHolder:
         NODES.set_function(
             lambda: sum(len(s.model.bank.node_models) for s in list(self.shards.values()))
         )
-        serve(lambda: [shard.model.prod_amounts for shard in list(self.shards.values())])
+        serve(
+            lambda: [shard.model.prod_amounts for shard in list(self.shards.values())],
+            settings.worker.node_metrics,
+        )
 
     def positions(self) -> Mapping[int, int]:
         """Return the position of each join, by partition."""
@@ -208,7 +211,7 @@ class PartitionHolder:
                 model_rules=ModelRules(
                     prefix=kafka.topic_prefix,
                     statistic=model.training_statistic,
-                    node_metrics=self._settings.worker.node_metrics,
+                    node_metrics=self._settings.worker.node_metrics > 0,
                 ),
                 bank=Bank(config),
                 handover=self._handover,

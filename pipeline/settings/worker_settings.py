@@ -57,13 +57,14 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     metrics_host: MetricsHost = "0.0.0.0"
     metrics_port: MetricsPort = 9102
     node_metrics: Annotated[
-        bool,
+        Annotated[int, Meta(ge=0, le=100_000)],
         Meta(
-            description="Export koordlet_node_predicted_resource_reclaimable and "
-            "koordlet_node_predicted_resource_peak for each node, predictor and resource. Use "
-            "false with thousands of nodes."
+            description="Nodes, the first by name, for which a worker exports "
+            "koordlet_node_predicted_resource_reclaimable and "
+            "koordlet_node_predicted_resource_peak by predictor and resource. 1,000 nodes are 2.4 "
+            "MB a scrape. 0: none."
         ),
-    ] = True
+    ] = 200
     future_tolerance_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=86_400)],
         Meta(

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -131,6 +132,21 @@ def test_unknown_amounts_have_no_series() -> None:
     for metric in koordlet_metrics.METRICS:
         units = [unit for _, name, *unit in scraped(metric) if name == "minPredictor"]
         assert units == [["memory", "byte"]]
+
+
+def test_the_page_has_a_bounded_number_of_nodes() -> None:
+    """The first by name, over all partitions."""
+    amounts = np.ones((2, 1, 2))
+    nodes = [f"node-{number:04}" for number in range(1000)]
+    parts = [
+        koordlet_metrics.ProdAmounts(("percentile",), dict.fromkeys(names, amounts))
+        for names in (nodes[::2], nodes[1::2])
+    ]
+    koordlet_metrics.serve(lambda: parts)
+    assert {node for node, *_ in scraped()} == {*nodes[:200]}
+    assert "springtide_worker_node_metrics_left_out 800.0" in generate_latest(REGISTRY).decode()
+    koordlet_metrics.serve(lambda: parts, 1000)
+    assert {node for node, *_ in scraped()} == {*nodes}
 
 
 async def test_the_metrics_can_be_disabled() -> None:

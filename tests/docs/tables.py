@@ -30,7 +30,6 @@ DOCS = ROOT / "docs"
 
 # Packages with metrics: the roles that export them, and the page that describes them.
 _METRIC_PAGES: Final = {
-    "actuators": ("cluster actuator, evictor", "../reference/actuator.md#metrics"),
     "actuators/cluster": ("cluster actuator", "../reference/actuator.md#metrics"),
     "actuators/eviction": ("evictor", "../reference/evictor.md"),
     "node-exporter/node_exporter": ("exporter", "../reference/exporter.md#metrics"),

@@ -77,6 +77,9 @@ TOPICS: Final[Mapping[Topic, Callable[[bytes], Any]]] = {
 _TICK_SECONDS: Final = 0.2
 _SWEEP_SECONDS: Final = 5.0
 _SUMMARY_SECONDS: Final = 60.0
+_LEAST_PER_SECOND: Final = 20.0
+# A NodeMetric is due every 60 s by default; an offer, a spec or a mark may change meanwhile.
+_NODE_SECONDS: Final = 30.0
 
 
 class _Metadata(msgspec.Struct):
@@ -95,9 +98,10 @@ class ClusterActuator:
         self._settings = settings
         self._clock = clock
         self._actions = Actions(settings.kafka, LOST)
-        limit = RateLimit(settings.actuator.writes_per_second, clock)
-        self.queue = WriteQueue(limit, clock, lambda: lease.is_held)
+        self._limit = RateLimit(writes_per_second(settings, 0), clock)
+        self.queue = WriteQueue(self._limit, clock, lambda: lease.is_held)
         context = Context(api, self.queue, clock, settings, self._report)
+        self._node_uids = context.node_uids
         self.features = [feature(context) for feature in FEATURES]
         self.watches: dict[Watch, list[Follower]] = {}
         for feature in self.features:
@@ -199,6 +203,7 @@ class ClusterActuator:
             everything = self._clock.monotonic() - last_sweep_seconds >= _SWEEP_SECONDS
             if everything:
                 last_sweep_seconds = self._clock.monotonic()
+                self._limit.per_second = writes_per_second(self._settings, len(self._node_uids))
             self.decide(everything=everything)
             if self._action_counts and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()
@@ -224,6 +229,12 @@ class ClusterActuator:
         actions = " ".join(f"{action}={count}" for action, count in counts)
         log.info("last minute", mode=self._settings.actuator.mode, actions=actions)
         self._action_counts = Counter()
+
+
+def writes_per_second(settings: Settings, nodes: int) -> float:
+    """The limit of all writes together in a cluster of so many Nodes."""
+    fixed = settings.actuator.writes_per_second
+    return max(_LEAST_PER_SECOND, nodes / _NODE_SECONDS) if fixed is None else fixed
 
 
 def deliver(follower: Follower, event: Event) -> None:

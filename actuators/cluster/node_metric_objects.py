@@ -89,6 +89,7 @@ class NodeMetricObjects(Feature):
             raise InvalidRecordError(f"invalid colocation policy: {error.message}") from error
         if record is None or spec is None:
             self._specs.pop(name, None)
+            self._host_apps.pop(name, None)
             self._resources.set_desired(name, None)
             return
         self._resources.set_desired(name, DesiredSpec(spec, record.uid))

@@ -8,6 +8,7 @@ and for `Retry-After`.
 """
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
 
@@ -33,6 +35,8 @@ _FORBIDDEN_SECONDS: Final = 60.0
 _BACKOFF_SECONDS: Final = (0.5, 60.0)
 _LEASE_POLL_SECONDS: Final = 0.2
 _WITHDRAWALS_IN_A_ROW: Final = 9
+# A busy API server takes up to 50 ms for a write, so each slot does this many in a second.
+_WRITES_OF_A_SLOT: Final = 20.0
 
 
 class Write(NamedTuple):
@@ -63,6 +67,10 @@ class WriteQueue:
         self._has_work = asyncio.Event()
         self._forbidden_until: dict[str, float] = {}
         self._backoffs: dict[tuple[str, str], _Backoff] = {}
+        self._executing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._bug: BaseException | None = None
+        self._unavailable = 0
+        self._paused_until = 0.0
 
     def put(self, feature: str, key: str, write: Write, *, is_withdrawal: bool = False) -> None:
         """Queue a write; it replaces a waiting one of the same key, in its place."""
@@ -82,47 +90,74 @@ class WriteQueue:
             self._update_gauge(feature)
 
     async def run(self) -> None:
-        """Execute writes one at a time, until cancelled."""
-        unavailable = 0
+        """Execute writes until cancelled: of distinct keys, several at a time if the limit is
+        high."""
+        try:
+            while True:
+                feature, key, write = await self._next()
+                task = asyncio.create_task(self._execute(feature, key, write))
+                self._executing[feature, key] = task
+                task.add_done_callback(self._check)
+        finally:
+            await cancel_tasks(*self._executing.values())
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._bug = error
+            self._has_work.set()
+
+    async def _next(self) -> tuple[str, str, Write]:
+        """Wait for the next write that may be executed, and remove it from the queue."""
         while True:
             await self._has_work.wait()
+            while len(self._executing) >= self._limit.per_second / _WRITES_OF_A_SLOT:
+                await asyncio.wait([*self._executing.values()], return_when=FIRST_COMPLETED)
+            await self._clock.sleep(max(self._paused_until - self._clock.monotonic(), 0.0))
             await self._limit.wait()
             if not self._may_write():
                 # The lease is renewed late, or the leader is about to stop.
                 await self._clock.sleep(_LEASE_POLL_SECONDS)
                 continue
+            if self._bug is not None:
+                raise self._bug
             entry = self._pop()
-            if entry is None:
-                self._has_work.clear()
-                if any(self._waiting.values()):
-                    # All of them back off, or lack permission.
-                    await self._clock.sleep(1.0)
-                    self._has_work.set()
-                continue
-            feature, key, write = entry
-            try:
-                await write.execute()
-            except ApiUnavailableError as error:
-                self._back_off(feature, key, *_UNAVAILABLE_SECONDS)
-                self._fail(feature, write, error, "unavailable")
-                # The object may be why, as with a webhook that fails for it: pause only if the next
-                # write fails too, and let that be another kind than a withdrawal.
-                self._withdrawals_done = _WITHDRAWALS_IN_A_ROW
-                pause = _UNAVAILABLE_SECONDS[0] * 2.0 ** (unavailable - 1) if unavailable else 0.0
-                pause = max(pause, error.retry_after_seconds or 0.0)
-                await self._clock.sleep(min(pause, _UNAVAILABLE_SECONDS[1]))
-                unavailable = min(unavailable + 1, 10)
-            except ForbiddenError as error:
-                self._forbidden_until[feature] = self._clock.monotonic() + _FORBIDDEN_SECONDS
-                self._fail(feature, write, error, "forbidden")
-            except KubernetesError as error:
-                self._back_off(feature, key, *_BACKOFF_SECONDS)
-                is_overtaken = isinstance(error, (ConflictError, NotFoundError))
-                self._fail(feature, write, error, "overtaken" if is_overtaken else "refused")
-            else:
-                unavailable = 0
-                self._backoffs.pop((feature, key), None)
-                WRITES.labels(feature, "done").inc()
+            if entry is not None:
+                return entry
+            self._has_work.clear()
+            if any(self._waiting.values()) and not self._executing:
+                # All of them back off, or lack permission.
+                await self._clock.sleep(1.0)
+                self._has_work.set()
+
+    async def _execute(self, feature: str, key: str, write: Write) -> None:
+        try:
+            await write.execute()
+        except ApiUnavailableError as error:
+            self._back_off(feature, key, *_UNAVAILABLE_SECONDS)
+            self._fail(feature, write, error, "unavailable")
+            # The object may be why, as with a webhook that fails for it: pause only if the next
+            # write fails too, and let that be another kind than a withdrawal.
+            self._withdrawals_done = _WITHDRAWALS_IN_A_ROW
+            failed = self._unavailable
+            pause = _UNAVAILABLE_SECONDS[0] * 2.0 ** (failed - 1) if failed else 0.0
+            pause = min(max(pause, error.retry_after_seconds or 0.0), _UNAVAILABLE_SECONDS[1])
+            self._paused_until = max(self._paused_until, self._clock.monotonic() + pause)
+            self._unavailable = min(failed + 1, 10)
+        except ForbiddenError as error:
+            self._forbidden_until[feature] = self._clock.monotonic() + _FORBIDDEN_SECONDS
+            self._fail(feature, write, error, "forbidden")
+        except KubernetesError as error:
+            self._back_off(feature, key, *_BACKOFF_SECONDS)
+            is_overtaken = isinstance(error, (ConflictError, NotFoundError))
+            self._fail(feature, write, error, "overtaken" if is_overtaken else "refused")
+        else:
+            self._unavailable = 0
+            self._backoffs.pop((feature, key), None)
+            WRITES.labels(feature, "done").inc()
+        finally:
+            self._executing.pop((feature, key), None)
+            # A newer write of the key may wait for it.
+            self._has_work.set()
 
     def _pop(self) -> tuple[str, str, Write] | None:
         """Remove and return the next write that does not back off."""
@@ -146,7 +181,7 @@ class WriteQueue:
                 (feature, key)
                 for feature, key in self._withdrawals
                 if self._forbidden_until.get(feature, now) <= now
-                and not self._is_backing_off(feature, key, now)
+                and not self._must_wait(feature, key, now)
             ),
             None,
         )
@@ -160,13 +195,15 @@ class WriteQueue:
                 continue
             for key in self._waiting[feature]:
                 is_withdrawal = (feature, key) in self._withdrawals
-                if not is_withdrawal and not self._is_backing_off(feature, key, now):
+                if not is_withdrawal and not self._must_wait(feature, key, now):
                     return feature, key
         return None
 
-    def _is_backing_off(self, feature: str, key: str, now: float) -> bool:
+    def _must_wait(self, feature: str, key: str, now: float) -> bool:
+        """Whether the last write of the key is under way, or failed a short time ago."""
         backoff = self._backoffs.get((feature, key))
-        return backoff is not None and backoff.until > now
+        is_backing_off = backoff is not None and backoff.until > now
+        return is_backing_off or (feature, key) in self._executing
 
     def _back_off(self, feature: str, key: str, first: float, longest: float) -> None:
         now = self._clock.monotonic()

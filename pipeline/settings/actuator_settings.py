@@ -29,9 +29,12 @@ class ActuatorSettings(Section, frozen=True, kw_only=True):
         bool, Meta(description="In mode act write NodeSLO objects, for Koordinator's node agent.")
     ] = False
     writes_per_second: Annotated[
-        float,
-        Meta(gt=0, le=10_000, description="Most writes to the API server, of all kinds together."),
-    ] = 20.0
+        Annotated[float, Meta(gt=0, le=10_000)] | None,
+        Meta(
+            description="Most writes to the API server, of all kinds together; by default 20, or "
+            "one in 30 s for each Node if that is more."
+        ),
+    ] = None
     metrics_host: MetricsHost = "0.0.0.0"
     metrics_port: MetricsPort = 9104
 

@@ -1,6 +1,7 @@
 """NodeMetric statuses report the newest window of each node."""
 
 import asyncio
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -89,6 +90,14 @@ async def test_a_late_window_or_one_of_another_machine_is_not_reported() -> None
     assert len(usual["podsMetric"]) == 3
     for other in (window(3, 2), window(6, 2, machine="m2")):
         assert await report(window(5, 3), other) == usual
+
+
+def test_nothing_remains_of_the_policy_of_a_deleted_node() -> None:
+    world, host_apps = World(), {"nginx": "prod"}
+    before = sys.getrefcount(host_apps)
+    world.learn_policy(host_apps=host_apps)
+    world.metrics.learn(NODES, "node-1", None)
+    assert sys.getrefcount(host_apps) == before
 
 
 def test_between_sweeps_only_changed_nodes_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:

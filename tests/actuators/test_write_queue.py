@@ -255,3 +255,46 @@ async def test_retry_after_is_respected_up_to_a_limit(seconds: float, pause: flo
         await world.clock.advance(pause + 1)
     first, second = (seconds for seconds, _ in world.requests[:2])
     assert second - first == pytest.approx(pause, abs=0.2)
+
+
+async def slow_writes(per_second: float, keys: list[str]) -> list[tuple[float, str]]:
+    """Queue writes that take 50 ms each; return when each one started in the first second."""
+    world, started = World(per_second), list[tuple[float, str]]()
+
+    def write(key: str) -> Write:
+        async def execute() -> None:
+            started.append((world.clock.monotonic(), key))
+            await world.clock.sleep(0.05)
+
+        return Write(execute, lambda error: None)
+
+    async with writing(world):
+        for key in keys:
+            world.queue.put("NodeMetric", key, write(key))
+            # A newer write of a key whose write is under way.
+            await world.clock.advance(0.001 if key == keys[-1] else 0.0)
+            world.queue.put("NodeMetric", key, write(key))
+        await world.clock.advance(1.0)
+    return started
+
+
+async def test_slow_writes_of_distinct_keys_overlap_if_the_limit_is_high() -> None:
+    started = await slow_writes(300.0, [str(number) for number in range(400)])
+    assert len(started) > 250
+
+
+async def test_writes_of_one_key_never_overlap() -> None:
+    (first, _), (second, _) = await slow_writes(300.0, ["only"])
+    assert second - first >= 0.05
+
+
+async def test_an_unexpected_error_of_a_write_ends_the_queue() -> None:
+    async def execute() -> None:
+        raise ZeroDivisionError
+
+    world = World()
+    world.queue.put("offer", "node", Write(execute, lambda error: None))
+    async with writing(world) as task:
+        await world.clock.advance(1.0)
+        with pytest.raises(ZeroDivisionError):
+            await task

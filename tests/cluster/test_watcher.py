@@ -91,6 +91,16 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
         text = "degradeTimeMinutes is 0, allowed is 1 or more"
         await until(lambda: text in policy_event_text(plane, name), 10)
         assert await strategies() == [*valid]
+        plane.kubectl("delete", "configmap", name, "-n", "koordinator-system")
+        plane.kubectl("label", "node", "b2", "deleted=yes")
+
+        async def is_labelled_after_deletion() -> bool:
+            return (await node_records(settings))["b2"].labels.get("deleted") == "yes"
+
+        await watcher.logs("there is none", 2)
+        await until(is_labelled_after_deletion)
+        assert await strategies() == [*valid]
+        write_policy(plane, name, colocation_config='{"enable": true, "degradeTimeMinutes": 0}')
         assert watcher.stop() == 0
     # A watcher that starts with the invalid policy also uses the last valid one.
     plane.kubectl("label", "node", "b1", "more=yes")

@@ -34,8 +34,11 @@ _POD: Final = {
     Driver.SYSTEMD: re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice"),
     Driver.CGROUPFS: re.compile(rf"pod{_UID}"),
 }
-_SCOPE: Final = re.compile(r"(?:docker|cri-containerd|pouch|crio)-([0-9A-Za-z_.-]+)\.scope")
-_BARE_ID: Final = re.compile(r"[0-9A-Za-z]{8,}")
+# CRI-O's monitor of a container has a cgroup of its own: crio-conmon-<id>.
+_SCOPE: Final = re.compile(
+    r"(?:docker|cri-containerd|pouch|crio)-(?!conmon-)([0-9A-Za-z_.-]+)\.scope"
+)
+_BARE_ID: Final = re.compile(r"(?:crio-)?([0-9A-Za-z]{8,})")
 _HOST_APP_BASE: Final = {
     "CgroupRoot": None,
     "Kubepods": KubeQOS.GUARANTEED,
@@ -80,9 +83,8 @@ def parse_pod_dir(driver: Driver, name: str) -> str | None:
 
 def parse_container_dir(driver: Driver, name: str) -> str | None:
     """Id of the container with a directory of this name; None for other names."""
-    if driver is Driver.CGROUPFS:
-        return name if _BARE_ID.fullmatch(name) else None
-    match = _SCOPE.fullmatch(name)
+    pattern = _BARE_ID if driver is Driver.CGROUPFS else _SCOPE
+    match = pattern.fullmatch(name)
     return match[1] if match else None
 
 

@@ -6,6 +6,7 @@ are no substitute: they do not change when one pod replaces another.
 """
 
 import os
+from functools import lru_cache
 from typing import NamedTuple
 
 from node_exporter.kernel.cgroup import Layout
@@ -45,15 +46,24 @@ def has_kubepods(layout: Layout, driver: Driver, parent: str = "") -> bool:
 
 def list_pods(layout: Layout, driver: Driver, parent: str = "") -> list[PodDir]:
     """All pods that have a cgroup now, by UID; empty if kubepods does not exist."""
-    pods = [
-        PodDir(uid, kube_qos, f"{directory}/{name}")
-        for kube_qos in KubeQOS
-        for directory in (qos_dir(driver, kube_qos, parent),)
-        for name in _subdirectories(os.path.join(layout.cpu, directory))
-        if (uid := parse_pod_dir(driver, name)) is not None
-    ]
+    pods: list[PodDir] = []
+    for kube_qos in KubeQOS:
+        directory = qos_dir(driver, kube_qos, parent)
+        names = tuple(_subdirectories(os.path.join(layout.cpu, directory)))
+        pods += _pods_of(driver, kube_qos, directory, names)
     pods.sort()
     return pods
+
+
+@lru_cache(maxsize=16)  # pods change less often than every second
+def _pods_of(
+    driver: Driver, kube_qos: KubeQOS, directory: str, names: tuple[str, ...]
+) -> tuple[PodDir, ...]:
+    return tuple(
+        PodDir(uid, kube_qos, f"{directory}/{name}")
+        for name in names
+        if (uid := parse_pod_dir(driver, name)) is not None
+    )
 
 
 def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> dict[str, str]:

@@ -7,7 +7,7 @@ keep a cgroup alive: after the removal the next read raises `CgroupGoneError`.
 import errno
 import os
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pipeline.errors import CgroupGoneError, KernelFileError
 
@@ -24,12 +24,13 @@ _NOT_OFFERED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 class KernelFile:
     """The file at `path`, open from the first read until `close()`."""
 
-    __slots__ = ("_fd", "_size", "path")
+    __slots__ = ("_fd", "_parsed", "_size", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _CLOSED
         self._size = _INITIAL_BYTES
+        self._parsed: tuple[bytes, Callable[..., Any], Any] | None = None
 
     def read(self) -> bytes | None:
         """Read the whole file; None, until the next `close()`, if the kernel does not offer it.
@@ -51,7 +52,15 @@ class KernelFile:
     def parsed(self, parse: Callable[[bytes, str], ValueT]) -> ValueT | None:
         """Read the file and parse it, given its path; None and errors as of `read`."""
         data = self.read()
-        return None if data is None else parse(data, self.path)
+        if data is None:
+            return None
+        # Most files of an idle pod do not change from one second to the next.
+        if (last := self._parsed) is not None and last[0] == data and last[1] is parse:
+            unchanged: ValueT = last[2]
+            return unchanged
+        value = parse(data, self.path)
+        self._parsed = data, parse, value
+        return value
 
     def close(self) -> None:
         """Close the descriptor; the next read tries to open the file again."""

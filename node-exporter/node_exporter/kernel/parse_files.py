@@ -6,11 +6,24 @@ print raises `KernelFileError`: a wrong number would train models for days. Fiel
 needs are ignored.
 """
 
+import re
 from typing import Final, NamedTuple
 
 from pipeline.errors import KernelFileError
 
 CPUS_MAX: Final = 1 << 16  # far above CONFIG_NR_CPUS; bounds what "0-4294967295" may allocate
+
+
+# The fields as kernels print them, which takes a fraction of the time of five searches.
+_MEMORY_V1: Final = re.compile(
+    rb"total_inactive_anon (\d{1,20})\ntotal_active_anon (\d{1,20})\n"
+    rb"total_inactive_file (\d{1,20})\ntotal_active_file (\d{1,20})\n"
+    rb"total_unevictable (\d{1,20})\n"
+)
+_MEMORY_V2: Final = re.compile(
+    rb"\ninactive_anon (\d{1,20})\nactive_anon (\d{1,20})\ninactive_file (\d{1,20})\n"
+    rb"active_file (\d{1,20})\nunevictable (\d{1,20})\n"
+)
 
 
 class Throttling(NamedTuple):
@@ -119,6 +132,8 @@ def usage_ns_v2(data: bytes, path: str = "cpu.stat") -> int:
 
 def memory_stat_v1(data: bytes, path: str = "memory.stat") -> CgroupMemory:
     """memory.stat of cgroup v1; the `total_` fields include descendants."""
+    if (memory := _memory_in_order(_MEMORY_V1, data, b"total_inactive_anon")) is not None:
+        return memory
     return CgroupMemory(
         field(data, b"total_inactive_anon", path)
         + field(data, b"total_active_anon", path)
@@ -129,12 +144,23 @@ def memory_stat_v1(data: bytes, path: str = "memory.stat") -> CgroupMemory:
 
 def memory_stat_v2(data: bytes, path: str = "memory.stat") -> CgroupMemory:
     """memory.stat of cgroup v2; all fields include descendants."""
+    if (memory := _memory_in_order(_MEMORY_V2, data, b"\ninactive_anon")) is not None:
+        return memory
     return CgroupMemory(
         field(data, b"inactive_anon", path)
         + field(data, b"active_anon", path)
         + field(data, b"unevictable", path),
         field(data, b"inactive_file", path) + field(data, b"active_file", path),
     )
+
+
+def _memory_in_order(pattern: re.Pattern[bytes], data: bytes, first: bytes) -> CgroupMemory | None:
+    """The memory of a memory.stat whose five fields follow each other; None if they do not."""
+    match = pattern.match(data, max(data.find(first), 0))
+    if match is None:
+        return None
+    inactive_anon, active_anon, inactive_file, active_file, unevictable = map(int, match.groups())
+    return CgroupMemory(inactive_anon + active_anon + unevictable, inactive_file + active_file)
 
 
 def pressure(data: bytes, path: str = "pressure") -> Pressure:

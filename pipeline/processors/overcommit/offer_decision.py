@@ -97,7 +97,8 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
         return []
     policies = [node.policy or Overcommit() for node in nodes]
     ages = np.array([_age(node, now) for node in nodes])
-    fresh = is_fresh(ages, PolicyColumns(policies)).tolist()
+    graces = np.array([_grace_seconds(node.resources) for node in nodes])
+    fresh = is_fresh(ages, PolicyColumns(policies), graces).tolist()
     plain = list(map(_plain_offer, nodes, ages.tolist(), fresh))
     ratios, allocations, problems = zip(
         *(_read_annotations(node.annotations) for node in nodes), strict=True
@@ -156,6 +157,11 @@ def _age(node: OfferInputs, now: float) -> float:
     return math.nan if node.resources is None else now - parse_time(node.resources.as_of)
 
 
+def _grace_seconds(record: NodeResourcesRecord | None) -> float:
+    """The age up to which the next record is not late, whatever the policy says."""
+    return 0.0 if record is None else _LATE_AFTER_WINDOWS * record.window_seconds
+
+
 def _plain_offer(node: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
     policy, record = node.policy, node.resources
     if policy is None:
@@ -168,9 +174,7 @@ def _plain_offer(node: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
         return _PlainOffer(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
     # A record from the future is as doubtful as an old one: one of the clocks is wrong.
-    if abs(age) > max(
-        policy.update_time_threshold_seconds, _LATE_AFTER_WINDOWS * record.window_seconds
-    ):
+    if abs(age) > max(policy.update_time_threshold_seconds, _grace_seconds(record)):
         least = _pair(record.mid_lower_bound or Resources())
         why = f"late: as of {record.as_of}, the lower bound"
         return _PlainOffer(least, batch, why, is_late=True)

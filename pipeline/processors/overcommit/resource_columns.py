@@ -125,10 +125,16 @@ def _row(policy: Overcommit) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def is_fresh(ages_seconds: npt.NDArray[np.float64], policies: PolicyColumns) -> BoolArray:
-    """Which nodes (nodes,) have fresh data: at most as old as the limit. NaN is an unknown age.
-    Data as far in the future is stale, too, because one of two clocks is wrong."""
-    fresh: BoolArray = np.abs(ages_seconds) <= 60 * policies.column("degrade_time_minutes")
+def is_fresh(
+    ages_seconds: npt.NDArray[np.float64],
+    policies: PolicyColumns,
+    at_least_seconds: npt.NDArray[np.float64],
+) -> BoolArray:
+    """Which nodes (nodes,) have fresh data: at most as old as the limit of their policy, which is
+    `at_least_seconds`. NaN is an unknown age. Data as far in the future is stale, too, because one
+    of two clocks is wrong."""
+    limits = np.maximum(60 * policies.column("degrade_time_minutes"), at_least_seconds)
+    fresh: BoolArray = np.abs(ages_seconds) <= limits
     return fresh
 
 

@@ -9,7 +9,7 @@ still exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from pipeline.metrics import counter
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.load_configmap import PolicyProblem
-from pipeline.processors.policy.policy_in_force import Policies, with_policy
+from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.sources.cluster.written_pods import WrittenPods
 from pipeline.sources.compacted_writer import Entry, node_entry, pod_entry
 from pipeline.topics.codec import decode_json, encode_json
@@ -29,6 +29,8 @@ from pipeline.topics.registry import NODES, PODS, WORKLOADS
 from pipeline.topics.workloads import WorkloadRecord, workload_key
 
 log = get_logger(__name__)
+
+_DEFAULTS: Final = load_policies(None)[0]
 
 REFUSED = counter("watcher_refused_objects", "Objects refused because they are invalid.", ["kind"])
 
@@ -233,7 +235,11 @@ class Nodes:
 
     def _entry(self, node: NodeRecord) -> Iterable[Entry]:
         before = self._written.get(node.node)
-        record, problems = with_policy(node, self.policies, before)
+        policies = self.policies
+        if before is None and policies == Policies():
+            # No ConfigMap was seen since the start: other nodes keep the policy of their record.
+            policies = _DEFAULTS
+        record, problems = with_policy(node, policies, before)
         if problems != self._problems.get(node.node, ()):
             self._problems[node.node] = problems
             self._report_problems(node.node, problems)

@@ -22,7 +22,7 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
-from pipeline.processors.policy.load_configmap import PolicyProblem
+from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.doubtful_lists import CONFIRM_SECONDS, DoubtfulLists
@@ -69,6 +69,13 @@ _MAX_QUEUED: Final = 4000
 # A transaction takes the broker tens of milliseconds, independent of its size.
 _MAX_BATCH: Final = 4000
 _PAUSE_SECONDS: Final = 5.0
+_NO_CONFIG_MAP: Final[tuple[PolicyProblem, ...]] = (
+    PolicyProblem(
+        CONFIG_MAP,
+        "there is none: the last policy stays in force; a ConfigMap without data sets the defaults",
+        in_force=True,
+    ),
+)
 
 
 class Watcher:
@@ -190,11 +197,15 @@ class Watcher:
                         await self.apply_policy(None if is_deleted else changed)
 
     async def apply_policy(self, manifest: msgspec.Raw | None) -> None:
-        """Put the policy of a ConfigMap in force; `manifest` is None if there is no ConfigMap."""
+        """Put the policy of a ConfigMap in force. Without one (`manifest` is None) the last policy
+        stays in force, also across a restart: a deletion by mistake must not withdraw all offers.
+        """
         config = None if manifest is None else msgspec.json.decode(manifest)
-        data = None if config is None else config.get("data") or {}
         limits = filter_limits(self._settings)
-        policies, problems = load_policies(data, self.nodes.policies, limits)
+        policies, problems = self.nodes.policies, _NO_CONFIG_MAP
+        if config is not None:
+            data = config.get("data") or {}
+            policies, problems = load_policies(data, self.nodes.policies, limits)
         changed = policies != self.nodes.policies
         if problems != self._problems:
             self._problems = problems

@@ -32,6 +32,13 @@ def test_container_is_parsed_from_its_directory(prefix: str) -> None:
     assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == name
 
 
+def test_containers_of_crio_are_parsed_and_their_monitors_are_not() -> None:
+    name = "0a" * 32
+    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, f"crio-{name}") == name
+    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, f"crio-conmon-{name}") is None
+    assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, f"crio-conmon-{name}.scope") is None
+
+
 @pytest.mark.parametrize(
     ("driver", "names"),
     [

@@ -61,7 +61,8 @@ def test_empty_file_is_refused_unless_it_is_valid(parser: Callable[[bytes], obje
 
 @given(
     counters=st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5),
-    order=st.permutations(range(5)),
+    # The order of kernels, and any other.
+    order=st.just([0, 1, 3, 4, 2]) | st.permutations(range(5)),
 )
 def test_memory_fields_are_parsed_in_any_order(counters: list[int], order: list[int]) -> None:
     names = ["inactive_anon", "active_anon", "unevictable", "inactive_file", "active_file"]

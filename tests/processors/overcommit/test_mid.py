@@ -113,4 +113,4 @@ def test_unknown_formula_is_an_error() -> None:
 )
 def test_data_is_fresh_up_to_the_limit(age: float, fresh: bool) -> None:
     of = PolicyColumns([Overcommit(degrade_time_minutes=10)])
-    assert is_fresh(np.array([age]), of).tolist() == [fresh]
+    assert is_fresh(np.array([age]), of, np.zeros(1)).tolist() == [fresh]

@@ -97,6 +97,18 @@ def test_late_record_offers_no_more_to_third_parties() -> None:
     assert '"kubernetes.io/batch-cpu":"500"' in unsaid.origin
 
 
+@pytest.mark.parametrize(("age", "is_fresh"), [(299, True), (600, True), (601, False)])
+def test_record_of_long_windows_is_fresh_until_the_next_can_arrive(
+    age: float, is_fresh: bool
+) -> None:
+    of = inputs(
+        policy=Overcommit(degrade_time_minutes=3, update_time_threshold_seconds=20),
+        resources=computed(window_seconds=300.0),
+    )
+    assert offer(of, age).why.startswith("as of") is is_fresh
+    assert offer(of, age).why.startswith("stale") is not is_fresh
+
+
 @pytest.mark.parametrize(
     ("window", "age", "is_late"), [(0, 21, True), (30, 60, False), (30, 61, True)]
 )

@@ -54,7 +54,7 @@ def test_allocations_of_batch_are_summed() -> None:
         json.dumps({"allocations": [allocation(cpu="much")]}),
         json.dumps({"allocations": [allocation(cpu="-1")]}),
         json.dumps({"allocations": [allocation(memory=[])]}),
-        json.dumps({"allocations": [allocation(memory="1e99")]}),
+        json.dumps({"allocations": [allocation(memory="1e99Ei")]}),
     ],
 )
 def test_invalid_annotation_is_an_error_that_names_it(text: str) -> None:

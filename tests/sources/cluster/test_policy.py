@@ -1,4 +1,5 @@
-"""The valid parts of a policy are in force even if the Event about the others is not sent."""
+"""The valid parts of a policy are in force even if the Event about the others is not sent, and also
+after the ConfigMap was deleted."""
 
 import asyncio
 import json
@@ -9,6 +10,8 @@ import msgspec
 from pipeline.clock import SystemClock
 from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import Watcher
+from pipeline.sources.policy_file import PROBLEMS
+from tests.metric_values import value_of
 
 
 class SilentApi:
@@ -24,7 +27,7 @@ class SilentApi:
         await asyncio.Event().wait()
 
 
-async def test_valid_part_of_policy_does_not_wait_for_event() -> None:
+async def test_valid_part_of_policy_waits_for_no_event_and_outlives_the_config_map() -> None:
     api = SilentApi()
     watcher = Watcher(api, Settings())  # type: ignore[arg-type]
     bad = {"name": "x", "nodeSelector": {"matchLabels": {}}, "midUnallocatedPercent": 101}
@@ -35,5 +38,9 @@ async def test_valid_part_of_policy_does_not_wait_for_event() -> None:
     async with asyncio.timeout(5):
         await watcher.apply_policy(msgspec.Raw(json.dumps(config).encode()))
     assert watcher.nodes.policies.is_usable
+    in_force = watcher.nodes.policies
+    await watcher.apply_policy(None)
+    assert watcher.nodes.policies == in_force
+    assert value_of(PROBLEMS.labels("true")) == 1
     await asyncio.sleep(0)
     assert api.paths == ["/api/v1/namespaces/koordinator-system/events"]

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.errors import RecordError
 from pipeline.metrics import REGISTRY
-from pipeline.processors.policy.policy_in_force import load_policies
+from pipeline.processors.policy.policy_in_force import Policies, load_policies
 from pipeline.sources.cluster.watched_kinds import Kind, Nodes, Pods, Workloads
 from pipeline.sources.compacted_writer import Entry
 from pipeline.topics.codec import decode_json
@@ -323,6 +323,19 @@ def test_invalid_policy_at_start_keeps_the_policy_in_force() -> None:
     after.begin()
     (changed,) = [*after.put(node("a")), *after.put(node("b", new="yes")), *after.complete()]
     assert (changed.key, has_overcommit(changed.value)) == (b"b", True)
+
+
+def test_without_config_map_nodes_keep_the_policy_of_their_record() -> None:
+    before = nodes()
+    list(before.apply(ENABLED))
+    after = Nodes(lambda *_: None)
+    restore(after, list(before.put(node("a"))), random.Random(0))
+    assert list(after.apply(Policies())) == []
+    after.begin()
+    assert list(after.put(node("a"))) == []
+    (new,) = after.put(node("new"))
+    record = decode_json(NodeRecord, new.value or b"")
+    assert (record.overcommit, record.colocation is None) == (None, False)
 
 
 def test_problems_of_node_are_reported_when_they_change() -> None:

@@ -37,8 +37,9 @@ class PartitionCheckpoints:
 
     `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
     record is not readable by node. `keys` are the keys of readable records of older epochs,
-    `claims` the offsets of claims, `skipped` the nodes of skipped windows by offset. `group` is the
-    consumer group of the last claim, `imported` the epoch of the last import.
+    `claims` the offsets of claims, `skipped` the nodes of skipped windows by offset. `topic_ids`
+    are the ids of topics by epoch and name. `group` is the consumer group of the last claim,
+    `imported` the epoch of the last import.
     """
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class PartitionCheckpoints:
     keys: list[bytes] = field(default_factory=list)
     skipped: dict[int, str] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
+    topic_ids: dict[int, dict[str, str]] = field(default_factory=dict)
     group: str = ""
     imported: int = -1
 
@@ -59,6 +61,13 @@ class PartitionCheckpoints:
         """The highest sample offset that the join had processed when the round started."""
         marker = self.marker()
         return -1 if marker is None else marker.joined
+
+    @property
+    def end(self) -> int:
+        """The end of `windows` as far as the round and its checkpoints know it."""
+        marker = self.marker()
+        covers = [checkpoint.covers for each in self.usable().values() for checkpoint in each]
+        return max([*covers, marker.resume if marker else 0])
 
     def has_import_since(self, epoch: int) -> bool:
         """Return whether the highest epoch is an import that is newer than `epoch`."""
@@ -132,6 +141,7 @@ async def read_checkpoints(
                 if kind == "claim":
                     claim = decode_pack(Claim, record.value)
                     content.claims.append(record.offset)
+                    content.topic_ids[record.offset] = claim.topic_ids
                     content.group = claim.group
                     if claim.member == IMPORT:
                         content.imported = record.offset

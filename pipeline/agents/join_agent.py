@@ -129,6 +129,11 @@ class JoinCursor:
             self.next_offset = records[-1].offset + 1
             self.appended_ms = max(self.appended_ms, records[-1].appended_ms)
 
+    async def return_to(self, offset: int) -> None:
+        """Join from `offset` on, because the samples were truncated there."""
+        async with self._appending:
+            self.next_offset = min(self.next_offset, offset)
+
     async def idle(self) -> None:
         """Wait until nothing is being appended."""
         async with self._appending:

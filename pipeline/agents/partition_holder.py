@@ -29,6 +29,7 @@ from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import refuse_records
 from pipeline.agents.shard import Shard
 from pipeline.agents.silent_nodes import expire_deleted_nodes, expire_silent_nodes
+from pipeline.agents.truncated_logs import watch_ends
 from pipeline.agents.view_agent import NodeViews, write_views
 from pipeline.agents.window_handover import BEHIND, WindowHandover, feed_models, watch_log_ends
 from pipeline.clock import Clock
@@ -241,6 +242,7 @@ class PartitionHolder:
             self.run_task(write_views(self._views.values(), self._clock))
             self.run_task(self._follow_cluster_state(recovery))
             self.run_task(self._watch_log_ends([shard.model for shard in shards]))
+            self.run_task(self._watch_truncation(recovery, shards))
             self.run_task(expire_deleted_nodes(shards, self._clock))
             ends = partial(self._ends_of_samples, list(loaded))
             self.run_task(
@@ -282,6 +284,20 @@ class PartitionHolder:
         partitions = [(topic, model.ownership.partition) for model in models]
         async with open_reader(self._client, partitions) as reader:
             await watch_log_ends(self._handover, models, partial(reader.ends, topic), self._clock)
+
+    async def _watch_truncation(self, recovery: Recovery, shards: Sequence[Shard]) -> None:
+        prefix = self._settings.kafka.topic_prefix
+        samples, windows = SAMPLES.full_name(prefix), WINDOWS.full_name(prefix)
+        partitions = [shard.ownership.partition for shard in shards]
+        assigned = [(topic, each) for topic in (samples, windows) for each in partitions]
+        async with open_reader(self._client, assigned) as reader:
+
+            async def read_ends() -> tuple[Mapping[int, int], Mapping[int, int]]:
+                return await reader.ends(samples, partitions), await reader.ends(
+                    windows, partitions
+                )
+
+            await watch_ends(shards, read_ends, recovery.save, self._clock)
 
     async def _ends_of_samples(self, partitions: Sequence[int]) -> Mapping[int, int]:
         topic = SAMPLES.full_name(self._settings.kafka.topic_prefix)

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.checkpoint_selection import (
     PartitionCheckpoints,
     read_checkpoints,
@@ -32,9 +33,9 @@ from pipeline.agents.partition_models import ModelRules, NodeReport
 from pipeline.agents.replay_windows import encode_replayed, replay
 from pipeline.agents.restored_nodes import SLICE, restore_nodes
 from pipeline.agents.shard import Shard
+from pipeline.agents.truncated_logs import check_topics, mark_truncated, within_log
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import Clock
-from pipeline.errors import StateError
 from pipeline.kafka.partition_log import LogReader
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
@@ -116,12 +117,17 @@ class Recovery:
         self, reader: LogReader, partition: int, previous: Shard | None, bank: Bank
     ) -> Shard:
         start_time = self.clock.monotonic()
-        ownership = Ownership(partition, await self.claim(partition))
+        ids = await reader.topic_ids()
+        ownership = Ownership(partition, await self.claim(partition, ids))
         topic, refuse = self._topic(CHECKPOINTS), self.cluster_state_topics.refuse
         checkpoints = await read_checkpoints(reader, topic, partition, ownership.epoch, refuse)
+        owners = {marker.epoch if (marker := checkpoints.marker()) else -1}
+        owners |= set() if previous is None else {previous.ownership.epoch}
+        check_topics(ids, [checkpoints.topic_ids.get(epoch, {}) for epoch in owners])
         if previous is not None and checkpoints.has_import_since(previous.ownership.epoch):
             bank.clear()
             previous = None
+        log_end = checkpoints.end if previous is None else previous.model.next_offset
         failures, model = FailedWindows(checkpoints.skipped), None
         if previous is not None:
             failures.nodes |= previous.model.failures.nodes
@@ -141,7 +147,11 @@ class Recovery:
         ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)
         # Another worker may have owned the partition since the earlier assignment.
         join_done = max(checkpoints.joined + 1, previous.join.next_offset if previous else 0)
-        start = await self._join_start(reader, partition, model, join_done)
+        samples = self._topic(SAMPLES)
+        first, end = await reader.bounds(samples, partition)
+        known = max(join_start(model, first), join_done)
+        start = within_log(samples, partition, known, end)
+        model.joined = min(model.joined, start - 1)
         # A paused worker may have published results of these nodes after their tombstones.
         present = set(model.bank.nodes) - model.retracted.keys()
         deleted = cluster_state.deleted_nodes.keys() - present
@@ -158,12 +168,23 @@ class Recovery:
                  nodes=len(model.bank.nodes), windows_offset=model.next_offset,
                  samples_offset=start, kept=previous is not None,
                  seconds=round(duration, 3))  # fmt: skip
-        return Shard(ownership, join, model, checkpoints.keys, ends)
+        shard = Shard(ownership, join, model, checkpoints.keys, ends)
+        if model.next_offset < log_end or start < known:
+            # The next owner must not take new records for those that the log lost.
+            await self.save(shard)
+        return shard
 
-    async def claim(self, partition: int) -> int:
+    async def save(self, shard: Shard) -> None:
+        """Write a round of checkpoints at once."""
+        topic = self._topic(CHECKPOINTS)
+        await CheckpointRounds(shard, self.output, topic, self.clock).write()
+
+    async def claim(self, partition: int, topic_ids: Mapping[str, str]) -> int:
         """Claim `partition`; return the epoch."""
         now = format_time(self.clock.now())
-        claim = Claim(member=self.member, claimed_at=now, group=self.group)
+        names = map(self._topic, (WINDOWS, SAMPLES))
+        ids = {name: topic_ids[name] for name in names if name in topic_ids}
+        claim = Claim(member=self.member, claimed_at=now, group=self.group, topic_ids=ids)
         record = Keyed(claim_key(self.member), encode_pack(claim))
         (offset,) = await self.output.append(self._topic(CHECKPOINTS), partition, [record])
         return offset
@@ -183,8 +204,7 @@ class Recovery:
         if nodes.changed:
             # A round that starts before the log keeps its start: windows were lost in between.
             start = min(start, first)
-        if start > end:
-            raise _recreated(self._topic(WINDOWS), ownership.partition, end, start)
+        start = within_log(self._topic(WINDOWS), ownership.partition, start, end)
         empty = nodes.empty_counters()
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
@@ -200,6 +220,7 @@ class Recovery:
         if first > start:
             self._mark_lost(model, first - start)
         covers = {node: checkpoint.covers for node, checkpoint in nodes.restored.items()}
+        mark_truncated(model, covers, end)
         await self.apply_log(reader, model, max(first, start), end, covers)
         if nodes.missing:
             for node in sorted(set(model.bank.nodes) - nodes.restored.keys() - empty.keys()):
@@ -224,9 +245,12 @@ class Recovery:
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
             retracted=previous.retracted, failures=failures,
         )  # fmt: skip
-        first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
+        topic = self._topic(WINDOWS)
+        first, end = await reader.bounds(topic, ownership.partition)
         if first > model.next_offset:
             self._mark_lost(model, first - model.next_offset)
+        mark_truncated(model, dict.fromkeys(model.counters, model.next_offset), end)
+        model.next_offset = within_log(topic, ownership.partition, model.next_offset, end)
         await self.apply_log(reader, model, max(first, model.next_offset), end, {})
         await _encode_replayed(model)
         return model
@@ -265,15 +289,6 @@ class Recovery:
         for node in list(model.counters):
             model.lose(node, offsets)
 
-    async def _join_start(
-        self, reader: LogReader, partition: int, model: ModelCursor, done: int
-    ) -> int:
-        first, end = await reader.bounds(self._topic(SAMPLES), partition)
-        start = max(join_start(model, first), done)
-        if start > end:
-            raise _recreated(self._topic(SAMPLES), partition, end, start)
-        return start
-
     def _topic(self, topic: Topic) -> str:
         return topic.full_name(self.join_rules.prefix)
 
@@ -281,13 +296,6 @@ class Recovery:
 def join_start(model: ModelCursor, first: int) -> int:
     """Return the offset after the highest sample in the log, or `first` without any."""
     return first if model.joined < 0 else model.joined + 1
-
-
-def _recreated(topic: str, partition: int, end: int, known: int) -> StateError:
-    return StateError(
-        f"{topic}[{partition}] ends at offset {end}, but state refers to offset {known}",
-        hint="the topic was recreated: delete all topics of this prefix, or use another prefix",
-    )
 
 
 async def _encode_replayed(model: ModelCursor) -> None:

@@ -68,14 +68,9 @@ async def restore_nodes(
     for number, (node, usable) in enumerate(checkpoints.usable().items()):
         if number % SLICE == 0:
             await asyncio.sleep(0)
-        # The end of the log was read after the checkpoints: they cannot cover more.
-        covered = [checkpoint for checkpoint in usable if checkpoint.covers <= end]
-        if not covered:
-            before = usable[0].counters
-            nodes.damaged[node] = before, before.applied + before.lost
-            log.error("checkpoint covers more than the log has, replaying the node's windows into "
-                      "empty models", node=node)  # fmt: skip
-            continue
+        # The end of the log was read after the checkpoints: they cover more only if the log was
+        # truncated. Then models with windows that the log lost are better than none.
+        covered = [checkpoint for checkpoint in usable if checkpoint.covers <= end] or usable
         try:
             if checkpoint := restore(bank, node, covered):
                 nodes.restored[node] = checkpoint

@@ -37,6 +37,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from pipeline.errors import BrokerUnavailableError, KafkaError
 from pipeline.kafka import record_batches
 from pipeline.kafka.client import limit_metadata_requests, translated_errors
+from pipeline.kafka.topic_ids import topic_ids
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
@@ -139,6 +140,11 @@ class Follower:
         """The offset of the next record to be committed, of these partitions or of all."""
         with translated_errors(self._servers, self._doing):
             return dict(await self._consumer.end_offsets(self._all(partitions)))
+
+    async def topic_ids(self) -> dict[str, str]:
+        """The ids of the assigned topics by name; empty if the broker is too old to tell."""
+        with translated_errors(self._servers, self._doing):
+            return await topic_ids(self._consumer._client, {tp.topic for tp in self.assigned})
 
     async def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
         """The offset of the first record appended at this time (milliseconds since 1970) or later;

@@ -48,6 +48,13 @@ class LogReader:
         first = await follower.beginnings([tp])
         return first[tp], (await follower.ends([tp]))[tp]
 
+    async def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics by name; empty if the broker is too old to tell."""
+        ids: dict[str, str] = {}
+        for follower in set(self._followers.values()):
+            ids |= await follower.topic_ids()
+        return ids
+
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The offset of the next record, by partition."""
         ends = await self._followers[topic].ends(TopicPartition(topic, p) for p in partitions)

@@ -68,6 +68,7 @@ class Claim(Record, frozen=True, kw_only=True):
     member: str
     claimed_at: str
     group: str = ""
+    topic_ids: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class SkippedWindow(Record, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ class MemoryBroker:
 
     logs: dict[tuple[str, int], list[LogRecord]] = field(default_factory=dict)
     first: dict[tuple[str, int], int] = field(default_factory=dict)
+    recreated: dict[str, int] = field(default_factory=dict)
     latency: Callable[[], int] = lambda: 1
 
     def put(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
@@ -43,9 +44,14 @@ class MemoryBroker:
         self.first[topic, partition] = first
 
     def recreate(self, topic: str, partition: int = 0) -> None:
-        """Delete and recreate a partition."""
+        """Delete and recreate a topic with this partition."""
+        self.recreated[topic] = self.recreated.get(topic, 0) + 1
         self.logs.pop((topic, partition), None)
         self.first.pop((topic, partition), None)
+
+    def truncate(self, topic: str, partition: int, end: int) -> None:
+        """Remove records from the offset `end` on, as an unclean election does."""
+        del self.logs[topic, partition][end:]
 
     def live(self, topic: str, partition: int = 0) -> dict[bytes, bytes]:
         """Return the newest value by key, without tombstones."""
@@ -63,6 +69,10 @@ class MemoryReader:
     def __init__(self, broker: MemoryBroker, partitions: set[tuple[str, int]]) -> None:
         self._broker = broker
         self._partitions = partitions
+
+    async def topic_ids(self) -> dict[str, str]:
+        topics = {topic for topic, _ in self._partitions}
+        return {topic: f"{topic}-{self._broker.recreated.get(topic, 0)}" for topic in topics}
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         assert (topic, partition) in self._partitions

@@ -185,8 +185,8 @@ async def test_an_older_owner_does_not_delete_records_of_a_newer_one(
     older, newer = Owner(broker, "older"), Owner(broker, "newer")
     claim = module.Recovery.claim
 
-    async def pause_after_claim(self: module.Recovery, partition: int) -> int:
-        epoch = await claim(self, partition)
+    async def pause_after_claim(self: module.Recovery, partition: int, ids: Any) -> int:
+        epoch = await claim(self, partition, ids)
         if self is older.recovery:
             await newer.load()
             await newer.round()
@@ -285,12 +285,72 @@ async def test_without_windows_the_join_starts_at_the_first_sample() -> None:
 
 
 @pytest.mark.parametrize("topic", [SAMPLES, WINDOWS])
-async def test_a_recreated_topic_raises_a_state_error(topic: str) -> None:
+@pytest.mark.parametrize("records", [1, 100])
+async def test_a_recreated_topic_raises_a_state_error_whatever_its_end_is(
+    topic: str, records: int
+) -> None:
     broker, _, _ = await after_a_round()
     broker.recreate(topic)
-    broker.put(topic, 0, b"a", b"record")
-    with pytest.raises(StateError, match="the topic was recreated"):
-        await Owner(broker, "y").load()
+    for _ in range(records):
+        broker.put(topic, 0, b"a", b"record")
+    for member in ("y", "z"):  # the claim of the first does not make it acceptable
+        with pytest.raises(StateError, match=f"{topic} was recreated"):
+            await Owner(broker, member).load()
+
+
+async def test_after_a_truncation_of_the_windows_models_stay_and_are_marked() -> None:
+    broker, log, first = await after_a_round()
+    before = content(first.model)
+    broker.truncate(WINDOWS, 0, 15)
+    second = await Owner(broker, "y").load()
+    assert second.model.next_offset == 15
+    assert [second.model.counters[node].lost for node in NODES] == [5] * 5
+    assert {node: state for node, (state, *_) in content(second.model).items()} == {
+        node: state for node, (state, *_) in before.items()
+    }
+    # The offsets of the lost windows belong to new ones, which every later owner applies.
+    log.windows(2, *NODES)
+    third = await Owner(broker, "z").load()
+    for owner in (second, third):
+        await owner.apply()
+        assert owner.model.next_offset == 25
+        counters = [owner.model.counters[node] for node in NODES]
+        assert [(each.applied, each.lost) for each in counters] == [(6, 5)] * 5
+    assert content(third.model) == content(second.model)
+
+
+async def test_windows_that_were_truncated_before_a_round_contained_them_are_joined_again() -> None:
+    broker, log, _ = await after_a_round()
+    log.windows(1, *NODES)
+    broker.truncate(WINDOWS, 0, 22)
+    owner = await Owner(broker, "y").load()
+    assert (owner.model.next_offset, owner.shard.join.next_offset) == (22, 22)
+    assert {owner.model.counters[node].lost for node in NODES} == {0}
+
+
+@pytest.mark.parametrize("new_samples", [0, 1, 30])
+async def test_after_a_truncation_of_the_samples_no_owner_skips_new_ones(new_samples: int) -> None:
+    broker, _, _ = await after_a_round()
+    broker.truncate(SAMPLES, 0, 17)
+    owner = await Owner(broker, "y").load()
+    assert owner.shard.join.next_offset == 17
+    for _ in range(new_samples):
+        broker.put(SAMPLES, 0, b"a", b"new")
+    assert (await Owner(broker, "z").load()).shard.join.next_offset == 17
+
+
+async def test_a_kept_partition_continues_at_the_ends_of_truncated_logs() -> None:
+    broker, log = make_log(4, *NODES)
+    owner = await Owner(broker, "x").load()
+    broker.truncate(WINDOWS, 0, 18)
+    broker.truncate(SAMPLES, 0, 18)
+    await owner.load(owner.shard)
+    assert (owner.model.next_offset, owner.shard.join.next_offset) == (18, 18)
+    assert [owner.model.counters[node].lost for node in NODES] == [2] * 5
+    log.windows(1, *NODES)
+    other = await Owner(broker, "y").load()
+    assert other.model.next_offset == 23
+    assert [other.model.counters[node].applied for node in NODES] == [5] * 5
 
 
 async def test_refused_samples_are_not_refused_again_after_a_restart() -> None:

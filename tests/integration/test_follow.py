@@ -121,6 +121,22 @@ async def test_a_deleted_or_recreated_topic_is_noticed(
             await asyncio.wait_for(poll_for_ever(follower), 30)
 
 
+async def test_a_recreated_topic_has_another_id(client: dict[str, Any]) -> None:
+    tp, other = await made_topic(client), await made_topic(client)
+    async with open_reader(client, [tp, other]) as reader:
+        ids = await reader.topic_ids()
+        assert ids == await reader.topic_ids()
+        assert ids.keys() == {tp.topic, other.topic}
+        async with admin_client(client) as admin:
+            await admin.delete_topics([tp.topic])
+            while tp.topic in await admin.list_topics():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        await made_topic(client, tp.topic)
+        recreated = await reader.topic_ids()
+    assert recreated[tp.topic] != ids[tp.topic]
+    assert recreated[other.topic] == ids[other.topic]
+
+
 async def test_a_range_is_read_from_where_retention_left_records(client: dict[str, Any]) -> None:
     tp = await made_topic(client)
     await write(client, tp, *(b"%d" % i for i in range(20)))

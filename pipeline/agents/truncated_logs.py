@@ -1,0 +1,94 @@
+"""Continue after a log lost its last records, and stop after a topic was recreated.
+
+An unclean election or a broker without its disk truncates a log: positions in checkpoints and
+windows then lie behind its end, and the offsets in between are given to new records. These would be
+skipped as old ones, so every position is set to the end, nodes are marked as `lost`, and the caller
+writes a round of checkpoints with the new positions before anything else is appended.
+
+A recreated topic has another id. Positions in it mean nothing, whatever its end is: the worker
+stops, and the operator decides.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final, NoReturn
+
+from pipeline.agents.model_agent import ModelCursor
+from pipeline.agents.shard import Shard
+from pipeline.clock import Clock
+from pipeline.errors import KafkaError, StateError
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+
+log = get_logger(__name__)
+
+CHECK_SECONDS: Final = 1.0
+"""Time between two looks at the ends of the logs: until a truncated log grows beyond its former
+end, it can be recognized."""
+
+ReadEnds = Callable[[], Awaitable[tuple[Mapping[int, int], Mapping[int, int]]]]
+SaveRound = Callable[[Shard], Awaitable[None]]
+
+TRUNCATED = counter(
+    "worker_truncated_records", "Offsets below a known position that a log no longer has.",
+    ["topic"],
+)  # fmt: skip
+
+
+def check_topics(ids: Mapping[str, str], known: Iterable[Mapping[str, str]]) -> None:
+    """Raise `StateError` if a topic has another id than in `known`; an unknown id is ignored."""
+    for known_ids in known:
+        for topic, known_id in known_ids.items():
+            if ids.get(topic, known_id) != known_id:
+                raise StateError(
+                    f"{topic} was recreated: its id is {ids[topic]}, and state refers to "
+                    f"{known_id}",
+                    hint="delete all topics of this prefix and apply them, or use another prefix",
+                )
+
+
+def within_log(topic: str, partition: int, position: int, end: int) -> int:
+    """Return `position`, or the `end` of the log if that is lower; count and log the difference."""
+    if position > end:
+        TRUNCATED.labels(topic).inc(position - end)
+        log.error("log was truncated, continuing at its end", topic=topic, partition=partition,
+                  position=position, end=end)  # fmt: skip
+    return min(position, end)
+
+
+def mark_truncated(model: ModelCursor, covers: Mapping[str, int], end: int) -> None:
+    """Mark nodes of which models contain windows that the log no longer has."""
+    for node, covered in covers.items():
+        if covered > end and node in model.counters:
+            model.lose(node, covered - end)
+
+
+async def watch_ends(
+    shards: Collection[Shard], read_ends: ReadEnds, save: SaveRound, clock: Clock
+) -> NoReturn:
+    """Raise `StateError` if a log ends before a position, with the new positions saved.
+
+    The worker then starts again: its consumer may be anywhere in the samples. `read_ends` returns
+    the ends of `samples` and of `windows` by partition, `save` writes a round of checkpoints.
+    """
+    while True:
+        await clock.sleep(CHECK_SECONDS)
+        # Before the ends are read, because the logs and these positions grow meanwhile.
+        before = [(shard, shard.join.next_offset, shard.model.next_offset) for shard in shards]
+        try:
+            samples, windows = await read_ends()
+        except KafkaError as error:
+            log.debug("cannot read the ends of the logs", error=repr(error))
+            continue
+        for shard, joined, applied in before:
+            partition = shard.ownership.partition
+            end, log_end = samples[partition], windows[partition]
+            if end < joined:
+                await shard.join.return_to(end)
+                shard.model.joined = min(shard.model.joined, end - 1)
+                await save(shard)
+            if end < joined or log_end < applied:
+                raise StateError(
+                    f"logs of partition {partition} were truncated: samples end at offset {end} "
+                    f"and {joined} was next, windows end at {log_end} and {applied} was next",
+                    hint="the worker starts again, at their ends",
+                )

@@ -147,6 +147,13 @@ class OversizedRecordError(RecordError):
     reason = "oversized"
 
 
+class FailedSampleError(RecordError):
+    """A sample could not be joined, although it is valid: a bug."""
+
+    reason = "failed"
+    default_hint = "report the error with the record of the topic dead-letters"
+
+
 class FailedWindowError(RecordError):
     """The models could not apply a window; it is skipped."""
 

@@ -58,6 +58,8 @@ class FailedWindows:
 
     def runs(self, records: Sequence[LogRecord]) -> list[list[LogRecord]]:
         """Split records into runs to be applied together, and single records that may fail."""
+        if not (self.nodes or self.ranges):
+            return [list(records)] if records else []
         runs: list[list[LogRecord]] = []
         was_alone = True
         for record in records:

@@ -16,7 +16,14 @@ from typing import Final, NamedTuple
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.refusals import refuse_records
-from pipeline.errors import InvalidRecordError, KeyMismatchError, OversizedRecordError, RecordError
+from pipeline.errors import (
+    FailedSampleError,
+    InvalidRecordError,
+    KeyMismatchError,
+    OversizedRecordError,
+    RecordError,
+    StateError,
+)
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -51,6 +58,10 @@ BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["
 
 MAX_UNKNOWN_NODES: Final = 1000
 """Nodes of a partition that may send samples without a record in `nodes`: names cost nothing."""
+
+
+MAX_FAILING_NODES: Final = 10
+"""Nodes of a partition whose samples may fail to be joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,7 @@ class JoinCursor:
         self._appending = asyncio.Lock()
         self._unknown_nodes = set(unknown_nodes)
         self._is_full = False
+        self._failing: set[str] = set()
         self._warned: set[str] = set()
         self._bad_columns: dict[str, set[str]] = {}
         self._pod_facts: dict[str, ListingFacts] = {}
@@ -191,10 +203,30 @@ class JoinCursor:
                 window = self._join_sample(record)
             except RecordError as error:
                 refused.append((record, error))
+            except MemoryError:
+                raise
+            except Exception as error:  # a bug must not end each worker that takes the partition
+                refused.append((record, self._failed(record, error)))
             else:
                 if window is not None:
                     windows.append(window)
+                    self._failing.discard((record.key or b"").decode(errors="replace"))
         return windows, refused
+
+    def _failed(self, record: LogRecord, failure: Exception) -> FailedSampleError:
+        """Return the error of a sample that cannot be joined.
+
+        Raises StateError if samples of many nodes fail: then the fault is not theirs.
+        """
+        node = (record.key or b"").decode(errors="replace")
+        self._failing.add(node)
+        if len(self._failing) > MAX_FAILING_NODES:
+            raise StateError(
+                f"samples of more than {MAX_FAILING_NODES} nodes of partition {record.partition} "
+                f"cannot be joined: {failure!r:.300}",
+                hint="the topic holds all samples: correct the worker, and restart",
+            ) from failure
+        return FailedSampleError(f"the sample of {node!r:.80} failed: {failure!r:.300}")
 
     def _join_sample(self, record: LogRecord) -> _EncodedWindow | None:
         """Join one sample; None for a deleted or surplus node. Raises `RecordError`."""

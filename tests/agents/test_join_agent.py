@@ -14,8 +14,10 @@ from pipeline.agents import refusals
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.ownership import Ownership
+from pipeline.errors import StateError
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import LogRecord
+from pipeline.processors.join.sample_join import join
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord, Strategy
@@ -170,6 +172,39 @@ async def test_refusals_of_a_batch_are_delivered_together() -> None:
     assert (len(join.output.letters), join.output.deliveries) == (500, 1)
     assert count(refusals.DEAD, "samples", "undecodable") - before == 500
     assert join.cursor.next_offset == 500
+
+
+def break_join(monkeypatch: pytest.MonkeyPatch, nodes: Sequence[str]) -> None:
+    """Let the join fail for samples of these nodes."""
+
+    def join_or_fail(sample: Any, *objects: Any, **facts: Any) -> Any:
+        if sample.header.node in nodes:
+            raise ZeroDivisionError("a bug")
+        return join(sample, *objects, **facts)
+
+    monkeypatch.setattr(module, "join", join_or_fail)
+
+
+async def test_a_sample_that_cannot_be_joined_becomes_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker would else end, and each that takes the partition over."""
+    break_join(monkeypatch, [NODE])
+    join = Fixture()
+    await join.cursor.process([sample(0), sample(1, OTHER), sample(2), sample(3, OTHER)])
+    assert (join.output.reasons, join.joined) == (["failed", "failed"], [1, 3])
+    assert join.cursor.next_offset == 4
+
+
+async def test_a_join_that_fails_for_many_nodes_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_FAILING_NODES", 2)
+    break_join(monkeypatch, NODES)
+    join = Fixture()
+    with pytest.raises(StateError, match="samples of more than 2 nodes of partition 0"):
+        await join.cursor.process([sample(n, node) for n, node in enumerate(NODES[:3])])
+    assert (join.windows, join.output.letters, join.cursor.next_offset) == ([], [], 0)
 
 
 async def test_nodes_without_a_record_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.node_usage import is_unknown
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
+from pipeline.processors.overcommit.offer_bounds import BOUNDED
 from pipeline.processors.placement.combine_scores import (
     best_fit,
     scale_to_steps,
@@ -39,7 +40,6 @@ from pipeline.table import Table
 from pipeline.table.data_outages import DataOutages
 from pipeline.table.limits import TENTATIVE_SECONDS
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resource_amounts import MID
 
 BEST_FIT: Final = "BestFit"
 PLUGIN_FAILURES: Final = counter(
@@ -78,7 +78,7 @@ class Rules(NamedTuple):
         packings = [counts.packing for counts in declared.values() if counts.packing is not None]
         return Counting(
             self.placement.load_aware,
-            tuple(dict.fromkeys(("cpu", "memory", *MID, *resources))),
+            tuple(dict.fromkeys(("cpu", "memory", *BOUNDED, *resources))),
             {
                 name: _guard_amount(plugin, amount)
                 for plugin, counts in declared.items()
@@ -312,7 +312,7 @@ class Decisions:
             outage = self.outages.usage(nodes.now)
             yield filters.load_aware(nodes, demand, args, in_flight=in_flight, outage=outage)
         yield filters.reserved(nodes, demand)
-        yield filters.certain_mid(nodes, demand, self.rules.stale_after_seconds)
+        yield filters.offered(nodes, demand, self.rules.stale_after_seconds)
 
     def _knowledge(self, nodes: CandidateNodes) -> tuple[BoolArray, BoolArray]:
         """Where nodes have a young window, (nodes,), and where they have one without usage of a

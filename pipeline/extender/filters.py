@@ -18,14 +18,16 @@ from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_usage import read_node_usage
 from pipeline.processors.loadaware.usage_outage import UsageOutage
 from pipeline.processors.loadaware.usage_readings import age_text
+from pipeline.processors.overcommit.offer_bounds import BOUNDED, OfferBounds, bounds_in_force
 from pipeline.processors.placement.reservation_bounds import (
     Bounded,
-    exceeds_lower_bound,
+    exceeds_offer,
     exceeds_reservation,
 )
 from pipeline.processors.scorers.scheduling_hint import read_hint
 from pipeline.processors.scorers.scorer import PodDemand
-from pipeline.topics.resource_amounts import MID, RATES
+from pipeline.table.node_columns import bound_column
+from pipeline.topics.resource_amounts import BATCH, MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")
 
@@ -229,9 +231,9 @@ def amount(resource: str, whole: int) -> str:
     """
     if resource in RATES:
         return f"{whole / 1e6:.4g} MB/s"
-    if resource in ("cpu", MID[0]):
+    if resource in ("cpu", MID[0], BATCH[0]):
         return f"{whole / 1000:.4g} cores"
-    if resource in ("memory", MID[1]):
+    if resource in ("memory", MID[1], BATCH[1]):
         gib = whole / 2**30
         return f"{gib:.1f} GiB" if gib >= 1 else f"{whole / 2**20:.0f} MiB"
     return str(whole)
@@ -254,22 +256,25 @@ def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     )  # fmt: skip
 
 
-def certain_mid(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Refusals:
-    """Requests of Mid exceed the lower bound of the last prediction, where that is late: what the
-    Node still offers may not be there any more."""
-    wanted = demand.amounts("request", MID)
+def offered(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Refusals:
+    """Requests of Mid and Batch exceed the newest record of resources: an actuator that is late or
+    dead leaves more on the Node than there is."""
+    wanted = demand.amounts("request", BOUNDED)
     if not wanted.any():
         return Refusals.none(len(nodes))
-    bound = nodes.usage("mid_lower_bound", RESOURCES)
+    buffered, published, certain = (
+        by_node([nodes.column(bound_column(stage, name)) for name in BOUNDED])
+        for stage in OfferBounds._fields
+    )
     ages = nodes.now - nodes.column("offered_as_of_seconds")
-    windows = np.nan_to_num(nodes.column("offered_window_seconds"))
-    with np.errstate(invalid="ignore"):
-        is_late: BoolArray = np.abs(ages) >= np.maximum(stale_after, 2 * windows)
-    requested = by_node([nodes.counted(f"request:{name}") for name in MID])
-    bounded = exceeds_lower_bound(bound, is_late, requested, wanted)
+    windows = nodes.column("offered_window_seconds")
+    degrade = nodes.column("offer_degrades_seconds")
+    most = bounds_in_force(buffered, published, certain, ages, windows, degrade, stale_after)
+    requested = by_node([nodes.counted(f"request:{name}") for name in BOUNDED])
+    bounded = exceeds_offer(most, requested, wanted)
     return _exceeding(
-        bounded, MID, requested, wanted, "predicted lower bound",
-        lambda position: f"lower bound predicted {age_text(float(ages[position]))}",
+        bounded, BOUNDED, requested, wanted, "newest offer",
+        lambda position: f"offer computed {age_text(float(ages[position]))}",
     )  # fmt: skip
 
 

@@ -16,12 +16,23 @@ import numpy as np
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.join.node_facts import raw_allocatable
 from pipeline.processors.kubernetes.node_reservation import Reservation, reservation
+from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
+from pipeline.processors.overcommit.offer_bounds import (
+    BOUNDED,
+    NOTHING,
+    BatchPart,
+    MidPart,
+    OfferBounds,
+    OfferTerms,
+    offer_bounds,
+)
 from pipeline.table import limits
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import KnownNode
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, MID, RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result
 
@@ -43,6 +54,9 @@ class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
     mid: Resources | None = None
     mid_lower_bound: Resources | None = None
     batch: Resources | None = None
+    mid_terms: MidPart = MidPart()
+    batch_terms: BatchPart = BatchPart()
+    strategy: Overcommit = Overcommit()
 
 
 class NodeRecords(NamedTuple):
@@ -202,8 +216,52 @@ def _has_invalid_thresholds(row: NodeRecords) -> bool:
     return thresholds_problem(annotation) is not None
 
 
-def _lower_bound(offered: OfferedResources) -> Resources:
-    return offered.mid_lower_bound or Resources()
+class _Bounds:
+    """The bounds of the node that was last asked about: many columns read them, one by one."""
+
+    def __init__(self) -> None:
+        self._of: tuple[OfferedResources | None, TableNode | None] = None, None
+        self._bounds: OfferBounds | None = None
+
+    def __call__(self, row: NodeRecords) -> OfferBounds | None:
+        """None without a record, if what the Node offers is not known to be ours."""
+        offered, node = row.resources, row.node
+        if self._of[0] is not offered or self._of[1] is not node:
+            self._of, self._bounds = (offered, node), _bounds(offered, node)
+        return self._bounds
+
+
+def _bounds(offered: OfferedResources | None, node: TableNode | None) -> OfferBounds | None:
+    annotations = node.annotations if node else {}
+    is_ours = OFFERED in annotations
+    if is_ours and (offered is None or node is None or node.overcommit is None):
+        # Withdrawn: an actuator that runs removes what the Node offers.
+        return OfferBounds(NOTHING, NOTHING, NOTHING)
+    if offered is None:
+        return None
+    terms = OfferTerms(
+        offered.mid, offered.mid_lower_bound, offered.batch, offered.mid_terms,
+        offered.batch_terms, offered.strategy,
+    )  # fmt: skip
+    return offer_bounds(terms, annotations)
+
+
+_bounds_of: Final = _Bounds()
+
+
+def bound_column(stage: str, resource: str) -> str:
+    """The column with a bound on requests of `resource`; `stage` is a field of `OfferBounds`."""
+    return f"{stage} {resource}"
+
+
+def _bound_columns() -> Iterator[Column]:
+    for stage, (index, resource) in product(OfferBounds._fields, enumerate(BOUNDED)):
+
+        def get(row: NodeRecords, stage: str = stage, index: int = index) -> float | None:
+            bounds = _bounds_of(row)
+            return None if bounds is None else getattr(bounds, stage)[index]
+
+        yield Column(bound_column(stage, resource), "millicores or bytes", get)
 
 
 def _time(text: str | None) -> float | None:
@@ -253,15 +311,11 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ),
     _offered("offered_window_seconds", "seconds", lambda offered: offered.window_seconds),
     _offered(
-        "mid_lower_bound_cpu_cores",
-        "cores",
-        lambda offered: _within_bounds(_cores(_lower_bound(offered).cpu_millicores)),
+        "offer_degrades_seconds",
+        "seconds",
+        lambda offered: 60.0 * offered.strategy.degrade_time_minutes,
     ),
-    _offered(
-        "mid_lower_bound_memory_bytes",
-        "bytes",
-        lambda offered: _within_bounds(_lower_bound(offered).memory_bytes),
-    ),
+    *_bound_columns(),
     _flag("simulated", lambda state: state.simulated),
     _flag("peak_counts_requests", lambda state: state.peak_counts_requests),
     _flag("node_known", lambda state: state.node_known),

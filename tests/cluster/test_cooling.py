@@ -27,7 +27,7 @@ async def test_a_cooled_node_gets_the_waiting_pod(cluster: Cluster) -> None:
     async with cluster.extender():
         with Role("actuator", cluster.settings, "--mode", "act") as actuator:
             await actuator.logs("ready")
-            assert "over the threshold of 65" in await cluster.refusal(pod("waits", cpu="100m"))
+            assert "cpu usage exceed threshold" in await cluster.refusal(pod("waits", cpu="100m"))
             # Without the actuator the scheduler retries after five minutes.
             await cluster.use({"h1": 8.0}, offset=2)
             await until(lambda: cluster.nodes_of_pods("waits") == {"waits": "h1"}, 30)

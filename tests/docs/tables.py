@@ -15,7 +15,11 @@ from typing import Final
 
 from pipeline.extender import limits
 from pipeline.processors.policy.config_sections import json_keys
-from pipeline.processors.policy.springtide_config import KEYS, SpringtideConfig
+from pipeline.processors.policy.springtide_config import (
+    DEFAULTS,
+    KEYS,
+    SpringtideConfig,
+)
 from pipeline.processors.predictors.predictor_tables import markdown
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
@@ -84,7 +88,9 @@ def policy_keys_table() -> str:
     rows = [
         (
             f"`{names[name]}`",
-            f"`model.{name}`" if name in settings else written(field.default),
+            f"`model.{name}`" if name in settings
+            else written(field.default if getattr(DEFAULTS, name) is None
+                         else getattr(DEFAULTS, name)),
             allowed_values(field.type), description(field.type),
         )
         for name, field in KEYS.items()

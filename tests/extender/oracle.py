@@ -1,5 +1,5 @@
 """Decisions of the extender in plain Python, node by node: Koordinator's LoadAware with pods in
-flight, reservations, Mid's lower bound, best fit, and preemption.
+flight, reservations, the newest offer, best fit, and preemption.
 
 Tests compare `Decisions`, which computes with arrays, with this. The two share only the estimate of
 a pod, which is tested by vectors of its own.
@@ -7,7 +7,8 @@ a pod, which is tested by vectors of its own.
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table.node_columns import OfferedResources, TableNode
@@ -109,7 +110,7 @@ def judge(
     refused = (
         (is_over and is_fresh)
         or _beyond_reservation(world, node, pod, evicted)
-        or _beyond_certain_mid(world, node, pod, now, stale, evicted)
+        or _beyond_offer(world, node, pod, now, stale, evicted)
     )
     is_known = {name: used[name] is not None for name in RESOURCES}
     return Judgement(refused, shares, is_known, is_fresh)
@@ -129,21 +130,45 @@ def _beyond_reservation(world: World, node: str, pod: CountedPod, evicted: Colle
     return False
 
 
-def _beyond_certain_mid(
+def _beyond_offer(
     world: World, node: str, pod: CountedPod, now: float, stale: float, evicted: Collection[str]
 ) -> bool:
     record = world.offers.get(node)
-    if record is None or record.mid_lower_bound is None:
+    if record is None:
         return False
-    late = abs(now - parse_time(record.as_of)) >= max(stale, 2 * record.window_seconds)
-    bounds = (record.mid_lower_bound.cpu_millicores, record.mid_lower_bound.memory_bytes)
-    for resource, bound in zip(RESOURCES, bounds, strict=True):
-        name = f"kubernetes.io/mid-{resource}"
+    age = abs(now - parse_time(record.as_of))
+    for tier, resource in product(("mid", "batch"), RESOURCES):
+        name = f"kubernetes.io/{tier}-{resource}"
         wanted = world.counted(pod)[f"request:{name}"]
-        taken = world.asked(node, name, evicted)
-        if late and wanted > 0 and bound is not None and taken + wanted > bound:
+        bound = _offered(record, tier, "cpu_millicores" if resource == "cpu" else "memory_bytes",
+                         age, stale)  # fmt: skip
+        if wanted > 0 and world.asked(node, name, evicted) + wanted > bound:
             return True
     return False
+
+
+def _offered(record: OfferedResources, tier: str, field: str, age: float, stale: float) -> int:
+    """What a record of this age offers to a tier, as docs/reference/extender.md has it."""
+
+    def amount(part: Any) -> int:
+        return (part and getattr(part, field)) or 0
+
+    published = amount(record.mid if tier == "mid" else record.batch)
+    buffer = amount((record.mid_terms if tier == "mid" else record.batch_terms).buffer)
+    if age > record.strategy.degrade_time_minutes * 60:
+        return 0
+    if age < 1.25 * record.window_seconds:
+        return published + buffer
+    if age < max(stale, 2 * record.window_seconds):
+        return published
+    if tier == "mid":
+        return min(published, amount(record.mid_lower_bound))
+    peak, terms = record.mid_terms.prod_peak, record.batch_terms
+    if peak.cpu_millicores is None or peak.memory_bytes is None:
+        return 0
+    mid = amount(record.mid) + amount(record.mid_terms.buffer)
+    taken = amount(terms.margin) + amount(terms.outside) + amount(peak) + mid + buffer
+    return min(published, max(amount(terms.capacity) - taken, 0))
 
 
 def judge_all(

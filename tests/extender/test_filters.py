@@ -8,11 +8,15 @@ import pytest
 
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.refusals import Refusal
+from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.times import format_time
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import AggregatedUsage, NodeStateRecord
+from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
@@ -289,32 +293,88 @@ def test_requests_may_not_use_the_reservation_of_a_node() -> None:
     )
 
 
-def test_mid_pods_are_limited_to_the_lower_bound_while_predictions_are_late() -> None:
-    """An hour without predictions; the Node still offers what it offered."""
-    bound = Resources(cpu_millicores=2000, memory_bytes=4 << 30)
-    mid = {"kubernetes.io/mid-cpu": 1500, "kubernetes.io/mid-memory": 1 << 30}
-    nothing = Resources()
-    asks = pod("m", pod_class="mid", requests=nothing, scalars=mid)
-    for age, refused in ((30.0, []), (3600.0, ["a"])):
-        world = World(load_aware(usageThresholds={"cpu": 0})).node("a").node("other")
-        for name in ("a", "other"):
-            offered = OfferedResources(
-                node=name, as_of=format_time(NOW - age), generation=1, offset=1, epoch=1,
-                window_seconds=30.0, mid_lower_bound=bound if name == "a" else None,
-            )  # fmt: skip
-            assert world.table.put_resources(offered)
-            assert not world.table.put_resources(msgspec.structs.replace(offered, offset=0))
-        assert world.refused(asks) == []
-        world.runs("a", pod("there", pod_class="mid", requests=nothing, scalars=mid))
-        assert world.refused(asks) == refused
-        assert world.refused() == []
-    assert world.refusal("a", asks).reason == (
-        "node(s) kubernetes.io/mid-cpu requests exceed predicted lower bound"
+def amounts(cpu: int) -> Resources:
+    return Resources(cpu_millicores=cpu, memory_bytes=cpu << 20)
+
+
+def tier_pod(uid: str, tier: str, cpu: int) -> PodRecord:
+    scalars = {f"kubernetes.io/{tier}-cpu": cpu, f"kubernetes.io/{tier}-memory": 1 << 20}
+    return pod(uid, pod_class=tier, requests=Resources(), scalars=scalars)
+
+
+def offering(age: float, *, mid: int = 900, batch: int = 1800, offset: int = 1) -> World:
+    """The node `a` whose newest record offers this, and as much as a ninth more as a buffer; 400
+    millicores are certain. The Node itself may offer any amount."""
+    world = World(load_aware(usageThresholds={"cpu": 0}))
+    world.node("a", annotations={OFFERED: ""}, overcommit=Overcommit()).node("other")
+    record = NodeResourcesRecord(
+        node="a", as_of=format_time(NOW - age), generation=1, offset=offset, epoch=1,
+        strategy=Overcommit(buffer_percent=10), predictor="percentile", window_seconds=30.0,
+        mid=amounts(mid), mid_lower_bound=amounts(400), batch=amounts(batch),
+        mid_terms=MidTerms(prod_peak=amounts(1000), buffer=amounts(mid // 9)),
+        batch_terms=BatchTerms(
+            capacity=amounts(4000), margin=amounts(1400), buffer=amounts(batch // 9)
+        ),
+    )  # fmt: skip
+    assert world.table.put_resources(decode_json(OfferedResources, encode_json(record)))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("age", "tier", "most"),
+    [
+        (0.0, "mid", 1000), (0.0, "batch", 2000),  # with the buffer
+        (60.0, "mid", 900), (60.0, "batch", 1800),
+        (180.0, "mid", 400),  # the lower bound
+        (180.0, "batch", 400),  # 4000 - 1400 - 1000 of Prod - 1000 of Mid - 200
+        (901.0, "mid", 0), (901.0, "batch", 0),
+    ],
+)  # fmt: skip
+def test_mid_and_batch_pods_are_limited_by_the_newest_record(
+    age: float, tier: str, most: int
+) -> None:
+    """A dead actuator withdraws nothing: the Node may offer more than there is."""
+    world = offering(age)
+    assert world.refused(tier_pod("new", tier, most + 1)) == ["a"]
+    assert most == 0 or world.refused(tier_pod("new", tier, most)) == []
+    world.runs("a", tier_pod("there", tier, 200))
+    if most:
+        assert world.refused(tier_pod("new", tier, most - 199)) == ["a"]
+        assert world.refused(tier_pod("new", tier, most - 200)) == []
+    assert world.refused(pod()) == [], "a pod without such resources"
+    assert world.refusal("a", tier_pod("new", tier, most + 1)).reason == (
+        f"node(s) kubernetes.io/{tier}-cpu requests exceed newest offer"
     )
-    assert world.detail("a", asks) == (
-        "kubernetes.io/mid-cpu: 1.5 cores requested + 1.5 cores for this pod exceed 2 cores "
-        "(lower bound predicted 60 min ago)"
+
+
+def test_the_detail_of_a_refused_offer_has_the_numbers() -> None:
+    world = offering(600.0).runs("a", tier_pod("there", "batch", 300))
+    assert world.detail("a", tier_pod("new", "batch", 200)) == (
+        "kubernetes.io/batch-cpu: 0.3 cores requested + 0.2 cores for this pod exceed 0.4 cores "
+        "(offer computed 10 min ago)"
     )
+
+
+def test_offers_that_are_withdrawn_take_no_pod() -> None:
+    """The policy switched a node off, or its record is gone; another system offers on `other`."""
+    asked = tier_pod("new", "batch", 1)
+    world = offering(0.0)
+    assert world.refused(asked) == []
+    world.table.put_node(TableNode(node="a", allocatable=ROOM, annotations={OFFERED: ""}))
+    assert world.refused(asked) == ["a"]
+    world.table.drop_resources("a")
+    assert world.refused(asked) == ["a"]
+    world.table.put_node(TableNode(node="a", allocatable=ROOM))
+    assert world.refused(asked) == []
+
+
+def test_an_unknown_offer_takes_no_pod() -> None:
+    world = offering(0.0)
+    unknown = OfferedResources(
+        node="a", as_of=format_time(NOW), generation=1, offset=2, epoch=1, window_seconds=30.0
+    )
+    world.table.put_resources(unknown)
+    assert world.refused(tier_pod("new", "mid", 1)) == ["a"]
 
 
 def test_a_scheduling_hint_refuses_all_other_nodes() -> None:

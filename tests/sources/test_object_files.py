@@ -374,17 +374,21 @@ def policy_problems() -> tuple[float | None, float | None]:
 
 async def test_nodes_carry_the_policy_and_follow_its_edits(policy_watch: Watch) -> None:
     async with policy_watch.running():
-        assert in_force(policy_watch).overcommit == Overcommit()
+        assert in_force(policy_watch).overcommit == Overcommit(buffer_percent=10)
         assert slo_spec(in_force(policy_watch)) is not None
         written = len(policy_watch.producer.sent)
         edited = {"enable": True, "midUnallocatedPercent": 20}
         policy_watch.policy.write_text(config_map(colocation_config=edited))
         await policy_watch.polls(2)
-        assert in_force(policy_watch).overcommit == Overcommit(mid_unallocated_percent=20)
+        assert in_force(policy_watch).overcommit == Overcommit(
+            mid_unallocated_percent=20, buffer_percent=10
+        )
         # Later nodes have it, and nothing is written twice.
         write(policy_watch.nodes, listed(node("n1"), node("n2")))
         await policy_watch.polls(3)
-        assert in_force(policy_watch, b"n2").overcommit == Overcommit(mid_unallocated_percent=20)
+        assert in_force(policy_watch, b"n2").overcommit == Overcommit(
+            mid_unallocated_percent=20, buffer_percent=10
+        )
         assert len(policy_watch.producer.sent) == written + 2
 
 

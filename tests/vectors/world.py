@@ -168,6 +168,9 @@ class World:
         settings = ExtenderSettings(mode="act")
         extender = Extender(self.table, state, settings, ManualClock(self.now), self.rules)
         question = {"Pod": manifest, "NodeNames": [*self.table]}
+        # Nodes that report: without any the extender would assume an outage.
+        for number in range(len(self.table) + 1):
+            self.report(f"reports-{number}", Usage(), at=self.now)
         async with TestClient(TestServer(extender.app())) as client:
             response = await client.post("/filter", data=msgspec.json.encode(question))
             answer = msgspec.json.decode(await response.read())

@@ -1,4 +1,4 @@
-"""Limits on requests that kube-scheduler does not know: reservations, and Mid's lower bound.
+"""Limits on requests that kube-scheduler does not know: reservations, and the newest offer.
 
 kube-scheduler compares requests with allocatable alone.
 """
@@ -31,11 +31,8 @@ def exceeds_reservation(
     return Bounded(over, most)
 
 
-def exceeds_lower_bound(
-    bound: FloatArray, is_late: BoolArray, requested: IntArray, request: IntArray
-) -> Bounded:
-    """Where requests of Mid with the pod exceed the lower bound `bound` (nodes, resources), NaN if
-    unknown, while predictions are late (nodes,): the Node may offer more than it has left."""
-    most = np.nan_to_num(bound, posinf=2.0**53).astype(np.int64)
-    judged = is_late[:, None] & np.isfinite(bound) & (request > 0)
-    return Bounded(judged & (requested + request > most), most)
+def exceeds_offer(most: FloatArray, requested: IntArray, request: IntArray) -> Bounded:
+    """Where requests of Mid and Batch with the pod exceed `most` (nodes, resources), NaN without a
+    bound. A resource that the pod does not request is never exceeded."""
+    whole = np.nan_to_num(most, posinf=2.0**53).astype(np.int64)
+    return Bounded(np.isfinite(most) & (request > 0) & (requested + request > whole), whole)

@@ -1,7 +1,8 @@
 """The keys of `springtide-config`: Springtide's own part of the policy.
 
 A key is a field with a description of the record that carries it: of `Strategy` (prediction) or of
-`Overcommit` (Mid and Batch). Type, range and default are those of the field. Entries for some nodes
+`Overcommit` (Mid and Batch). Type, range and default are those of the field, except for the default
+of `bufferPercent`. Entries for some nodes
 and a node's own annotation work as in `colocation-config`.
 """
 
@@ -38,8 +39,12 @@ class SpringtideConfig(_Keys):  # type: ignore[misc]  # made above
     not set. For keys of `Strategy` that are not set the worker's settings hold."""
 
 
+BUFFER_PERCENT: Final = 10
+"""As large as the change for which a Node need not be written (`resourceDiffThreshold`): a Node
+never offers more than there is for that reason. A record without the field has no buffer."""
 DEFAULTS: Final = SpringtideConfig(
     **{name: KEYS[name].default for name in Overcommit.__struct_fields__ if name in KEYS}
+    | {"buffer_percent": BUFFER_PERCENT}
 )
 _RANGES: Final[Mapping[str, tuple[Any, Any]]] = {
     name: (info.type.ge, info.type.le)

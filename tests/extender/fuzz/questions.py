@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from pipeline.processors.overcommit.offer_bounds import BatchPart, MidPart
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import CountedPod, PodRecord
@@ -48,11 +49,17 @@ nodes = st.builds(
         }
     ),
 )  # fmt: skip
+parts = st.builds(
+    Resources, cpu_millicores=st.integers(0, 4000), memory_bytes=st.integers(0, 8 << 30)
+)
+unsure = parts | st.just(Resources())
 offers = st.builds(
     OfferedResources, node=names, as_of=st.just("2023-11-14T22:14:00Z"), generation=st.just(1),
     offset=st.just(0), epoch=st.just(1), window_seconds=st.sampled_from([0.0, 30.0, 300.0]),
-    mid_lower_bound=st.none() | st.builds(
-        Resources, cpu_millicores=st.integers(0, 4000), memory_bytes=st.integers(0, 8 << 30)
+    mid=st.none() | parts, mid_lower_bound=st.none() | parts, batch=st.none() | parts,
+    mid_terms=st.builds(MidPart, prod_peak=unsure, buffer=unsure),
+    batch_terms=st.builds(
+        BatchPart, capacity=parts, margin=unsure, outside=unsure, buffer=unsure
     ),
 )  # fmt: skip
 views = st.builds(NodeViewRecord, node=names, generation=st.just(0))

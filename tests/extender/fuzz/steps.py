@@ -33,8 +33,8 @@ PATIENCE_SECONDS = 0.15
 LARGE_BODY_BYTES = 1 << 20
 REASON = re.compile(
     r"node\(s\) (cpu|memory) (estimated )?usage exceed threshold|"
-    r"node\(s\) (kubernetes.io/mid-)?(cpu|memory) requests exceed "
-    r"(allocatable minus reservation|predicted lower bound)"
+    r"node\(s\) (kubernetes.io/(mid|batch)-)?(cpu|memory) requests exceed "
+    r"(allocatable minus reservation|newest offer)"
 )
 
 

@@ -86,6 +86,14 @@ def node(**stated: Any) -> NodeRecord:
     return NodeRecord(node="n1", **stated)
 
 
+def buffered(**stated: Any) -> Overcommit:
+    """Settings with the buffer that holds where none is stated."""
+    return Overcommit(buffer_percent=10, **stated)
+
+
+USUAL = buffered()
+
+
 def in_force(active: Policies, record: NodeRecord | None = None) -> NodeRecord:
     result, problems = with_policy(record or node(), active)
     assert not problems
@@ -100,8 +108,8 @@ def test_a_cluster_without_a_policy_offers_nothing() -> None:
     assert record.colocation is not None
 
 
-def test_unset_keys_have_koordinators_defaults() -> None:
-    assert in_force(policies(ON)).overcommit == Overcommit()
+def test_unset_keys_have_koordinators_defaults_and_a_buffer() -> None:
+    assert in_force(policies(ON)).overcommit == USUAL == Overcommit(buffer_percent=10)
 
 
 def test_both_sections_reach_the_record_and_come_back_from_it() -> None:
@@ -157,8 +165,8 @@ def test_an_entry_and_an_annotation_are_for_their_nodes_alone() -> None:
     )
     annotated = in_force(result, own)
     assert [(record.overcommit, record.strategy) for record in (of_gold, other, annotated)] == [
-        (Overcommit(mid_unallocated_percent=20), NodeStrategy(predictor="max")),
-        (Overcommit(), None),
+        (buffered(mid_unallocated_percent=20), NodeStrategy(predictor="max")),
+        (USUAL, None),
         (Overcommit(mid_unallocated_percent=30, buffer_percent=10), None),
     ]
     hashes = [record.strategy_hash for record in (of_gold, other, annotated)]
@@ -270,9 +278,7 @@ def test_an_invalid_entry_keeps_its_settings_across_a_restart(is_known: bool) ->
     broken = {**ON, "midUnallocatedPercent": 7, "nodeConfigs": [entry(degradeTimeMinutes=0)]}
     result, _ = load_policies(data(broken, {}), last if is_known else None)
     assert with_policy(gold, result, before)[0].overcommit is None
-    assert with_policy(node(), result, before)[0].overcommit == Overcommit(
-        mid_unallocated_percent=7
-    )
+    assert with_policy(node(), result, before)[0].overcommit == buffered(mid_unallocated_percent=7)
 
 
 def test_an_invalid_entry_does_not_keep_the_cluster_on() -> None:
@@ -459,7 +465,7 @@ def test_a_node_can_switch_itself_off_under_an_invalid_policy(broken: tuple[str,
     assert [problem.where for problem in problems] == [f"annotation {OF_KOORDINATOR}"]
     own = node(annotations={OF_KOORDINATOR: '{"midUnallocatedPercent":7}'})
     result, _ = with_policy(own, after_restart, before)
-    assert result.overcommit == Overcommit(mid_unallocated_percent=7)
+    assert result.overcommit == buffered(mid_unallocated_percent=7)
 
 
 WRONG: list[dict[str, Any]] = [
@@ -501,13 +507,13 @@ def test_an_invalid_part_that_is_not_switched_off_stays_on(wrong: dict[str, Any]
     for config in ({**ON, "nodeConfigs": [entry(enable=True, **wrong)]}, {**wrong, "enable": True}):
         result, _ = load_policies(data(config, {}), last)
         record = in_force(result, gold)
-        assert record.overcommit == Overcommit(mid_unallocated_percent=20)
+        assert record.overcommit == buffered(mid_unallocated_percent=20)
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> None:
     for stated, overcommit in (
-        ({"cpuReclaimThresholdPercent": 50}, Overcommit(cpu_reclaim_threshold_percent=50)),
+        ({"cpuReclaimThresholdPercent": 50}, buffered(cpu_reclaim_threshold_percent=50)),
         ({"enable": False}, None),
     ):
         own = node(annotations={OF_KOORDINATOR: json.dumps({**wrong, **stated})})
@@ -566,7 +572,7 @@ def test_the_first_hundred_of_thousands_of_unknown_keys_are_checked() -> None:
     annotations = {OF_KOORDINATOR: json.dumps({**keys, "midUnallocatedPercent": 9})}
     record, problems = with_policy(node(annotations=annotations), policies(ON))
     assert len(problems) == 100
-    assert record.overcommit == Overcommit(mid_unallocated_percent=9)
+    assert record.overcommit == buffered(mid_unallocated_percent=9)
 
 
 def test_the_last_of_two_spellings_of_a_key_counts_as_in_go() -> None:

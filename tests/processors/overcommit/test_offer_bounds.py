@@ -1,0 +1,112 @@
+"""Bounds on requests of Mid and Batch by the newest record, however old the Node's offer is."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.processors.overcommit.offer_bounds import (
+    BatchPart,
+    MidPart,
+    OfferTerms,
+    bounds_in_force,
+    offer_bounds,
+)
+from pipeline.processors.overcommit.third_party import ALLOCATIONS
+from pipeline.processors.policy.normalization import RATIO
+from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.resource_amounts import Resources
+
+
+def amount(cpu: int, memory: int) -> Resources:
+    return Resources(cpu_millicores=cpu, memory_bytes=memory)
+
+
+TERMS = OfferTerms(
+    mid=amount(900, 90), mid_lower_bound=amount(500, 95), batch=amount(4500, 45),
+    mid_terms=MidPart(prod_peak=amount(4000, 40), buffer=amount(100, 10)),
+    batch_terms=BatchPart(
+        capacity=amount(10_000, 300), margin=amount(1000, 10), outside=amount(500, 5),
+        buffer=amount(500, 5),
+    ),
+    strategy=Overcommit(),
+)  # fmt: skip
+
+
+def test_bounds_of_a_record() -> None:
+    bounds = offer_bounds(TERMS, {})
+    assert bounds.buffered == (1000, 100, 5000, 50)
+    assert bounds.published == (900, 90, 4500, 45)
+    # Batch: 10000 - 1000 - 500 - 4000 - 1000 of Mid - 500.
+    assert bounds.certain == (500, 90, 3000, 45)
+
+
+def test_batch_is_not_certain_beyond_a_peak_that_is_unknown() -> None:
+    for peak in (Resources(), Resources(cpu_millicores=1)):
+        terms = TERMS._replace(mid_terms=MidPart(prod_peak=peak))
+        assert offer_bounds(terms, {}).certain == (500, 90, 0, 0)
+
+
+def test_batch_does_not_yield_to_mid_where_the_policy_promises_capacity_twice() -> None:
+    terms = TERMS._replace(strategy=Overcommit(promise_once=False))
+    assert offer_bounds(terms, {}).certain == (500, 90, 4000, 45)
+
+
+def test_unknown_amounts_are_not_offered() -> None:
+    unknown = OfferTerms(None, None, None, MidPart(), BatchPart(), Overcommit())
+    bounds = offer_bounds(unknown, {})
+    assert bounds.buffered == bounds.published == bounds.certain == (0, 0, 0, 0)
+
+
+def test_batch_is_in_normal_cpus_and_without_third_parties() -> None:
+    taken = [{"priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "1500"}}]
+    annotations = {RATIO: "1.5", ALLOCATIONS: json.dumps({"allocations": taken})}
+    bounds = offer_bounds(TERMS, annotations)
+    assert bounds.published == (900, 90, 6750 - 1500, 45)
+    assert bounds.buffered == (1000, 100, 7500 - 1500, 50)
+    assert bounds.certain == (500, 90, 4500 - 1500, 45)
+    assert offer_bounds(TERMS, {RATIO: "x", ALLOCATIONS: "{"}) == offer_bounds(TERMS, {})
+
+
+@pytest.mark.parametrize(
+    ("age", "stage"),
+    [
+        (0, "buffered"), (37, "buffered"), (-37, "buffered"), (37.5, "published"),
+        (179, "published"), (-179, "published"), (180, "certain"), (900, "certain"), (901, ""),
+        (-901, ""),
+    ],
+)  # fmt: skip
+def test_the_older_a_record_the_less_it_allows(age: float, stage: str) -> None:
+    bounds = offer_bounds(TERMS, {})
+    rows = [np.array([each], float) for each in bounds]
+    ages, windows, degrade = np.array([float(age)]), np.array([30.0]), np.array([900.0])
+    result = bounds_in_force(rows[0], rows[1], rows[2], ages, windows, degrade, 180.0)
+    assert tuple(result[0].tolist()) == (getattr(bounds, stage) if stage else (0, 0, 0, 0))
+
+
+def test_nodes_without_a_record_have_no_bound() -> None:
+    row, nothing = np.full((1, 4), np.nan), np.array([np.nan])
+    assert np.isnan(bounds_in_force(row, row, row, nothing, nothing, nothing, 180.0)).all()
+
+
+SIZES = st.builds(amount, st.integers(0, 10_000), st.integers(0, 1 << 40))
+MAYBE = st.none() | SIZES
+
+
+@given(
+    st.builds(
+        OfferTerms, MAYBE, MAYBE, MAYBE,
+        st.builds(MidPart, prod_peak=SIZES | st.just(Resources()), buffer=SIZES),
+        st.builds(BatchPart, capacity=SIZES, margin=SIZES, outside=SIZES, buffer=SIZES),
+        st.builds(Overcommit, promise_once=st.booleans()),
+    ),
+    st.sampled_from([{}, {RATIO: "1.7"}, {RATIO: "0.5"}]),
+)  # fmt: skip
+def test_bounds_are_ordered(terms: OfferTerms, annotations: dict[str, str]) -> None:
+    buffered, published, certain = offer_bounds(terms, annotations)
+    for largest, middle, smallest in zip(buffered, published, certain, strict=True):
+        assert largest >= middle >= smallest >= 0
+    assert msgspec.json.encode(buffered)

@@ -26,12 +26,20 @@ to be judged by, `exempt` whatever its usage is."""
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about one node.
 
-    `score` is 0 to 100, the mean of `plugins` by weight, and `extender_score` what a scheduler gets
-    (0 to 10, unless scores are fine); both are None for a refused node, which a scheduler does not
-    ask to score. `reason` is the text that a scheduler gets, the same for many nodes; `detail` has
-    the numbers of this node.
-    `estimated` are resources whose usage the last window lacks: estimates of the pods on the node
-    count in its place. `age_seconds` is since the end of the node's last window.
+    node: Name of the node.
+    verdict: `passed`, `refused`, `estimated` (passes by estimates of a resource's usage), `unknown`
+      (passes because it has no young window to be judged by) or `exempt` (passes whatever its usage
+      is).
+    reason: Text of the refusal that a scheduler gets, the same for many nodes.
+    detail: The numbers of the refusal of this node.
+    score: Score of 0 to 100, the mean of `plugins` by weight; null for a refused node, which a
+      scheduler does not ask to score.
+    extender_score: The score that a scheduler gets: 0 to 10, unless scores are fine.
+    plugins: Score of 0 to 100 by plugin.
+    estimated: Resources whose usage the last window lacks: estimates of the pods on the node count
+      in its place.
+    age_seconds: Seconds since the end of the node's last window.
+    stale: Whether that is too old to be judged.
     """
 
     node: str
@@ -51,7 +59,15 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod as it was read; `node` is the node that it is on already."""
+    """The pod as it was read.
+
+    namespace: Namespace.
+    name: Name.
+    node: The node that the pod is on already; empty for a pending pod.
+    pod_class: Class of the pod: prod, mid, batch, free or none.
+    requests: Effective requests of cpu and memory.
+    limits: Effective limits of cpu and memory.
+    """
 
     namespace: str
     name: str
@@ -67,8 +83,14 @@ class ExplainedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about a pod at `now`, as in mode `act`; `mode` is the mode of the extender. The
-    `items` are in the order of the request."""
+    """The decision about a pod, as in mode `act`.
+
+    now: Time of the decision.
+    mode: Mode of the extender.
+    pod: The pod as it was read.
+    weights: Weight by plugin.
+    items: The decision about each node, in the order of the request.
+    """
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = KIND

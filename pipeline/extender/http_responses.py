@@ -10,7 +10,11 @@ from aiohttp import web
 
 
 class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
-    """What is wrong, and what to do about it."""
+    """What is wrong, and what to do about it.
+
+    error: What is wrong.
+    hint: What to do about it.
+    """
 
     error: str
     hint: str = ""

@@ -13,6 +13,7 @@ from pipeline import __version__
 from pipeline.extender.authentication import Access
 from pipeline.extender.routes import REFUSED, JsonObject, Parameter, Response, Route
 from pipeline.extender.scheduler_messages import Pod
+from pipeline.topics.field_texts import field_texts, structs_of, text_of
 from pipeline.topics.pods import PodRecord
 
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -20,6 +21,7 @@ _MAY_LACK_FIELDS: Final = ("ErrorReply", "NodeView")
 """An error may have no hint; views are passed on as a worker wrote them."""
 
 
+_OF_DOCUMENTS: Final = {"apiVersion": "Version of the document.", "kind": "Kind of the document."}
 _SECURITY_SCHEMES: Final[JsonObject] = {
     "certificate": {
         "type": "mutualTLS",
@@ -54,6 +56,7 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
     _require_returned_fields(routes, schema_of, components)
+    _describe(types, components)
     paths: JsonObject = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
@@ -68,6 +71,19 @@ def openapi_document(routes: Sequence[Route]) -> JsonObject:
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": _SECURITY_SCHEMES},
     }
+
+
+def _describe(types: Sequence[Any], components: JsonObject) -> None:
+    """Add the descriptions of structs and of their fields."""
+    for struct in structs_of(types):
+        schema = components.get(struct.__name__)
+        if schema is None:
+            continue
+        if text := text_of(struct):
+            schema["description"] = text
+        for name, described in (_OF_DOCUMENTS | field_texts(struct)).items():
+            if name in schema.get("properties", {}):
+                schema["properties"][name]["description"] = described
 
 
 def _require_returned_fields(

@@ -18,7 +18,12 @@ _log = get_logger(__name__)
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One part that decisions depend on."""
+    """One part that decisions depend on.
+
+    name: Name of the part.
+    ok: Whether it works.
+    text: Its state in words.
+    """
 
     name: str
     ok: bool

@@ -22,11 +22,20 @@ _KEYS = "an object with Pod and NodeNameToVictims or NodeNameToMetaVictims"
 
 
 class MetaPod(msgspec.Struct, frozen=True):
+    """A victim.
+
+    uid: UID of the pod.
+    """
+
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
-    """Victims on one node by UID, and how many disruption budgets their eviction would violate."""
+    """Victims on one node by UID.
+
+    pods: The victims.
+    num_pdb_violations: Number of disruption budgets that their eviction would violate.
+    """
 
     pods: tuple[MetaPod, ...] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -37,25 +46,41 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class VictimMetadata(msgspec.Struct, frozen=True):
+    """The metadata of a victim.
+
+    uid: UID of the pod.
+    """
+
     uid: str
 
 
 class WholePod(msgspec.Struct, frozen=True):
-    """A victim as a Pod, of which only the UID is read."""
+    """A victim as a Pod.
+
+    metadata: Metadata, of which only the UID is read.
+    """
 
     metadata: VictimMetadata
 
 
 class WholeVictims(msgspec.Struct, frozen=True, rename="pascal"):
-    """Victims on one node as whole Pods."""
+    """Victims on one node as whole Pods.
+
+    pods: The victims.
+    num_pdb_violations: Number of disruption budgets that their eviction would violate.
+    """
 
     pods: tuple[WholePod, ...] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """A request of kube-scheduler for preempt: the victims on each node, as whole Pods or by
-    UID."""
+    """A request of kube-scheduler for preempt.
+
+    pod: The pod to be placed.
+    node_name_to_victims: Victims as whole Pods, by node.
+    node_name_to_meta_victims: Victims by UID, by node.
+    """
 
     pod: JsonPod
     node_name_to_victims: dict[str, WholeVictims] | None = None
@@ -63,7 +88,10 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """The nodes on which the evictions would help, with their victims."""
+    """The nodes on which the evictions would help.
+
+    node_name_to_meta_victims: Their victims, by node.
+    """
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 

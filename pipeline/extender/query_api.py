@@ -55,8 +55,12 @@ class _Kinded(msgspec.Struct, frozen=True):
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A question about one pod: `pod` or `podRecord`, not both. Without `nodeNames` all nodes are
-    meant."""
+    """A question about one pod: `pod` or `podRecord`, not both.
+
+    pod: A Pod as kubectl prints it.
+    pod_record: A record of the topic of pods.
+    node_names: The nodes in question; without it all nodes are meant.
+    """
 
     # A default that is no factory would have to be in the schema, which has no Raw.
     pod: JsonPod = msgspec.field(default_factory=lambda: _ABSENT)

@@ -93,13 +93,25 @@ Publish = Callable[[EvictionPlanRecord], None]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The process is alive."""
+    """The process is alive.
+
+    status: `ok`.
+    """
 
     status: Literal["ok"] = "ok"
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the extender takes requests, and how its table is doing."""
+    """Whether the extender takes requests, and how its table is doing.
+
+    status: `ready`, `not ready` or `draining`.
+    mode: Mode of the extender.
+    table: State of the table in words.
+    nodes: Nodes in the table.
+    lag_records: Records of the topics that are not in the table yet; null if unknown.
+    connected: Whether the broker answers.
+    checks: The parts that decisions depend on, with `?verbose`.
+    """
 
     status: Literal["ready", "not ready", "draining"]
     mode: Literal["observe", "act"]

@@ -29,11 +29,25 @@ ArgsT = TypeVar("ArgsT", bound=msgspec.Struct)
 
 
 class OwnerReference(msgspec.Struct, frozen=True):
+    """An owner of a pod.
+
+    kind: Kind of the owner.
+    controller: Whether it is the controller.
+    """
+
     kind: str = ""
     controller: bool | None = None
 
 
 class PodMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """The metadata of a pod.
+
+    name: Name.
+    namespace: Namespace.
+    uid: UID.
+    owner_references: Owners.
+    """
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -41,16 +55,31 @@ class PodMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The spec of a pod.
+
+    preemption_policy: `Never`, or `PreemptLowerPriority`, the default.
+    """
+
     preemption_policy: str | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """The status of a pod.
+
+    nominated_node_name: The node on which preemption makes room for the pod.
+    """
+
     nominated_node_name: str | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
     """A Pod as the API server returns it. Other fields are accepted; a pod that is in no cluster
-    needs no name."""
+    needs no name.
+
+    metadata: Name, UID, owners, labels and annotations.
+    spec: Containers with their resources, and the priority.
+    status: Phase and conditions.
+    """
 
     metadata: PodMetadata = PodMetadata()
     spec: PodSpec = PodSpec()
@@ -78,14 +107,22 @@ JsonObject = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "obj
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """A list of whole Nodes."""
+    """A list of whole Nodes.
+
+    items: The Nodes.
+    """
 
     items: tuple[JsonObject, ...] | None = None
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
     """A request of kube-scheduler for filter or prioritize: a pod, and either names or Nodes. Keys
-    may have any letter case."""
+    may have any letter case.
+
+    pod: The pod to be placed.
+    node_names: Names of nodes, with `nodeCacheCapable: true`.
+    nodes: Whole Nodes, without it.
+    """
 
     pod: JsonPod
     node_names: list[str] | None = None
@@ -93,7 +130,14 @@ class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """The nodes that may take the pod, in the form of the request, and reasons by node."""
+    """The nodes that may take the pod, in the form of the request.
+
+    nodes: Nodes that may take the pod, as they came.
+    node_names: Names of nodes that may take the pod.
+    failed_nodes: Always empty.
+    failed_and_unresolvable_nodes: Reasons of the refusals, by node.
+    error: Empty; errors have a status.
+    """
 
     nodes: dict[str, Any] | None
     node_names: list[str] | None
@@ -103,7 +147,11 @@ class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """The score of one node."""
+    """The score of one node.
+
+    host: Name of the node.
+    score: The score; the highest is best.
+    """
 
     host: str
     score: int

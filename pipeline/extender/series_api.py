@@ -32,8 +32,15 @@ _HINT: Final = (
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """The windows of a node in a range: `as_of` is when each ended, `usage` the average of each by
-    column. `held_from` is the end of the oldest window in memory, in the range or not."""
+    """The windows of a node in a range.
+
+    node: Name of the node.
+    now: Time of the answer.
+    held_from: End of the oldest window in memory, in the range or not.
+    as_of: End of each window, the oldest first.
+    usage: Average of each window by column; null is unknown.
+    statistics: Statistics of the averages by column.
+    """
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = "NodeSeries"

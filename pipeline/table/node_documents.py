@@ -26,14 +26,21 @@ from pipeline.topics.node_state import NodeStateRecord
 
 class LimitsRatio(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of all pods on a node over its allocatable, as `kubectl describe node` has them in
-    percent: above 1 the node is overcommitted. None where allocatable is unknown."""
+    percent: above 1 the node is overcommitted. None where allocatable is unknown.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: float | None = None
     memory: float | None = None
 
 
 class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
-    """The state of a node, and what the table knows in addition."""
+    """The state of a node, and what the table knows in addition.
+
+    limits_ratio: Limits of all pods over allocatable; null without a table of pods.
+    """
 
     age_seconds: Annotated[float | None, Meta(description="Since the end of the last window.")] = (
         None
@@ -64,7 +71,12 @@ class NodeStateDocument(NodeItem, frozen=True, kw_only=True):
 
 
 class NodeStateList(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes that have a state, by name; `without_state` are known and published no window."""
+    """The nodes that have a state, by name.
+
+    now: Time of the answer.
+    items: States of the nodes.
+    without_state: Known nodes that published no window.
+    """
 
     apiVersion: str = API_VERSION  # noqa: N815
     kind: Literal["NodeStateList"] = "NodeStateList"

@@ -28,6 +28,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Within a version fields are only added, always with a default. A breaking change is a new
     version in a new topic.
+
+    version: Major version of the layout.
     """
 
     version: int = 1

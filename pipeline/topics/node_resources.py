@@ -16,10 +16,14 @@ from pipeline.topics.result_header import Result
 class MidTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of `mid`, by the formula of the strategy or in static mode.
 
-    `reclaimable` is the part of Prod's requests (`allocated`) above `prod_peak`: the peak of Prod
-    with the safety margin, plus the requests of pods without samples. `unused` is the part of the
-    node that is not in use now, `unallocated` the part that no pod requests. `limit` is the maximum
-    of Mid, `buffer` is subtracted from it.
+    allocatable: Allocatable of the node.
+    allocated: Requests of Prod.
+    prod_peak: Peak of Prod with the safety margin, plus the requests of pods without samples.
+    reclaimable: Part of `allocated` above `prod_peak`.
+    unused: Part of the node that is not in use now.
+    unallocated: Part of the node that no pod requests.
+    limit: The maximum of Mid.
+    buffer: Subtracted from the amount at the end.
     """
 
     allocatable: Resources = Resources()
@@ -36,9 +40,15 @@ class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of `batch`: `capacity` minus `margin`, `outside`, `promised`, and one of `used`,
     `requested` and `larger`, as the policy chooses.
 
-    `outside` is for processes outside of Kubernetes: their usage or `reserved`, whichever is
-    larger. `promised` is the part of Mid that Mid's pods do not count for already. `buffer` is what
-    is subtracted from the amount at the end.
+    capacity: Capacity of the node.
+    margin: Part above the reclaim threshold, which is never offered.
+    outside: For processes outside of Kubernetes: their usage or `reserved`, whichever is larger.
+    reserved: What the node reserves for these processes.
+    used: Usage of Prod and Mid pods; the request of a pod of unknown usage.
+    requested: Requests of Prod and Mid pods.
+    larger: Of each of these pods its usage or its request, whichever is larger.
+    promised: Part of Mid that Mid's pods do not count for already.
+    buffer: Subtracted from the amount at the end.
     """
 
     capacity: Resources = Resources()
@@ -55,9 +65,16 @@ class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
 class NodeResourcesRecord(Result, frozen=True, kw_only=True):
     """Mid and Batch of a node; None if a term of theirs is unknown.
 
-    `mid_lower_bound` is the smallest Mid of all running predictors: actuators offer it while the
-    record is old, but not yet too old. `strategy` is the policy in force. `window_seconds` is the
-    interval of records, 0 if unknown.
+    strategy: The overcommit policy in force.
+    predictor: The deciding predictor.
+    window_seconds: Interval of records; 0 if unknown.
+    simulated: Whether the node is simulated.
+    mid: What pods of Mid may use.
+    mid_lower_bound: The smallest Mid of all running predictors. Actuators offer it while the record
+      is old, but not yet too old.
+    batch: What pods of Batch may use.
+    mid_terms: The terms of `mid`.
+    batch_terms: The terms of `batch`.
     """
 
     strategy: Overcommit

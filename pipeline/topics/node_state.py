@@ -23,11 +23,18 @@ an estimate for the pod instead."""
 class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Counts of this node's windows since its models began; all follow from the log.
 
-    `lost` counts windows that the models lack, because retention removed them, a checkpoint could
-    not be used, or they could not be applied. Where the node's own number is unknown, offsets of
-    its partition are counted, although other nodes share them. `last_gap_at` is the end of the last
-    window after a gap, `last_bad_value_at` that of the last window with a value replaced by null;
-    None if there was none.
+    applied: Windows that the models learned.
+    duplicate: Windows that were in the log twice.
+    late: Windows that ended before one that was applied.
+    second_exporter: Windows of another machine under the same name, which were not applied.
+    gaps: Missing windows.
+    untrained: Applied windows with too few measurements to learn from.
+    bad_values: Values replaced by null, because they were impossible.
+    lost: Windows that the models lack, because retention removed them, a checkpoint could not be
+      used, or they could not be applied. Where the node's own number is unknown, offsets of its
+      partition are counted, although other nodes share them.
+    last_gap_at: End of the last window after a gap; null if there was none.
+    last_bad_value_at: End of the last window with a value replaced by null; null if there was none.
     """
 
     applied: int = 0
@@ -43,7 +50,14 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Average and percentiles (rank floor(n*p)-1) of the node's usage points in a span."""
+    """Average and percentiles (rank floor(n*p)-1) of the node's usage points in a span.
+
+    avg: Average.
+    p50: Median.
+    p90: 90th percentile.
+    p95: 95th percentile.
+    p99: 99th percentile.
+    """
 
     avg: Usage = Usage()
     p50: Usage = Usage()
@@ -53,15 +67,24 @@ class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fractions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Fractions of allocatable (1 is all of it); None is unknown."""
+    """Fractions of allocatable (1 is all of it); None is unknown.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: float | None = None
     memory: float | None = None
 
 
 class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Mean and population standard deviation of the node's usage points in a span, as usage and as
-    fractions of allocatable."""
+    """Mean and population standard deviation of the node's usage points in a span.
+
+    mean: Mean.
+    stdev: Population standard deviation.
+    mean_fractions: Mean as fractions of allocatable.
+    stdev_fractions: Standard deviation as fractions of allocatable.
+    """
 
     mean: Usage = Usage()
     stdev: Usage = Usage()
@@ -75,19 +98,34 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     Memory is, in every field, the figure that the node's `metricMemoryCollectPolicy` selects, else
     the setting `model.memory_collect_policy` (by default without page cache).
 
-    `skew_seconds` is the broker's append time minus the window's end: transport delay plus the
-    error of the node's clock. `peaks` has the node's peak by predictor; `predictor` is the deciding
-    one. `peak_counts_requests`: its peak includes the requests of cold pods, so a reader must not
-    add an estimate for a pod of the last window.
-
-    `aggregated` and `deviation` are by span (`AGGREGATED`, `DEVIATION`) and end at `as_of`; unknown
-    if first and last point are less than half the span apart.
-
-    `rates` are average network and disk rates, by the names of `RATES`.
-
-    `young_pods` has the usage of pods whose first window is less than `YOUNG_SECONDS` old, by the
-    name of their cgroup. It is part of `usage`: a reader that counts an estimate for such a pod
-    subtracts it.
+    window_seconds: Length of the window.
+    coverage: Share of the window that was measured, 0 to 1.
+    simulated: Whether the node is simulated.
+    node_known: Whether the join knew the Node object.
+    skew_seconds: Append time of the broker minus the end of the window: transport delay plus the
+      error of the node's clock.
+    allocatable: Allocatable of the node at the time of the window.
+    capacity: Capacity of the node at the time of the window.
+    usage: Average usage of the node.
+    system_usage: Average usage outside of pods and host applications.
+    host_app_usage: Average usage of host applications.
+    rates: Average network and disk rates in bytes a second, by resource name.
+    class_usage: Average usage of the pods of each class: prod, mid, batch, free, none, unknown.
+    pods: Measured pods.
+    unknown_pods: Measured pods of which no record was known; their class is unknown.
+    young_pods: Average usage of pods whose first window is less than half an hour old, by the name
+      of their cgroup. It is part of `usage`: a reader that counts an estimate for such a pod
+      subtracts it.
+    aggregated: Average and percentiles of usage over 5, 10 and 30 minutes that end at `as_of`;
+      unknown if first and last point are less than half the span apart.
+    deviation: Mean and standard deviation of usage over 5, 10 and 15 minutes, likewise.
+    predictor: The predictor that decides for this node.
+    peaks: Predicted peak of the node with the safety margin, by predictor.
+    peak_counts_requests: Whether the peak of the deciding predictor includes the requests of cold
+      pods; then a reader must not add an estimate for a pod of the last window.
+    prod_reclaimable: Requests of Prod that it will not use.
+    prod_peak: Predicted peak of Prod, with the system.
+    counters: Counts of the node's windows.
     """
 
     window_seconds: float

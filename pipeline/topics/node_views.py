@@ -18,9 +18,26 @@ from pipeline.topics.resource_amounts import Resources
 
 
 class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod of the node, with the labels and annotations of Koordinator and Springtide. A pod that
-    is `cut` has none of them and no containers, because the view would be too large for a
-    record."""
+    """A pod of the node.
+
+    uid: UID of the pod.
+    cgroup_uid: UID in the name of its cgroup; static pods have another than their object.
+    namespace: Namespace.
+    name: Name.
+    pod_class: Class of the pod: prod, mid, batch, free or none.
+    qos: Koordinator's QoS class.
+    priority: Priority of the pod.
+    phase: Phase of the pod.
+    deleting: Whether the pod is being deleted.
+    requests: Effective requests of cpu and memory.
+    limits: Effective limits of cpu and memory.
+    containers: Containers with their requests and limits.
+    init_containers: Init containers, likewise.
+    labels: Labels of Koordinator and Springtide.
+    annotations: Annotations of Koordinator and Springtide.
+    cut: Whether labels, annotations and containers are left out, because the view would be too
+      large for a record.
+    """
 
     uid: str
     cgroup_uid: str
@@ -41,9 +58,24 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeViewRecord(Record, frozen=True, kw_only=True):
-    """A node as its actuator sees it. `resources` are None if the node has no overcommit policy.
-    `slo` is the spec of its NodeSLO, `cpu_normalization` its CPU ratios; both stay encoded JSON, as
-    in `NodeRecord`."""
+    """A node as its actuator sees it. `slo` and `cpu_normalization` stay encoded JSON, as in
+    `NodeRecord`.
+
+    node: Name of the node, which is also the key.
+    generation: Grows with each view of the node, across workers.
+    allocatable: Allocatable of the node.
+    capacity: Capacity of the node.
+    annotations: Annotations of Koordinator and Springtide.
+    strategy_hash: Hash of the policy in force.
+    overcommit: The overcommit policy in force; null if there is none.
+    colocation: The node's section of `colocation-config`.
+    springtide: The node's section of `springtide-config`.
+    slo: Spec of the node's NodeSLO.
+    cpu_normalization: Ratios of CPU by kind of use.
+    host_apps: Class of each host application.
+    resources: Mid and Batch; null if the node has no overcommit policy.
+    pods: Pods of the node.
+    """
 
     node: str
     generation: int

@@ -26,7 +26,25 @@ each, and a test keeps both equal."""
 
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The overcommit policy in force for a node; a threshold of None is no limit."""
+    """The overcommit policy in force for a node; a threshold of None is no limit. The
+    [policy](../reference/policy.md) has the keys and their values.
+
+    cpu_reclaim_threshold_percent: Percentage of capacity that Batch may fill.
+    cpu_calculate_policy: What Prod and Mid count for CPU: usage, request or maxUsageRequest.
+    memory_reclaim_threshold_percent: Percentage of capacity that Batch may fill.
+    memory_calculate_policy: What Prod and Mid count for memory.
+    degrade_time_minutes: Age of results from which nothing is offered.
+    update_time_threshold_seconds: Longest time between two writes of an offer.
+    resource_diff_threshold: Relative change from which an offer is written at once.
+    batch_cpu_threshold_percent: Maximum of Batch in percent of capacity.
+    batch_memory_threshold_percent: Maximum of Batch in percent of capacity.
+    mid_cpu_threshold_percent: Maximum of Mid in percent.
+    mid_memory_threshold_percent: Maximum of Mid in percent.
+    mid_unallocated_percent: Percentage of what no pod requests that is added to Mid.
+    mid_reclaim_mode: `static` for a fixed Mid, else empty.
+    mid_static_cpu_reserved_percent: Mid in percent of capacity in the static mode.
+    mid_static_memory_reserved_percent: Mid in percent of capacity in the static mode.
+    """
 
     cpu_reclaim_threshold_percent: UnboundedPercent = 60
     cpu_calculate_policy: Name = "usage"

@@ -16,15 +16,26 @@ from pipeline.topics.resource_amounts import Resources, Scalars
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The controller of an object."""
+    """The controller of an object.
+
+    kind: Kind of the controller.
+    name: Name of the controller.
+    """
 
     kind: str
     name: str
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A container; fields as in `PodRecord`. `restartable` marks a sidecar among init
-    containers."""
+    """A container.
+
+    name: Name of the container.
+    requests: Requests of cpu and memory.
+    limits: Limits of cpu and memory.
+    scalars: Requests of other resources.
+    scalar_limits: Limits of other resources; unset if they equal `scalars`.
+    restartable: Whether an init container is a sidecar.
+    """
 
     name: str
     requests: Resources = Resources()
@@ -37,11 +48,37 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PodRecord(Record, frozen=True, kw_only=True):
     """A Kubernetes Pod, reduced to the fields that decisions need; times are RFC 3339, UTC.
 
-    `pod_class` is prod, mid, batch, free or none. `requests` and `limits` are cpu and memory,
-    `scalars` the requests of other resources, `scalar_limits` their limits; all are effective
-    values (with init containers, sidecars, overhead and pod-level resources). An unset
-    `scalar_limits` means that they equal `scalars`. `scheduled_at` and `initialized_at` are when
-    the conditions PodScheduled and Initialized became true.
+    Requests and limits are effective values, with init containers, sidecars, overhead and pod-level
+    resources.
+
+    node: Name of the node; empty for a pending pod.
+    uid: UID of the pod.
+    cgroup_uid: UID in the name of its cgroup; static pods have another than their object.
+    namespace: Namespace.
+    name: Name.
+    owner: The controller of the pod.
+    labels: Labels.
+    annotations: Annotations, without copies of the object.
+    priority: Priority.
+    pod_class: Class of the pod: prod, mid, batch, free or none.
+    qos: Koordinator's QoS class.
+    requests: Requests of cpu and memory.
+    limits: Limits of cpu and memory.
+    scalars: Requests of other resources.
+    scalar_limits: Limits of other resources; unset if they equal `scalars`.
+    overhead: Overhead of cpu and memory.
+    scalar_overhead: Overhead of other resources.
+    containers: Containers with their requests and limits.
+    init_containers: Init containers, likewise.
+    node_selector: Node selector.
+    affinity: Affinity.
+    tolerations: Tolerations.
+    phase: Phase.
+    created_at: When the pod was created.
+    scheduled_at: When the condition PodScheduled became true.
+    initialized_at: When the condition Initialized became true.
+    started_at: When the kubelet accepted the pod.
+    deleted_at: When the pod will be deleted at the latest; null unless it is being deleted.
     """
 
     node: str

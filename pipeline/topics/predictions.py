@@ -12,24 +12,35 @@ from pipeline.topics.result_header import Result
 
 
 class DriftTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When the level of usage last changed; None if not within the last four half-lives."""
+    """When the level of usage last changed; None if not within the last four half-lives.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: str | None = None
     memory: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """A count by resource."""
+    """A count by resource.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: int = 0
     memory: int = 0
 
 
 class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The samples of an entity's model: their count, and the time of the first and the last one.
+    """The samples of an entity's model.
 
-    `drift_at` is when the level of usage last changed: most samples may be older than that.
-    `drifts` counts such changes since the model began.
+    samples: Number of samples.
+    first_at: Time of the first sample.
+    last_at: Time of the last sample.
+    drift_at: When the level of usage last changed; most samples may be older than that.
+    drifts: Changes of level since the model began.
     """
 
     samples: Counts = Counts()
@@ -40,8 +51,13 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of an entity by predictor, with the safety margin (`peaks`) and without it (`raw`); the
-    `terms` of each raw peak by predictor and name; and the samples of the model."""
+    """Peaks of an entity by predictor.
+
+    peaks: Peaks with the safety margin, by predictor.
+    raw: Peaks without it, by predictor.
+    terms: The numbers that each raw peak was computed from, by predictor and name.
+    model: The samples of the model.
+    """
 
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
     raw: dict[str, Usage] = msgspec.field(default_factory=dict)
@@ -50,14 +66,22 @@ class EntityPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage with a value per entity; None (NaN in memory) is unknown."""
+    """Usage with a value per entity; None (NaN in memory) is unknown.
+
+    cpu_cores: CPU in cores.
+    memory_bytes: Memory in bytes.
+    """
 
     cpu_cores: list[float | None] = msgspec.field(default_factory=list)
     memory_bytes: list[float | None] = msgspec.field(default_factory=list)
 
 
 class CountColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts by resource, with a number per entity."""
+    """Counts by resource, with a number per entity.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: list[int] = msgspec.field(default_factory=list)
     memory: list[int] = msgspec.field(default_factory=list)
@@ -66,10 +90,16 @@ class CountColumns(msgspec.Struct, frozen=True, kw_only=True):
 class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
     """Peaks of the node's pods as columns, in order of uid.
 
-    `raw` has the peaks by predictor without the safety margin. A pod that is `cold` (has too little
-    history) or unknown counts its `request`, although its peak is listed. `age_seconds` is None if
-    the pod is unknown. A pod that is not `active` is being deleted and counts its peak; a pod that
-    has `ended` counts nothing.
+    uid: UID of the pod, as in the name of its cgroup.
+    pod_class: Class of the pod: prod, mid, batch, free, none or unknown.
+    cold: Whether the pod has too little history; it then counts its request, although its peak is
+      listed.
+    active: False for a pod that is being deleted, which counts its peak.
+    ended: Whether the pod has ended; it then counts nothing.
+    samples: Samples of its model.
+    age_seconds: Age of the pod; null if the pod is unknown.
+    request: Requests of the pod.
+    raw: Peaks without the safety margin, by predictor.
     """
 
     uid: list[str] = msgspec.field(default_factory=list)
@@ -84,15 +114,23 @@ class PodPeaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of Prod's `requests` that Prod will not use (`amount`), and the peak of Prod.
+    """What Prod leaves unused, by two views: the pod view adds up pods, the class view uses the
+    models of classes.
 
-    The pod view adds up pods: `pods_peak` includes `unpredicted`, the requests of pods without a
-    trusted peak, and lacks `left_out` pods, whose peak and request are unknown. The class view uses
-    the models of classes: to `classes_peak` was added `surplus`, the part of these requests beyond
-    the pods' own peaks, less `held`, the part that the class peaks include. `classes_peak` also
-    includes `system`, the system's peak with the margin. With `pair`, per resource, `amount` is the
-    smaller of both views and `peak` the larger of `pods_peak` + `system` and `classes_peak`; else
-    both are those of the class view.
+    pair: Whether both views count: `amount` is then the smaller, `peak` the larger of both; else
+      they are those of the class view.
+    amount: The part of Prod's requests that Prod will not use.
+    peak: The peak of Prod, with the system.
+    unpredicted: Requests of pods without a trusted peak, which the peaks of both views include.
+    requests: Requests of Prod.
+    pods_amount: `amount` of the pod view.
+    pods_peak: Peak of the pod view, without the system.
+    classes_amount: `amount` of the class view.
+    classes_peak: Peak of the class view, with the system.
+    surplus: Part of `unpredicted` beyond the pods' own peaks, which was added to `classes_peak`.
+    held: Part of it that the peaks of classes include already.
+    system: Peak of the system with the margin.
+    left_out: Number of pods whose peak and request are unknown; no view has them.
     """
 
     pair: bool = True
@@ -111,7 +149,22 @@ class Reclaimable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictionRecord(Result, frozen=True, kw_only=True):
-    """All peaks of a node. `reclaimable` of the deciding `predictor` is used for Mid."""
+    """All peaks of a node.
+
+    safety_margin_percent: Safety margin of the node's strategy.
+    cold_start_seconds: Age up to which a pod is cold.
+    nsigma_multiplier: Number of standard deviations of N-sigma predictors.
+    cold_start_samples: Samples below which a pod is cold.
+    predictor: The deciding predictor, whose `reclaimable` is used for Mid.
+    simulated: Whether the node is simulated.
+    allocatable: Allocatable of the node.
+    node_peaks: Peaks of the node as a whole.
+    system: Peaks of what runs outside of pods and host applications.
+    classes: Peaks of the pods of each class.
+    pods: Peaks of the pods of the last window.
+    reclaimable: What Prod leaves unused, by predictor.
+    cold_pods: UIDs of cold pods.
+    """
 
     safety_margin_percent: float
     cold_start_seconds: float

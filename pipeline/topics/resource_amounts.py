@@ -50,21 +50,33 @@ MEASURED: Final = ("cpu", "memory", *RATES)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Measured or predicted usage; None is unknown, never 0."""
+    """Measured or predicted usage; None is unknown, never 0.
+
+    cpu_cores: CPU in cores.
+    memory_bytes: Memory in bytes.
+    """
 
     cpu_cores: float | None = None
     memory_bytes: float | None = None
 
 
 class ByResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A number by resource, in the unit of the name of the field that has it; None is unknown."""
+    """A number by resource, in the unit of the name of the field that has it; None is unknown.
+
+    cpu: Of CPU.
+    memory: Of memory.
+    """
 
     cpu: float | None = None
     memory: float | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Amounts of requests, limits or allocatable; None if the resource is not stated."""
+    """Amounts of requests, limits or allocatable; None if the resource is not stated.
+
+    cpu_millicores: CPU in millicores.
+    memory_bytes: Memory in bytes.
+    """
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None

@@ -21,9 +21,13 @@ Position = tuple[int, int]
 class Result(Record, frozen=True, kw_only=True):
     """A result: a pure function of `springtide.windows` up to and including `offset`.
 
-    `as_of` is the end of the window (RFC 3339, UTC), `generation` that of the windows topic,
-    `epoch` that of the worker: the only field that may differ between two runs. Raises `ValueError`
-    for an `as_of` that is not a time; decoding raises `InvalidRecordError`.
+    Raises `ValueError` for an `as_of` that is not a time; decoding raises `InvalidRecordError`.
+
+    node: Name of the node, which is also the key.
+    as_of: End of the window that the result is about, RFC 3339, UTC.
+    generation: Generation of the topic of windows; it grows when the topic is recreated.
+    offset: Offset of the window in its partition. Readers order results by generation and offset.
+    epoch: Epoch of the worker that wrote it, the only field that may differ between two runs.
     """
 
     node: str

@@ -28,6 +28,7 @@ from pipeline.settings.describe import allowed_values, description, written
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
+from tests.docs.record_tables import record_fields
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -67,6 +68,7 @@ def pages() -> dict[Path, str]:
         },
         "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
+        "reference/records.md": {"record fields": record_fields()},
         "reference/topics.md": {"topics": markdown_table(), "rights": access_table()},
     }
     written = {

@@ -44,6 +44,20 @@ DOCUMENT = openapi_document(two_nodes().routes())
 OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
+def test_every_field_has_a_description() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    missing = {
+        (name, field)
+        for name, schema in schemas.items()
+        for field, described in schema.get("properties", {}).items()
+        if not described.get("description")
+    }
+    assert missing == set()
+    assert schemas["NodeItem"]["properties"]["peaks"]["description"].startswith("Predicted peak")
+    # Lines about fields are not repeated in the text about the object.
+    assert "peaks:" not in schemas["NodeItem"]["description"]
+
+
 @pytest.fixture
 async def client(start: Start) -> Client:
     return await start(two_nodes())

@@ -23,7 +23,14 @@ _LARGEST: Final = 1e15
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a node: `type` is CPU, Memory, ..., `operator` AVG, STD, Latest or empty."""
+    """One value of a node.
+
+    name: Name of the metric.
+    type: CPU, Memory, ...
+    operator: AVG, STD, Latest or empty.
+    rollup: Span of the value.
+    value: The value, in percent of capacity for CPU and memory.
+    """
 
     name: str = ""
     type: str = ""
@@ -33,7 +40,12 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatcherWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A window: the name of its length, and UTC seconds."""
+    """A window.
+
+    duration: Name of its length, such as 15m.
+    start: UTC seconds.
+    end: UTC seconds.
+    """
 
     duration: str = ""
     start: int = 0
@@ -41,21 +53,44 @@ class WatcherWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+    """Where the node is.
+
+    data_center: Empty.
+    """
+
     data_center: str = ""
 
 
 class NodeMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of a node.
+
+    metrics: The values.
+    tags: Empty.
+    metadata: Where the node is.
+    """
+
     metrics: tuple[Metric, ...] = ()
     tags: dict[str, str] = {}
     metadata: Metadata = Metadata()
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of all nodes.
+
+    nodes: Values by node.
+    """
+
     nodes: dict[str, NodeMetrics] = msgspec.field(name="NodeMetricsMap", default_factory=dict)
 
 
 class WatcherDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /watcher`."""
+    """The answer of `GET /watcher`.
+
+    timestamp: UTC seconds of the answer.
+    window: Span of the averages.
+    source: Name of the source.
+    data: The values.
+    """
 
     timestamp: int = 0
     window: WatcherWindow = WatcherWindow()

@@ -23,8 +23,16 @@ _PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 
 
 class SeriesStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Number, average, percentiles by rank floor(n*p)-1 and maximum of the known points; None
-    without points."""
+    """Statistics of the known points; None without points.
+
+    points: Number of known points.
+    avg: Average.
+    p50: Median, by rank floor(n*p)-1.
+    p90: 90th percentile.
+    p95: 95th percentile.
+    p99: 99th percentile.
+    max: Maximum.
+    """
 
     points: int
     avg: float | None

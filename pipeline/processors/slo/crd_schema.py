@@ -4,9 +4,7 @@ So the API server refuses objects that the structs cannot decode. The columns th
 are declared here.
 """
 
-import re
 from collections.abc import Iterable
-from inspect import getdoc
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,6 +13,7 @@ from msgspec import inspect
 from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
 from pipeline.processors.slo.nodemetric import NodeMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
+from pipeline.topics.field_texts import field_texts, text_of
 
 Schema = dict[str, Any]
 
@@ -138,16 +137,16 @@ def _of_any(types: Iterable[inspect.Type]) -> Schema:
 
 
 def _object(struct: type, fields: Iterable[inspect.Field]) -> Schema:
-    """The schema of a struct. Behind a blank line its docstring has lines `field: description`."""
-    head, _, lines = (getdoc(struct) or "").partition("\n\n")
-    described = dict(re.findall(r"^(\w+): (.*)$", lines, re.MULTILINE))
+    """The schema of a struct, with the descriptions in its docstring."""
+    described = field_texts(struct)
     properties: dict[str, Schema] = {}
     schema: Schema = {"type": "object"}
     for field in fields:
-        text = {"description": described[field.name]} if field.name in described else {}
-        properties[field.encode_name] = schema_of(field.type) | text
+        name = field.encode_name
+        text = {"description": described[name]} if name in described else {}
+        properties[name] = schema_of(field.type) | text
     if properties:
         schema["properties"] = properties
     if required := [field.encode_name for field in fields if field.required]:
         schema["required"] = required
-    return schema | {"description": " ".join(head.split())}
+    return schema | {"description": text_of(struct)}

@@ -23,6 +23,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, T
 from faust.types import TP, AppT
 from mode import CrashingSupervisor
 from mode.services import WaitResults
+from mode.utils.queues import ThrowableQueue
 
 from pipeline.agents.consumer_group import ConsumerGroup, GroupMember
 from pipeline.kafka import record_batches
@@ -50,6 +51,9 @@ _REQUEST_TIMEOUT_MARGIN_SECONDS: Final = 10.0
 # is fetched all the same.
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 _BUFFERED_MESSAGES: Final = 2048
+_BUFFERED_BYTES: Final = 32 * 1024 * 1024
+# Records of a fetch that become objects at once: small ones take many times their size.
+_POLLED_RECORDS: Final = 500
 # Nothing is fetched while partitions are loaded, and a rebuild from the log may take hours. The
 # session time-out detects a dead worker.
 _LONGEST_LOAD_SECONDS: Final = 7 * 86_400.0
@@ -84,7 +88,7 @@ def create_app(settings: Settings, data_dir: Path) -> faust.App:
     docs/adr/0003-faust.md has the reason of each setting that differs from Faust's default.
     """
     kafka, worker = settings.kafka, settings.worker
-    app = faust.App(
+    app = BoundedApp(
         settings.worker_group,
         broker=[f"kafka://{server}" for server in kafka.bootstrap_servers.split(",")],
         broker_credentials=faust_credentials(kafka),
@@ -98,6 +102,7 @@ def create_app(settings: Settings, data_dir: Path) -> faust.App:
         consumer_group_instance_id=worker.instance_id,
         consumer_max_fetch_size=_FETCH_BYTES,
         stream_buffer_maxsize=_BUFFERED_MESSAGES,
+        broker_max_poll_records=_POLLED_RECORDS,
         stream_wait_empty=False,
         stream_recovery_delay=0,
         broker_commit_interval=1.0,
@@ -228,6 +233,44 @@ class StreamSource:
         except StopAsyncIteration:  # Faust throws it into the queue of a stopped stream
             return []
         return [StreamDelivery(self._stream, event) for event in events]
+
+
+class BoundedQueue(ThrowableQueue[Event]):
+    """A queue of events that is also full when their values have 32 MiB.
+
+    Faust counts messages only, and a sample may have 2 MiB, an unreadable batch 8.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.bytes = 0
+        super().__init__(*arguments, **options)
+
+    def full(self) -> bool:
+        return super().full() or self.bytes >= _BUFFERED_BYTES
+
+    def clear(self) -> None:
+        super().clear()
+        self.bytes = 0
+
+    def _put(self, item: Event) -> None:
+        self.bytes += len(item.message.value or b"")
+        super()._put(item)
+
+    def _get(self) -> Event:
+        item: Event = super()._get()
+        self.bytes -= len(item.message.value or b"")
+        return item
+
+
+class BoundedApp(faust.App):
+    """An app with queues of that kind."""
+
+    def FlowControlQueue(  # noqa: N802  (Faust's name)
+        self, maxsize: int | None = None, *, clear_on_resume: bool = False
+    ) -> ThrowableQueue[Event]:
+        return BoundedQueue(
+            maxsize=maxsize, flow_control=self.flow_control, clear_on_resume=clear_on_resume
+        )
 
 
 class FaustWorker(faust.Worker):

@@ -18,6 +18,7 @@ from mode.utils.queues import FlowControlEvent, ThrowableQueue
 from pipeline.agents import faust_host
 from pipeline.agents.consumer_group import RecordSource
 from pipeline.agents.faust_host import (
+    BoundedQueue,
     FaustGroup,
     FaustWorker,
     RawSchema,
@@ -252,6 +253,44 @@ async def test_a_full_queue_does_not_linger() -> None:
     stream.queue.full = lambda: True
     async with asyncio.timeout(30):
         assert offsets(await taking) == [0, 1]
+
+
+async def test_the_queue_of_a_stream_is_bounded_in_bytes(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faust_host, "_BUFFERED_BYTES", 100)
+    app._consumer = app.transport.create_consumer(
+        ignore, on_partitions_revoked=ignore, on_partitions_assigned=ignore
+    )
+    app.flow_control.resume()
+    channel = app.topic(PARTITION.topic, schema=RawSchema()).clone(is_iterator=True)
+    deliver = app.topics._compiler.build(app.topics, PARTITION, {channel})
+
+    async def fill() -> None:
+        for offset, size in enumerate((60, 60, 0, 1, 99, 100)):
+            await deliver(message(offset, value=bytes(size) if size else None))
+
+    filling = asyncio.create_task(fill())
+    source = StreamSource(SimpleNamespace(channel=channel), linger_seconds=0)
+    queue: Any = channel.queue
+    sizes = []
+    for offset in range(6):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        sizes.append(queue.bytes)
+        assert offsets(await source.take(1)) == [offset]
+    # A delivery to a queue of 100 bytes or more waits.
+    assert sizes == [120, 160, 100, 100, 199, 100]
+    assert (queue.bytes, filling.done()) == (0, True)
+
+
+async def test_a_cleared_queue_has_room(app: App) -> None:
+    queue = app.FlowControlQueue(maxsize=5)
+    assert isinstance(queue, BoundedQueue)
+    queue.force_put_nowait(SimpleNamespace(message=message(0)))
+    assert queue.bytes == 5
+    queue.clear()
+    assert queue.bytes == 0
 
 
 async def test_a_stopped_stream_ends_the_source() -> None:

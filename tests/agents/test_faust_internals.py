@@ -136,6 +136,7 @@ def _parameters(function: Any) -> str:
 DEFAULTS = {
     "agent_supervisor": "OneForOneSupervisor", "broker_commit_interval": 2.8,
     "broker_heartbeat_interval": 3.0, "broker_max_poll_interval": 1000.0,
+    "broker_max_poll_records": None,
     "broker_request_timeout": 90.0, "broker_session_timeout": 60.0,
     "consumer_auto_offset_reset": "earliest", "consumer_group_instance_id": None,
     "consumer_max_fetch_size": 1024**2, "key_serializer": "raw", "stream_buffer_maxsize": 4096,

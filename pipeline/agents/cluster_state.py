@@ -129,6 +129,11 @@ class ClusterStateTopics:
         self.pods = PODS.full_name(prefix)
         self.refuse = refuse
 
+    def differ(self, known: Mapping[str, str], ids: Mapping[str, str]) -> bool:
+        """Whether one of both topics was recreated: it has another id than it is known to have."""
+        both = self.nodes, self.pods
+        return any(known[topic] != ids.get(topic) for topic in both if topic in known)
+
     async def load(
         self, reader: LogReader, partition: int, state: ClusterState, starts: Mapping[str, int]
     ) -> dict[str, int]:

@@ -142,8 +142,9 @@ class Recovery:
             except ReplayAgainError:
                 bank.clear()
         failures.ranges.clear()
-        cluster_state = ClusterState() if previous is None else previous.join.cluster_state
-        starts = {} if previous is None else previous.cluster_state_ends
+        cluster_state, starts = ClusterState(), dict[str, int]()
+        if previous is not None and not self.cluster_state_topics.differ(previous.topic_ids, ids):
+            cluster_state, starts = previous.join.cluster_state, previous.cluster_state_ends
         ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)
         # Another worker may have owned the partition since the earlier assignment.
         join_done = max(checkpoints.joined + 1, previous.join.next_offset if previous else 0)
@@ -168,7 +169,7 @@ class Recovery:
                  nodes=len(model.bank.nodes), windows_offset=model.next_offset,
                  samples_offset=start, kept=previous is not None,
                  seconds=round(duration, 3))  # fmt: skip
-        shard = Shard(ownership, join, model, checkpoints.keys, ends)
+        shard = Shard(ownership, join, model, checkpoints.keys, ends, ids)
         if model.next_offset < log_end or start < known:
             # The next owner must not take new records for those that the log lost.
             await self.save(shard)

@@ -1,5 +1,6 @@
 """A partition that this worker owns, with its position in each log."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.agents.join_agent import JoinCursor
@@ -12,8 +13,8 @@ class Shard:
     """One partition, from its claim to its revocation.
 
     `join` has the position in `samples`, `model` the position in `windows`, `cluster_state_ends`
-    the next offsets of `nodes` and `pods` by topic. `stale_keys` are checkpoints of earlier epochs,
-    to be deleted after the first complete round.
+    the next offsets of `nodes` and `pods` by topic, `topic_ids` the ids of all topics at the load.
+    `stale_keys` are checkpoints of earlier epochs, to be deleted after the first complete round.
     """
 
     ownership: Ownership
@@ -21,3 +22,4 @@ class Shard:
     model: ModelCursor
     stale_keys: list[bytes] = field(default_factory=list)
     cluster_state_ends: dict[str, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)

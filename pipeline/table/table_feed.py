@@ -122,6 +122,7 @@ class Feed:
         self._snapshot = snapshot
         self._writing = threading.Lock()
         self._positions: Positions = {}
+        self._topic_ids: dict[str, str] = {}
         self._answered_at = clock.monotonic()
         self._caught_up = asyncio.Event()
         self._has_failed = asyncio.Event()
@@ -148,7 +149,7 @@ class Feed:
                 await self._connect_and_follow()
             except (LostOffsetError, _RereadError) as reason:
                 self.state.rereads += 1
-                self._positions = {}
+                self._positions, self._topic_ids = {}, {}
                 backoff.reset()
                 _log.warning("reading the topics again", reason=str(reason))
             except (KafkaError, OSError) as error:
@@ -182,6 +183,7 @@ class Feed:
         saved.table.bring_up_to_date(self._clock.now())
         self.table.adopt(saved.table)
         self._positions = {TopicPartition(*source): offset for *source, offset in saved.positions}
+        self._topic_ids = dict(saved.topic_ids)
         self._answered_at = self._clock.monotonic() - age
         self.state.caught_up = True
         self._caught_up.set()
@@ -207,7 +209,7 @@ class Feed:
         now, began = self._clock.now(), self._clock.monotonic()
         try:
             # In one turn of the event loop: pods' names and amounts must belong together.
-            copy = copied(self.table, positions, now)
+            copy = copied(self.table, positions, now, self._topic_ids)
             size = await asyncio.to_thread(self._write, self._snapshot, copy)
         except OSError as error:
             _log.warning("snapshot not written", file=str(self._snapshot), reason=str(error))
@@ -261,6 +263,7 @@ class Feed:
         else:
             start_ms = int((self._clock.now() - self._recent_seconds) * 1000)
             since_ms = dict.fromkeys(self._topics, start_ms)
+        await self._check_topics(follower)
         await run_within(limits.START_TIMEOUT_SECONDS, follower.begin(since_ms))
         self.state.message = "catching up"
         fresh = Table(self.table.columns, self.table.pods.counting)
@@ -308,6 +311,7 @@ class Feed:
 
     async def _probe(self, follower: Follower) -> None:
         """Ask where the logs end, which alone tells a broker that is away from a quiet one."""
+        await self._check_topics(follower)
         ends = await run_within(limits.PROBE_TIMEOUT_SECONDS, follower.ends())
         if any(ends[tp] < position for tp, position in follower.positions.items()):
             raise _RereadError("a log ends before its next offset: the topic was recreated")
@@ -315,6 +319,13 @@ class Feed:
         self.state.contact = self._clock.now()
         self._answered_at = self._clock.monotonic()
         self.state.lag_records = sum(end - follower.positions[tp] for tp, end in ends.items())
+
+    async def _check_topics(self, follower: Follower) -> None:
+        """Raise `_RereadError` if a topic was recreated: it may be longer than before."""
+        ids = await run_within(limits.PROBE_TIMEOUT_SECONDS, follower.topic_ids())
+        for topic, topic_id in ids.items():
+            if self._topic_ids.setdefault(topic, topic_id) != topic_id:
+                raise _RereadError(f"{topic} was recreated")
 
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:

@@ -31,7 +31,7 @@ from tests.agents.simulation import simulate
 from tests.metric_values import value_of
 
 CHECKPOINTS, WINDOWS, SAMPLES = "t.checkpoints", "t.windows", "t.samples"
-NODE_STATE = "t.node-state"
+NODE_STATE, NODES_TOPIC = "t.node-state", "t.nodes"
 NODES = ("a", "b", "c", "d", "e")
 OTHER_LAYOUT = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
 
@@ -249,6 +249,18 @@ async def test_a_returned_partition_applies_missed_changes_of_nodes() -> None:
     await owner.load(owner.shard)
     assert owner.shard.join.cluster_state.deleted_nodes.keys() == {"b"}
     assert owner.shard.cluster_state_ends["t.nodes"] == 3
+
+
+async def test_a_returned_partition_reads_recreated_nodes_from_their_begin() -> None:
+    """The recreated topic is longer than the former one."""
+    broker, _ = make_log(4, *NODES)
+    broker.put(NODES_TOPIC, 0, b"a", encode_json(NodeRecord(node="a")))
+    owner = await Owner(broker, "x").load()
+    broker.recreate(NODES_TOPIC)
+    for name in ("b", "c", "d"):
+        broker.put(NODES_TOPIC, 0, name.encode(), encode_json(NodeRecord(node=name)))
+    await owner.load(owner.shard)
+    assert set(owner.shard.join.cluster_state.nodes) == {"b", "c", "d"}
 
 
 async def test_the_cluster_state_is_read_to_its_end() -> None:

@@ -41,7 +41,7 @@ def test_snapshots_and_empty_files_are_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "table.npz"
     file.touch()
     assert is_ours(file)
-    save(file, copied(Table(), [], 0.0))
+    save(file, copied(Table(), [], 0.0, {}))
     assert is_ours(file)
     with np.load(file) as archive:
         members = {name: archive[name] for name in reversed(archive.files)}

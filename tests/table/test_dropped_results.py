@@ -72,7 +72,7 @@ def test_withdrawn_results_are_part_of_a_snapshot(topic: Topic, tmp_path: Path) 
     table = table_of(node_state("other"))
     apply(table, topic, b"a", record(topic, 5))
     apply(table, topic, b"a", None, withdrawn(7))
-    save(tmp_path / "snapshot", copied(table, (("t", 0, 1),), NOW))
+    save(tmp_path / "snapshot", copied(table, (("t", 0, 1),), NOW, {}))
     restored = load(tmp_path / "snapshot", Table())
     assert restored is not None
     assert not apply(restored.table, topic, b"a", record(topic, 6))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,8 +86,9 @@ def test_any_bytes_are_applied_or_raise_a_record_error(topic: Topic, value: byte
 class FakeFollower:
     """Returns `records` of one partition from a position on, in one batch."""
 
-    def __init__(self, records: Sequence[Any]) -> None:
+    def __init__(self, records: Sequence[Any], topic_id: str) -> None:
         self._records = records
+        self._topic_id = topic_id
         self.assigned = [PARTITION]
         self.positions: dict[TopicPartition, int] = {}
         self.is_caught_up = True
@@ -96,6 +98,9 @@ class FakeFollower:
 
     def read_from(self, starts: Mapping[TopicPartition, int], _: Any) -> None:
         self.positions = dict(starts)
+
+    async def topic_ids(self) -> dict[str, str]:
+        return {PARTITION.topic: self._topic_id}
 
     async def ends(self) -> dict[TopicPartition, int]:
         return {PARTITION: len(self._records)}
@@ -110,58 +115,93 @@ class FakeFollower:
 PARTITION = TopicPartition("t.node-state", 0)
 
 
-def log_record(offset: int, state: NodeStateRecord | None, node: str = "a") -> Any:
-    value = None if state is None else encode_json(state)
-    return SimpleNamespace(
-        topic=PARTITION.topic, partition=0, offset=offset, key=node.encode(), value=value,
-        headers=(),
-    )  # fmt: skip
-
-
 def offset_of(table: Table) -> int | None:
     state = table.snapshot("a").state
     return None if state is None else state.offset
 
 
 async def until(condition: Callable[[], bool], pause_seconds: float = 0.0) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while True:
             if condition():
                 return
             await asyncio.sleep(pause_seconds)
 
 
-async def test_a_snapshot_between_two_records_continues_at_the_second(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A tombstone that is in the table must not be read again without the result before it."""
-    states = [node_state("a", offset=5), None, node_state("a", offset=9)]
-    records = [log_record(offset, state) for offset, state in enumerate(states)]
-    for offset in range(3, 40):
-        name = f"n{offset}"
-        records.append(log_record(offset, node_state(name, offset=offset), name))
+@dataclass
+class FakeBroker:
+    """One topic; feeds of it use the same snapshot."""
 
-    async def partitions(*_: Any) -> list[TopicPartition]:
+    folder: Path
+    records: list[Any] = field(default_factory=list)
+    topic_id: str = "1"
+
+    def put(self, node: str, state: NodeStateRecord | None) -> None:
+        """Append a state, or a tombstone without a position."""
+        self.records.append(
+            SimpleNamespace(
+                topic=PARTITION.topic, partition=0, offset=len(self.records), key=node.encode(),
+                value=None if state is None else encode_json(state), headers=(),
+            )
+        )  # fmt: skip
+
+    def recreate(self) -> None:
+        self.records, self.topic_id = [], self.topic_id + "1"
+
+    async def partitions(self, *_: Any) -> list[TopicPartition]:
         return [PARTITION]
 
     @asynccontextmanager
-    async def follower(*_: Any) -> AsyncIterator[FakeFollower]:
-        yield FakeFollower(records)
+    async def follower(self, *_: Any) -> AsyncIterator[FakeFollower]:
+        yield FakeFollower(self.records, self.topic_id)
 
-    monkeypatch.setattr(table_feed, "existing_partitions", partitions)
-    monkeypatch.setattr(table_feed, "open_follower", follower)
-    options: Any = {
-        "client": {}, "prefix": "t", "clock": SystemClock(), "topics": [NODE_STATE],
-        "snapshot": tmp_path / "snapshot",
-    }  # fmt: skip
-    feed = Feed(Table(), **options)
-    running = asyncio.create_task(feed.run())
-    await until(lambda: offset_of(feed.table) == 9)
-    assert len(feed.table) < 38
-    await feed.save()
-    await cancel_tasks(running)
-    restarted = Feed(Table(), **options)
-    running = asyncio.create_task(restarted.run())
-    await until(lambda: "n39" in restarted.table, 0.01)
-    await cancel_tasks(running)
-    assert offset_of(restarted.table) == 9
+    @asynccontextmanager
+    async def feed(self) -> AsyncIterator[Feed]:
+        feed = Feed(
+            Table(), client={}, prefix="t", clock=SystemClock(), topics=[NODE_STATE],
+            snapshot=self.folder / "snapshot",
+        )  # fmt: skip
+        running = asyncio.create_task(feed.run())
+        try:
+            yield feed
+        finally:
+            await cancel_tasks(running)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBroker:
+    broker = FakeBroker(tmp_path)
+    monkeypatch.setattr(table_feed, "existing_partitions", broker.partitions)
+    monkeypatch.setattr(table_feed, "open_follower", broker.follower)
+    return broker
+
+
+async def test_a_snapshot_between_two_records_continues_at_the_second(broker: FakeBroker) -> None:
+    """A tombstone that is in the table must not be read again without the result before it."""
+    for state in (node_state("a", offset=5), None, node_state("a", offset=9)):
+        broker.put("a", state)
+    for offset in range(3, 40):
+        broker.put(f"n{offset}", node_state(f"n{offset}", offset=offset))
+    async with broker.feed() as feed:
+        await until(lambda: offset_of(feed.table) == 9)
+        assert len(feed.table) < 38
+        await feed.save()
+    async with broker.feed() as restarted:
+        await until(lambda: "n39" in restarted.table, 0.01)
+        assert offset_of(restarted.table) == 9
+
+
+async def test_a_topic_recreated_during_an_absence_is_read_again(broker: FakeBroker) -> None:
+    """It has more records than the former one, so offsets alone do not show it."""
+    for offset in range(20):
+        broker.put("a", node_state("a", offset=offset))
+    async with broker.feed() as feed:
+        await until(lambda: offset_of(feed.table) == 19, 0.01)
+        await feed.save()
+        broker.recreate()
+        for offset in range(30):
+            broker.put("b", node_state("b", offset=offset))
+    async with broker.feed() as restarted:
+        await until(lambda: "b" in restarted.table, 0.01)
+        await until(lambda: list(restarted.table) == ["b"], 0.01)
+        assert (restarted.state.rereads, restarted.state.caught_up) == (1, True)

@@ -73,7 +73,7 @@ def test_a_restored_table_gives_the_same_answers_now_and_later(
     path = tmp_path_factory.mktemp("snapshots") / "table.npz"
     table = filled(np.random.default_rng(seed))
     table.bring_up_to_date(NOW)
-    assert save(path, copied(table, POSITIONS, NOW)) == path.stat().st_size
+    assert save(path, copied(table, POSITIONS, NOW, {})) == path.stat().st_size
     restored = load(path, Table(counting=RULES.counting))
     assert restored is not None
     assert (restored.positions, restored.saved_at) == (POSITIONS, NOW)
@@ -90,7 +90,7 @@ def test_placed_pods_are_not_saved(tmp_path: Path) -> None:
     table = Table(counting=RULES.counting)
     table.put_state(node_state("n1"))
     table.place(pod("maybe", "", 0.0), "n1", NOW)
-    save(tmp_path / "t", copied(table, POSITIONS, NOW))
+    save(tmp_path / "t", copied(table, POSITIONS, NOW, {}))
     restored = load(tmp_path / "t", Table(counting=RULES.counting))
     assert restored is not None
     assert (len(table.pods), len(restored.table.pods)) == (1, 0)
@@ -101,7 +101,7 @@ def test_a_snapshot_is_of_one_moment_while_the_table_changes(tmp_path: Path) -> 
     """Else a place that is used again would be saved with the name of its former pod."""
     table = filled(np.random.default_rng(4))
     table.bring_up_to_date(NOW)
-    copy, then = copied(table, POSITIONS, NOW), answers(table)
+    copy, then = copied(table, POSITIONS, NOW, {}), answers(table)
     for name in NAMES:
         table.put_state(node_state(name, cpu=3.9, offset=9))
     for position in range(40):
@@ -119,7 +119,7 @@ def test_a_snapshot_of_an_older_version_is_ignored(
     """A pod whose record does not change is not counted again."""
     with monkeypatch.context() as before:
         before.setattr(table_snapshot, "VERSION", 2)
-        save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW))
+        save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW, {}))
     with pytest.raises(CheckpointError, match="it has version 2, not 4"):
         load(tmp_path / "t", Table(counting=RULES.counting))
 
@@ -128,7 +128,7 @@ def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "table.npz"
     table = filled(np.random.default_rng(1))
     assert load(path, Table(counting=RULES.counting)) is None
-    save(path, copied(table, POSITIONS, NOW))
+    save(path, copied(table, POSITIONS, NOW, {}))
     other = Rules(
         read_config(
             {
@@ -170,7 +170,7 @@ def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_archive_directory_is_refused(tmp_path: Path) -> None:
     """The directory also declares compression, so its damage raises other errors."""
     path = tmp_path / "table.npz"
-    save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW))
+    save(path, copied(filled(np.random.default_rng(1)), POSITIONS, NOW, {}))
     whole = path.read_bytes()
     messages = set()
     for position in range(whole.index(b"PK\x01\x02"), len(whole)):

@@ -21,6 +21,7 @@ from pipeline.extender import limits
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
 from pipeline.table.pod_arrays import EvictablePods
+from pipeline.topics.node_state import DEVIATION
 from pipeline.topics.resource_amounts import RATES
 
 NodePositions = npt.NDArray[np.intp]
@@ -132,7 +133,7 @@ class CandidateNodes:
         return by_node([self._used(column, resource) for resource in resources])
 
     def _used(self, column: str, resource: str) -> FloatArray:
-        if resource not in _COLUMNS and not (resource in RATES and column == "usage"):
+        if resource not in _COLUMNS and not (resource in RATES and column in _RATE_COLUMNS):
             return np.full(len(self), np.nan)
         return self.cached(f"used {column} {resource}", lambda: self._read_used(column, resource))
 
@@ -286,3 +287,6 @@ _OF_ALL_PODS: Final = "usage"
 # Names of cached arrays that depend on usage.
 _DERIVED_FROM_USAGE: Final = ("used ", "compared ")
 _COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
+_RATE_COLUMNS: Final = frozenset(
+    {"usage", *(f"usage_{name}_{span}" for name in ("mean", "stdev") for span in DEVIATION)}
+)

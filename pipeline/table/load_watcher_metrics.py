@@ -8,6 +8,7 @@ in another thread.
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,21 +30,29 @@ from pipeline.processors.loadaware.usage_readings import usage_percent
 from pipeline.table.node_names import RowArray
 from pipeline.table.state_table import Table
 from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.resource_amounts import RATES
 
 SOURCE: Final = "springtide"
 
 _TYPES: Final = {"CPU": "cpu_cores", "Memory": "memory_bytes"}
+_RATE_TYPES: Final = {
+    resource: ("Bandwidth" if "network" in resource else "Storage", resource.rpartition("/")[2])
+    for resource in RATES
+}
+"""Type and name of each rate; Trimaran's plugins ignore these types of load-watcher."""
+_RATE_STATISTICS: Final = {AVERAGE: "mean", DEVIATION: "stdev"}
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 _DATA_CENTER: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 
 
 class _Values(NamedTuple):
-    """One metric of all nodes, in percent."""
+    """One metric of all nodes: percent of capacity, or bytes a second."""
 
     type: str
     operator: str
     rollup: str
-    percents: list[float]
+    values: list[float]
+    name: str
 
 
 class LoadSnapshot(NamedTuple):
@@ -71,8 +80,8 @@ class LoadSnapshot(NamedTuple):
         return document(nodes, self.window, self.end, self.now, SOURCE)
 
     def _metrics(self, index: int) -> Iterator[Metric]:
-        for type, operator, rollup, percents in self.values:
-            value = metric(type, operator, rollup, percents[index], name=type.lower())
+        for type, operator, rollup, values, name in self.values:
+            value = metric(type, operator, rollup, values[index], name=name)
             if value is not None:
                 yield value
 
@@ -94,7 +103,7 @@ def load_snapshot(
     return LoadSnapshot(
         names=names,
         labels=[node.labels if (node := table.snapshot(name).node) else {} for name in names],
-        values=[*_values(table, rows, served)],
+        values=[*_values(table, rows, served), *_rates(table, rows, served)],
         window=served or window,
         end=int(table["as_of_seconds"][rows].max(initial=0.0)) or int(now),
         now=int(now),
@@ -107,22 +116,34 @@ def _has_any(table: Table, rows: RowArray, span: str) -> bool:
 
 def _values(table: Table, rows: RowArray, span: str | None) -> Iterator[_Values]:
     for type, unit in _TYPES.items():
+        name = type.lower()
         latest = _percents(table, rows, "usage", unit)
         if span is None:
-            yield _Values(type, LATEST, "", latest)
+            yield _Values(type, LATEST, "", latest, name)
             continue
         averages = _percents(table, rows, f"usage_mean_{span}", unit)
-        yield _Values(type, AVERAGE, span, averages)
+        yield _Values(type, AVERAGE, span, averages, name)
         # A new node has no average yet; of a node that has both, some plugins take the latest.
         pairs = zip(averages, latest, strict=True)
         rest = [newest if math.isnan(average) else math.nan for average, newest in pairs]
-        yield _Values(type, LATEST, "", rest)
+        yield _Values(type, LATEST, "", rest, name)
         deviations = _percents(table, rows, f"usage_stdev_{span}", unit)
-        yield _Values(type, DEVIATION, span, deviations)
+        yield _Values(type, DEVIATION, span, deviations, name)
         for rollup, seconds in AGGREGATED.items():
-            for name in _PERCENTILES if seconds <= WINDOWS[span] else ():
-                percents = _percents(table, rows, f"usage_{name}_{rollup}", unit)
-                yield _Values(type, name.upper(), rollup, percents)
+            for percentile in _PERCENTILES if seconds <= WINDOWS[span] else ():
+                percents = _percents(table, rows, f"usage_{percentile}_{rollup}", unit)
+                yield _Values(type, percentile.upper(), rollup, percents, name)
+
+
+def _rates(table: Table, rows: RowArray, span: str | None) -> Iterator[_Values]:
+    """Network and disk rates in bytes a second, as averages and deviations over the span and all
+    shorter ones, and of the last window."""
+    spans = () if span is None else [name for name in WINDOWS if WINDOWS[name] <= WINDOWS[span]]
+    for resource, (type, name) in _RATE_TYPES.items():
+        yield _Values(type, LATEST, "", table[f"usage_{resource}"][rows].tolist(), name)
+        for each, (operator, statistic) in product(spans, _RATE_STATISTICS.items()):
+            column = table[f"usage_{statistic}_{each}_{resource}"]
+            yield _Values(type, operator, each, column[rows].tolist(), name)
 
 
 def _percents(table: Table, rows: RowArray, column: str, unit: str) -> list[float]:

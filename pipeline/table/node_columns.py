@@ -29,6 +29,7 @@ from pipeline.processors.overcommit.offer_bounds import (
     offer_bounds,
 )
 from pipeline.table import limits
+from pipeline.table.recent_rates import RecentRates
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage, NodeStateRecord
 from pipeline.topics.nodes import KnownNode
@@ -60,11 +61,13 @@ class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
 
 
 class NodeRecords(NamedTuple):
-    """The newest record of each topic about one node; None: the topic has none."""
+    """The newest record of each topic about one node; None: the topic has none. `rates` are
+    network and disk rates of its last windows."""
 
     state: NodeStateRecord | None = None
     node: TableNode | None = None
     resources: OfferedResources | None = None
+    rates: RecentRates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,18 @@ def _over_spans(field: str, spans: Iterable[str], *statistics: str) -> Iterator[
 
 def _rate(name: str) -> Column:
     return _used(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
+
+
+def _recent_rates() -> Iterator[Column]:
+    """Mean and deviation of each rate over each span."""
+    places = product(enumerate(DEVIATION), enumerate(("mean", "stdev")), enumerate(RATES))
+    for (i, span), (j, statistic), (k, name) in places:
+
+        def get(row: NodeRecords, place: tuple[int, int, int] = (i, j, k)) -> float | None:
+            return None if row.rates is None else float(row.rates.statistics[place])
+
+        column = f"usage_{statistic}_{span}_{name}"
+        yield Column(column, "bytes per second", get, record="rates")
 
 
 def _prod_usage(state: NodeStateRecord) -> Usage:
@@ -285,6 +300,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     *_over_spans("aggregated", AGGREGATED, *AggregatedUsage.__struct_fields__),
     *_over_spans("deviation", DEVIATION, "mean", "stdev"),
     *(_rate(name) for name in RATES),
+    *_recent_rates(),
     *_usage("prod_usage", _prod_usage),
     *_usage("peak", _peak),
     *_usage("prod_peak", lambda state: state.prod_peak),

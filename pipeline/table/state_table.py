@@ -39,6 +39,7 @@ from pipeline.table.node_columns import (
 from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray, Rows
 from pipeline.table.pod_arrays import PodArrays, ReportedUsage
 from pipeline.table.pod_table import PodTable
+from pipeline.table.recent_rates import with_state
 from pipeline.table.usage_history import History
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import Position, supersedes
@@ -158,7 +159,8 @@ class Table:
         if not supersedes(record, old.state) or dropped.covers(record.node, record.position):
             return False
         window = self._last_window(record.node)
-        self._write(record.node, old._replace(state=record))
+        rates = with_state(old.rates, record)
+        self._write(record.node, old._replace(state=record, rates=rates))
         dropped.forget(record.node)
         if (self._last_window(record.node) < window).any():
             # A clock was set back: pods that the window before measured may be younger than this.
@@ -193,7 +195,7 @@ class Table:
             return False
         if old.state is not None:
             self.pods.usage_lost(self._index[name])
-            self._write(name, old._replace(state=None))
+            self._write(name, old._replace(state=None, rates=None))
         return True
 
     def drop_node(self, name: str) -> None:

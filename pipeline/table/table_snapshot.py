@@ -22,6 +22,7 @@ from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table import limits
 from pipeline.table.node_columns import NodeRecords, OfferedResources, TableNode
 from pipeline.table.pod_arrays import POD_ARRAYS, PodArrays
+from pipeline.table.recent_rates import with_state
 from pipeline.table.state_table import Table
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
@@ -200,7 +201,8 @@ def _encoded(rows: Sequence[NodeRecords]) -> Iterator[tuple[bytes, ...]]:
     for index, row in enumerate(rows):
         if index % limits.SNAPSHOT_RECORDS_AT_ONCE == 0:
             time.sleep(0)  # let other threads run
-        yield tuple(b"" if record is None else encode_json(record) for record in row)
+        records = (row.state, row.node, row.resources)
+        yield tuple(b"" if record is None else encode_json(record) for record in records)
 
 
 def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[NodeRecords]:
@@ -210,7 +212,9 @@ def _decoded(sizes: Sequence[tuple[int, int, int]], data: bytes) -> Iterator[Nod
         for kind, size in zip(_KINDS, row_sizes, strict=True):
             records.append(decode_json(kind, data[offset : offset + size]) if size else None)
             offset += size
-        yield NodeRecords(*records)
+        state, node, resources = records
+        rates = None if state is None else with_state(None, state)
+        yield NodeRecords(state, node, resources, rates)
 
 
 def _texts(uids: Sequence[str]) -> Iterator[str]:

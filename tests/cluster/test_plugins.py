@@ -7,9 +7,14 @@ All tests share one control plane and one watcher. Tests with the same arguments
 
 import asyncio
 import json
+import os
+import struct
 import time
+import zoneinfo
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
@@ -47,7 +52,7 @@ NODES = [
         "stale", "silent", "taken", "free", "of-batch", "of-prod", "prod-quiet", "prod-busy",
         "was-hot", "is-hot", "was-busy", "is-busy", "late", "in-time", "much-cpu", "much-memory",
         "fuller", "emptier", "no-pods", "old-pods", "bursty", "smooth", "hardly-fuller", "roomy",
-        "promised", "full",
+        "promised", "full", "by-hour",
     )),
     node("own", annotations=LOWER, **ALLOCATABLE),
     node("young-pods", **(ALLOCATABLE | {"cpu": "128"})),
@@ -82,6 +87,28 @@ LENIENT = by(load_aware(enableScheduleWhenNodeMetricsExpired=True, dominantResou
 PACKING = by(plugin("TargetLoadPacking", targetUtilization=40))
 VARIATION = by(plugin("LoadVariationRiskBalancing"))
 LIMITS = by(plugin("ResourceLimits"))
+BOUNDARY_SECONDS = 30
+
+
+def soon_noon(folder: Path) -> Any:
+    """LoadAware with a lower threshold from noon of a time zone on, where it is soon noon."""
+    offset = 43_200 - round(time.time() + BOUNDARY_SECONDS) % 86_400
+    # A time zone file with one offset: its header with six counts, the offset, the name.
+    counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
+    zone = b"TZif" + bytes(16) + counts + struct.pack(">lBB", offset, 0, 0) + b"TST\0"
+    (folder / "Soon").write_bytes(zone)
+    os.environ["PYTHONTZPATH"] = os.pathsep.join([str(folder), *zoneinfo.TZPATH])
+    zoneinfo.reset_tzpath()
+    hours = {"from": "12:00", "to": "12:10", "usageThresholds": {"cpu": 50}}
+    names = ("LoadAwareScheduling", "TimeSharedThresholds")
+    args = {"timeZone": "Soon", "windows": [hours]}
+    return {
+        "plugins": {"filter": {"enabled": [{"name": name} for name in names]}},
+        "pluginConfig": [{"name": names[1], "args": args}],
+    }
+
+
+BY_HOUR = by(pytest.param(soon_noon, id="TimeSharedThresholds"))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +134,8 @@ def extender(
     request: pytest.FixtureRequest, topics: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """An extender with the plugins of the tests' mark, which knows all nodes."""
-    flags = extender_cluster.config_flags(tmp_path_factory.mktemp("scheduler"), request.param)
+    folder, config = tmp_path_factory.mktemp("scheduler"), request.param
+    flags = extender_cluster.config_flags(folder, config(folder) if callable(config) else config)
     names = {item["metadata"]["name"] for item in NODES}
     with extender_cluster.extender(topics, *flags) as role:
         assert eventually(lambda: "table caught up" in role.text(), 60), role.text()
@@ -206,6 +234,16 @@ async def test_batch_pods_in_flight_count(cluster: Cluster) -> None:
 
 
 # -- LoadAwareScheduling with arguments
+
+
+@BY_HOUR
+async def test_thresholds_of_another_hour_apply_from_their_time_on(cluster: Cluster) -> None:
+    await cluster.publish_and_wait(state("by-hour", 38.4))
+    assert await cluster.node_for(pod("before-noon", among=["by-hour"], **SMALL)) == "by-hour"
+    zone = zoneinfo.ZoneInfo("Soon")
+    await until(lambda: datetime.now(zone).hour == 12, BOUNDARY_SECONDS)
+    reason = await cluster.refusal(pod("after-noon", among=["by-hour"], **SMALL))
+    assert "1 node(s) cpu usage exceed threshold" in reason
 
 
 @EXPIRING

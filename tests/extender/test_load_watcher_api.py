@@ -117,6 +117,33 @@ async def test_the_document_has_every_fresh_node_as_in_the_table(start: Start) -
 
 
 @pytest.mark.parametrize(
+    ("window", "spans"), [("5m", {"5m"}), ("10m", {"5m", "10m"}), ("15m", {"5m", "10m", "15m"})]
+)
+async def test_network_and_disk_are_reported_over_the_window_and_shorter_ones(
+    window: str, spans: set[str], start: Start
+) -> None:
+    spread = {span: UsageDeviation(mean=usage(2.0, 8)) for span in ("5m", "10m", "15m")}
+    table = table_of()
+    for offset, rate in enumerate([100.0] * 20 + [200.0] * 10):
+        rates = {"springtide.io/network-transmit": rate, "springtide.io/disk-read": 7.0}
+        age = 30.0 * (30 - offset)
+        table.put_state(
+            node_state("a", capacity=MACHINE, age=age, offset=offset, rates=rates, deviation=spread)
+        )
+    document = await got(await start(table=table), f"/watcher?window={window}")
+    metrics = [m for m in document.data.NodeMetricsMap["a"].metrics if m.type == "Bandwidth"]
+    assert {m.name for m in metrics} == {"network-transmit"}
+    assert {m.rollup for m in metrics if m.operator == "AVG"} == spans
+    values = {(m.operator, m.rollup): m.value for m in metrics}
+    assert (values["Latest", ""], values["AVG", "5m"], values["STD", "5m"]) == (200, 200, 0)
+    if window == "15m":
+        assert values["AVG", "10m"] == 150
+        assert values["AVG", "15m"] == 133.333333
+    disk = [m for m in document.data.NodeMetricsMap["a"].metrics if m.type == "Storage"]
+    assert {(m.name, m.value) for m in disk if m.operator != "STD"} == {("disk-read", 7)}
+
+
+@pytest.mark.parametrize(
     ("query", "window", "operator"),
     [("", "15m", "AVG"), ("?window=10m", "5m", "AVG"), ("?window=5m", "5m", "AVG")],
 )

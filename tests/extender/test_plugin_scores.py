@@ -152,7 +152,7 @@ def test_load_variation_risk_balancing() -> None:
 
 
 def test_load_variation_of_any_resource_with_usage() -> None:
-    """Of the rates the last window is known, without a deviation."""
+    """After a restart the last window of the rates is known, without a deviation."""
     disk = "springtide.io/disk-read"
     world = World("LoadVariationRiskBalancing", resources=["cpu", disk])
     for name, rate in (("calm", 10.0), ("busy", 80.0)):
@@ -161,6 +161,24 @@ def test_load_variation_of_any_resource_with_usage() -> None:
     # (1 - (0.1 + 0) / 2) of cpu is worse than of the disk of one, and better than of the other's.
     assert world.scores() == {"busy": 60, "calm": 95}
     assert world.scores(pod(scalars={disk: 20})) == {"busy": 50, "calm": 85}
+
+
+def test_load_variation_of_network_prefers_the_steadier_node() -> None:
+    transmit = "springtide.io/network-transmit"
+    world = World("LoadVariationRiskBalancing", resources=[transmit])
+    for name, swing in (("smooth", 0.0), ("bursty", 25.0)):
+        for offset in range(30):
+            rates = {transmit: 50.0 + (swing if offset % 2 else -swing)}
+            as_of = format_time(NOW - 900 + 30 * offset)
+            state = msgspec.structs.replace(
+                used(name, 0.4),
+                rates=rates,
+                offset=offset,
+                as_of=as_of,
+            )
+            world.node(name, state, scalars={transmit: 100})
+    # (1 - (0.5 + 0.25) / 2) and (1 - (0.5 + 0) / 2).
+    assert world.scores() == {"bursty": 63, "smooth": 75}
 
 
 def test_target_load_packing_by_requests_alone() -> None:

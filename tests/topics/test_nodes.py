@@ -14,7 +14,11 @@ from pipeline.topics.nodes import NodeRecord, Strategy
 from pipeline.topics.windows import decode_window, encode_window
 from tests.processors.joined import NODE_ROW, joined
 
-NUMBERS = [name for name in Strategy.__struct_fields__ if name != "predictor"]
+NUMBERS = [
+    name
+    for name in Strategy.__struct_fields__
+    if name not in ("predictor", "memory_collect_policy")
+]
 BAD = [
     '"cold_start_samples":100000000000000000000', '"cold_start_samples":9223372036854775808',
     '"cold_start_samples":-1', '"safety_margin_percent":-200', '"safety_margin_percent":1e300',

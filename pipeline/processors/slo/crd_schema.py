@@ -23,10 +23,12 @@ _OWN: Final = frozenset({"apiVersion", "kind", "metadata"})
 
 
 class Kind(NamedTuple):
-    """A custom resource: its struct, and the columns of kubectl by header, type and path."""
+    """A custom resource: its struct, and the columns of kubectl by header, type and path. Those in
+    `wide` are shown with `-o wide` alone."""
 
     struct: type[msgspec.Struct]
     columns: tuple[tuple[str, str, str], ...]
+    wide: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -42,11 +44,12 @@ KINDS: Final = (
         NodeMetric,
         (
             ("CPU", "string", f"{_USAGE}.cpu"),
-            ("Memory", "string", f"{_USAGE}.memory"),
             ("Interval", "integer", ".spec.metricCollectPolicy.reportIntervalSeconds"),
             ("Updated", "date", ".status.updateTime"),
             _AGE,
         ),
+        # In bytes, as koordlet writes it: a column cannot convert it.
+        wide=(("Memory", "string", f"{_USAGE}.memory"),),
     ),
     Kind(
         NodeSLO,
@@ -67,7 +70,11 @@ def definition(kind: Kind) -> Schema:
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
-            {"name": name, "type": type, "jsonPath": path} for name, type, path in kind.columns
+            *({"name": name, "type": type, "jsonPath": path} for name, type, path in kind.columns),
+            *(
+                {"name": name, "type": type, "jsonPath": path, "priority": 1}
+                for name, type, path in kind.wide
+            ),
         ],
         "schema": {"openAPIV3Schema": _resource(kind.struct)},
     }

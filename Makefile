@@ -104,10 +104,15 @@ fuzz: setup ## Ten minutes of random requests to an extender; `make test` has ha
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
 
 .PHONY: nightly
-nightly: setup jars ## Fuzzing for ten minutes, kills with 30 seeds, then the soak for eight hours
+nightly: setup jars ## Fuzzing, kills with 30 seeds, chaos for two hours, soak for eight
 	@$(MAKE) fuzz ARGS=
 	@KILL_SEEDS=30 $(BIN)/python -m pytest tests/system -k kills_at_random_moments
+	@$(MAKE) chaos ARGS="--minutes 120"
 	@$(MAKE) soak ARGS="--hours 8 $(ARGS)"
+
+.PHONY: chaos
+chaos: setup jars ## Everything under faults of a seed; ARGS="--seed 7 --minutes 60"
+	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 .PHONY: docs
 docs: setup ## Write settings and tables of declarations, such as topics and limits, into docs

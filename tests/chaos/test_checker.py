@@ -103,7 +103,7 @@ def with_an_offer_of_no_record(run: Observation) -> None:
 
 def with_many_evictions(run: Observation) -> None:
     """An evictor forgets at its failover what its predecessor evicted."""
-    run.evictions = [START, START + 1, START + 59]
+    run.evictions = [START, START + 1, START + 30]
 
 
 def with_a_late_role(run: Observation) -> None:

@@ -10,21 +10,26 @@ import random
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, Literal
 
 import aiohttp
 from aiohttp import web
 
 from pipeline.local.control_plane import ControlPlane
 
+Mode = Literal["as drawn", "slow", "lying"]
+SLOW_SECONDS = 2.0
 _HOP_BY_HOP = {
     "connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding",
 }  # fmt: skip
 
 
 class FaultProxy:
-    """Fails at most `share` of requests, and none once `is_fair` is set.
+    """Fails at most `share` of requests, and none once `is_fair` is set. In mode `slow` each answer
+    takes seconds, in mode `lying` each GET is answered with 200 and nothing. `on_write` gets the
+    method, path and body of each change that the server accepted.
 
     `faults` counts by method and kind, `writes` the changes that the server accepted by method and
     path; `attempts` are all requests to change something, with their times.
@@ -39,6 +44,8 @@ class FaultProxy:
         self._left: dict[tuple[int | str, ...], list[int | str]] = {}
         self.share = 0.2
         self.is_fair = False
+        self.mode: Mode = "as drawn"
+        self.on_write: Callable[[str, str, bytes], None] = lambda method, path, body: None
         self.faults: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
         self.attempts: list[tuple[float, str]] = []
@@ -53,6 +60,10 @@ class FaultProxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
             self.attempts.append((time.monotonic(), f"{request.method} {request.path}"))
+        if self.mode == "lying" and request.method == "GET":
+            return self._lie(request)
+        if self.mode == "slow":
+            await asyncio.sleep(SLOW_SECONDS)
         kind = self._fault(request)
         if kind is not None:
             self.faults[f"{request.method} {kind}"] += 1
@@ -67,6 +78,20 @@ class FaultProxy:
             if request.transport is not None:
                 request.transport.abort()
             raise web.HTTPBadGateway from None
+
+    def _lie(self, request: web.Request) -> web.Response:
+        """Answer 200 with nothing, or with an empty list, as no API server does."""
+        if self._rng.random() < 0.5:
+            return web.json_response({})
+        return web.json_response(
+            {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}
+        )
+
+    async def ask(self, path: str) -> Any:
+        """The API server's own answer to GET, by its JSON. Raises `aiohttp.ClientError`."""
+        assert self.session is not None
+        async with self.session.get(self._server + path, ssl=self._tls) as answer:
+            return await answer.json()
 
     def _fault(self, request: web.Request) -> int | str | None:
         if self.is_fair or self._rng.random() >= self.share:
@@ -99,6 +124,7 @@ class FaultProxy:
         ) as answer:  # fmt: skip
             if request.method != "GET" and answer.status < 300:
                 self.writes[f"{request.method} {request.path}"] += 1
+                self.on_write(request.method, request.path, await request.read())
             if kind == "silent":
                 await answer.read()
                 if request.transport is not None:

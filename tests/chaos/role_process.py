@@ -1,0 +1,75 @@
+"""A role as a process that a chaos run can kill, pause, step in time, and deprive of its disk."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.local.process_guard import die_with_parent
+from tests.processes import environment
+
+TAIL_LINES = 15
+
+
+class RoleProcess:
+    """A role, started by `start`, and again after each end."""
+
+    def __init__(
+        self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path
+    ) -> None:
+        role = name.partition("-")[0]
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.clock_file = folder / f"{role}.clock"
+        self.process: subprocess.Popen[bytes] | None = None
+        entry = [sys.executable, "-m", "tests.chaos.role_entry", str(self.clock_file)]
+        self._argv = [*entry, role, *flags]
+        self._environment = environment(**variables)
+
+    def start(self) -> None:
+        """Start it, unless it is running."""
+        if self.is_running():
+            return
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._argv, cwd=self.log.parent, env=self._environment, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it is running."""
+        if self.process is not None and self.is_running():
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, and wait until it has ended."""
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def memory_mib(self) -> float | None:
+        """Its resident memory; None if it is not running."""
+        with contextlib.suppress(OSError, IndexError):
+            if self.process is not None:
+                pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+                return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return None
+
+    def tail(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-TAIL_LINES:])
+
+
+def limit_files(pid: int, size_bytes: int | None) -> None:
+    """Let a process write no file beyond `size_bytes`, as on a full disk; None ends the limit."""
+    with contextlib.suppress(ProcessLookupError):
+        soft = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))

@@ -1,0 +1,251 @@
+"""Run everything under faults drawn by a seed, and check every guarantee: `make chaos`.
+
+    python -m tests.chaos.run [--seed 7] [--minutes 10] [--nodes 200] [--instances 2]
+
+A failing run prints its seed: with it, and the same numbers, the same faults meet the same targets.
+Their moments in the work of a process are not the same, so a rare failure may need repetitions.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiokafka.errors import KafkaError
+
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import TopicPartition
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.local.kafka_cluster import LocalCluster, local_cluster
+from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
+from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURCES
+from pipeline.times import parse_time
+from pipeline.topics.codec import decode_json
+from pipeline.topics.node_resources import NodeResourcesRecord
+from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, problems
+from tests.chaos.load import WINDOW_SECONDS
+from tests.chaos.role_process import limit_files
+from tests.chaos.schedule import Fault, Kind, faults
+from tests.chaos.world import EVICTIONS_PER_MINUTE, World, running_world
+from tests.kafka.raw_batches import hostile_batches, produce_raw
+from tests.plane import NAMESPACES
+from tests.processes import until
+from tests.system.harness import Logs, gather
+
+Report = Callable[[str], None]
+
+FULL_DISK_BYTES = 1024
+
+
+async def chaos(
+    plane: ControlPlane, cluster: LocalCluster, folder: Path, *, seed: int, seconds: float,
+    nodes: int, instances: int, kinds: Sequence[Kind] = (), report: Report,
+) -> list[str]:  # fmt: skip
+    """Run, and return the violations of guarantees. Faults are of these kinds, or of all."""
+    done: list[Injected] = []
+    async with running_world(
+        plane, cluster, folder, seed=seed, nodes=nodes, instances=instances
+    ) as (world, made):
+        async with made.running(WINDOW_SECONDS):
+            began = time.time()
+            await until(lambda: world.all_work_since(began), 120, lambda: state_of(world))
+            report(f"seed {seed}: all roles work after {time.time() - began:.0f} s")
+            deadline = time.monotonic() + seconds
+            for fault in faults(seed):
+                if time.monotonic() >= deadline:
+                    break
+                if (kinds and fault.kind not in kinds) or not is_possible(world, fault):
+                    continue
+                start = time.time()
+                await inject(world, fault, random.Random(f"{seed}/{len(done)}"))
+                done.append(Injected(fault, start, time.time()))
+                took = await all_back(world, done[-1].end)
+                report(f"{fault}: all roles back after {took:.1f} s")
+        logs = await gather(world.stage, made.samples, timeout=60)
+    run = Observation(
+        settings=world.stage.settings, logs=logs, samples=made.samples, faults=done,
+        signs={role: world.signs[role] for role in world.expected_signs()},
+        offers=world.offers, allowed=list(allowed_offers(logs)),
+        evictions=world.evictions, evictions_per_minute=EVICTIONS_PER_MINUTE, memory=world.memory,
+    )  # fmt: skip
+    report(
+        f"{len(done)} faults, {len(made.samples)} samples, {len(run.offers)} offers, "
+        f"{len(run.evictions)} evictions"
+    )
+    return problems(run)
+
+
+def is_possible(world: World, fault: Fault) -> bool:
+    """Whether the run has the target: a run with one instance of each role has half of them."""
+    kind = "full disk" if fault.target.startswith("broker") else fault.kind
+    needs_role = kind in ("kill", "pause") or fault.target.startswith("extender-")
+    return not needs_role or fault.target in world.roles
+
+
+async def all_back(world: World, moment: float) -> float:
+    """Wait until every role works, or no longer than twice the limit; return how long it took."""
+    with contextlib.suppress(AssertionError):
+        await until(lambda: world.all_work_since(moment), 2 * BACK_SECONDS)
+    return time.time() - moment
+
+
+def state_of(world: World) -> str:
+    """The ends of the logs of roles that were never seen to work."""
+    silent = [role for role in world.expected_signs() if not world.signs[role]]
+    return "\n".join(
+        f"-- {name}\n{role.tail()}"
+        for name, role in world.roles.items()
+        if name.startswith(tuple(silent))
+    )
+
+
+async def inject(world: World, fault: Fault, rng: random.Random) -> None:
+    """Begin a fault, wait, and end it."""
+    if fault.kind.startswith("broker ") or fault.target.startswith("broker"):
+        await disturb_broker(world, fault)
+    elif fault.kind.startswith("api "):
+        await disturb_api(world, fault)
+    elif fault.kind == "hostile records":
+        await send_hostile(world, fault, rng)
+        await asyncio.sleep(fault.seconds)
+    elif fault.kind == "clock step":
+        file = world.folder / f"{fault.target}.clock"
+        file.write_text(str(fault.step_seconds))
+        await asyncio.sleep(fault.seconds)
+        file.write_text("0")
+    else:
+        await disturb_role(world, fault)
+
+
+async def disturb_role(world: World, fault: Fault) -> None:
+    role = world.roles[fault.target]
+    if fault.kind == "kill":
+        role.kill()
+    elif fault.kind == "pause":
+        role.signal(signal.SIGSTOP)
+        await asyncio.sleep(fault.seconds)
+        role.signal(signal.SIGCONT)
+    elif role.process is not None:
+        limit_files(role.process.pid, FULL_DISK_BYTES)
+        await asyncio.sleep(fault.seconds)
+        limit_files(role.process.pid, None)
+
+
+async def disturb_broker(world: World, fault: Fault) -> None:
+    broker = world.cluster.brokers[int(fault.target.rpartition("-")[2])]
+    pid = broker.pid
+    assert pid is not None
+    match fault.kind:
+        case "broker killed":
+            await asyncio.to_thread(broker.kill)
+        case "broker stopped":
+            await asyncio.to_thread(broker.stop)
+        case "broker paused":
+            with stopped(pid):
+                await asyncio.sleep(fault.seconds)
+            return
+        case _:
+            limit_files(pid, FULL_DISK_BYTES)
+    await asyncio.sleep(fault.seconds)
+    limit_files(pid, None)
+    # A broker whose disk is full ends.
+    await asyncio.to_thread(broker.start)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def disturb_api(world: World, fault: Fault) -> None:
+    if fault.kind == "api killed":
+        await asyncio.to_thread(world.plane.api.kill)
+        await asyncio.sleep(fault.seconds)
+        world.plane.api.start()
+        await asyncio.to_thread(world.plane.wait_ready, time.monotonic() + 60)
+        return
+    world.proxy.mode = "slow" if fault.kind == "api slow" else "lying"
+    await asyncio.sleep(fault.seconds)
+    world.proxy.mode = "as drawn"
+
+
+async def send_hostile(world: World, fault: Fault, rng: random.Random) -> None:
+    """Send one of each hostile batch to a random partition; the broker may refuse some."""
+    client = client_options(world.stage.settings.kafka)
+    batches = hostile_batches(b"hostile", rng.randbytes(500))
+    for batch in batches.values():
+        partition = rng.randrange(world.stage.partitions)
+        with contextlib.suppress(KafkaError):
+            await produce_raw(
+                client, TopicPartition(world.stage.topic(fault.target), partition), batch
+            )
+
+
+def allowed_offers(logs: Logs) -> Iterator[Offer]:
+    """Yield what each record of resources allows from its append on."""
+    for records in logs["resources"].values():
+        for record in records:
+            if record.value is None:
+                continue
+            resources = decode_json(NodeResourcesRecord, record.value)
+            absent = (ABSENT,) * len(EXTENDED_RESOURCES)
+            case = OfferInputs(resources.strategy, resources, {}, absent, 0.0)
+            (offer,) = offers_now([case], parse_time(resources.as_of))
+            yield Offer(record.at, resources.node, tuple(offer.amounts))
+
+
+def write_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--instances", type=int, default=2)
+    parser.add_argument("--logs", type=Path, help="folder for the logs of roles")
+    given = parser.parse_args()
+    # Clients of this process meet the faults, too.
+    for noisy in ("aiohttp", "aiokafka", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-") as folder,
+        local_control_plane() as plane,
+        local_cluster() as cluster,
+    ):
+        for name in NAMESPACES:
+            plane.kubectl("create", "namespace", name)
+        logs = given.logs.resolve() if given.logs else Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        found = asyncio.run(
+            chaos(
+                plane, cluster, logs, seed=given.seed, seconds=60 * given.minutes,
+                nodes=given.nodes, instances=given.instances, report=write_line,
+            )
+        )  # fmt: skip
+    for problem in found:
+        write_line(problem)
+    if found:
+        sys.exit(f"{len(found)} problems; reproduce with: make chaos ARGS='--seed {given.seed}'")
+    write_line(f"no problem with seed {given.seed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -88,8 +88,8 @@ class _EncodedWindow(NamedTuple):
 class JoinCursor:
     """The join's position in one partition of `samples`.
 
-    `appended_ms` is the newest append time of a joined sample. `unknown_nodes` are the nodes with
-    models and without a record.
+    `appended_ms` is the newest append time of a joined sample. `unknown_nodes` are the nodes that
+    may send samples without a record.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class JoinCursor:
         # Different tasks append windows and departures: their order in the log must be the order
         # in which they are handed over.
         self._appending = asyncio.Lock()
-        self._unknown_nodes = set(unknown_nodes)
+        self.unknown_nodes = set(unknown_nodes)
         self._is_full = False
         self._failing: set[str] = set()
         self._warned: set[str] = set()
@@ -176,7 +176,7 @@ class JoinCursor:
             self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
             if end.type == "departure":
-                self._unknown_nodes.discard(node)
+                self.unknown_nodes.discard(node)
             self._warned &= self.cluster_state.deleted_nodes.keys()
             # Autoscalers create new names for ever, and each would leave its counters behind.
             for column in self._bad_columns.pop(node, ()):
@@ -194,8 +194,8 @@ class JoinCursor:
     def _join(
         self, records: Sequence[LogRecord]
     ) -> tuple[list[_EncodedWindow], list[tuple[LogRecord, RecordError]]]:
-        self._unknown_nodes.difference_update(self.cluster_state.nodes)
-        self._is_full &= len(self._unknown_nodes) >= MAX_UNKNOWN_NODES
+        self.unknown_nodes.difference_update(self.cluster_state.nodes)
+        self._is_full &= len(self.unknown_nodes) >= MAX_UNKNOWN_NODES
         windows: list[_EncodedWindow] = []
         refused: list[tuple[LogRecord, RecordError]] = []
         for record in records:
@@ -278,10 +278,10 @@ class JoinCursor:
 
     def _may_join(self, node: str) -> bool:
         """Whether a node has a record, or is one of a limited number without."""
-        if node in self.cluster_state.nodes or node in self._unknown_nodes:
+        if node in self.cluster_state.nodes or node in self.unknown_nodes:
             return True
-        if len(self._unknown_nodes) < MAX_UNKNOWN_NODES:
-            self._unknown_nodes.add(node)
+        if len(self.unknown_nodes) < MAX_UNKNOWN_NODES:
+            self.unknown_nodes.add(node)
             return True
         if not self._is_full:
             self._is_full = True

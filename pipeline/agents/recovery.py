@@ -160,7 +160,7 @@ class Recovery:
         hand_over = partial(self.handover.put, model)
         join = JoinCursor(
             ownership, start, cluster_state, self.output, self.join_rules, hand_over,
-            unknown_nodes=set(model.bank.nodes) - cluster_state.nodes.keys(),
+            unknown_nodes=present - cluster_state.nodes.keys() - cluster_state.deleted_nodes.keys(),
         )  # fmt: skip
         duration = self.clock.monotonic() - start_time
         LOADS.labels("new" if previous is None else "kept").inc()

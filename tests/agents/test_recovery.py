@@ -263,6 +263,17 @@ async def test_a_returned_partition_reads_recreated_nodes_from_their_begin() -> 
     assert set(owner.shard.join.cluster_state.nodes) == {"b", "c", "d"}
 
 
+async def test_nodes_with_models_and_without_a_record_may_send_samples() -> None:
+    broker, log = make_log(4, *NODES)
+    for name in ("a", "b", "c"):
+        broker.put(NODES_TOPIC, 0, name.encode(), encode_json(NodeRecord(node=name)))
+    broker.put(NODES_TOPIC, 0, b"b", None)
+    log.retract("c")
+    broker.put(NODES_TOPIC, 0, b"c", None)
+    owner = await Owner(broker, "x").load()
+    assert owner.shard.join.unknown_nodes == {"d", "e"}
+
+
 async def test_the_cluster_state_is_read_to_its_end() -> None:
     broker, _ = make_log(4, *NODES)
     for name in NODES:

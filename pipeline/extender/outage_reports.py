@@ -34,12 +34,13 @@ def checks(outages: DataOutages, state: FeedState, now: float) -> tuple[Check, .
     """The state of table, broker, usage and watcher at `now`."""
     usage, late = outages.usage(now), outages.watcher(now)
     broker = "answers" if state.connected else "does not answer"
-    watcher = "" if late is None else f"the last heartbeat is {late:.0f} s old"
+    alive = "alive" if outages.has_watcher else "no heartbeats: another source writes the nodes"
+    watcher = alive if late is None else f"the last heartbeat is {late:.0f} s old"
     return (
         Check("table", state.caught_up, state.message),
         Check("broker", state.connected, broker),
         Check("usage", usage is None, str(usage or "fresh")),
-        Check("watcher", late is None, watcher or "alive, or another source writes Nodes and Pods"),
+        Check("watcher", late is None, watcher),
     )
 
 

@@ -30,9 +30,13 @@ class DataOutages:
             )
         return self._usage
 
+    @property
+    def has_watcher(self) -> bool:
+        """Whether there was any heartbeat; else another source writes Nodes and Pods."""
+        return self._table.last_heartbeat is not None
+
     def watcher(self, now: float) -> float | None:
-        """Seconds since the last heartbeat of the watcher, if that is late; else None. Without any
-        heartbeat another source writes Nodes and Pods, and nothing is late."""
+        """Seconds since the last heartbeat of the watcher, if that is late; else None."""
         heartbeat = self._table.last_heartbeat
         age = -np.inf if heartbeat is None else now - heartbeat
         return age if age > limits.LATE_HEARTBEAT_SECONDS else None

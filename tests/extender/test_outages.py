@@ -131,6 +131,11 @@ async def test_readyz_has_no_failed_check_on_a_good_day(start: Start) -> None:
     client = await start(extender(table, clock=ManualClock(NOW), rules=RULES))
     checks = (await (await client.get("/readyz?verbose")).json())["checks"]
     assert all(check["ok"] for check in checks)
+    assert checks[-1]["text"] == "alive"
+    client = await start(extender(fleet(), clock=ManualClock(NOW), rules=RULES))
+    (*_, watcher) = (await (await client.get("/readyz?verbose")).json())["checks"]
+    assert watcher["ok"]
+    assert watcher["text"] == "no heartbeats: another source writes the nodes"
 
 
 def gauge(table: Table, name: str) -> float:

@@ -181,6 +181,10 @@ class TopicDriftError(KafkaError):
     default_hint = "create or correct it with `springtide topics apply`"
 
 
+class PartitionCountError(TopicDriftError):
+    """A topic has another number of partitions than the settings: nothing corrects that later."""
+
+
 class LocalKafkaError(KafkaError):
     """The local broker cannot be prepared, started or stopped."""
 
@@ -256,9 +260,15 @@ class GoneError(ApiRefusedError):
 
 
 class ForbiddenError(ApiRefusedError):
-    """The request is not authenticated, or RBAC denies it."""
+    """RBAC denies the request, or (a subclass) it is not authenticated."""
 
     default_hint = "grant the permissions of the role in deploy/rbac"
+
+
+class UnauthenticatedError(ForbiddenError):
+    """The API server does not accept the credentials."""
+
+    default_hint = "renew the token or certificate of kubernetes.kubeconfig; RBAC is not the cause"
 
 
 class SampleSourceError(SpringtideError):

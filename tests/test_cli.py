@@ -310,3 +310,44 @@ main()
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+
+
+def run_command(*arguments: str | bytes, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli.main", *arguments], env=os.environ | environment,
+        capture_output=True, text=True, errors="replace", timeout=60,
+    )  # fmt: skip
+
+
+def test_a_refusal_of_the_system_is_an_error_of_two_lines(probe: Callable[..., Result]) -> None:
+    def fail(_: Settings) -> None:
+        raise PermissionError(13, "Permission denied", "/root/out.json")
+
+    result = probe("top", body=fail)
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (
+        1, "error: the system refuses access /root/out.json: Permission denied"
+    )  # fmt: skip
+    assert "Traceback" in probe("--debug", "top", body=fail).stderr
+
+
+def test_an_argument_that_is_not_utf8_is_a_usage_error() -> None:
+    ended = run_command("why-not", b"n\xff", b"p")
+    assert (ended.returncode, ended.stderr.splitlines()[0]) == (
+        2, "error: the argument n\\udcff is not UTF-8"
+    )  # fmt: skip
+
+
+def test_a_terminal_without_unicode_gets_escape_sequences() -> None:
+    ended = run_command("policy", "/ü→", PYTHONIOENCODING="latin-1")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "\\u2192" in ended.stderr
+
+
+def test_help_of_the_control_plane_starts_none() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipeline.local.control_plane", "--help"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Run a control plane until Ctrl-C" in ended.stdout

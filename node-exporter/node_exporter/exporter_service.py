@@ -19,6 +19,7 @@ from node_exporter.collection import Collection
 from node_exporter.kernel.node_files import boot_id, machine_id
 from node_exporter.live_socket import LiveServer
 from node_exporter.node_policy import NodePolicy
+from node_exporter.only_exporter import only_exporter_of
 from node_exporter.publisher import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick, Ticker
@@ -208,7 +209,7 @@ async def collect_window(
 
 async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | None = None) -> None:
     """Run until SIGTERM or SIGINT, then publish the remaining windows. Raises `KernelFileError` or
-    `SettingsError` if the exporter cannot start."""
+    `SettingsError` if the exporter cannot start, `UsageError` if another one measures the node."""
     clock = clock or SystemClock()
     exporter = settings.exporter
     node = node_name(exporter, environ)
@@ -217,6 +218,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         # aiokafka logs each failed attempt several times; the publisher limits its rate.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     async with AsyncExitStack() as stack:
+        stack.enter_context(only_exporter_of(settings, node))
         sampler = Sampler(exporter, clock)
         stack.callback(sampler.close)
         maker = WindowMaker(exporter, node, sampler, _epoch(clock))

@@ -23,6 +23,7 @@ from node_exporter import exporter_metrics
 from node_exporter.collection import Collection, Usage
 from pipeline.errors import SettingsError, SpringtideError, UsageError
 from pipeline.logs import get_logger
+from pipeline.settings import ExporterSettings
 from pipeline.tasks import cancel_tasks
 
 RETENTION_SECONDS: Final = 60
@@ -69,7 +70,9 @@ class LiveServer:
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path == ExporterSettings().socket_path:
+                # Of the default path only: a mistyped one should not create directories.
+                self.path.parent.mkdir(exist_ok=True)
             remove_stale_socket(self.path)
             umask = os.umask(0o777 & ~_MODE)  # other users must not connect at any moment
             try:
@@ -89,7 +92,8 @@ class LiveServer:
             raise SettingsError(
                 f"cannot listen on {self.path}: {error.strerror or error}",
                 key="exporter.socket_path",
-                hint="run as root, or set exporter.socket_path to a writable path",
+                hint="run as root, or set exporter.socket_path to a path in an existing, writable "
+                "directory",
             ) from error
         self._inode = (status.st_dev, status.st_ino)
 

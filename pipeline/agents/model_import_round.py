@@ -151,7 +151,7 @@ def add_models(
 
 
 def replace_models(
-    node: str, data: bytes, config: ModelConfig, clock: Clock
+    node: str, data: bytes, config: ModelConfig, clock: Clock, *, may_be_older: bool = False
 ) -> Change[ModelState | None]:
     """Return a change that replaces the models of `node` with the exported state `data`.
 
@@ -159,7 +159,8 @@ def replace_models(
     """
 
     def change(state: bytes) -> tuple[bytes | None, ModelState | None]:
-        return replace_state(node, state, data, config, now_ms=round(clock.now() * 1000))
+        now_ms = round(clock.now() * 1000)
+        return replace_state(node, state, data, config, now_ms=now_ms, may_be_older=may_be_older)
 
     return change
 

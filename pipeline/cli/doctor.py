@@ -24,6 +24,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options, silence_logs
 from pipeline.errors import BrokerUnavailableError, SpringtideError, install_hint
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
+from pipeline.topics.registry import TOPICS
 
 # Distributions that show whether an extra is installed.
 _EXTRAS = {
@@ -52,9 +53,9 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
 
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
     exporter reads; Java and jars of the local broker; the policy, from worker.policy_file or the
-    cluster; the broker, its topics and the workers' group; whether nodes carry the policy; and with
-    --scheduler-file the configuration of the scheduler. What only some roles need is a warning.
-    Nothing is changed.
+    cluster; the broker, its topics and the workers' group; whether nodes carry the policy and
+    report usage; with --scheduler-file the configuration of the scheduler. What only some roles
+    need is a warning. Nothing is changed.
 
     \b
     Examples:
@@ -105,6 +106,8 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     yield from broker_checks
     if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):
         yield doctor_policy.check_nodes(settings, state)
+        if (usage := doctor_policy.check_node_usage(settings)) is not None:
+            yield usage
         if (
             state is not None
             and (check := doctor_policy.check_actuator(settings, state)) is not None
@@ -273,10 +276,26 @@ def check_broker(settings: Settings) -> Iterator[Check]:
     if drift:
         first = "; ".join(map(str, drift[:3]))
         todo = "springtide topics apply, then springtide topics check"
+        if len(drift) >= len(TOPICS) and all(each.kind == "missing" for each in drift):
+            todo = _other_prefix_hint(settings.kafka) or todo
         yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
     else:
         yield Check("topics", "ok", "as declared")
     yield check_workers(settings.kafka, settings.worker_group)
+
+
+def _other_prefix_hint(kafka: KafkaSettings) -> str:
+    """How to use the topics of another prefix on the broker; empty without any."""
+    from pipeline.kafka.topic_admin import find_prefixes
+
+    try:
+        prefixes = asyncio.run(asyncio.wait_for(find_prefixes(kafka), 3 * _KAFKA_SECONDS))
+    except (SpringtideError, TimeoutError):
+        return ""
+    if not prefixes:
+        return ""
+    names = ", ".join(prefixes[:3]) + (", ..." if len(prefixes) > 3 else "")
+    return f"set kafka.topic_prefix: the broker has topics of {names}; or springtide topics apply"
 
 
 def check_workers(kafka: KafkaSettings, group: str) -> Check:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.cli.doctor_check import Check, failed
+from pipeline.cli.doctor_feeds import check_usage, watcher_writes
 from pipeline.clock import SystemClock
 from pipeline.errors import (
     ForbiddenError,
@@ -77,6 +78,10 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
         return Check("policy", "unknown", "not checked: the API server does not answer"), None
     except SpringtideError as error:
         return Check("policy", "unknown", f"not checked: {error.message}", error.hint or ""), None
+    if data is None:
+        todo = f"make {where}: docs/reference/policy.md; without data it sets the defaults"
+        text = f"no {where}: nodes keep the policy of their record, new ones get the defaults"
+        return Check("policy", "warn", text, todo), PolicyState(source, None, leader, actuator)
     policies, problems = load_policies(data, None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.in_force]
     state = PolicyState(source, None if refused else policies, leader, actuator)
@@ -86,9 +91,6 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
         return Check("policy", "fail", f"{len(refused)} not in force: {first}", todo), state
     assert policies.colocation is not None
     colocation = "on" if policies.colocation.cluster.enable else "off"
-    if data is None:
-        todo = f"make {where}: docs/reference/policy.md; without it the defaults hold"
-        return Check("policy", "warn", f"no {where}; colocation is off", todo), state
     if problems:
         todo = "list all problems with springtide policy"
         return Check("policy", "warn", f"{len(problems)} suspicious values: {first}", todo), state
@@ -158,6 +160,17 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
     if cluster_count and file_count:
         todo = "use one source: unset worker.nodes_file, or stop the watcher"
         return Check("nodes", "warn", counts, todo)
+    try:
+        writes = watcher_writes(
+            settings.kafka, _CLUSTER, may_just_start=bool(state and state.leader)
+        )
+    except (SpringtideError, TimeoutError) as error:
+        return Check("nodes", "unknown", f"cannot read springtide.heartbeats: {error}")
+    if writes and not cluster_count and not file_count:
+        return Check("nodes", "ok", f"a watcher follows a cluster without Nodes{leader_note}")
+    if state is not None and state.leader and not writes and state.source == _CLUSTER:
+        todo = "compare kafka.topic_prefix and the log of that watcher: it does not write here"
+        return Check("nodes", "warn", f"{counts}{leader_note}, and sends no heartbeats", todo)
     if state is not None and not records[state.source]:
         todo = start if state.source == _CLUSTER else "start a worker with worker.nodes_file"
         return Check(
@@ -166,12 +179,22 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
     if not cluster_count and not file_count:
         todo = f"{start}, or set worker.nodes_file: until then all pods have the class unknown"
         return Check("nodes", "warn", counts, todo)
-    if state is not None and state.leader == "":
+    if state is not None and state.leader == "" and state.source == _CLUSTER:
         return Check("nodes", "warn", f"{counts}; no watcher leads", start)
     policy_note = "the policy could not be compared"
     if state is not None and state.policies is not None:
         policy_note = "all carry the policy"
     return Check("nodes", "ok", f"{counts}; {policy_note}{leader_note}")
+
+
+def check_node_usage(settings: Settings) -> Check | None:
+    """Check whether the nodes that have records report usage; None without nodes."""
+    try:
+        records = _read_node_records(settings.kafka)
+    except (SpringtideError, TimeoutError) as error:
+        return Check("usage", "unknown", f"cannot read springtide.nodes: {error}")
+    names = {key.decode(errors="replace") for known in records.values() for key in known}
+    return check_usage(settings.kafka, names) if names else None
 
 
 def check_actuator(settings: Settings, state: PolicyState) -> Check | None:

@@ -112,14 +112,13 @@ def _snapshot_path(settings: ExtenderSettings) -> Path | None:
         return None
     file = Path(settings.snapshot_file)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=file.parent):
             is_free = not file.exists() or is_ours(file)
     except OSError as error:
         raise SettingsError(
             f"extender.snapshot_file: cannot read and write {file}: {error.strerror}",
             key="extender.snapshot_file",
-            hint="give a file in a directory that the extender can read and write",
+            hint="give a file in an existing directory that the extender can read and write",
         ) from error
     if not is_free:
         raise SettingsError(

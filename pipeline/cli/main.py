@@ -7,10 +7,12 @@ is imported when it runs, so help is instant, and an exporter does not need a wo
 import ctypes
 import errno
 import importlib
+import io
 import os
 import platform
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from pipeline import __version__
 from pipeline.cli import INTERRUPTED
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.safe_output import printable
-from pipeline.errors import MissingExtraError, SpringtideError
+from pipeline.errors import MissingExtraError, SpringtideError, UsageError
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -96,10 +98,10 @@ class LazyGroup(click.Group):
             failure.__cause__ = error
         except SpringtideError as error:
             failure = error
+        except BrokenPipeError:
+            raise  # click ends the command without a message
         except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
-            failure = _no_space_error(error)
+            failure = _system_error(error)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
@@ -116,6 +118,19 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
         lines.append(f"  fix: {error.hint}")
     # Messages may contain names from records and files.
     click.echo("\n".join(map(printable, lines)), err=True)
+
+
+def _system_error(error: OSError) -> SpringtideError:
+    """Return the error for a request that the operating system refused."""
+    if error.errno in _NO_SPACE:
+        return _no_space_error(error)
+    target = f" {error.filename}" if error.filename else ""
+    failure = SpringtideError(
+        f"the system refuses access{target}: {error.strerror or error}",
+        hint="check the path and its permissions; --debug shows the place in the program",
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _no_space_error(error: OSError) -> SpringtideError:
@@ -204,9 +219,34 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
 
 
+def escape_unprintable_output() -> None:
+    """Print characters that the terminal's encoding does not have as escape sequences."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raise `UsageError` for an argument that is not UTF-8: no name may contain it."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the argument {printable(argument):.200} is not UTF-8",
+                hint="give names and paths in UTF-8",
+            ) from None
+
+
 def main() -> None:
     open_closed_streams()
+    escape_unprintable_output()
     limit_malloc_arenas()
+    try:
+        check_arguments(sys.argv[1:])
+    except UsageError as error:
+        report(error)
+        sys.exit(error.exit_code)
     try:
         cli(prog_name="springtide")
     except OSError as error:

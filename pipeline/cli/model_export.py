@@ -115,16 +115,16 @@ def require_new(path: Path, *, overwrite: bool) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically, with its directory. A symbolic link is followed."""
+    """Write a file atomically. A symbolic link is followed."""
     path = path.resolve()
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         with suppress(OSError):
             part.unlink()
         raise SpringtideError(
-            f"cannot write {path}: {error.strerror}", hint="choose another --output"
+            f"cannot write {path}: {error.strerror}",
+            hint="choose another --output, in an existing directory",
         ) from error

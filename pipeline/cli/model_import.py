@@ -72,6 +72,10 @@ _BAD_EXPORT: Final = "give a whole file of `springtide model export` or `fit` of
     "--pod", "pods", multiple=True, metavar="UID[=NAME]",
     help="With --from vpa: the pod for the checkpoint NAME, or for the only one. Repeatable.",
 )  # fmt: skip
+@click.option(
+    "--older", is_flag=True,
+    help="With --from springtide: go back to an export that is older than the node's models.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check and report everything, and change nothing.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.id")
 def import_(
@@ -80,6 +84,7 @@ def import_(
     source: str,
     node: str,
     pods: tuple[str, ...],
+    older: bool,
     dry_run: bool,
 ) -> None:
     """Import models of Koordinator, of the Vertical Pod Autoscaler, or of Springtide from FILES.
@@ -91,7 +96,8 @@ def import_(
     samples changes nothing.
 
     A file of `springtide model export` or `fit` replaces all models of the node. It is refused if
-    the local settings have models of another layout.
+    the local settings have models of another layout, and an export also if the node's models are
+    newer, unless with --older.
 
     Stop all workers first, after a complete round of checkpoints that contains the node. The
     command looks for workers of the name --id, and in the group of the last owner of the node's
@@ -107,7 +113,7 @@ def import_(
     """
     silence_logs(settings, "aiokafka")
     if source == "springtide":
-        changed = _restore_export(settings, files, node, pods, dry_run=dry_run)
+        changed = _restore_export(settings, files, node, pods, older=older, dry_run=dry_run)
     else:
         changed = _add_models(settings, files, source, node, pods, dry_run=dry_run)
     if not changed:
@@ -119,7 +125,13 @@ def import_(
 
 
 def _restore_export(
-    settings: Settings, files: tuple[Path, ...], node: str, pods: tuple[str, ...], *, dry_run: bool
+    settings: Settings,
+    files: tuple[Path, ...],
+    node: str,
+    pods: tuple[str, ...],
+    *,
+    older: bool,
+    dry_run: bool,
 ) -> bool:
     """Replace the node's models by an export; always changes them."""
     if pods or len(files) > 1:
@@ -134,7 +146,8 @@ def _restore_export(
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}", hint=_BAD_EXPORT) from error
     try:
-        change = replace_models(node, data, model_config(settings), SystemClock())
+        config = model_config(settings)
+        change = replace_models(node, data, config, SystemClock(), may_be_older=older)
         replaced = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error

@@ -9,12 +9,14 @@ import os
 import signal
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
+from pipeline.kube.standby import check_kafka_of_standby
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
 from pipeline.tasks import cancel_tasks
@@ -39,18 +41,37 @@ async def run_leader(
         await require_topics(settings.kafka, ROLES[role].topics)
     serve_metrics(role, section.metrics_host, section.metrics_port)
     name = f"springtide-{role}"
-    await lead_until_stopped(settings, name, clock, lambda api, lease: work(api, lease, clock))
+    check = partial(check_kafka_of_standby, settings, role, clock) if waits_for_kafka else None
+    await lead_until_stopped(
+        settings, name, clock, lambda api, lease: work(api, lease, clock), check
+    )
 
 
 async def lead_until_stopped(
-    settings: Settings, name: str, clock: Clock, work: Callable[[Api, Lease], Awaitable[None]]
+    settings: Settings,
+    name: str,
+    clock: Clock,
+    work: Callable[[Api, Lease], Awaitable[None]],
+    check: Callable[[Lease], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Run `work` while this process holds the lease `name`, until SIGTERM or Ctrl-C. Raises what
-    `work` raises."""
+    """Run `work` while this process holds the lease `name`, and `check` beside it, until SIGTERM or
+    Ctrl-C. Raises what `work` or `check` raises."""
     identity = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     async with open_api(settings.kubernetes, clock, name=name) as api:
         lease = Lease(api, settings.kubernetes.namespace, name, identity)
-        await work_until_stopped(lease.lead(lambda: work(api, lease)))
+        leading = lease.lead(lambda: work(api, lease))
+        await work_until_stopped(_beside(leading, check(lease)) if check else leading)
+
+
+async def _beside(work: Coroutine[Any, Any, None], check: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends, or until `check` fails."""
+    tasks = asyncio.create_task(work), asyncio.create_task(check)
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await cancel_tasks(*tasks)
 
 
 async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:

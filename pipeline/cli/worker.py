@@ -17,7 +17,7 @@ from pipeline.agents.supervisor import Supervisor, claim_member_name
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
-from pipeline.errors import SettingsError
+from pipeline.errors import PartitionCountError, SettingsError
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.local.cache_folders import state_root
 from pipeline.metrics import serve_metrics
@@ -32,6 +32,7 @@ from pipeline.topics.access import ROLES
     exit_codes={
         0: "stopped by a signal",
         1: "failure; with --supervise the worker is restarted instead",
+        2: "the settings are invalid, or the topics have another number of partitions",
         3: "topics are missing; with --supervise the worker is restarted instead",
     },
 )
@@ -63,8 +64,13 @@ def command(settings: Settings, supervised: bool) -> None:
 
 def _run(settings: Settings) -> NoReturn:
     """Run a worker in this process until a signal or an error stops it. Raises
-    `BrokerUnavailableError`, and `TopicDriftError` for missing or changed topics."""
-    asyncio.run(require_topics(settings.kafka, ROLES["worker"].topics))
+    `BrokerUnavailableError`, `TopicDriftError` for missing topics, and `SettingsError` if they have
+    another number of partitions."""
+    try:
+        asyncio.run(require_topics(settings.kafka, ROLES["worker"].topics))
+    except PartitionCountError as error:
+        # Final for the supervisor: a restart would not help.
+        raise SettingsError(error.message, key="kafka.partitions", hint=error.hint) from error
     data_dir = _make_data_dir(settings)
     serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
     # A worker's state is large and has no cycles. Python's default collections of it took a

@@ -16,10 +16,10 @@ from aiokafka import TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
+from pipeline.errors import BrokerUnavailableError, KafkaError, PartitionCountError, TopicDriftError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.settings import KafkaSettings
-from pipeline.topics.registry import TOPICS, Topic
+from pipeline.topics.registry import SAMPLES, TOPICS, Topic
 
 CONNECT_SECONDS: Final = 10.0
 """Time-out of the first connection."""
@@ -142,8 +142,17 @@ async def apply_topics(
     return changes
 
 
+async def find_prefixes(kafka: KafkaSettings) -> list[str]:
+    """The prefixes below which the broker has topics of Springtide."""
+    async with open_admin(kafka, "looking for topics") as admin:
+        names = [topic["topic"] for topic in await admin.describe_topics()]
+    suffix = SAMPLES.full_name("")
+    return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+
+
 async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> None:
-    """Raise `TopicDriftError` if one of `topics` is missing or has another number of partitions.
+    """Raise `TopicDriftError` if one of `topics` is missing, `PartitionCountError` if one has
+    another number of partitions.
 
     Roles call it before they begin. Other drift is harmless to them, and a role that may read or
     write a topic may not be allowed to see its configuration. The broker does not list a topic to
@@ -159,10 +168,11 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> Non
     ]
     if harmful:
         more = f" (and {len(harmful) - 1} more)" if len(harmful) > 1 else ""
-        first = harmful[0]
+        # A wrong number of partitions does not disappear by itself, a missing topic may.
+        first = next((drift for drift in harmful if drift.kind == "partitions"), harmful[0])
         if first.kind == "missing":
             raise TopicDriftError(f"{first}{more}", hint=_missing_hint(kafka))
-        raise TopicDriftError(
+        raise PartitionCountError(
             f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
             hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
             "changed; for another one create topics with another kafka.topic_prefix",

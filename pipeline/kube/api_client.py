@@ -24,6 +24,7 @@ from pipeline.errors import (
     KubernetesError,
     NotFoundError,
     SettingsError,
+    UnauthenticatedError,
 )
 from pipeline.kube import limits
 from pipeline.kube.api_access import ApiAccess, api_access
@@ -39,7 +40,7 @@ METADATA_OF_ONE: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.i
 JSON: Final = "application/json"
 _RETRIABLE: Final = (429, 500, 502, 503, 504)
 _REFUSED: Final[Mapping[int, type[ApiRefusedError]]] = {
-    401: ForbiddenError,
+    401: UnauthenticatedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,

@@ -9,6 +9,7 @@ process ends. `python -m pipeline.local.control_plane` runs one until Ctrl-C.
         plane.kubeconfig("system:serviceaccount:default:default", ["system:serviceaccounts"])
 """
 
+import argparse
 import json
 import shutil
 import signal
@@ -308,6 +309,9 @@ def local_control_plane(**options: Any) -> Iterator[ControlPlane]:
 
 def main() -> None:
     """Run a control plane until Ctrl-C or SIGTERM; print a line that sets KUBECONFIG and PATH."""
+    argparse.ArgumentParser(
+        prog="python -m pipeline.local.control_plane", description=main.__doc__
+    ).parse_args()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

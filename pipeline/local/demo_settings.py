@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ _LONGEST_SOCKET_PATH = 107  # unix(7)
 def demo_home(keep: Path | None) -> Iterator[Path]:
     """Create the directory for settings, logs and socket; remove it at the end.
 
-    Settings and logs are copied to `keep` first. Raises `UsageError` if a directory cannot be
-    created, `DemoError` if a file cannot be copied.
+    Settings and logs are copied to `keep` first; an empty `keep` is removed if it did not exist.
+    Raises `UsageError` if a directory cannot be created, `DemoError` if a file cannot be copied.
     """
     home = Path(tempfile.gettempdir()) / demo_name(os.getpid())
     if len(str(home / _SOCKET)) > _LONGEST_SOCKET_PATH:
@@ -41,11 +41,13 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
             f"the path {home} is too long for a directory with a Unix socket",
             hint="set TMPDIR to a shorter path",
         )
+    is_new = keep is not None and not keep.exists()
     try:
         if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
+            keep.mkdir(exist_ok=True)
         home.mkdir(mode=0o700)
     except OSError as error:
+        _remove_if_empty(keep if is_new else None)
         raise UsageError(
             f"cannot create {error.filename}: {error.strerror}", hint="check TMPDIR and --keep"
         ) from error
@@ -57,6 +59,13 @@ def demo_home(keep: Path | None) -> Iterator[Path]:
                 _copy_output(home, keep)
         finally:
             shutil.rmtree(home, ignore_errors=True)
+            _remove_if_empty(keep if is_new else None)
+
+
+def _remove_if_empty(folder: Path | None) -> None:
+    if folder is not None:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _copy_output(home: Path, keep: Path) -> None:

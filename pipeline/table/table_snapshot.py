@@ -132,7 +132,6 @@ def is_ours(path: Path) -> bool:
 
 
 def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -11,7 +11,7 @@ from pipeline.table import Table
 from pipeline.table.table_snapshot import copied, is_ours, save
 
 
-@pytest.mark.parametrize("file", ["file/table.npz", "/proc/none/table.npz"])
+@pytest.mark.parametrize("file", ["file/table.npz", "mistyped/table.npz", "/proc/none/table.npz"])
 def test_snapshot_file_that_cannot_be_written_is_an_error_at_start(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -20,7 +20,8 @@ def test_snapshot_file_that_cannot_be_written_is_an_error_at_start(
     result = CliRunner().invoke(cli, ["extender", "--port", "0", "--snapshot-file", file])
     assert result.exit_code == 2
     assert "extender.snapshot_file: cannot read and write" in result.stderr
-    assert "fix: give a file in a directory" in result.stderr
+    assert "fix: give a file in an existing directory" in result.stderr
+    assert not (tmp_path / "mistyped").exists()
 
 
 def test_snapshot_file_that_is_another_file_is_not_overwritten(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def exporting(*arguments: str) -> Result:
 
 
 def test_export_writes_the_exact_state(checkpoint: NodeCheckpoint, tmp_path: Path) -> None:
-    file = tmp_path / "new" / "node-a.springtide"
+    file = tmp_path / "node-a.springtide"
     result = exporting("--output", str(file))
     assert result.exit_code == 0, result.output
     assert file.read_bytes() == checkpoint.state
@@ -133,6 +133,10 @@ def test_export_replaces_a_file_only_with_overwrite(
     assert file.read_text() == "precious"
     assert exporting("--output", str(file), "--overwrite").exit_code == 0
     assert file.read_bytes() == checkpoint.state
+    mistyped = tmp_path / "mistyped"
+    result = exporting("--output", str(mistyped / "file"))
+    assert (result.exit_code, "cannot write" in result.stderr) == (1, True), result.output
+    assert not mistyped.exists()
     result = exporting("--output", str(file / "below"))
     assert (result.exit_code, "cannot write" in result.stderr) == (1, True), result.output
     assert exporting().exit_code == 2

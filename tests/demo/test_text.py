@@ -67,6 +67,10 @@ def test_directory_is_removed_if_output_cannot_be_kept(
     monkeypatch.setattr(shutil, "copy", lose)
     with pytest.raises(DemoError, match="cannot copy"), demo_home(tmp_path / "kept") as home:
         (home / "worker.log").touch()
+    # Nothing remains of a demo without output, and no parent is made for it.
+    with pytest.raises(UsageError, match="cannot create"), demo_home(tmp_path / "a" / "b"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     temporary.rmdir()  # raises unless it is empty
 
 

@@ -8,6 +8,7 @@ the command line, with all their flags.
 
 import json
 import os
+import platform
 import re
 import shlex
 import signal
@@ -127,6 +128,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             # A machine that runs Springtide already must not fail the test.
             "SPRINGTIDE_EXPORTER_METRICS_PORT": "0",
             "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "exporter.sock"),
+            # Beside the first exporter, which has the name of the machine.
+            "SPRINGTIDE_EXPORTER_NODE_NAME": "documented",
             "SPRINGTIDE_WORKER_METRICS_PORT": "0",
             "SPRINGTIDE_EXTENDER_PORT": "0",
             # The window before the present one contains samples soon.
@@ -138,6 +141,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             environment=environment
             | {
                 "SPRINGTIDE_EXPORTER_SOCKET_PATH": str(folder / "first.sock"),
+                "SPRINGTIDE_EXPORTER_NODE_NAME": platform.node(),
                 "SPRINGTIDE_EXPORTER_WINDOW_SECONDS": "5",
                 "SPRINGTIDE_EXTENDER_PORT": str(port),
             }

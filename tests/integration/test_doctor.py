@@ -3,6 +3,7 @@
 import asyncio
 from uuid import uuid4
 
+import msgspec
 from aiokafka import AIOKafkaConsumer
 from click.testing import CliRunner
 
@@ -27,6 +28,8 @@ def test_missing_topics_fail_until_they_are_applied(kafka: KafkaSettings) -> Non
     assert applied.exit_code == 0, applied.output
     after = checks(kafka)
     assert (after["topics"].status, after["workers"].status) == ("ok", "warn")
+    mistyped = checks(msgspec.structs.replace(kafka, topic_prefix=f"{kafka.topic_prefix}x"))
+    assert mistyped["topics"].todo.startswith("set kafka.topic_prefix: the broker has topics of")
     result = CliRunner().invoke(cli, ["doctor", *flags, "--partitions", "3"])
     assert (result.exit_code, "2 partitions, not 3" in result.stdout) == (1, True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,24 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from pipeline.cli import doctor_feeds
 from pipeline.cli.doctor_check import Check
-from pipeline.cli.doctor_policy import PolicyState, check_actuator, check_nodes, check_policy
+from pipeline.cli.doctor_policy import (
+    PolicyState,
+    check_actuator,
+    check_node_usage,
+    check_nodes,
+    check_policy,
+)
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
-from pipeline.sources.compacted_writer import node_entry, open_producer, write
+from pipeline.sources.compacted_writer import heartbeat_entry, node_entry, open_producer, write
+from pipeline.times import format_time
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import NODE_STATE
+from tests.broker import send
 
 ON = {"colocation-config": json.dumps({"enable": True})}
 
@@ -125,6 +136,43 @@ def test_missing_node_records_are_a_warning(kafka: KafkaSettings) -> None:
     found = check_nodes(Settings(kafka=kafka), None)
     assert (found.status, found.found) == ("warn", "0 from the cluster, 0 from a file")
     assert "start springtide watcher" in found.todo
+
+
+LED = PolicyState("cluster", None, leader="watcher-1")
+
+
+def test_a_watcher_of_a_cluster_without_nodes_is_ok(kafka: KafkaSettings) -> None:
+    async def beat() -> None:
+        async with open_producer(kafka, "test") as producer:
+            await write(producer, kafka, "cluster", [heartbeat_entry("cluster", time.time())])
+
+    asyncio.run(beat())
+    assert check_nodes(Settings(kafka=kafka), LED) == Check(
+        "nodes", "ok", "a watcher follows a cluster without Nodes; watcher-1 leads"
+    )
+
+
+def test_a_leading_watcher_of_another_prefix_is_reported(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_feeds, "HEARTBEAT_SECONDS", -1.0)
+    put(kafka, "cluster", carrying("n1"))
+    found = check_nodes(Settings(kafka=kafka), LED)
+    assert (found.status, "compare kafka.topic_prefix" in found.todo) == ("warn", True)
+
+
+def test_nodes_without_an_exporter_are_named(kafka: KafkaSettings) -> None:
+    assert check_node_usage(Settings(kafka=kafka)) is None
+    put(kafka, "cluster", carrying("n1"), carrying("n2"), carrying("n3"))
+    states = [
+        ("n1", f'{{"as_of": "{format_time(time.time() - 40)}", "window_seconds": 30}}'),
+        ("n2", f'{{"as_of": "{format_time(time.time() - 900)}", "window_seconds": 30}}'),
+    ]
+    asyncio.run(send(kafka, NODE_STATE, *((node, text.encode()) for node, text in states)))
+    found = check_node_usage(Settings(kafka=kafka))
+    assert found is not None
+    assert (found.status, found.found) == ("warn", "2 of 3 nodes have none: n2, n3")
+    assert "start springtide exporter" in found.todo
 
 
 def test_doctor_exits_with_1_for_an_invalid_policy(tmp_path: Path, kafka: KafkaSettings) -> None:

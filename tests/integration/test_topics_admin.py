@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -22,7 +23,7 @@ from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES, TOPICS, WINDOWS, Topic
 from tests.broker import admin_client, flags_of, own_topics
-from tests.processes import ROOT, springtide
+from tests.processes import ROOT, environment, springtide
 
 
 @pytest.fixture
@@ -210,3 +211,17 @@ def test_the_command_without_a_broker() -> None:
     error, fix = ran.stderr.splitlines()
     assert error.startswith("error: checking topics: no broker answers at 127.0.0.1:")
     assert "springtide kafka start" in fix
+
+
+def test_a_supervised_worker_with_wrong_partitions_ends(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    asyncio.run(apply_topics(kafka))
+    flags = flags_of(replace(kafka, partitions=kafka.partitions + 4))
+    ended = subprocess.run(
+        springtide("worker", "--data-dir", str(tmp_path), "--metrics-port", "0", *flags),
+        env=environment(), capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert f"set kafka.partitions (--partitions) to {kafka.partitions}" in ended.stderr
+    assert "restarting" not in ended.stderr

@@ -22,6 +22,7 @@ from pipeline.errors import (
     KubernetesError,
     NotFoundError,
     SettingsError,
+    UnauthenticatedError,
 )
 from pipeline.kube.api_access import api_access
 from pipeline.kube.api_client import Api, open_api
@@ -145,8 +146,8 @@ async def test_a_silent_server_times_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(400, ApiRefusedError), (401, ForbiddenError), (403, ForbiddenError), (404, NotFoundError),
-     (409, ConflictError), (410, GoneError), (422, ApiRefusedError)],
+    [(400, ApiRefusedError), (401, UnauthenticatedError), (403, ForbiddenError),
+     (404, NotFoundError), (409, ConflictError), (410, GoneError), (422, ApiRefusedError)],
 )  # fmt: skip
 async def test_a_refusal_has_the_message_of_the_server(
     tmp_path: Path, code: int, kind: type[KubernetesError]
@@ -155,6 +156,7 @@ async def test_a_refusal_has_the_message_of_the_server(
         with pytest.raises(kind, match=f"GET {PATH}: {code} so it is") as raised:
             await server.api.get(PATH)
     assert type(raised.value) is kind
+    assert ("renew the token" in (raised.value.hint or "")) == (code == 401)
     assert len(server.requests) == 1
 
 

@@ -35,7 +35,7 @@ def collection(second: int, pods: int = 2) -> Collection:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[LiveServer]:
-    server = LiveServer(tmp_path / "run/exporter.sock", "n1")
+    server = LiveServer(tmp_path / "exporter.sock", "n1")
     await server.start()
     yield server
     await server.stop()
@@ -211,3 +211,9 @@ async def test_socket_of_a_newer_exporter_is_not_removed(tmp_path: Path) -> None
     await first.stop()
     assert await send_requests(second, b'{"seconds": 1}\n') == [{"collections": 0}]
     await second.stop()
+
+
+async def test_a_missing_folder_of_a_given_socket_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file or directory"):
+        await LiveServer(tmp_path / "mistyped" / "exporter.sock", "n1").start()
+    assert not await asyncio.to_thread((tmp_path / "mistyped").exists)

@@ -125,7 +125,7 @@ def test_a_snapshot_of_an_older_version_is_ignored(
 
 
 def test_a_snapshot_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "table.npz"
+    path = tmp_path / "table.npz"
     table = filled(np.random.default_rng(1))
     assert load(path, Table(counting=RULES.counting)) is None
     save(path, copied(table, POSITIONS, NOW, {}))

@@ -27,13 +27,20 @@ _UID: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,252}")
 
 
 def replace_state(
-    node: str, current: bytes, imported: bytes, config: ModelConfig, *, now_ms: int
+    node: str,
+    current: bytes,
+    imported: bytes,
+    config: ModelConfig,
+    *,
+    now_ms: int,
+    may_be_older: bool = False,
 ) -> tuple[bytes, ModelState | None]:
     """Replace the state `current` by `imported`. Returns the new state and the replaced one, which
     is None if it is damaged.
 
     The state is taken bit for bit, but a state without a machine (learned from a file) gets the
-    node's. Raises CheckpointError if it is damaged, of another node or from the future, and
+    node's. Raises CheckpointError if it is damaged, of another node or from the future, or (unless
+    it `may_be_older`) an export that is older than the present state, and
     CheckpointLayoutError if a bank of `config` has another layout.
     """
     state = state_codec.decode(imported)
@@ -60,6 +67,13 @@ def replace_state(
         replaced = state_codec.decode(current)
     except CheckpointError:
         return imported, None
+    # A state that was learned from a file is meant to replace whatever the node has.
+    if state.machine_id and state.end_ms < replaced.end_ms and not may_be_older:
+        raise CheckpointError(
+            f"it is of {format_time(state.end_ms / 1000)}, older than the node's models of "
+            f"{format_time(replaced.end_ms / 1000)}, which it would replace",
+            hint="export again, or repeat with --older to go back to it",
+        )
     if not state.machine_id:
         state = msgspec.structs.replace(state, machine_id=replaced.machine_id, epoch=replaced.epoch)
         return state_codec.encode(state), replaced

@@ -28,7 +28,8 @@ def state_of(windows: int, config: ModelConfig = CONFIG, machine: str = "machine
 
 
 def import_state(theirs: bytes, mine: bytes | None = None, **changes: Any) -> bytes:
-    given: dict[str, Any] = {"config": CONFIG, "now_ms": LATER_MS, "node": NODE} | changes
+    given: dict[str, Any] = {"config": CONFIG, "now_ms": LATER_MS, "node": NODE}
+    given |= {"may_be_older": True} | changes
     node, config = given.pop("node"), given.pop("config")
     state, _ = replace_state(node, state_of(9) if mine is None else mine, theirs, config, **given)
     return state
@@ -37,9 +38,19 @@ def import_state(theirs: bytes, mine: bytes | None = None, **changes: Any) -> by
 def test_an_exported_state_is_restored_unchanged() -> None:
     exported = state_of(3)
     assert import_state(exported) == exported
-    _, replaced = replace_state(NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS)
+    _, replaced = replace_state(
+        NODE, state_of(9), exported, CONFIG, now_ms=LATER_MS, may_be_older=True
+    )
     assert replaced is not None
     assert (replaced.applied, state_codec.decode(exported).applied) == (9, 3)
+
+
+def test_an_older_export_replaces_no_newer_models() -> None:
+    with pytest.raises(CheckpointError, match="older than the node's models of"):
+        replace_state(NODE, state_of(9), state_of(3), CONFIG, now_ms=LATER_MS)
+    # It was learned from a file, to replace whatever the node has.
+    learned = state_of(3, machine="")
+    assert replace_state(NODE, state_of(9), learned, CONFIG, now_ms=LATER_MS)[1] is not None
 
 
 def test_the_replaced_state_may_be_damaged() -> None:

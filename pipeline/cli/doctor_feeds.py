@@ -1,0 +1,85 @@
+"""Checks of `springtide doctor`: does a watcher write here, and do the nodes report usage."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from pipeline.cli.doctor_check import Check
+from pipeline.errors import RecordError, SpringtideError
+from pipeline.kafka.newest import newest
+from pipeline.settings import KafkaSettings
+from pipeline.sources.compacted_writer import all_records
+from pipeline.times import parse_time
+from pipeline.topics.codec import decode_json
+from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, HeartbeatRecord
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE
+
+_KAFKA_SECONDS: Final = 30.0
+_DEAD_SECONDS: Final = 60.0
+# Usage of three missed windows is old, and a start takes its time.
+_SILENT_WINDOWS: Final = 3
+_START_SECONDS: Final = 60.0
+
+
+class _State(msgspec.Struct):
+    as_of: str
+    window_seconds: float
+
+
+_states: Final = msgspec.json.Decoder(_State)
+
+
+def watcher_writes(kafka: KafkaSettings, source: str, *, may_just_start: bool) -> bool:
+    """Whether a watcher sends heartbeats to these topics; one that `may_just_start` gets the time
+    for its first. Raises `SpringtideError` or `TimeoutError` if they cannot be read."""
+    is_alive = _has_heartbeat(kafka, source)
+    if not is_alive and may_just_start:
+        time.sleep(HEARTBEAT_SECONDS + 1.0)
+        is_alive = _has_heartbeat(kafka, source)
+    return is_alive
+
+
+def _has_heartbeat(kafka: KafkaSettings, source: str) -> bool:
+    found = asyncio.run(asyncio.wait_for(newest(kafka, HEARTBEATS, source), _KAFKA_SECONDS))
+    if found is None:
+        return False
+    try:
+        record = decode_json(HeartbeatRecord, found.value)
+    except RecordError:
+        return False
+    return time.time() - parse_time(record.at) < _DEAD_SECONDS
+
+
+def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
+    """Check whether each of these nodes has fresh usage."""
+    try:
+        fresh = asyncio.run(asyncio.wait_for(_fresh_nodes(kafka, time.time()), _KAFKA_SECONDS))
+    except (SpringtideError, TimeoutError) as error:
+        return Check("usage", "unknown", f"cannot read springtide.node-state: {error}")
+    known = set(nodes)
+    silent = sorted(known - fresh)
+    if not silent:
+        text = f"{len(fresh)} nodes report usage" if fresh else "no node reports usage yet"
+        return Check("usage", "ok", text)
+    names = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
+    todo = "start springtide exporter on them, or springtide provider, and springtide worker"
+    return Check("usage", "warn", f"{len(silent)} of {len(known)} nodes have none: {names}", todo)
+
+
+async def _fresh_nodes(kafka: KafkaSettings, now: float) -> set[str]:
+    fresh: set[str] = set()
+    async for record in all_records(kafka, NODE_STATE):
+        node = record.key.decode(errors="replace")
+        fresh.discard(node)
+        if record.value is not None:
+            try:
+                state = _states.decode(record.value)
+                age = now - parse_time(state.as_of)
+            except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError):
+                continue
+            if age < _SILENT_WINDOWS * state.window_seconds + _START_SECONDS:
+                fresh.add(node)
+    return fresh

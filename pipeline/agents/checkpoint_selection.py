@@ -152,7 +152,9 @@ async def read_checkpoints(
                 elif kind == "skip":
                     skipped = decode_pack(SkippedWindow, record.value)
                     check_payload(key, str(skipped.offset), skipped.epoch, node, epoch)
-                    content.skipped[skipped.offset] = skipped.node
+                    # A paused worker that resumes decides nothing: its successor has.
+                    if epoch >= max(content.claims, default=-1):
+                        content.skipped[skipped.offset] = skipped.node
                 else:
                     checkpoint = decode_pack(NodeCheckpoint, record.value)
                     check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)

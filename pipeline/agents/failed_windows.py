@@ -22,8 +22,6 @@ SKIPPED = counter("worker_skipped_windows", "Windows skipped because they failed
 ATTEMPTS: Final = 3
 MAX_NODES: Final = 10
 """Nodes of a partition whose windows may be skipped."""
-
-
 ABSENT: Final = object()
 """Stands in a `SavedNode` for a value that the node does not have."""
 

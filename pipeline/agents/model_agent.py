@@ -245,8 +245,8 @@ class ModelCursor(PartitionModels):
         """Publish reports, and tombstones for deleted nodes, and wait for their delivery.
 
         A tombstone states in a header up to which offset it withdraws results. Nothing is written
-        after the partition was revoked. Results above the record limit are
-        counted and dropped: they would stop this worker, and each that takes the partition over.
+        after the partition was revoked. Results above the record limit are counted and dropped:
+        they would stop this worker, and each that takes the partition over.
         """
         predictions, states, resources = [], [], []
         reports = list(reports)

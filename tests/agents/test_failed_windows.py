@@ -13,7 +13,8 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.model.training_batch import TrainingBatch
-from pipeline.topics.checkpoints import skip_key
+from pipeline.topics.checkpoints import SkippedWindow, skip_key
+from pipeline.topics.codec import encode_pack
 from pipeline.topics.windows import decode_window
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import CONFIG, LogWriter, make_log
@@ -156,6 +157,20 @@ async def test_later_windows_of_a_node_that_failed_fail_alone(break_if: Break) -
     await second.round()
     assert not set(keys) & owner.broker.live("t.checkpoints").keys()
     assert content((await load_again(second, "z")).model) == expected
+
+
+async def test_a_worker_that_was_paused_skips_no_window(break_if: Break) -> None:
+    """Its successor has applied the window."""
+    log, first = await owner_of_a_log()
+    log.windows(1, *NODES)
+    second = await Owner(first.broker, "y").load()
+    skipped = SkippedWindow(node="c", epoch=first.epoch, offset=14, error="a bug")
+    key = skip_key(first.epoch, 14)
+    first.broker.put("t.checkpoints", 0, key, encode_pack(skipped))
+    third = await load_again(second, "z")
+    assert content(third.model) == content(undisturbed(first.broker))
+    await third.round()
+    assert key not in first.broker.live("t.checkpoints")
 
 
 async def test_a_window_whose_results_cannot_be_encoded_is_skipped(

@@ -55,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._length += nbytes
         if not self._body:
             self._read_head()
-        if self._body and self._length >= self._end:
+        if self._body and self._length >= self._end and not self._answered.done():
             self._answered.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -69,9 +69,16 @@ class Connection(asyncio.BufferedProtocol):
             self._body = len(head) + len(found)
             self._end = self._body + int(head.lower().partition(b"content-length:")[2].split()[0])
 
+    async def get(self, path: str) -> memoryview:
+        """As `post`, without a body."""
+        return await self._ask(f"GET /{path} HTTP/1.1\r\nHost: extender\r\n\r\n", b"")
+
     async def post(self, verb: str, body: bytes) -> memoryview:
         """The answer's body, until the next. Raises `RefusedError` for one that is not 200."""
         head = f"POST /{verb} HTTP/1.1\r\nHost: extender\r\nContent-Length: {len(body)}\r\n\r\n"
+        return await self._ask(head, body)
+
+    async def _ask(self, head: str, body: bytes) -> memoryview:
         self._length = self._body = self._end = 0
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.writelines((head.encode(), body))
@@ -108,10 +115,18 @@ async def ask(
             head = b'{"Pod":%s,"NodeNames":' % json.dumps(next(asked)).encode()
             reply = bytes(await post(connection, "filter", head + next(orders) + b"}"))
             _, _, left = reply.partition(b'"NodeNames":')
-            await post(connection, "prioritize", head + left[: left.index(b"]") + 1] + b"}")
+            left = left[: left.index(b"]") + 1]
+            if left != b"[]":
+                await post(connection, "prioritize", head + left + b"}")
             done += 1
         connection.close()
         return done
+
+    async def scrape() -> None:
+        connection = await Connection.open(port)
+        while True:
+            await connection.get("metrics")
+            await asyncio.sleep(1.0)
 
     # Nor does it collect what all that came before has left.
     gc.collect()
@@ -120,7 +135,9 @@ async def ask(
     for times in took.values():
         times.clear()
     before, began = cpu_seconds(extender), time.monotonic()
+    scraping = asyncio.create_task(scrape())
     done = await asyncio.gather(*(client(began + seconds) for _ in range(clients)))
+    scraping.cancel()
     elapsed = time.monotonic() - began
     spent = cpu_seconds(extender) - before
     said = ", ".join(f"{verb} {_spread(times)}" for verb, times in took.items())
@@ -200,6 +217,8 @@ def shuffled(names: Sequence[str]) -> list[bytes]:
 
 
 def _spread(times: Sequence[float]) -> str:
+    if not times:
+        return "-"
     p50, p99 = np.percentile(times, [50, 99]) * 1000
     return f"p50 {p50:.1f} p99 {p99:.1f} ms"
 

@@ -52,6 +52,7 @@ class CandidateNodes:
         self._index = _as_slice(rows)
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
+        self._whole: tuple[CandidateNodes, NodePositions] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,7 +89,7 @@ class CandidateNodes:
             requested = [*compress(self.requested, is_part.tolist())]
         part = copy(self)
         part._select(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
-        part._cache = {name: values[positions] for name, values in self._cache.items()}
+        part._whole = self, positions
         part._freed = {name: values[positions] for name, values in self._freed.items()}
         return part
 
@@ -103,11 +104,27 @@ class CandidateNodes:
     def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         """An array (nodes, ..), computed at its first use in the request and cached under a name.
         It is read-only: it may be a view of the table."""
-        if name not in self._cache:
-            self._cache[name] = compute().view()
-            self._cache[name].flags.writeable = False
-        values: Array = self._cache[name]  # type: ignore[assignment]
+        values = self._known(name)
+        if values is None:
+            values = self._cache[name] = compute().view()
+            values.flags.writeable = False
+        return values  # type: ignore[return-value]
+
+    def _known(self, name: str) -> npt.NDArray[Any] | None:
+        """A cached array, or the part of an array that is cached for the nodes that these are a
+        part of."""
+        values = self._cache.get(name)
+        if values is None and self._whole is not None:
+            whole, positions = self._whole
+            of_whole = whole._known(name)
+            if of_whole is not None:
+                values = self._cache[name] = of_whole[positions]
+                values.flags.writeable = False
         return values
+
+    def _known_names(self) -> set[str]:
+        of_whole = set() if self._whole is None else self._whole[0]._known_names()
+        return {*self._cache} | of_whole
 
     def column(self, name: str) -> FloatArray:
         """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
@@ -180,10 +197,12 @@ class CandidateNodes:
         usage, by resource in millicores and bytes. Cached arrays that depend on usage are dropped,
         the others are shared."""
         part = copy(self)
+        part._whole = None
         part._cache = {
             name: values
-            for name, values in self._cache.items()
+            for name in self._known_names()
             if not name.startswith(_DERIVED_FROM_USAGE)
+            and (values := self._known(name)) is not None
         }
         part._freed = dict(used)
         for index, name in enumerate(self.counted_names):

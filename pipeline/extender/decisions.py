@@ -205,8 +205,9 @@ class Decisions:
         passed = nodes.among(np.flatnonzero(~refusals.is_refused))
         if pod.uid:
             self._remember(pod.uid, demand, passed)
-        is_fresh, is_estimated = self._knowledge(passed)
-        unknown, estimated = int((~is_fresh).sum()), int(is_estimated.any(axis=1).sum())
+        passes, (is_fresh, is_estimated) = ~refusals.is_refused, self._knowledge(nodes)
+        unknown = int((passes & ~is_fresh).sum())
+        estimated = int((passes & np.logical_or.reduce(is_estimated, axis=1)).sum())
         by_name = refusals.take(nodes.positions)
         return FilterResult(
             names, passed.requested, by_name, unknown, estimated, nodes, demand

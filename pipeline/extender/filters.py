@@ -87,9 +87,11 @@ class _Judged(NamedTuple):
         """Indexes of `_load_refusals`, (nodes,)."""
         code, over = self.verdict.code, self.verdict.resource
         kinds = np.broadcast_to(self.rule.kinds, self.rule.usage.compared.shape)
-        codes: IntArray = 1 + kinds[np.arange(len(over)), over] * kinds.shape[1] + over
-        codes = np.where(code == filter_score.EXPIRED, 0, codes)
-        return np.where(code == filter_score.PASSES, PASSES, codes)
+        codes: IntArray = np.full(len(code), PASSES, np.int64)
+        codes[code == filter_score.EXPIRED] = 0
+        hot = np.flatnonzero(code == filter_score.USAGE)
+        codes[hot] = 1 + kinds[hot, over[hot]] * kinds.shape[1] + over[hot]
+        return codes
 
     def detail(
         self, index: int, name: str, age_seconds: float, flying: Sequence[int], asked: int

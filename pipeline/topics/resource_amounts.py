@@ -32,6 +32,9 @@ millicores)."""
 
 LARGEST_AMOUNT: Final = 2**53
 """The largest amount of a node or pod: below it float64 and all readers of JSON are exact."""
+LARGEST_POD_AMOUNT: Final = 2**48
+"""The largest amount of a pod in sums over pods, 256 TiB: no node has so many pods (2**15) that
+their sum exceeds int64, whatever limits a tenant states."""
 LARGEST_QUANTITY: Final = 2**63 - 1
 """The largest quantity; the API server accepts larger ones and takes them for this."""
 MID: Final = ("kubernetes.io/mid-cpu", "kubernetes.io/mid-memory")

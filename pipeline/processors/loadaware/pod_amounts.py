@@ -22,7 +22,7 @@ from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.processors.scorers.target_load_packing import container_millicores
 from pipeline.times import time_or_none
 from pipeline.topics.pods import CountedPod, PodRecord
-from pipeline.topics.resource_amounts import LARGEST_AMOUNT, by_name
+from pipeline.topics.resource_amounts import LARGEST_POD_AMOUNT, by_name
 
 Pod = CountedPod | PodRecord
 
@@ -50,7 +50,7 @@ class Counting(NamedTuple):
         )
 
     def amounts(self, pod: Pod) -> list[int]:
-        """The amounts of a pod, cpu in millicores, each from 0 to 2**53."""
+        """The amounts of a pod, cpu in millicores, each from 0 to 2**48."""
         requests, limits = by_name(pod.requests, pod.scalars), pod_limits(pod)
         amounts = [
             *self.estimates(pod, requests, limits).values(),
@@ -61,7 +61,7 @@ class Counting(NamedTuple):
             packed_millicores(pod, self.packing),
             1,
         ]
-        return [min(max(amount, 0), LARGEST_AMOUNT) for amount in amounts]
+        return [min(max(amount, 0), LARGEST_POD_AMOUNT) for amount in amounts]
 
     def estimates(
         self, pod: Pod, requests: Mapping[str, int], limits: Mapping[str, int]

@@ -352,11 +352,17 @@ class Decisions:
         return plugin, scores
 
     def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> tuple[str, IntArray]:
-        names = ("cpu", "memory")
+        """Best fit by requests or estimates, whichever is more: estimates count limits, and pods
+        without either, which would pile up on the fullest node."""
+        names, estimated = ("cpu", "memory"), self.rules.placement.load_aware.resources
+        kinds = {name: ("request", "estimate")[: 1 + (name in estimated)] for name in names}
         return BEST_FIT, best_fit(
             {name: nodes.allocatable(name) for name in names},
-            {name: nodes.counted(f"request:{name}") for name in names},
-            {name: demand.counted[f"request:{name}"] for name in names},
+            {
+                name: np.maximum.reduce([nodes.counted(f"{kind}:{name}") for kind in kinds[name]])
+                for name in names
+            },
+            {name: max(demand.counted[f"{kind}:{name}"] for kind in kinds[name]) for name in names},
         )
 
     def _remember(self, uid: str, demand: PodDemand, nodes: CandidateNodes) -> None:

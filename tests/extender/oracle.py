@@ -219,7 +219,9 @@ def _fit(world: World, node: str, pod: CountedPod) -> int:
     shares = []
     for name in RESOURCES:
         have = _room(world, node, name)
-        taken = world.asked(node, name, ()) + world.counted(pod)[f"request:{name}"]
+        estimated = sum(world.estimate(item)[name] for item in world.on(node))
+        taken = max(world.asked(node, name, ()), estimated)
+        taken += max(world.counted(pod)[f"request:{name}"], world.estimate(pod)[name])
         if have <= 0 or taken > have:
             return 0
         shares.append(taken * 100 // have)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_in_an_outage_pods_are_packed_by_requests_with_those_on_their_way() -> N
         decisions.place(each, placed[-1], now)
     # `c` has no room; `b` fills up; then the next one fills up.
     assert placed == ["b"] * 4 + ["a"] * 2
+
+
+def test_in_an_outage_pods_without_requests_do_not_pile_up() -> None:
+    table = fleet()
+    decisions, now, placed = Decisions(table, RULES), NOW + 600, Counter[str]()
+    for index in range(40):
+        each = any_pod(f"p{index}", limits=Resources(cpu_millicores=500 * (index % 2)))
+        node = NAMES[decisions.prioritize(each, NAMES, now).best or 0]
+        placed[node] += 1
+        decisions.place(each, node, now)
+    # 250 and 425 millicores each, of 4000.
+    assert max(placed.values()) <= 13
 
 
 def beat(table: Table, at: float) -> None:

@@ -104,7 +104,8 @@ class _Judged(NamedTuple):
         threshold = np.broadcast_to(self.rule.thresholds, shape)[index, resource]
         used = int(usage.compared[index, resource])
         if kind == _ESTIMATED:
-            parts = [f"usage is unknown, {amount(name, used)} estimated for the pods on the node"]
+            expected = f"{amount(name, used)} expected of the pods on the node"
+            parts = [f"usage is unknown or in doubt, {expected}"]
         else:
             in_flight = flying[kind == node_thresholds.PROD]
             parts = [f"{amount(name, used - in_flight)} used {age_text(age_seconds)}"]

@@ -19,6 +19,7 @@ from pipeline.processors.kubernetes.node_reservation import Reservation, reserva
 from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
+from pipeline.processors.model.usage_anomalies import is_doubtful
 from pipeline.processors.overcommit.offer_bounds import (
     BOUNDED,
     NOTHING,
@@ -334,6 +335,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     *_bound_columns(),
     _flag("simulated", lambda state: state.simulated),
     _flag("peak_counts_requests", lambda state: state.peak_counts_requests),
+    _flag("doubtful_usage", is_doubtful),
     _flag("node_known", lambda state: state.node_known),
 )
 """Every column of the table. A column that is read from a further topic needs a field of

@@ -137,7 +137,7 @@ def test_unknown_cpu_is_judged_by_the_estimates_of_pods(pods: int) -> None:
     assert world.refusal("blind") == Refusal("node(s) cpu estimated usage exceed threshold")
     assert world.detail("blind") == (
         "cpu estimated usage would be 93.5 percent of 4 cores, over the threshold of 65: usage is "
-        "unknown, 3.4 cores estimated for the pods on the node + 0.34 cores for this pod"
+        "unknown or in doubt, 3.4 cores expected of the pods on the node + 0.34 cores for this pod"
     )
 
 

@@ -381,7 +381,9 @@ def test_predicted_headroom_counts_a_cold_pod_once() -> None:
 def test_load_aware_scores_by_the_configured_usage() -> None:
     world = World("LoadAwareScheduling", scoreAccordingProdUsage=True)
     prod = {"prod": Usage(cpu_cores=0.4, memory_bytes=GIB)}
-    world.node("batch", used("batch", 3.0, class_usage=prod)).node("prod", used("prod", 1.0))
+    # Without a deviation usage would be frozen.
+    of_batch = used("batch", 3.0, 0.1, class_usage=prod)
+    world.node("batch", of_batch).node("prod", used("prod", 1.0, 0.1))
     # Pods of Batch are judged by all that is used.
     assert world.scores(pod(cpu=1))["batch"] > 80
     batch = world.scores(pod(cpu=1, pod_class="batch"))

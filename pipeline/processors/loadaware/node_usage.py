@@ -1,7 +1,8 @@
 """Select the usage that LoadAwareScheduling compares with a threshold.
 
 It is all usage, that of Prod or a percentile, plus that of pods in flight. Where usage of a
-resource is unknown, the estimates of the pods on the node count.
+resource is unknown, the estimates of the pods on the node count; where it is doubtful, the larger
+of both.
 """
 
 from typing import Final
@@ -24,16 +25,25 @@ def load_aware_usage(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> IntArray:
     """The usage that `limits` are for, (nodes, resources), with pods in flight. Where it is
-    unknown: for Prod that of all pods, else the sum of the estimates of all pods."""
+    unknown: for Prod that of all pods, else the sum of the estimates of all pods. Where it is
+    doubtful: the larger of both."""
     name = f"compared {limits.kind} {limits.statistic} {limits.span_seconds} {in_flight}"
     return nodes.cached(name, lambda: _compute_usage(nodes, args, limits, in_flight=in_flight))
 
 
 def is_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits = ALL_USAGE) -> BoolArray:
-    """Where the usage that `limits` are for is unknown, (nodes, resources). False where a node has
-    nothing of a resource."""
-    unknown: BoolArray = np.isnan(_measured(nodes, args, limits)) & (_capacity(nodes, args) > 0)
-    return unknown
+    """Where the usage that `limits` are for is unknown or doubtful, (nodes, resources). False where
+    a node has nothing of a resource."""
+    unknown = np.isnan(_measured(nodes, args, limits))
+    if (doubtful := _is_doubtful(nodes)).any():
+        unknown |= doubtful[:, None]
+    result: BoolArray = unknown & (_capacity(nodes, args) > 0)
+    return result
+
+
+def _is_doubtful(nodes: NodesView) -> BoolArray:
+    """Where reported usage may be too low, (nodes,)."""
+    return nodes.column("doubtful_usage").astype(np.bool_)
 
 
 def _capacity(nodes: NodesView, args: LoadAwareArgs) -> IntArray:
@@ -78,13 +88,16 @@ def _compute_usage(
     flight = np.zeros((1, len(args.resources)), np.int64)
     if in_flight:
         flight = nodes.in_flight_usage(prod=is_prod)
-    estimated = np.zeros_like(flight)
-    if not np.isfinite(measured).all():
+    estimated, doubtful = np.zeros_like(flight), _is_doubtful(nodes)
+    if doubtful.any() or not np.isfinite(measured).all():
         if is_prod:
             estimated = load_aware_usage(nodes, args, ALL_USAGE, in_flight=in_flight)
         else:
             estimated = np.array([nodes.counted(f"estimate:{name}") for name in args.resources]).T
-    return filter_score.compared_usage(measured, flight, estimated)
+    compared = filter_score.compared_usage(measured, flight, estimated)
+    if doubtful.any():
+        compared = np.where(doubtful[:, None], np.maximum(compared, estimated), compared)
+    return compared
 
 
 def read_node_usage(

@@ -1,7 +1,9 @@
 """Find anomalies in the usage that nodes report, over all nodes at once.
 
-An anomaly hides nothing: usage counts as long as it is fresh. Idea: the metrics analyser in KEP-61
-of kubernetes-sigs/scheduler-plugins.
+Usage with an anomaly of `DOUBTFUL` may be too low: the extender counts the estimates of the pods on
+the node instead, if these are higher, and such a node never scores better than others. Other
+anomalies hide nothing: a spike may be real, and what is missing is unknown anyway. Idea: the
+metrics analyser in KEP-61 of kubernetes-sigs/scheduler-plugins.
 """
 
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
 
 ANOMALIES: Final[Mapping[str, str]] = {
     "stale": "no recent window",
@@ -21,6 +24,8 @@ ANOMALIES: Final[Mapping[str, str]] = {
     "gaps": "windows were missing in the last 15 minutes",
     "impossible": "an invalid value was replaced by null in the last 15 minutes",
 }
+
+DOUBTFUL: Final = ("partial", "beyond", "frozen")
 
 _LEAST_COVERAGE: Final = 0.5
 # Clocks of a kernel and of an exporter differ, by less than this.
@@ -46,6 +51,21 @@ class ReportedUsage(NamedTuple):
     coverage: FloatArray
     since_gap_seconds: FloatArray
     since_bad_value_seconds: FloatArray
+
+
+def is_doubtful(state: NodeStateRecord) -> bool:
+    """Whether a node state has an anomaly of `DOUBTFUL`. Simulated nodes may be constant."""
+    used, capacity = state.usage, state.capacity
+    deviation = state.deviation.get("15m", UsageDeviation())
+    is_frozen = deviation.stdev.cpu_cores == 0 and (deviation.mean.cpu_cores or 0) > 0
+    is_beyond = any(
+        amount is not None and most is not None and amount > _MOST_SHARE * most
+        for amount, most in (
+            (used.cpu_cores, capacity.cpu_cores), (used.memory_bytes, capacity.memory_bytes)
+        )
+    )  # fmt: skip
+    is_partial = state.coverage <= _LEAST_COVERAGE
+    return not state.simulated and (is_frozen or is_beyond or is_partial)
 
 
 def find_anomalies(reported: ReportedUsage, is_fresh: BoolArray) -> dict[str, BoolArray]:

@@ -62,6 +62,8 @@ class Nodes:
         return self._chosen(np.where(self._random(f"has {resource}") < 0.1, 0, whole))
 
     def column(self, name: str) -> FloatArray:
+        if name == "doubtful_usage":
+            return self._chosen(np.zeros(_NODES))
         if name == "as_of_seconds":
             return self._chosen(np.where(self.is_known, self.now - 10.0, np.nan))
         return self._chosen(np.where(self.is_known, self._random(name), np.nan))

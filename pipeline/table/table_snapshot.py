@@ -52,6 +52,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[tuple[int, int, int], ...]
     topic_ids: dict[str, str] = {}
     heartbeats: dict[str, float] = {}
+    pending: tuple[str, ...] = ()
     dropped_states: dict[str, LogPosition] = {}
     dropped_resources: dict[str, LogPosition] = {}
 
@@ -74,6 +75,7 @@ class Copied(NamedTuple):
     at: float
     topic_ids: Mapping[str, str]
     heartbeats: Mapping[str, float]
+    pending: Sequence[str]
     dropped_states: Mapping[str, LogPosition]
     dropped_resources: Mapping[str, LogPosition]
 
@@ -86,7 +88,7 @@ def copied(
     pods, counting = table.pods.columns(), table.pods.counting
     return Copied(
         names, rows, pods, counting, tuple(positions), now, dict(topic_ids),
-        dict(table.heartbeats),
+        dict(table.heartbeats), [*table.pending],
         table.dropped_states.positions.copy(), table.dropped_resources.positions.copy(),
     )  # fmt: skip
 
@@ -109,6 +111,7 @@ def save(path: Path, copy: Copied) -> int:
         sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
         topic_ids=dict(copy.topic_ids),
         heartbeats=dict(copy.heartbeats),
+        pending=tuple(copy.pending),
         dropped_states=dict(copy.dropped_states),
         dropped_resources=dict(copy.dropped_resources),
     )
@@ -164,6 +167,7 @@ def load(path: Path, empty: Table) -> Restored | None:
             arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
             empty.heartbeats.update(head.heartbeats)
+            empty.pending.update(head.pending)
             empty.dropped_states.restore(head.dropped_states)
             empty.dropped_resources.restore(head.dropped_resources)
     except FileNotFoundError:

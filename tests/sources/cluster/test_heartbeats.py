@@ -1,5 +1,7 @@
 """Heartbeats: when the watcher may vouch for its topics, and what a late heartbeat does."""
 
+from pathlib import Path
+
 import pytest
 from msgspec import Raw
 
@@ -11,6 +13,7 @@ from pipeline.sources.compacted_writer import heartbeat_entry
 from pipeline.table import Table
 from pipeline.table.apply_records import apply
 from pipeline.table.limits import LONGEST_UNCONFIRMED_SECONDS, TENTATIVE_SECONDS
+from pipeline.table.table_snapshot import copied, load, save
 from pipeline.topics.registry import HEARTBEATS
 from tests.table.records import NOW, any_pod, node_state, table_of
 
@@ -99,6 +102,18 @@ def test_placed_pod_expires_in_time_if_no_heartbeat_is_missing(at: float | None)
     table.place(any_pod(), "n", NOW)
     assert counted(table, NOW + TENTATIVE_SECONDS - 0.1) == 1
     assert counted(table, NOW + TENTATIVE_SECONDS) == 0
+
+
+def test_heartbeats_and_pending_pods_are_part_of_a_snapshot(tmp_path: Path) -> None:
+    """A restarted extender does not read them again."""
+    table = table_of(node_state("n"))
+    beat(table, NOW)
+    table.put_pod(any_pod("waits"))
+    save(tmp_path / "snapshot", copied(table, [], NOW, {}))
+    restored = load(tmp_path / "snapshot", Table())
+    assert restored is not None
+    assert restored.table.last_heartbeat == NOW
+    assert restored.table.pending == {"waits"}
 
 
 def test_a_tombstone_removes_the_source() -> None:

@@ -11,7 +11,6 @@ import platform
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Final, NamedTuple
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,13 +20,13 @@ from prometheus_client import (
     Metric,
     PlatformCollector,
     ProcessCollector,
-    start_http_server,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pipeline import __version__
 from pipeline.errors import SettingsError
 from pipeline.logs import get_logger
+from pipeline.metrics_server import MetricsServer
 
 log = get_logger(__name__)
 
@@ -96,7 +95,7 @@ class _OneMetric(NamedTuple):
         yield self.metric
 
 
-def serve_metrics(role: str, host: str, port: int | None) -> WSGIServer | None:
+def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | None:
     """Serve the metrics page in a thread; `port` 0 is any free port, None is no page.
 
     Raises `SettingsError` if it cannot listen on the address.
@@ -105,7 +104,7 @@ def serve_metrics(role: str, host: str, port: int | None) -> WSGIServer | None:
     if port is None:
         return None
     try:
-        server, _ = start_http_server(port, host, registry=REGISTRY)
+        server = MetricsServer(host, port, REGISTRY)
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
     log.info("metrics page", host=host, port=server.server_port)

@@ -4,11 +4,12 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from urllib.request import urlopen
 
 import pytest
 
-from pipeline import metrics
+from pipeline import metrics, metrics_server
 from pipeline.errors import SettingsError
 
 
@@ -22,12 +23,29 @@ def test_page_has_build_info_process_memory_and_own_metrics() -> None:
         with urlopen(url, timeout=5) as answer:
             text = answer.read().decode()
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
     samples = re.findall(r"^springtide_test_records_total.*", text, re.MULTILINE)
     assert samples == ['springtide_test_records_total{reason="undecodable"} 3.0']
     assert re.search(r'^springtide_build_info{.*role="exporter"', text, re.MULTILINE)
     assert "process_resident_memory_bytes" in text
+
+
+def test_clients_that_send_no_request_hold_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    server = metrics.serve_metrics("worker", "127.0.0.1", 0)
+    assert server
+    address, before = ("127.0.0.1", server.server_port), threading.active_count()
+    silent = [socket.create_connection(address, timeout=5) for _ in range(100)]
+    try:
+        assert threading.active_count() <= before + metrics_server.MOST_REQUESTS
+        # All are closed, the last ones at once for lack of a place.
+        assert [client.recv(1) for client in silent] == [b""] * 100
+        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        for client in silent:
+            client.close()
+        server.stop()
 
 
 @pytest.mark.parametrize("role", ["actuator", "evictor"])
@@ -38,7 +56,8 @@ def test_a_role_has_no_metrics_of_another_role(role: str) -> None:
     )
     names = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     owners = {*re.findall(r"\bspringtide_([a-z]+)_", names.stdout.decode())}
-    assert owners == {"build", "kubernetes", role}
+    # Of every role, of clients of the API server, and of roles with a leader.
+    assert owners == {"build", "kubernetes", "standby", role}
 
 
 def test_without_a_port_there_is_no_page() -> None:

@@ -227,8 +227,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             stack.push_async_callback(live.stop)
         page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
         if page is not None:
-            stack.callback(page.server_close)
-            stack.callback(page.shutdown)
+            stack.callback(page.stop)
         log.info(
             "exporter started",
             node=node,

@@ -14,6 +14,7 @@ from pipeline.settings import ProviderSettings
 from pipeline.times import format_time
 
 _MAX_WINDOWS: Final = 3
+_IDLE_SECONDS: Final = 60.0
 
 
 class Status:
@@ -79,7 +80,10 @@ async def serve(settings: ProviderSettings, status: Status) -> AsyncIterator[int
     app = web.Application()
     for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
         app.router.add_get(path, handler)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    # aiohttp waits an hour for a request, so that idle connections would take every open file.
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+    )
     await runner.setup()
     try:
         try:

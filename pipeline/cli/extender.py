@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Final
 
 import click
 
@@ -20,12 +22,14 @@ from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
-from pipeline.table.apply_records import apply_point
+from pipeline.table.apply_records import apply_pod_points, apply_point
 from pipeline.table.limits import REFILLED_SECONDS
-from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
+from pipeline.table.table_feed import HISTORY_TOPICS, POD_HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import DEAD_LETTERS
+
+_USUAL_WINDOW_SECONDS: Final = 30.0
 
 
 @click.command(
@@ -86,23 +90,39 @@ async def _run(settings: Settings) -> None:
     views = make_feed(Table(), topics=VIEW_TOPICS, name="node views", on_bad=report_bad)
     # The feed of the table reports its bad records.
     history = make_feed(
-        Table(),
+        Table(node_windows=settings.extender.history_windows),
         topics=HISTORY_TOPICS,
         name="history",
         apply_record=apply_point,
         recent_seconds=REFILLED_SECONDS,
     )
+    pod_history = _pod_history(settings.extender, make_feed)
     freezing = asyncio.create_task(_freeze_when_loaded(feed))
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
-            history=history, publish=records.write_plan if settings.extender.push_out else None,
+            history=history, pod_history=pod_history,
+            publish=records.write_plan if settings.extender.push_out else None,
             publish_wake_up=records.write_wake_up,
         )  # fmt: skip
         await records.close()
     finally:
         await cancel_tasks(freezing)
         await producer.stop()
+
+
+def _pod_history(settings: ExtenderSettings, make_feed: Callable[..., Feed]) -> Feed | None:
+    """The feed of recent usage of pods; None if the settings switch it off."""
+    windows = settings.pod_history_windows
+    if not windows:
+        return None
+    return make_feed(
+        Table(pod_windows=windows),
+        topics=POD_HISTORY_TOPICS,
+        name="pod history",
+        apply_record=apply_pod_points,
+        recent_seconds=_USUAL_WINDOW_SECONDS * windows,
+    )
 
 
 def _snapshot_path(settings: ExtenderSettings) -> Path | None:

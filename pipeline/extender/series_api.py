@@ -1,4 +1,4 @@
-"""Usage of one node over a recent range: a point per window, and statistics of them.
+"""Usage of a node or pod over a recent range: a point per window, and statistics of them.
 
 A missing window is no point, an unknown amount is null.
 """
@@ -19,6 +19,7 @@ from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import NODE, Parameter, Route
 from pipeline.processors.explain.usage_series import SeriesStatistics, statistics_of
 from pipeline.table import FeedState
+from pipeline.table.pod_history import PodHistory
 from pipeline.table.usage_history import History, Series
 from pipeline.times import format_time, parse_time
 
@@ -32,9 +33,10 @@ _HINT: Final = (
 
 
 class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """The windows of a node in a range.
+    """The windows of a node, or of a pod on it, in a range.
 
     node: Name of the node.
+    pod: Namespace and name of the pod; null for the node itself.
     now: Time of the answer.
     held_from: End of the oldest window in memory, in the range or not.
     as_of: End of each window, the oldest first.
@@ -45,6 +47,7 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
     apiVersion: str = API_VERSION  # noqa: N815
     kind: str = "NodeSeries"
     node: str
+    pod: str | None = None
     now: str
     held_from: str | None
     as_of: list[str]
@@ -54,17 +57,22 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeSeriesHandler:
-    """The route over the history that a feed fills."""
+    """The routes over the histories that feeds fill. Without `pods` the series of pods are off."""
 
     history: History
     feed_state: FeedState
     clock: Clock
+    pods: PodHistory | None = None
+    pod_feed_state: FeedState | None = None
 
     def routes(self) -> list[Route]:
         """The routes of this handler."""
         time = {"type": "string", "format": "date-time"}
+        of_pod = (
+            Parameter("namespace", "namespace of the pod", {"type": "string"}, "shop", "path"),
+            Parameter("pod", "name of the pod", {"type": "string"}, "web-0", "path"),
+        )
         parameters = (
-            NODE,
             Parameter("from", "windows that ended at or after", time, "2023-11-14T22:00:00Z"),
             Parameter("to", "windows that ended at or before", time),
             Parameter("last", "instead of both: seconds up to now", {"type": "number"}),
@@ -74,8 +82,13 @@ class NodeSeriesHandler:
             Route(
                 "GET", "/v1/nodes/{node}/series", self.series,
                 "The recent windows of a node over a range, and statistics of them.",
-                NodeSeries, parameters=parameters, errors=(400, 404, 503),
-            )
+                NodeSeries, parameters=(NODE, *parameters), errors=(400, 404, 503),
+            ),
+            Route(
+                "GET", "/v1/nodes/{node}/pods/{namespace}/{pod}/series", self.pod_series,
+                "The recent windows of a pod over a range, and statistics of them.",
+                NodeSeries, parameters=(NODE, *of_pod, *parameters), errors=(400, 404, 503),
+            ),
         ]  # fmt: skip
 
     async def series(self, request: web.Request) -> web.Response:
@@ -89,15 +102,37 @@ class NodeSeriesHandler:
             return error_response(404, message, "GET /v1/nodes lists the known nodes")
         return struct_response(node_series(node, series, first, last, columns, now))
 
+    async def pod_series(self, request: web.Request) -> web.Response:
+        node, now = request.match_info["node"], self.clock.now()
+        pod = f"{request.match_info['namespace']}/{request.match_info['pod']}"
+        first, last = _range(request, now)
+        columns = _columns(request)
+        if self.pods is None or self.pod_feed_state is None:
+            hint = "set extender.pod_history_windows, or use `springtide series NODE --pod`"
+            return error_response(404, "this extender has no history of pods", hint)
+        require_caught_up(self.pod_feed_state)
+        series = self.pods.get(node, pod)
+        if series is None:
+            message = f"pod {pod[:320]!r} has no window on node {node[:253]!r} in memory"
+            return error_response(404, message, "GET /v1/nodes/{node}/view lists its pods")
+        return struct_response(node_series(node, series, first, last, columns, now, pod))
+
 
 def node_series(
-    node: str, series: Series, first: float, last: float, columns: Sequence[str], now: float
+    node: str,
+    series: Series,
+    first: float,
+    last: float,
+    columns: Sequence[str],
+    now: float,
+    pod: str | None = None,
 ) -> NodeSeries:
     """The document of the windows that ended from `first` to `last`."""
     values = series.between(first, last)._asdict()
     ends = series.end_seconds.tolist()
     return NodeSeries(
         node=node,
+        pod=pod,
         now=format_time(now),
         held_from=format_time(ends[0]) if ends else None,
         as_of=[format_time(end) for end in values["end_seconds"].tolist()],

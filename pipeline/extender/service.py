@@ -44,6 +44,7 @@ async def serve(
     rules: Rules | None = None,
     views: Feed | None = None,
     history: Feed | None = None,
+    pod_history: Feed | None = None,
     publish: Publish | None = None,
     publish_wake_up: PublishWakeUp | None = None,
 ) -> None:
@@ -56,7 +57,8 @@ async def serve(
 
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
-    `history` one of recent usage; requests of a scheduler do not wait for these two.
+    `history` one of recent usage, `pod_history` one of pods; requests of a scheduler do not wait
+    for these three.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -67,7 +69,7 @@ async def serve(
     if settings.push_out and settings.mode != "act":
         _log.warning("push_out has no effect in mode observe: no node is refused")
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
-    series = NodeSeriesHandler(history.table.history, history.state, clock) if history else None
+    series = _series_handler(history, pod_history, clock)
     extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
@@ -83,7 +85,7 @@ async def serve(
     most = raise_file_limit() - limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address)
     listener = Listener(runner.server, connections, tls.context if tls else None)
-    feeds = [source.run() for source in (feed, views, history) if source is not None]
+    feeds = [source.run() for source in (feed, views, history, pod_history) if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
         log_outages(outages, clock), extender.authentication.watch_tokens(clock),
@@ -122,6 +124,17 @@ async def _finish(extender: Extender, listener: Listener, runner: web.AppRunner)
     await listener.stop()
     await extender.finish(limits.FINISH_SECONDS)
     await runner.cleanup()
+
+
+def _series_handler(
+    history: Feed | None, pods: Feed | None, clock: Clock
+) -> NodeSeriesHandler | None:
+    """The routes over recent usage; None without a history of nodes."""
+    if history is None:
+        return None
+    nodes = history.table.history, history.state
+    of_pods = (None, None) if pods is None else (pods.table.pod_history, pods.state)
+    return NodeSeriesHandler(*nodes, clock, *of_pods)
 
 
 async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:

@@ -112,6 +112,21 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
             "multiplies the weight of the extender by ten. kube-scheduler accepts it."
         ),
     ] = False
+    history_windows: Annotated[
+        Annotated[int, Meta(ge=1, le=20_000)],
+        Meta(
+            description="Windows of each node that /v1/nodes/{node}/series can answer with, at 24 "
+            "bytes each. A restart reads back half an hour at most."
+        ),
+    ] = 120
+    pod_history_windows: Annotated[
+        Annotated[int, Meta(ge=0, le=2_880)],
+        Meta(
+            description="Windows of each pod that /v1/nodes/{node}/pods/{namespace}/{pod}/series "
+            "can answer with, at 8 bytes each; 0: none. The extender then reads the whole topic "
+            "windows, which takes about half a millisecond of CPU a window."
+        ),
+    ] = 0
     snapshot_file: Annotated[
         Text | None,
         Meta(

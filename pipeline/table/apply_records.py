@@ -19,6 +19,7 @@ from pipeline.topics.nodes import check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
 from pipeline.topics.result_header import position_of
+from pipeline.topics.windows import decode_window
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -72,6 +73,22 @@ def apply_point(
         return table.history.put(node, parse_time(point.as_of), point.usage)
     except ValueError as error:
         raise InvalidRecordError(f"as_of is not readable: {error}") from error
+
+
+def apply_pod_points(
+    table: Table,
+    topic: Topic,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers = (),
+) -> bool:
+    """Apply a window to the history of pods alone; False if the history has a newer one."""
+    if value is None:
+        raise InvalidRecordError("a window has no tombstone")
+    window = decode_window(value)
+    if window.header.node != _node_of(key):
+        raise KeyMismatchError(f"payload is about {window.header.node}, key about {key!r:.100}")
+    return table.pod_history.put(window)
 
 
 def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:

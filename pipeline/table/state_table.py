@@ -38,6 +38,7 @@ from pipeline.table.node_columns import (
 )
 from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray, Rows
 from pipeline.table.pod_arrays import PodArrays, ReportedUsage
+from pipeline.table.pod_history import PodHistory
 from pipeline.table.pod_table import PodTable
 from pipeline.table.recent_rates import with_state
 from pipeline.table.usage_history import History
@@ -57,7 +58,12 @@ class Table:
     """
 
     def __init__(
-        self, columns: Sequence[Column] = COLUMNS, counting: Counting = USUAL_COUNTING
+        self,
+        columns: Sequence[Column] = COLUMNS,
+        counting: Counting = USUAL_COUNTING,
+        *,
+        node_windows: int = limits.POINTS,
+        pod_windows: int = 1,
     ) -> None:
         self.columns = tuple(columns)
         self._stored = (
@@ -68,7 +74,8 @@ class Table:
         self.pod_events = 0
         self.recomputed_rows = 0
         self.views = NodeViewStore()
-        self.history = History()
+        self.history = History(node_windows)
+        self.pod_history = PodHistory(pod_windows)
         self._clear(counting)
 
     def _clear(self, counting: Counting) -> None:
@@ -89,6 +96,15 @@ class Table:
         }
         self.dropped_states = DroppedResults()
         self.dropped_resources = DroppedResults()
+
+    def emptied(self) -> "Table":
+        """An empty table of the same columns, amounts and lengths of histories."""
+        return Table(
+            self.columns,
+            self.pods.counting,
+            node_windows=self.history.windows,
+            pod_windows=self.pod_history.windows,
+        )
 
     def __len__(self) -> int:
         return len(self._index)
@@ -326,6 +342,7 @@ class Table:
         self.heartbeats, self.pending = other.heartbeats, other.pending
         self.views.adopt(other.views)
         self.history.adopt(other.history)
+        self.pod_history.adopt(other.pod_history)
         self.pod_events += other.pod_events
         self.recomputed_rows += other.recomputed_rows
         self.version += 1

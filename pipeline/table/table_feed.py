@@ -46,6 +46,7 @@ from pipeline.topics.registry import (
     NODES,
     PODS,
     RESOURCES,
+    WINDOWS,
     Topic,
 )
 
@@ -56,7 +57,9 @@ NODE_AND_POD_TOPICS: Final[tuple[Topic, ...]] = (*NODE_TOPICS, RESOURCES, PODS, 
 VIEW_TOPICS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
 """Topics of a table of node views."""
 HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)
-"""Topics of a table of recent usage."""
+"""Topics of a table of recent usage of nodes."""
+POD_HISTORY_TOPICS: Final[tuple[Topic, ...]] = (WINDOWS,)
+"""Topics of a table of recent usage of pods."""
 
 _log = get_logger(__name__)
 
@@ -162,7 +165,7 @@ class Feed:
         """Begin with a snapshot, unless tombstones may have been missed since."""
         began = self._clock.monotonic()
         try:
-            fresh = Table(self.table.columns, self.table.pods.counting)
+            fresh = self.table.emptied()
             saved = await asyncio.to_thread(load, path, fresh)
         except (OSError, CheckpointError) as error:
             _log.warning("snapshot not read", file=str(path), reason=str(error))
@@ -266,7 +269,7 @@ class Feed:
         await self._check_topics(follower)
         await run_within(limits.START_TIMEOUT_SECONDS, follower.begin(since_ms))
         self.state.message = "catching up"
-        fresh = Table(self.table.columns, self.table.pods.counting)
+        fresh = self.table.emptied()
         while not follower.is_caught_up:
             await self._read(follower, fresh)
         fresh.bring_up_to_date(self._clock.now())

@@ -1,7 +1,7 @@
 """Usage of the last windows of each node, in ring buffers of numpy.
 
-A point per window, in order; 3 kB per node, however long the extender runs. Belongs to one event
-loop.
+A point per window, in order; 24 bytes per window, however long the extender runs. Belongs to one
+event loop.
 """
 
 from typing import Final, NamedTuple
@@ -39,15 +39,16 @@ class Series(NamedTuple):
 
 
 class History:
-    """Series by node."""
+    """Series by node, of at most `windows` windows."""
 
-    def __init__(self) -> None:
+    def __init__(self, windows: int = limits.POINTS) -> None:
+        self.windows = windows
         self._clear()
 
     def _clear(self) -> None:
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
-        self._points = np.full((limits.FIRST_ROWS, len(COLUMNS), limits.POINTS), np.nan)
+        self._points = np.full((limits.FIRST_ROWS, len(COLUMNS), self.windows), np.nan)
         self._newest = np.full(limits.FIRST_ROWS, -1, np.int64)  # position of the newest point
 
     def __len__(self) -> int:
@@ -70,7 +71,7 @@ class History:
         newest = int(self._newest[row])
         if newest >= 0 and not end_seconds > self._points[row, 0, newest]:
             return False
-        position = (newest + 1) % limits.POINTS
+        position = (newest + 1) % self.windows
         self._points[row, :, position] = (
             end_seconds, _known(usage.cpu_cores), _known(usage.memory_bytes),
         )  # fmt: skip
@@ -86,6 +87,7 @@ class History:
 
     def adopt(self, other: "History") -> None:
         """Become `other` in one step; `other` gets empty."""
+        self.windows = other.windows
         self._rows, self._free = other._rows, other._free
         self._points, self._newest = other._points, other._newest
         other._clear()

@@ -18,11 +18,13 @@ from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import NodeViewStore
+from pipeline.table.pod_history import PodHistory
 from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
 from tests.extender.conftest import Client, Start, extender, served
 from tests.extender.json_schema import wrong
 from tests.extender.test_fuzz import quick
+from tests.processors.joined import NODE_ROW, joined, known_pod, pod_row, view_of
 from tests.table.records import NOW, node_state, table_of
 from tests.topics.golden import NODE_STATE, NODE_VIEW
 
@@ -31,12 +33,14 @@ def two_nodes() -> Extender:
     """Over two nodes, with a view and a history of the first."""
     clock, state = ManualClock(NOW), FeedState(caught_up=True)
     table = table_of(node_state("node-1", cpu=1.0), node_state("node-2", cpu=3.9))
-    views, history = NodeViewStore(), History()
+    views, history, pods = NodeViewStore(), History(), PodHistory(2)
+    view = view_of(known_pod("u1", name="web-0"))
+    pods.put(joined(NODE_ROW, pod_row("u1", cpu_cores_avg=1.0), view=view))
     views.put("node-1", 1, encode_json(NODE_VIEW))
     history.put("node-1", NOW, NODE_STATE.usage)
     return extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
-        series=NodeSeriesHandler(history, state, clock),
+        series=NodeSeriesHandler(history, state, clock, pods, state),
     )  # fmt: skip
 
 

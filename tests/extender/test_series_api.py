@@ -11,10 +11,21 @@ from pipeline.clock import ManualClock
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.processors.explain.usage_series import statistics_of
 from pipeline.table import FeedState
+from pipeline.table.pod_history import PodHistory
 from pipeline.table.usage_history import History
 from pipeline.times import format_time
 from pipeline.topics.resource_amounts import Usage
 from tests.extender.conftest import Client, Start
+from tests.processors.joined import (
+    END_MS,
+    NODE_ROW,
+    header,
+    joined,
+    known_pod,
+    logged,
+    pod_row,
+    view_of,
+)
 from tests.table.records import NOW
 
 ENDS = [NOW - 30.0 * back for back in range(10, -1, -1)]
@@ -107,3 +118,38 @@ def test_statistics_are_those_of_a_sorted_list(values: list[float]) -> None:
         assert [result.p50, result.p90, result.p95, result.p99] == [known[rank] for rank in ranks]
         assert result.max == known[-1]
         assert result.avg == pytest.approx(sum(known) / len(known))
+
+
+@pytest.fixture
+async def pod_client(start: Start) -> Client:
+    """Three windows of pod shop/web-0 on node-1: 1, 2 and 3 cores."""
+    pods = PodHistory(10)
+    for end in range(3):
+        row = pod_row("u1", cpu_cores_avg=end + 1.0, memory_bytes_avg=64.0)
+        view = view_of(known_pod("u1", name="web-0"))
+        pods.put(logged(joined(NODE_ROW, row, view=view, of=header(end=end))))
+    state, clock = FeedState(caught_up=True), ManualClock(END_MS / 1000 + 60)
+    return await start(series=NodeSeriesHandler(History(), state, clock, pods, state))
+
+
+async def get_pod(client: Client, pod: str, status: int = 200, **query: Any) -> Any:
+    response = await client.get(f"/v1/nodes/node-1/pods/{pod}/series", params=query)
+    assert response.status == status, await response.text()
+    return await response.json()
+
+
+async def test_the_series_of_a_pod_is_answered_over_a_range(pod_client: Client) -> None:
+    result = await get_pod(pod_client, "shop/web-0")
+    assert (result["node"], result["pod"]) == ("node-1", "shop/web-0")
+    assert result["usage"] == {"cpu_cores": [1.0, 2.0, 3.0], "memory_bytes": [64.0] * 3}
+    assert result["statistics"]["cpu_cores"]["avg"] == 2.0
+    result = await get_pod(pod_client, "shop/web-0", last=31, resource="cpu")
+    assert result["usage"] == {"cpu_cores": [2.0, 3.0]}
+    assert result["held_from"] == format_time(END_MS / 1000)
+    assert "in memory" in (await get_pod(pod_client, "shop/other", 404))["Error"]
+    assert "no parameter" in (await get_pod(pod_client, "shop/web-0", 400, since=1))["Error"]
+
+
+async def test_without_a_history_of_pods_the_answer_names_the_setting(client: Client) -> None:
+    answer = await get_pod(client, "shop/web-0", 404)
+    assert "extender.pod_history_windows" in answer["Hint"]

@@ -46,6 +46,19 @@ def test_the_history_holds_the_last_windows_in_order(
     assert history.get("z") is None
 
 
+def test_the_length_of_the_history_is_chosen_and_survives_a_reread() -> None:
+    table = Table(node_windows=3, pod_windows=2)
+    fresh = table.emptied()
+    for end in range(5):
+        fresh.history.put("a", 1000.0 + end, Usage(cpu_cores=1.0))
+    table.adopt(fresh)
+    series = table.history.get("a")
+    assert series is not None
+    assert series.end_seconds.tolist() == [1002.0, 1003.0, 1004.0]
+    again = table.emptied()
+    assert (again.history.windows, again.pod_history.windows, len(again.history)) == (3, 2, 0)
+
+
 def test_a_full_ring_overwrites_its_oldest_window() -> None:
     history = History()
     for end in range(3 * POINTS + 7):

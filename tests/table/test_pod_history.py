@@ -1,0 +1,93 @@
+"""Usage of pods over the last windows: by name or UID, also of deleted pods."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import RecordError
+from pipeline.table import Table
+from pipeline.table.apply_records import apply_pod_points
+from pipeline.table.pod_history import PodHistory
+from pipeline.topics.registry import WINDOWS
+from pipeline.topics.windows import Window, departure, encode_window
+from tests.processors.joined import END_MS, NODE_ROW, header, joined, known_pod, logged, pod_row
+from tests.processors.joined import view_of as view
+
+END = END_MS / 1000
+
+
+def window(end: int, node: str = "node-1", **cores: float) -> Window:
+    """A window in which each pod, by UID, uses so many cores; its name is the first letter."""
+    rows = [pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=64.0) for uid, used in cores.items()]
+    pods = [known_pod(uid, name=uid[0]) for uid in cores]
+    return logged(joined(NODE_ROW, *rows, view=view(*pods), of=header(node, end)))
+
+
+def history(*windows: Window, length: int = 4) -> PodHistory:
+    result = PodHistory(length)
+    for each in windows:
+        assert result.put(each)
+    return result
+
+
+def cores(found: PodHistory, pod: str, node: str = "node-1") -> list[tuple[float, float]]:
+    """End (in windows) and cores of each window of a pod."""
+    series = found.get(node, pod)
+    assert series is not None
+    ends = ((series.end_seconds - END) / 30).tolist()
+    return list(zip(ends, series.cpu_cores.tolist(), strict=True))
+
+
+def test_a_pod_is_known_by_name_and_by_uid() -> None:
+    found = history(window(0, a1=1.0, b1=2.0), window(1, a1=3.0, b1=4.0))
+    assert cores(found, "shop/a") == cores(found, "a1") == [(0, 1.0), (1, 3.0)]
+    assert cores(found, "shop/b") == [(0, 2.0), (1, 4.0)]
+    assert [found.get("node-1", "shop/c"), found.get("other", "shop/a")] == [None, None]
+
+
+def test_only_the_last_windows_are_stored() -> None:
+    found = history(*(window(end, a1=float(end)) for end in range(9)))
+    assert cores(found, "a1") == [(end, float(end)) for end in range(5, 9)]
+    assert cores(history(window(0, a1=1.0), window(1, a1=2.0), length=1), "a1") == [(1, 2.0)]
+
+
+def test_a_deleted_pod_stays_until_its_last_window_is_forgotten() -> None:
+    windows = [window(0, a1=1.0, b1=9.0), *(window(end, a1=1.0) for end in range(1, 4))]
+    assert cores(history(*windows), "shop/b") == [(0, 9.0)]
+    assert history(*windows, window(4, a1=1.0)).get("node-1", "shop/b") is None
+
+
+def test_of_pods_of_one_name_the_newest_counts() -> None:
+    found = history(window(0, a1=1.0), window(1, a1=1.0, a2=5.0), window(2, a2=6.0))
+    assert cores(found, "shop/a") == [(1, 5.0), (2, 6.0)]
+    assert cores(found, "a1") == [(0, 1.0), (1, 1.0)]
+
+
+def test_a_window_that_does_not_end_later_is_refused() -> None:
+    found = history(window(1, a1=1.0))
+    assert [found.put(window(1, a1=9.0)), found.put(window(0, a1=9.0))] == [False, False]
+    assert cores(found, "a1") == [(1, 1.0)]
+
+
+def test_a_departure_removes_the_node() -> None:
+    found = history(window(0, a1=1.0), window(0, node="other", c1=2.0))
+    found.put(departure("node-1", 1))
+    assert (len(found), found.get("node-1", "a1")) == (1, None)
+
+
+def test_unknown_usage_is_nan_and_a_missing_pod_has_no_window() -> None:
+    unknown = logged(joined(NODE_ROW, pod_row("a1", cpu_cores_avg=2.0), of=header(end=1)))
+    series = history(window(0, a1=1.0), unknown, window(2)).get("node-1", "a1")
+    assert series is not None
+    assert series.cpu_cores.tolist() == [1.0, 2.0]
+    assert np.isnan(series.memory_bytes).tolist() == [False, True]
+
+
+def test_records_of_windows_are_applied_and_others_are_refused() -> None:
+    table = Table(pod_windows=4)
+    value = encode_window(window(0, a1=1.0))
+    assert apply_pod_points(table, WINDOWS, b"node-1", value)
+    assert not apply_pod_points(table, WINDOWS, b"node-1", value)
+    assert cores(table.pod_history, "shop/a") == [(0, 1.0)]
+    for key, wrong in ((b"other", value), (b"node-1", None), (b"node-1", b"{"), (None, value)):
+        with pytest.raises(RecordError):
+            apply_pod_points(table, WINDOWS, key, wrong)

@@ -195,6 +195,9 @@ class PlanExecutor:
             except KubernetesError as error:
                 self._report(self._action(plan, pod, "failed", _reason(error)))
                 return PlanResult("failed", count > 0)
+            finally:
+                # The checks took time: the next eviction keeps its distance from this one.
+                self._limit.happened(0.0)
             self._report(self._action(plan, pod, "done"))
             victim = {"metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}}
             self._events.warn_soon(victim, "Pod", "PushedOut", plan.why)

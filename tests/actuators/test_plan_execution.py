@@ -1,5 +1,6 @@
 """Plans with a fake API server: what stops an eviction, and what does not."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, cast
@@ -177,3 +178,26 @@ async def test_an_invalid_answer_fails_the_plan(invalid: Any, path: str) -> None
     (outcome,) = await execute(api)
     assert outcome.startswith("failed")
     assert api.evictions == 0
+
+
+async def test_slow_checks_do_not_bring_evictions_closer_together() -> None:
+    """The limit counts evictions, not the waits before their checks."""
+    clock, evicted = ManualClock(), list[float]()
+    api, limit = FakeApi(), RateLimit(0.1, clock)
+    checks = iter((5.0, 0.0, 0.0, 0.0))
+
+    def answer(path: str) -> None:
+        if path == STOP:
+            clock.suspend(next(checks))
+        elif path.endswith("/eviction") and api.evictions > len(evicted):
+            evicted.append(clock.monotonic())
+
+    api.on_request = answer
+    for _ in range(2):
+        executor = PlanExecutor(
+            cast(Api, api), "act", STOP, limit, clock, FakeActions(), lambda: True
+        )
+        executing = asyncio.create_task(executor.execute(PLAN))
+        while not executing.done():
+            await clock.advance(0.5)
+    assert evicted[1] - evicted[0] >= 10.0

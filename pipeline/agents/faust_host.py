@@ -27,7 +27,7 @@ from mode.utils.queues import ThrowableQueue
 
 from pipeline.agents.consumer_group import ConsumerGroup, GroupMember
 from pipeline.kafka import record_batches
-from pipeline.kafka.client import limit_metadata_requests, ssl_context
+from pipeline.kafka.client import limit_connections, limit_metadata_requests, ssl_context
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings, Settings
@@ -323,6 +323,7 @@ class PromptConsumerThread(AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         consumer._fetch_max_wait_ms = _FETCH_WAIT_MS
         limit_metadata_requests(consumer._client)
+        limit_connections(consumer._client)
         consumer._fetch_min_bytes = _FETCH_MIN_BYTES
         return consumer
 

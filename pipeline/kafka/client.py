@@ -5,6 +5,7 @@ and SASL works for every role or for none.
 """
 
 import asyncio
+import random
 import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError as ClientError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
@@ -36,6 +37,10 @@ _FORBIDDEN: Final = (
 )  # fmt: skip
 
 _METADATA_REQUESTS_PER_SECOND: Final = 10
+_FIRST_RECONNECT_SECONDS: Final = 0.1
+_LONGEST_RECONNECT_SECONDS: Final = 2.0
+# A connection that lasted this long counts as a success.
+_CALM_SECONDS: Final = 10.0
 
 note_connections()
 
@@ -103,6 +108,35 @@ def limit_metadata_requests(client: AIOKafkaClient) -> None:
         return updated
 
     client._metadata_update = limited
+
+
+def limit_connections(client: AIOKafkaClient) -> None:
+    """Let a client connect again to a broker after growing pauses with jitter, up to two seconds.
+
+    aiokafka 0.14 connects 20 to 40 times a second to a broker that is away, and so does each of ten
+    thousand exporters when a broker returns. During a pause the broker counts as not ready, so that
+    others are asked meanwhile.
+    """
+    connect, plans = client._get_conn, dict[Any, tuple[float, float]]()
+
+    async def limited(
+        node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False
+    ) -> Any:
+        place = node_id, group
+        connection = client._conns.get(place)
+        if connection is None or not connection.connected():
+            now = monotonic()
+            not_before, pause = plans.get(place, (0.0, _FIRST_RECONNECT_SECONDS))
+            # While somebody connects, wait for that connection.
+            if now < not_before and not client._get_conn_lock.locked():
+                return None
+            if now > not_before + _CALM_SECONDS:
+                pause = _FIRST_RECONNECT_SECONDS
+            not_before = now + pause * (0.5 + random.random())
+            plans[place] = not_before, min(2 * pause, _LONGEST_RECONNECT_SECONDS)
+        return await connect(node_id, group=group, no_hint=no_hint)
+
+    client._get_conn = limited
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from pipeline.errors import BrokerUnavailableError, KafkaError
 from pipeline.kafka import record_batches
-from pipeline.kafka.client import limit_metadata_requests, translated_errors
+from pipeline.kafka.client import limit_connections, limit_metadata_requests, translated_errors
 from pipeline.kafka.topic_ids import topic_ids
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
@@ -281,6 +281,7 @@ async def open_follower(
         fetch_max_wait_ms=fetching.max_wait_ms,
     )
     limit_metadata_requests(consumer._client)
+    limit_connections(consumer._client)
     try:
         with translated_errors(client, "connecting"):
             await run_within(_START_SECONDS, consumer.start())

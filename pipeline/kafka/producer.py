@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 from aiokafka import AIOKafkaProducer, errors
 
 from pipeline.errors import KafkaError, StateError
-from pipeline.kafka.client import limit_metadata_requests, translated_errors
+from pipeline.kafka.client import limit_connections, limit_metadata_requests, translated_errors
 from pipeline.logs import get_logger
 from pipeline.tasks import run_within
 from pipeline.topics.dead_letters import DeadLetter
@@ -265,6 +265,7 @@ class Producer:
                     **self._client, **self._options, acks="all", enable_idempotence=True
                 )
                 limit_metadata_requests(producer.client)
+                limit_connections(producer.client)
                 try:
                     with translated_errors(self._client, "connecting"):
                         await producer.start()

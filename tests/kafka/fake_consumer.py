@@ -43,7 +43,7 @@ class FakeConsumer:
         self._assigned: list[TopicPartition] = []
         self._positions: dict[TopicPartition, int] = {}
         self.is_closed = False
-        self._client = SimpleNamespace(_metadata_update=None, close=self._close)
+        self._client = SimpleNamespace(_metadata_update=None, _get_conn=None, close=self._close)
         self._paused: set[TopicPartition] = set()
 
     async def start(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
-from pipeline.kafka.client import client_options, limit_metadata_requests, translated_errors
+from pipeline.kafka import client as module
+from pipeline.kafka.client import (
+    client_options,
+    limit_connections,
+    limit_metadata_requests,
+    translated_errors,
+)
 from pipeline.settings import KafkaSettings, Secret
 
 
@@ -143,3 +150,62 @@ async def test_a_client_without_leaders_requests_metadata_ten_times_a_second(
     with suppress(asyncio.CancelledError):
         await consumer.stop()
     assert 5 <= requests <= 10
+
+
+class FakeConnections:
+    """The part of a client that connects; it is asked every 100 ms."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attempts: list[float] = []
+        self.connection: Any = None
+        self._conns: dict[Any, Any] = {}
+        self._get_conn_lock = asyncio.Lock()
+        self._now = 1000.0
+        monkeypatch.setattr(module, "monotonic", lambda: self._now)
+        monkeypatch.setattr("pipeline.kafka.client.random.random", lambda: 0.5)
+        client: Any = self
+        limit_connections(client)
+
+    async def _get_conn(self, node_id: int, *, group: Any, no_hint: bool) -> Any:
+        self.attempts.append(round(self._now - 1000.0, 3))
+        if self.connection is not None:
+            self._conns[node_id, group] = self.connection
+        return self.connection
+
+    async def ask(self, seconds: float) -> Any:
+        connection = None
+        for _ in range(round(10 * seconds)):
+            connection = await self._get_conn(1)  # type: ignore[call-arg]
+            self._now += 0.1
+        return connection
+
+
+async def test_a_broker_that_is_away_is_connected_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FakeConnections(monkeypatch)
+    assert await client.ask(10) is None
+    assert client.attempts == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1, 9.1]
+
+
+async def test_a_connection_that_is_ended_at_once_is_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FakeConnections(monkeypatch)
+    client.connection = SimpleNamespace(connected=lambda: False)
+    await client.ask(10)
+    assert len(client.attempts) == 9
+
+
+async def test_after_a_calm_time_a_broken_connection_is_replaced_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FakeConnections(monkeypatch)
+    await client.ask(4)
+    client.connection = SimpleNamespace(connected=lambda: True)
+    assert await client.ask(20) is client.connection
+    before = len(client.attempts)
+    client.connection = SimpleNamespace(connected=lambda: False)
+    client._conns.clear()
+    await client.ask(0.3)
+    assert client.attempts[before:] == [24.0, 24.1]

@@ -72,7 +72,7 @@ class FakeClient:
         self.start_error: BaseException | None = None
         self.record_error: BaseException | None = None
         self._in_flight = self._sent = 0
-        self.client = SimpleNamespace(_metadata_update=None)
+        self.client = SimpleNamespace(_metadata_update=None, _get_conn=None)
         self._sender = self._message_accumulator = SimpleNamespace()
 
     async def start(self) -> None:

@@ -114,7 +114,7 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
         ):
             yield check
     else:
-        yield Check("nodes", "unknown", "not checked, because topics are missing")
+        yield Check("nodes", "unknown", "not checked, because of the broker or its topics")
 
 
 def check_scheduler(file: Path, settings: Settings) -> Check:

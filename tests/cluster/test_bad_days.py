@@ -1,0 +1,239 @@
+"""Bad days with a real kube-scheduler and 200 nodes of KWOK: all nodes turn hot, their usage stops,
+the actuator dies. Pods wait with one short reason, and are bound within seconds after it
+disappears."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.kafka.partition import partition_of
+from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.processors.overcommit.status_patch import read_amounts
+from pipeline.times import format_time
+from pipeline.topics.codec import encode_json
+from pipeline.topics.node_resources import MidTerms, NodeResourcesRecord
+from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.registry import NODE_STATE, RESOURCES
+from pipeline.topics.resource_amounts import Resources
+from tests.cluster.extender_cluster import (
+    ALLOCATABLE,
+    Cluster,
+    add_nodes,
+    config_flags,
+    get,
+    scheduler_config,
+    state,
+)
+from tests.cluster.objects import PARTITIONS, items, node, write_policy
+from tests.cluster.roles import Role
+from tests.processes import until
+
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NODES = [f"k{number:03}" for number in range(200)]
+HOT, COOL = 60.0, 8.0
+SECONDS = 10.0
+"""Within this time after the reason has disappeared, waiting pods are bound."""
+PODS = 10
+EXPIRES_SECONDS = 8
+BATCH = "kubernetes.io/batch-cpu"
+
+
+@pytest.fixture(scope="module")
+def asking_plane() -> Iterator[ControlPlane]:
+    with local_control_plane(scheduler=scheduler_config({})) as plane:
+        plane.kubectl("create", "namespace", "springtide-system")
+        plane.kubectl("create", "namespace", "koordinator-system")
+        asyncio.run(add_nodes(plane, *(node(name, **ALLOCATABLE) for name in NODES)))
+        yield plane
+
+
+class Feed:
+    """Publishes the usage of all nodes every two seconds: `cores` of each that reports."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cores: dict[str, float] = dict.fromkeys(NODES, COOL)
+        self._cluster = cluster
+        self._offset = 0
+
+    async def publish(self) -> None:
+        self._offset += 1
+        topic = NODE_STATE.full_name(self._cluster.settings.kafka.topic_prefix)
+        producer = self._cluster.producer
+        for name, cores in self.cores.items():
+            record = state(name, cores, offset=self._offset)
+            await producer.send(
+                topic, key=name.encode(), value=encode_json(record),
+                partition=partition_of(name, PARTITIONS),
+            )  # fmt: skip
+        await producer.flush()
+
+    async def run(self) -> None:
+        while True:
+            await self.publish()
+            await asyncio.sleep(2.0)
+
+
+@asynccontextmanager
+async def running(cluster: Cluster, folder: Path) -> AsyncIterator[Feed]:
+    """Watcher, extender with Koordinator's arguments, and a feed of usage."""
+    args = {"nodeMetricExpirationSeconds": EXPIRES_SECONDS}
+    profile = {
+        "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}]}},
+        "pluginConfig": [{"name": "LoadAwareScheduling", "args": args}],
+    }
+    feed = Feed(cluster)
+    await feed.publish()
+    publishing = asyncio.create_task(feed.run())
+    try:
+        async with cluster.watched_extender(*config_flags(folder, profile)):
+            yield feed
+    finally:
+        publishing.cancel()
+
+
+async def reason_to_wait(cluster: Cluster, prefix: str, **requests: str) -> str:
+    """Create pods; the message of their condition once all of them wait for one reason."""
+    cluster.create(prefix, PODS, **requests)
+    reasons: list[str] = []
+
+    def all_wait() -> bool:
+        reasons[:] = _refused(cluster, prefix)
+        return len(reasons) == PODS and len({*reasons}) == 1
+
+    await until(all_wait, 60, lambda: {*reasons})
+    text = reasons[0]
+    assert len(text) < 300, text
+    return text
+
+
+def _refused(cluster: Cluster, prefix: str) -> list[str]:
+    """The messages of waiting pods, without those of preemption."""
+    pods = [each for each in items(cluster.plane, "pods")
+            if each["metadata"]["name"].startswith(f"{prefix}-")]  # fmt: skip
+    conditions = [c for each in pods for c in each["status"].get("conditions", ())]
+    messages = [c["message"] for c in conditions if c.get("reason") == "Unschedulable"]
+    return [message.partition(" preemption:")[0] for message in messages]
+
+
+async def seconds_until_bound(cluster: Cluster, prefix: str) -> float:
+    began = time.monotonic()
+    await until(lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()), 60)
+    return time.monotonic() - began
+
+
+def touched(cluster: Cluster) -> int:
+    """The number of Nodes that the actuator has touched for waiting pods."""
+    nodes = items(cluster.plane, "nodes")
+    return sum("springtide/cooled" in n["metadata"].get("annotations", {}) for n in nodes)
+
+
+async def test_pods_wait_shortly_and_are_bound_within_seconds_on_bad_days(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    name = cluster.settings.kubernetes.config_name
+    write_policy(cluster.plane, name, colocation_config={"enable": True})
+    async with running(cluster, tmp_path) as feed:
+        with _actuator(cluster) as actuator:
+            await actuator.logs("ready")
+            await until(lambda: _check("watcher")["text"] == "alive", 30)
+            await _all_nodes_turn_hot_and_cool_down(cluster, feed)
+            await _a_part_falls_silent_and_returns(cluster, feed)
+            await _all_usage_stops_and_returns(cluster, feed)
+            await _offer(cluster, 8000)
+            await until(lambda: _offering(cluster), 60)
+            actuator.kill()
+        await _the_actuator_is_dead(cluster)
+
+
+async def _all_nodes_turn_hot_and_cool_down(cluster: Cluster, feed: Feed) -> None:
+    before = touched(cluster)
+    feed.cores = dict.fromkeys(NODES, HOT)
+    await feed.publish()
+    await asyncio.sleep(1.0)
+    text = await reason_to_wait(cluster, "hot", cpu="100m")
+    assert "200 node(s) cpu usage exceed threshold" in text
+    feed.cores = dict.fromkeys(NODES, COOL)
+    await feed.publish()
+    assert await seconds_until_bound(cluster, "hot") < SECONDS
+    assert touched(cluster) - before <= 2, "no Node is touched for which no pod waits"
+
+
+async def _a_part_falls_silent_and_returns(cluster: Cluster, feed: Feed) -> None:
+    """The others are hot: it is no outage."""
+    feed.cores = dict.fromkeys(NODES[:120], HOT)
+    await asyncio.sleep(EXPIRES_SECONDS + 3)
+    text = await reason_to_wait(cluster, "silent", cpu="100m")
+    assert "120 node(s) cpu usage exceed threshold" in text
+    assert "80 node(s) nodeMetric expired" in text
+    feed.cores |= dict.fromkeys(NODES[120:], COOL)
+    await feed.publish()
+    assert await seconds_until_bound(cluster, "silent") < SECONDS
+    assert {*cluster.nodes_of_pods("silent-").values()} <= {*NODES[120:]}
+
+
+async def _all_usage_stops_and_returns(cluster: Cluster, feed: Feed) -> None:
+    """Pods go by requests, though usage was too high before."""
+    feed.cores = dict.fromkeys(NODES, HOT)
+    await feed.publish()
+    await asyncio.sleep(1.0)
+    await reason_to_wait(cluster, "outage", cpu="100m")
+    feed.cores = {}
+    await until(lambda: not _check("usage")["ok"], 60)
+    assert await seconds_until_bound(cluster, "outage") < SECONDS
+    feed.cores = dict.fromkeys(NODES, COOL)
+    await until(lambda: _check("usage")["ok"], 60)
+
+
+def _check(name: str) -> dict[str, object]:
+    checks = json.loads(get("/readyz?verbose"))["checks"]
+    (check,) = (each for each in checks if each["name"] == name)
+    result: dict[str, object] = check
+    return result
+
+
+async def _the_actuator_is_dead(cluster: Cluster) -> None:
+    """The Nodes still offer what the newest records do not have any more."""
+    await _offer(cluster, 0)
+    await asyncio.sleep(2.0)
+    text = await reason_to_wait(cluster, "batch", **{BATCH: "1k"})
+    assert f"200 node(s) {BATCH} requests exceed newest offer" in text
+    with _actuator(cluster) as actuator:
+        await actuator.logs("ready")
+        await until(lambda: not _offering(cluster), 60)
+        await _offer(cluster, 8000)
+        await until(lambda: _offering(cluster), 60)
+        assert await seconds_until_bound(cluster, "batch") < SECONDS
+
+
+def _offering(cluster: Cluster) -> bool:
+    """Whether all Nodes offer Batch."""
+    nodes = items(cluster.plane, "nodes")
+    return all(read_amounts(n["status"]["allocatable"], [BATCH])[0] > 0 for n in nodes)
+
+
+def _actuator(cluster: Cluster) -> Role:
+    return Role("actuator", cluster.settings, "--mode", "act", "--writes-per-second", "100")
+
+
+async def _offer(cluster: Cluster, millicores: int) -> None:
+    """Publish records of resources that offer so much Batch on each node."""
+    topic = RESOURCES.full_name(cluster.settings.kafka.topic_prefix)
+    amount = Resources(cpu_millicores=millicores, memory_bytes=millicores << 20)
+    for name in NODES:
+        record = NodeResourcesRecord(
+            node=name, as_of=format_time(time.time()), generation=1, offset=time.time_ns(),
+            epoch=1, strategy=Overcommit(), predictor="percentile", window_seconds=300.0,
+            mid=Resources(cpu_millicores=0, memory_bytes=0), batch=amount,
+            mid_lower_bound=Resources(cpu_millicores=0, memory_bytes=0), mid_terms=MidTerms(),
+        )  # fmt: skip
+        await cluster.producer.send(
+            topic, key=name.encode(), value=encode_json(record),
+            partition=partition_of(name, PARTITIONS),
+        )  # fmt: skip
+    await cluster.producer.flush()

@@ -17,10 +17,14 @@ from pipeline.agents import checkpoint_rounds, recovery
 from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.kafka.producer import Keyed, Producer
+from pipeline.processors.model.learner import Learner
+from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.checkpoints import RoundMarker, marker_key
 from pipeline.topics.codec import encode_pack
 
 checkpoint_rounds.SLICE = 2
+
+FAILING_NODE = "node-3"
 
 _committed: dict[tuple[str, int], int] = {}
 
@@ -80,10 +84,23 @@ def deliveries_fail() -> None:
     Producer.append = failing(Producer.append)  # type: ignore[method-assign]
 
 
+def windows_fail() -> None:
+    """Fail while every seventh window of one node is applied, as a predictor may."""
+    learn = Learner.learn
+
+    def learn_or_fail(self: Learner, batch: TrainingBatch, nodes: Any) -> None:
+        learn(self, batch, nodes)
+        for head in batch.heads:
+            if head.node == FAILING_NODE and head.end_ms // 5000 % 7 == 0:
+                raise ZeroDivisionError("seeded: a predictor failed")
+
+    Learner.learn = learn_or_fail  # type: ignore[method-assign]
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     "none": lambda: None, "replay_left_out": replay_left_out,
     "join_trusts_commits": join_trusts_commits, "marker_too_early": marker_too_early,
-    "deliveries_fail": deliveries_fail,
+    "deliveries_fail": deliveries_fail, "windows_fail": windows_fail,
 }  # fmt: skip
 
 

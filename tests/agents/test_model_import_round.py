@@ -162,7 +162,7 @@ async def replace_state(
 
     clock = ManualClock(APPENDED_MS / 1000)
     return await change_models(
-        node, replace_models(node, data, CONFIG, clock), topic_partition=PLACE,
+        node, replace_models(node, data, CONFIG, clock, may_be_older=True), topic_partition=PLACE,
         output=MemoryProducer(broker),  # type: ignore[arg-type]
         open_reader=broker.open_reader, find_running=find_running, clock=clock,
     )  # fmt: skip

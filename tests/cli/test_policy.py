@@ -78,8 +78,8 @@ def test_invalid_part_is_a_warning_and_exits_with_3(tmp_path: Path) -> None:
 def test_suspicious_value_is_a_warning_and_exits_with_0(tmp_path: Path) -> None:
     for policy, warning in (
         ({"cpuCalculatePolicy": "usgae"}, "cpuCalculatePolicy is 'usgae'"),
-        ({"metricAggregatePolicy": {"durations": ["7m", "5m"]}},
-         "durations has '7m', which is not reported: reported are 5m, 10m, 30m"),
+        ({"metricAggregatePolicy": {"durations": ["61m", "5m"]}},
+         "durations has '61m', which is not reported: reported are 30 s to 3600 s"),
     ):  # fmt: skip
         result = run(tmp_path, configmap(policy))
         assert result.exit_code == 0

@@ -39,6 +39,7 @@ _MAX_TIMESTAMP_MS: Final = 253_402_300_799_999  # the last one with a date
 _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES: Final = 16
 _GZIP_START: Final = b"\x1f\x8b"
+_USUAL_BYTES, _USUAL_RATIO = 4096, 10
 
 
 def install() -> None:
@@ -217,11 +218,19 @@ def _snappy_block(packed: bytes, limit: int) -> bytes:
 
 
 def _by_buffer(unpack_into: Callable[[bytes, bytearray], int]) -> Callable[[bytes, int], bytes]:
-    """Unpack into a buffer that ends at the limit."""
+    """Unpack into a buffer that ends at the limit. A smaller one is tried first: to allocate the
+    limit for each batch takes ten times as long as to decode it."""
 
     def unpacked(packed: bytes, limit: int) -> bytes:
-        records = bytearray(limit)
-        return bytes(memoryview(records)[: unpack_into(packed, records)])
+        size = min(limit, _USUAL_BYTES + _USUAL_RATIO * len(packed))
+        while True:
+            records = bytearray(size)
+            try:
+                return bytes(memoryview(records)[: unpack_into(packed, records)])
+            except cramjam.DecompressionError:
+                if size == limit:
+                    raise
+                size = limit
 
     return unpacked
 

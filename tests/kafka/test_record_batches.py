@@ -252,3 +252,18 @@ def test_no_damaged_stream_raises_anything_else(index: int, data: Any) -> None:
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     with suppress(UnreadableRecordError):
         assert len(unpack(codec, bytes(packed), 10_000)) <= 10_000
+
+
+@pytest.mark.parametrize(("codec", "packer"), [(LZ4, cramjam.lz4), (ZSTD, cramjam.zstd)])
+def test_a_small_batch_takes_little_memory(codec: int, packer: Any) -> None:
+    """A buffer of the limit for each batch would take most of the time of a fetch."""
+    payload = bytes(packer.compress(raw_record(0, b"k", b"v" * 1000)))
+    data = raw_batch(payload, codec=codec)
+    fetched(data)
+    tracemalloc.start()
+    try:
+        (record,) = fetched(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (record.value, peak < 100_000) == (b"v" * 1000, True)

@@ -174,7 +174,7 @@ async def test_usage_may_reach_the_threshold_and_daemon_sets_may_exceed_it(
     assert await cluster.node_for(pod("to-64", among=["at-64"], **SMALL)) == "at-64"
     assert await cluster.node_for(pod("to-65", among=["at-65"], **SMALL)) == "at-65"
     reason = await cluster.refusal(pod("to-66", among=["at-66"], **SMALL))
-    assert "at-66: cpu usage would be 66.0 percent of 64 cores, over the threshold of 65" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
     apply(cluster.plane, daemon_set(*names))
     await until(lambda: sorted(cluster.nodes_of_pods("each").values()) == [*names], 60)
 
@@ -186,11 +186,8 @@ async def test_each_resource_has_its_own_threshold(cluster: Cluster) -> None:
         state("none-full", 40.0, memory_gib=240.0),
     )  # fmt: skip
     reason = await cluster.refusal(pod("either", among=["cpu-full", "memory-full"], **SMALL))
-    assert (
-        "cpu-full: cpu usage would be 70.3 percent of 64 cores, over the threshold of 65" in reason
-    )
-    assert "memory-full: memory usage would be 96.5 percent of 256.0 GiB" in reason
-    assert "over the threshold of 95" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
+    assert "1 node(s) memory usage exceed threshold" in reason
     three = ("cpu-full", "memory-full", "none-full")
     assert await cluster.node_for(pod("any", among=three, **SMALL)) == "none-full"
 
@@ -199,7 +196,7 @@ async def test_each_resource_has_its_own_threshold(cluster: Cluster) -> None:
 async def test_a_node_may_have_its_own_threshold(cluster: Cluster) -> None:
     await cluster.publish_and_wait(state("own", 32.0), state("as-all", 32.0))
     reason = await cluster.refusal(pod("to-own", among=["own"], **SMALL))
-    assert "cpu usage would be 50.0 percent of 64 cores, over the threshold of 45" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
     assert await cluster.node_for(pod("to-as-all", among=["as-all"], **SMALL)) == "as-all"
 
 
@@ -209,8 +206,7 @@ async def test_a_node_with_stale_usage_is_refused(cluster: Cluster) -> None:
         state("fresh", 20.0, age_seconds=60), state("stale", 1.0, age_seconds=190)
     )
     reason = await cluster.refusal(pod("to-stale", among=["stale"], **SMALL))
-    assert "usage is not known: its last window ended" in reason
-    assert "the limit is 180 s" in reason
+    assert "1 node(s) nodeMetric expired" in reason
     assert await cluster.node_for(pod("to-either", among=("fresh", "stale"), **SMALL)) == "fresh"
 
 
@@ -229,8 +225,7 @@ async def test_batch_pods_in_flight_count(cluster: Cluster) -> None:
     apply(cluster.plane, pod("more-batch", on="taken", labels=BATCH, **more))
     await cluster.wait_for_pods(3)
     reason = await cluster.refusal(pod("another", among=["taken"], labels=PROD, **SMALL))
-    assert "30 cores used" in reason
-    assert "13.6 cores on its way" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
 
 
 # -- LoadAwareScheduling with arguments
@@ -270,8 +265,7 @@ async def test_a_node_gets_no_pod_while_its_exporter_does_not_run(
             running.kill()
         await until(lambda: age() > 10, 60)
         reason = await cluster.refusal(pod("waits", among=["silent"], **SMALL))
-        assert "silent: usage is not known: its last window ended" in reason
-        assert "the limit is 10 s" in reason
+        assert "1 node(s) nodeMetric expired" in reason
         with exporter():
             await until(lambda: bound("waits"), 60)
 
@@ -283,9 +277,9 @@ async def test_prod_is_refused_by_usage_of_prod_and_others_by_all_usage(cluster:
         state("of-prod", 40.0, classes={"prod": 39.0, "batch": 1.0}),
     )
     reason = await cluster.refusal(pod("p-refused", among=["of-prod"], labels=PROD, **SMALL))
-    assert "cpu usage of Prod would be 60.9 percent of 64 cores, over the threshold of 55" in reason
+    assert "1 node(s) cpu prod usage exceed threshold" in reason
     reason = await cluster.refusal(pod("b-refused", among=["of-batch"], labels=BATCH))
-    assert "cpu usage would be 94.1 percent of 64 cores, over the threshold of 65" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
     both = ("of-batch", "of-prod")
     assert await cluster.node_for(pod("prod", among=both, labels=PROD, **SMALL)) == "of-batch"
     assert await cluster.node_for(pod("batch", among=both, labels=BATCH)) == "of-prod"
@@ -308,9 +302,7 @@ async def test_a_node_is_refused_by_the_percentile_of_its_usage(cluster: Cluster
         state("was-hot", 10.0, p95={"5m": 50.0}), state("is-hot", 60.0, p95={"5m": 20.0})
     )
     reason = await cluster.refusal(pod("to-was-hot", among=["was-hot"], **SMALL))
-    assert (
-        "cpu aggregated usage would be 78.1 percent of 64 cores, over the threshold of 65" in reason
-    )
+    assert "1 node(s) cpu aggregated usage exceed threshold" in reason
     assert await cluster.node_for(pod("to-is-hot", among=["is-hot"], **SMALL)) == "is-hot"
 
 
@@ -331,7 +323,7 @@ async def test_a_node_with_stale_usage_may_take_pods_where_arguments_allow_it(
     await cluster.publish_and_wait(state("late", 60.0, age_seconds=190), state("in-time", 60.0))
     assert await cluster.node_for(pod("to-late", among=["late"], **SMALL)) == "late"
     reason = await cluster.refusal(pod("to-in-time", among=["in-time"], **SMALL))
-    assert "over the threshold of 65" in reason
+    assert "1 node(s) cpu usage exceed threshold" in reason
 
 
 @LENIENT

@@ -105,8 +105,8 @@ async def open_reader(
     """A reader of these (topic, partition); `client` is what `client_options` returns.
 
     Name all partitions at once: each assignment costs a wait for metadata. Uncommitted records of
-    topics that are not written in transactions are read, as Faust reads them: whoever leaves a
-    transaction open must not hide samples and windows.
+    topics that are not written in transactions are read, as Faust reads them: a client that
+    leaves a transaction open must not hide samples and windows.
     """
     followers: dict[str, Follower] = {}
     async with AsyncExitStack() as stack:

@@ -15,7 +15,7 @@ NAMES = ["a", "b", "c"]
 
 
 class World(FeatureWorld):
-    """Nodes `a`, `b`, `c` and a watcher, which report until they are told to stop."""
+    """Nodes `a`, `b`, `c` and a watcher, which report until a test stops them."""
 
     def __init__(self, **actuator: Any) -> None:
         super().__init__(**actuator)

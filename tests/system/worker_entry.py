@@ -109,10 +109,11 @@ def _ask_for_commits() -> None:
 
     async def ask_first(self: Any, partitions: Any, released: Any) -> Any:
         options = dict(zip(sys.argv, sys.argv[1:], strict=False))
+        group = f"{options['--topic-prefix']}.{options['--id']}"
         admin = AIOKafkaAdminClient(bootstrap_servers=options["--bootstrap-servers"])
         await admin.start()
         try:
-            for tp, commit in (await admin.list_consumer_group_offsets(options["--id"])).items():
+            for tp, commit in (await admin.list_consumer_group_offsets(group)).items():
                 _committed[tp.topic.rpartition(".")[2], tp.partition] = commit.offset
         finally:
             await admin.close()

@@ -22,7 +22,7 @@ DOUBTFUL = gauge(
 )
 
 CONFIRM_SECONDS: Final = 60.0
-"""Time between a doubtful list and the one that confirms it."""
+"""Time between a doubtful list and the list that confirms it."""
 _USUAL_SHARE: Final = 5
 """A list may remove one of so many objects without confirmation."""
 _USUAL_NUMBER: Final = 2

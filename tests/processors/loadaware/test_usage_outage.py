@@ -61,7 +61,7 @@ def test_outage_is_most_fresh_nodes_becoming_stale_together(
 
 def test_nodes_that_were_silent_before_the_outage_stay_silent() -> None:
     assert lost([200, 215, 230, 5000, 10, NAN]) == [True, True, True, False, False, False]
-    # The same with two nodes: the one that was silent for long is at fault, the other is not.
+    # The same with two nodes: the node that was silent for long is at fault, the other is not.
     assert lost([7200, 200]) == [False, True]
 
 

@@ -1,6 +1,11 @@
-"""No request holds the event loop for long, whatever the share of refused nodes."""
+"""No request holds the event loop for long, whatever the share of refused nodes.
+
+Steps are compared with a naive reply in the same run, by processor time, so that a busy or slow
+machine changes nothing: about 2 ms on the machine on which the limit of 2 ms was set.
+"""
 
 import asyncio
+import json
 import threading
 import time
 import urllib.request
@@ -21,7 +26,6 @@ from tests.extender.conftest import POD, extender
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
 NODES = 10_000
-LONGEST_SECONDS = 0.002
 NAMES = [f"node-{number:05}.fleet.example" for number in range(NODES)]
 REQUESTS = Resources(cpu_millicores=100, memory_bytes=1 << 28)
 
@@ -58,7 +62,14 @@ async def longest_step(port: int, path: str, body: bytes | None) -> float:
     return longest
 
 
-async def test_no_step_of_an_answer_takes_two_milliseconds_at_10_000_nodes(table: Table) -> None:
+def naive_reply() -> float:
+    """Processor seconds to encode a refusal of every node with the standard library."""
+    before = time.thread_time()
+    json.dumps(dict.fromkeys(NAMES, "node(s) cpu usage exceed threshold"))
+    return time.thread_time() - before
+
+
+async def test_no_step_of_an_answer_takes_as_long_as_a_naive_reply(table: Table) -> None:
     settings, clock = ExtenderSettings(mode="act"), ManualClock(NOW)
     served = extender(table, settings=settings, clock=clock)
     show_table_metrics(table, FeedState(), clock, 180.0, DataOutages(table, 180.0))
@@ -70,10 +81,11 @@ async def test_no_step_of_an_answer_takes_two_milliseconds_at_10_000_nodes(table
     question = msgspec.json.encode({"Pod": POD, "NodeNames": NAMES[::-1]})
     try:
         for path, body in (("/filter", question), ("/prioritize", question), ("/metrics", None)):
-            # The machine may be busy: the shortest of a few attempts counts.
-            steps: list[float] = []
-            while len(steps) < 20 and min(steps, default=1.0) > LONGEST_SECONDS:
+            # The machine may be busy: the shortest of several attempts counts.
+            steps, naive = [], []
+            for _ in range(12):
                 steps.append(await longest_step(port, path, body))
-            assert min(steps) < LONGEST_SECONDS, (path, sorted(steps))
+                naive.append(naive_reply())
+            assert min(steps) < min(naive), (path, sorted(steps), sorted(naive))
     finally:
         await runner.cleanup()

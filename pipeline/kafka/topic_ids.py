@@ -3,12 +3,16 @@
 aiokafka 0.14 asks for metadata in version 5, which has no ids: the request is declared here.
 """
 
+import asyncio
+import random
 import uuid
 from collections.abc import Collection
 from io import BytesIO
+from time import monotonic
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -24,6 +28,7 @@ from aiokafka.protocol.types import (
 _API_KEY = 3
 _VERSION = 12  # of Kafka 3.0
 _TEXT = CompactString("utf-8")
+_RETRY_SECONDS = 0.1
 
 
 class _Uuid(AbstractType[bytes]):  # type: ignore[misc]
@@ -98,13 +103,32 @@ class _MetadataRequest(Request[_MetadataRequestStruct]):  # type: ignore[misc]
 
 async def topic_ids(client: AIOKafkaClient, topics: Collection[str]) -> dict[str, str]:
     """The ids of these topics by name, without those that do not exist; empty if the broker is too
-    old to tell. Raises what aiokafka raises."""
-    try:
-        response = await client.send(client.get_random_node(), _MetadataRequest(topics))
-    except NotImplementedError:
-        return {}
-    return {
-        name: str(uuid.UUID(bytes=topic_id))
-        for code, name, topic_id, *_ in response.topics
-        if code == 0
-    }
+    old to tell. Raises what aiokafka raises if no broker answers within the request time-out."""
+    deadline = monotonic() + client._request_timeout_ms / 1000
+    while True:
+        try:
+            return await _ids_of_any(client, topics)
+        except NotImplementedError:
+            return {}
+        except KafkaError:
+            if monotonic() > deadline:
+                raise
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _ids_of_any(client: AIOKafkaClient, topics: Collection[str]) -> dict[str, str]:
+    """Ask all brokers in random order until one answers."""
+    failure: KafkaError = KafkaConnectionError("no broker is known")
+    brokers = [broker.nodeId for broker in client.cluster.brokers()]
+    for broker in random.sample(brokers, len(brokers)):
+        try:
+            response = await client.send(broker, _MetadataRequest(topics))
+        except KafkaError as error:
+            failure = error
+        else:
+            return {
+                name: str(uuid.UUID(bytes=topic_id))
+                for code, name, topic_id, *_ in response.topics
+                if code == 0
+            }
+    raise failure

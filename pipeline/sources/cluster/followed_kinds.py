@@ -5,10 +5,12 @@ from collections.abc import Collection
 from typing import Final
 
 from pipeline.clock import Clock
+from pipeline.kube.limits import WATCH_SILENCE_SECONDS
 from pipeline.kube.list_watch import Began, Complete, Event
 
-SILENCE_SECONDS: Final = 90.0
-"""The API server sends a bookmark every minute if nothing changes."""
+SILENCE_SECONDS: Final = WATCH_SILENCE_SECONDS
+"""As the client that ends such a watch: a bookmark comes every minute if nothing changes, but the
+first one after a restart of the API server took two."""
 
 
 class FollowedKinds:

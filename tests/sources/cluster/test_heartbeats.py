@@ -50,6 +50,14 @@ def test_kind_that_is_listed_again_is_not_followed() -> None:
     assert kinds.are_complete
 
 
+async def test_the_first_bookmark_of_a_quiet_kind_may_take_two_minutes() -> None:
+    """An API server that was restarted sent it after 123 s."""
+    clock = ManualClock()
+    kinds = followed(clock)
+    await clock.advance(123)
+    assert kinds.are_complete
+
+
 async def test_a_silent_watch_vouches_for_nothing() -> None:
     clock = ManualClock()
     kinds = followed(clock)

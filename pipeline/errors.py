@@ -150,7 +150,7 @@ class OversizedRecordError(RecordError):
 class FailedSampleError(RecordError):
     """A sample could not be joined, although it is valid: a bug."""
 
-    reason = "failed"
+    reason = "unjoined"
     default_hint = "report the error with the record of the topic dead-letters"
 
 

@@ -192,7 +192,7 @@ async def test_a_sample_that_cannot_be_joined_becomes_a_dead_letter(
     break_join(monkeypatch, [NODE])
     join = Fixture()
     await join.cursor.process([sample(0), sample(1, OTHER), sample(2), sample(3, OTHER)])
-    assert (join.output.reasons, join.joined) == (["failed", "failed"], [1, 3])
+    assert (join.output.reasons, join.joined) == (["unjoined", "unjoined"], [1, 3])
     assert join.cursor.next_offset == 4
 
 

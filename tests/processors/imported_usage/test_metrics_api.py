@@ -140,7 +140,7 @@ def test_readings_are_forgotten() -> None:
         {}, None, 7, {**node(), "timestamp": "yesterday"}, {**node(), "timestamp": None},
         {**node(), "window": "0s"}, {**node(), "window": "soon"}, {**node(), "window": 15},
         {**node(), "metadata": {}}, node("UPPER"), node(""), node(cpu="1 core", memory="1"),
-        node(cpu="1", memory="9e99"), {**node(), "usage": []},
+        node(cpu="1", memory="9e9999"), {**node(), "usage": []},
     ],
     ids=range(14),
 )  # fmt: skip
@@ -148,6 +148,12 @@ def test_an_unreadable_item_is_skipped_and_counted(item: Any) -> None:
     result = read_list(nodes(node("good"), item))
     assert result.nodes.keys() == {"good"}
     assert result.left_out == {"unreadable": 1}
+
+
+def test_an_impossible_amount_is_unknown_and_counted() -> None:
+    result = read_list(nodes(node("a", cpu="1", memory="9e99")))
+    assert result.nodes["a"][2:] == (1.0, None)
+    assert +result.bad_values == {"node.memory_bytes": 1}
 
 
 def test_a_pod_needs_its_name_and_all_of_its_containers() -> None:

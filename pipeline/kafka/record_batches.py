@@ -111,6 +111,9 @@ class FetchedBatch(Iterator[DefaultRecord]):
             return
         last = -1
         for _ in range(self._count):
+            if last >= self._last_delta:
+                # The rest has no offset in this batch, and must not take one of the next batch.
+                return
             try:
                 length, start = _varint(payload, position)
                 time_delta, fields = _varint(payload, start + 1)

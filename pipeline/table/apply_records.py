@@ -21,7 +21,8 @@ from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODE_VIEWS, PODS, R
 from pipeline.topics.result_header import position_of
 from pipeline.topics.windows import decode_window
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
+"""Headers as Kafka has them: a value may be null."""
 
 RecordT = TypeVar("RecordT", TableNode, NodeStateRecord, OfferedResources, ViewHead, UsagePoint)
 

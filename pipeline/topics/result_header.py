@@ -51,11 +51,13 @@ def position_headers(position: Position) -> list[tuple[str, bytes]]:
     return [(POSITION_HEADER, b"%d:%d" % (generation, offset))]
 
 
-def position_of(headers: Iterable[tuple[str, bytes]]) -> Position | None:
+def position_of(headers: Iterable[tuple[str, bytes | None]]) -> Position | None:
     """The position in the headers of a tombstone; None if they state none."""
     for name, value in headers:
+        if name != POSITION_HEADER or value is None:
+            continue
         generation, _, offset = value[:40].partition(b":")
-        if name == POSITION_HEADER and generation.isdigit() and offset.isdigit():
+        if generation.isdigit() and offset.isdigit():
             return int(generation), int(offset)
     return None
 

@@ -88,7 +88,6 @@ def test_batches_of_ordinary_producers_are_decoded_as_aiokafka_does(
         (raw_batch(gzip.compress(b"x" * 99)[:-9], codec=GZIP), "ends early"),
         (raw_batch(raw_record(0, b"k", b"v"), codec=6), "unknown compression codec 6"),
         (raw_batch(raw_record(0, b"k", b"v"))[:-1] + b"!", "wrong checksum"),
-        (raw_batch(raw_record(0, b"k", b"v"), count=2, last_delta=0), "wrong frame"),
         (raw_batch(raw_record(0, b"k", b"v")[:-2]), "wrong frame"),
         (raw_batch(raw_record(7, b"k", b"v")), "wrong frame"),
         (raw_batch(b"\xff" * 30), "wrong frame"),
@@ -128,6 +127,21 @@ def test_no_record_leads_out_of_its_batch() -> None:
     records = partition_records(raw_batch(far, 2))
     assert [record.offset for record in records] == [0, 1]
     assert records.next_fetch_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("deltas", "expected"), [([1, 1], [1]), ([0, 1, 1], [0, 1]), ([0, 0], [0, 1]), ([1, 0], [1])]
+)
+def test_repeated_offsets_do_not_take_the_offset_of_the_next_batch(
+    deltas: list[int], expected: list[int]
+) -> None:
+    """The broker accepts them in an uncompressed batch."""
+    payload = b"".join(raw_record(delta, b"k", b"v") for delta in deltas)
+    data = raw_batch(payload, len(deltas), last_delta=1)
+    data += raw_batch(raw_record(0, b"k", b"next"), base_offset=2)
+    records = fetched(data)
+    assert [record.offset for record in records] == [*expected, 2]
+    assert records[-1].value == b"next"
 
 
 @pytest.mark.parametrize("timestamp_ms", [-(2**62), -5, 2**62])
@@ -233,14 +247,19 @@ def test_many_headers_are_not_decoded() -> None:
     assert peak < 3 * len(data)
 
 
-@given(st.binary(max_size=120), st.integers(1, 5), st.integers(0, 7), st.integers(0, 5))
+RECORDS = st.lists(st.integers(-1, 6).map(lambda delta: raw_record(delta, b"k", b"v"))).map(
+    b"".join
+)
+
+
+@given(st.binary(max_size=120) | RECORDS, st.integers(1, 5), st.integers(0, 7), st.integers(0, 5))
 def test_no_payload_raises_or_leaves_its_batch(
     payload: bytes, count: int, codec: int, last: int
 ) -> None:
     records = partition_records(raw_batch(payload, count, codec=codec, last_delta=last))
     offsets = [record.offset for record in records]
     assert offsets == sorted(set(offsets))
-    assert all(0 <= offset <= last + 1 for offset in offsets)
+    assert all(0 <= offset <= last for offset in offsets)
     assert records.next_fetch_offset == last + 1
 
 

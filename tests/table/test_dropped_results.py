@@ -89,7 +89,8 @@ def test_the_oldest_withdrawn_results_are_forgotten(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "headers", [[], [("other", b"1:2")], [("position", b"")], [("position", b"1:-1")],
-                [("position", b"1:2:3")], [("position", b"9" * 100)]]
+                [("position", b"1:2:3")], [("position", b"9" * 100)], [("position", None)],
+                [("trace-id", None)]]
 )  # fmt: skip
 def test_other_headers_state_no_position(headers: Headers) -> None:
     assert position_of(headers) is None

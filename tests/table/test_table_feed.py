@@ -16,7 +16,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
 from pipeline.kafka.follow import TopicPartition
 from pipeline.table import Table, table_feed
-from pipeline.table.apply_records import apply
+from pipeline.table.apply_records import Headers, apply
 from pipeline.table.table_feed import NODE_TOPICS, Feed
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.codec import encode_json
@@ -136,12 +136,12 @@ class FakeBroker:
     records: list[Any] = field(default_factory=list)
     topic_id: str = "1"
 
-    def put(self, node: str, state: NodeStateRecord | None) -> None:
+    def put(self, node: str, state: NodeStateRecord | None, headers: Headers = ()) -> None:
         """Append a state, or a tombstone without a position."""
         self.records.append(
             SimpleNamespace(
                 topic=PARTITION.topic, partition=0, offset=len(self.records), key=node.encode(),
-                value=None if state is None else encode_json(state), headers=(),
+                value=None if state is None else encode_json(state), headers=headers,
             )
         )  # fmt: skip
 
@@ -205,3 +205,11 @@ async def test_a_topic_recreated_during_an_absence_is_read_again(broker: FakeBro
         await until(lambda: "b" in restarted.table, 0.01)
         await until(lambda: list(restarted.table) == ["b"], 0.01)
         assert (restarted.state.rereads, restarted.state.caught_up) == (1, True)
+
+
+async def test_a_tombstone_with_an_empty_header_does_not_stop_the_feed(broker: FakeBroker) -> None:
+    broker.put("a", node_state("a"))
+    broker.put("a", None, headers=[("trace-id", None)])
+    broker.put("b", node_state("b"))
+    async with broker.feed() as feed:
+        await until(lambda: list(feed.table) == ["b"], 0.01)

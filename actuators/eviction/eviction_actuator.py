@@ -122,7 +122,7 @@ class Evictor:
             if outcome is None:
                 outcome, made_room = await self._executor.execute(plan)
                 if made_room:
-                    self._limits.made_room(plan)
+                    self._limits.made_room(plan, self._clock.now())
             PLANS.labels(outcome).inc()
             log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
 

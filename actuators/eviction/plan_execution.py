@@ -17,6 +17,7 @@ from actuators.eviction.plan_limits import EVICTOR
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
+    ApiRefusedError,
     ApiUnavailableError,
     KafkaError,
     KubernetesError,
@@ -72,7 +73,7 @@ _budgets: Final = msgspec.json.Decoder(DisruptionBudget)
 
 
 class PlanResult(NamedTuple):
-    """The outcome of a plan, and whether a pod of it left the node or is about to."""
+    """The outcome of a plan, and whether a pod of it left the node, is about to, or may have."""
 
     outcome: Outcome
     made_room: bool = False
@@ -194,7 +195,7 @@ class PlanExecutor:
                 pass
             except KubernetesError as error:
                 self._report(self._action(plan, pod, "failed", _reason(error)))
-                return PlanResult("failed", count > 0)
+                return PlanResult("failed", count > 0 or not _is_refusal(error))
             finally:
                 # The checks took time: the next eviction keeps its distance from this one.
                 self._limit.happened(0.0)
@@ -253,6 +254,13 @@ class PlanExecutor:
             plan=plan.id,
             waiting=plan.waiting.uid if plan.waiting else "",
         )
+
+
+def _is_refusal(error: KubernetesError) -> bool:
+    """Whether the API server did not evict for certain: an answer may also be lost."""
+    if isinstance(error, ApiUnavailableError):
+        return error.was_done is False
+    return isinstance(error, ApiRefusedError)
 
 
 def _reason(error: KubernetesError) -> str:

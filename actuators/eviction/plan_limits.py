@@ -57,16 +57,17 @@ class PlanLimits:
         if self._plans_per_pod.get(uid, 0) >= PLANS_OF_A_POD:
             _remember(self._executed, plan.id, None)
             return "too_many"
-        if at < self._settled_at.get(uid, 0.0):
+        # The time of the plan is its writer's: it may be ahead, but not let the pod wait less.
+        if min(at, now) < self._settled_at.get(uid, 0.0):
             _remember(self._executed, plan.id, None)
             return "early"
         self._start(plan.id, uid)
         return None
 
-    def made_room(self, plan: EvictionPlanRecord) -> None:
-        """Note that a plan helped its pod, which gets no other one for a while."""
+    def made_room(self, plan: EvictionPlanRecord, now: float) -> None:
+        """Note that a plan has evicted by now: its pod gets no other plan for a while."""
         if plan.waiting is not None:
-            self._settle(plan.waiting.uid, parse_time(plan.at))
+            self._settle(plan.waiting.uid, now)
 
     def _start(self, plan_id: str, uid: str) -> None:
         _remember(self._executed, plan_id, None)

@@ -10,7 +10,13 @@ import pytest
 from actuators.eviction.plan_execution import PlanExecutor
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
-from pipeline.errors import BrokerUnavailableError, NotFoundError
+from pipeline.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    BrokerUnavailableError,
+    KubernetesError,
+    NotFoundError,
+)
 from pipeline.kube.api_client import Api
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
@@ -162,6 +168,32 @@ async def test_an_eviction_that_cannot_be_recorded_does_not_happen() -> None:
     actions.fails = BrokerUnavailableError("no broker")
     assert await execute(api, actions) == ["failed cannot record the eviction: no broker"]
     assert api.evictions == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "made_room"),
+    [
+        (ApiUnavailableError("answer lost"), True),
+        (ApiUnavailableError("error after the eviction", was_done=True), True),
+        (KubernetesError("invalid answer"), True),
+        (ApiUnavailableError("disruption budget", was_done=False), False),
+        (ApiRefusedError("forbidden"), False),
+    ],
+)
+async def test_an_eviction_that_may_have_happened_counts_as_one(
+    error: KubernetesError, made_room: bool
+) -> None:
+    api, clock = FakeApi(), ManualClock()
+
+    def fail_once_sent(path: str) -> None:
+        if api.evictions:
+            raise error
+
+    api.on_request = fail_once_sent
+    executor = PlanExecutor(
+        cast(Api, api), "act", STOP, RateLimit(1.0, clock), clock, FakeActions(), lambda: True
+    )
+    assert await executor.execute(PLAN) == ("failed", made_room)
 
 
 @pytest.mark.parametrize("path", [PODS, WAITING])

@@ -41,11 +41,22 @@ def test_a_pod_gets_a_few_plans_and_time_after_each() -> None:
     for number in range(PLANS_OF_A_POD):
         at = NOW + number * SETTLE_SECONDS
         assert limits.start(plan(f"p{number}", at), at) is None
-        limits.made_room(plan(f"p{number}", at))
+        limits.made_room(plan(f"p{number}", at), at)
         assert limits.start(plan(f"early{number}", at + 1), at + 1) in ("early", "too_many")
     at = NOW + PLANS_OF_A_POD * SETTLE_SECONDS
     assert limits.start(plan("more", at), at) == "too_many"
     assert limits.start(plan("other", at, waiting="x"), at) is None
+
+
+def test_plans_with_a_time_ahead_do_not_come_closer_together() -> None:
+    limits = PlanLimits()
+    assert limits.start(plan("p"), NOW) is None
+    limits.made_room(plan("p"), NOW + 1)
+    for ahead in (125, 250):
+        assert limits.start(plan(f"q{ahead}", NOW + ahead), NOW + 2) == "early"
+    # Nor does a plan that was made too early and read late.
+    assert limits.start(plan("old", NOW + 110), NOW + 125) == "early"
+    assert limits.start(plan("r", NOW + 125), NOW + 125) is None
 
 
 @pytest.mark.parametrize("outcome", ["intended", "done"])

@@ -108,17 +108,15 @@ class NodeMetricObjects(Feature):
 
     def _learn_window(self, window: Window) -> None:
         name = window.header.node
-        if window.type != "window":
-            self._rolling.forget(name)
-            self._newest.pop(name, None)
-            self._reported_ms.pop(name, None)
-            return
         seconds = min(self._interval(name).aggregate_seconds, LONGEST_SPAN_SECONDS)
         spans = [span for span in self._durations(name).values() if span <= LONGEST_SPAN_SECONDS]
         (is_applied,) = self._rolling.apply([window], [seconds], int(max(spans, default=0)))
-        if is_applied:
+        if is_applied and window.type == "window":
             self._newest[name] = window
             self._changed[name] = None
+        elif is_applied:
+            self._newest.pop(name, None)
+            self._reported_ms.pop(name, None)
 
     def decide(self, *, everything: bool = False) -> None:
         self._resources.decide(everything=everything)

@@ -67,11 +67,11 @@ def apply_point(
     """Apply a node state to the history alone; False if the history has a newer one."""
     node = _node_of(key)
     if value is None:
-        table.history.drop(node)
-        return True
+        return table.history.drop(node, position_of(headers))
     point = _record(UsagePoint, node, value)
     try:
-        return table.history.put(node, parse_time(point.as_of), point.usage)
+        position = point.generation, point.offset
+        return table.history.put(node, parse_time(point.as_of), point.usage, position)
     except ValueError as error:
         raise InvalidRecordError(f"as_of is not readable: {error}") from error
 

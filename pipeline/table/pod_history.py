@@ -23,13 +23,15 @@ _Usage = npt.NDArray[np.float32]
 
 class _Windows(NamedTuple):
     """Windows of a node, oldest first: their ends (n,), and usage (n, pods, 2) in cores and bytes,
-    NaN where a pod is not listed or unknown. `names` are namespace and name of each pod."""
+    NaN where a pod is not listed or unknown. `names` are namespace and name of each pod, `began_ms`
+    is that of the last window."""
 
     uids: tuple[str, ...]
     ends: FloatArray
     usage: _Usage
     names: dict[str, str]
     pods: PodColumns
+    began_ms: int
 
 
 class PodHistory:
@@ -63,15 +65,18 @@ class PodHistory:
         return int(np.flatnonzero(known).max(initial=-1))
 
     def put(self, window: Window) -> bool:
-        """Take a window; False if it does not end after the newest of its node. A departure removes
-        the node."""
+        """Take a window; False if it does not end after the newest of its node. A retraction or
+        departure removes the node; False if it is older than the newest window."""
         node, end = window.header.node, window.header.window_end_ms / 1000
+        old = self._nodes.get(node)
         if window.type != "window":
+            if old is not None and old.began_ms > window.appended_ms:
+                return False
             self._nodes.pop(node, None)
             return True
-        old = self._nodes.get(node)
         if old is None:
-            old = _Windows((), np.empty(0), np.empty((0, 0, 2), np.float32), {}, window.rows.pods)
+            empty = np.empty((0, 0, 2), np.float32)
+            old = _Windows((), np.empty(0), empty, {}, window.rows.pods, window.began_ms)
         elif not end > old.ends[-1]:
             return False
         listed = window.rows.listing.uids
@@ -86,7 +91,7 @@ class PodHistory:
         if old.pods is not window.rows.pods or old.uids != uids:
             names = {uid: old.names.get(uid, uid) for uid in uids} | _names(window)
         ends = np.append(old.ends[len(old.ends) - len(kept) :], end)
-        self._nodes[node] = _Windows(uids, ends, usage, names, window.rows.pods)
+        self._nodes[node] = _Windows(uids, ends, usage, names, window.rows.pods, window.began_ms)
         return True
 
     def adopt(self, other: "PodHistory") -> None:

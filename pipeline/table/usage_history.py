@@ -12,8 +12,10 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.table import limits
 from pipeline.topics.codec import Record
 from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.result_header import Position
 
 COLUMNS: Final = ("end_seconds", "cpu_cores", "memory_bytes")
+_NOWHERE: Final[Position] = (-1, -1)
 
 
 class UsagePoint(Record, frozen=True, kw_only=True):
@@ -21,6 +23,8 @@ class UsagePoint(Record, frozen=True, kw_only=True):
 
     node: str
     as_of: str
+    generation: int
+    offset: int
     usage: Usage = Usage()
 
 
@@ -47,6 +51,7 @@ class History:
 
     def _clear(self) -> None:
         self._rows: dict[str, int] = {}
+        self._positions: dict[str, Position] = {}
         self._free: list[int] = []
         self._points = np.full((limits.FIRST_ROWS, len(COLUMNS), self.windows), np.nan)
         self._newest = np.full(limits.FIRST_ROWS, -1, np.int64)  # position of the newest point
@@ -63,32 +68,40 @@ class History:
         in_order = np.roll(self._points[row], -(int(self._newest[row]) + 1), axis=1)
         return Series(*in_order[:, ~np.isnan(in_order[0])])
 
-    def put(self, node: str, end_seconds: float, usage: Usage) -> bool:
-        """Take the usage of a window; False if it is not newer than the newest."""
+    def put(
+        self, node: str, end_seconds: float, usage: Usage, position: Position = _NOWHERE
+    ) -> bool:
+        """Take the usage of the window at `position` in the log; False if it is not newer than the
+        newest."""
         row = self._rows.get(node)
         if row is None:
             row = self._rows[node] = self._new_row()
         newest = int(self._newest[row])
         if newest >= 0 and not end_seconds > self._points[row, 0, newest]:
             return False
-        position = (newest + 1) % self.windows
-        self._points[row, :, position] = (
+        column = (newest + 1) % self.windows
+        self._points[row, :, column] = (
             end_seconds, _known(usage.cpu_cores), _known(usage.memory_bytes),
         )  # fmt: skip
-        self._newest[row] = position
+        self._newest[row] = column
+        self._positions[node] = position
         return True
 
-    def drop(self, node: str) -> None:
-        """Remove a node (tombstone)."""
+    def drop(self, node: str, position: Position | None = None) -> bool:
+        """Remove a node (a tombstone at this position); False if its newest window is later."""
+        if position is not None and position < self._positions.get(node, _NOWHERE):
+            return False
+        self._positions.pop(node, None)
         row = self._rows.pop(node, None)
         if row is not None:
             self._points[row], self._newest[row] = np.nan, -1
             self._free.append(row)
+        return True
 
     def adopt(self, other: "History") -> None:
         """Become `other` in one step; `other` gets empty."""
         self.windows = other.windows
-        self._rows, self._free = other._rows, other._free
+        self._rows, self._free, self._positions = other._rows, other._free, other._positions
         self._points, self._newest = other._points, other._newest
         other._clear()
 

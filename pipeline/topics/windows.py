@@ -108,6 +108,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     appended_ms: int
     bad_values: Mapping[str, int]
 
+    @property
+    def began_ms(self) -> int:
+        """When the window began, by the broker's clock. The end of a node before it is outdated: a
+        worker that was paused writes what it knew of the node back then."""
+        return self.appended_ms - (self.header.window_end_ms - self.header.window_start_ms)
+
 
 class _Head(Record, frozen=True, kw_only=True):
     """First line of a record. `node` is empty in a window: its sample has the name."""

@@ -15,7 +15,7 @@ from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODE_STATE, NODES, WINDOWS
 from pipeline.topics.resource_amounts import Usage
-from pipeline.topics.windows import Window
+from pipeline.topics.windows import Window, departure, retraction
 from tests.actuators.contexts import FeatureWorld
 from tests.processors.joined import (
     END_MS,
@@ -90,6 +90,17 @@ async def test_a_late_window_or_one_of_another_machine_is_not_reported() -> None
     assert len(usual["podsMetric"]) == 3
     for other in (window(3, 2), window(6, 2, machine="m2")):
         assert await report(window(5, 3), other) == usual
+
+
+async def test_an_end_of_the_node_before_its_last_window_is_ignored() -> None:
+    usual = await report(window(4, 3), window(5, 3))
+    old = retraction("node-1", window(5, 3).appended_ms - 3_600_000)
+    assert await report(window(4, 3), window(5, 3), old) == usual
+    world = World()
+    for record in (window(5, 3), departure("node-1", END_MS)):
+        world.learn_window(record)
+    world.learn_state(100)
+    assert await world.patches(sweep=True) == []
 
 
 def test_nothing_remains_of_the_policy_of_a_deleted_node() -> None:

@@ -1,5 +1,7 @@
 """Usage of pods over the last windows: by name or UID, also of deleted pods."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from pipeline.table import Table
 from pipeline.table.apply_records import apply_pod_points
 from pipeline.table.pod_history import PodHistory
 from pipeline.topics.registry import WINDOWS
-from pipeline.topics.windows import Window, departure, encode_window
+from pipeline.topics.windows import Window, departure, encode_window, retraction
 from tests.processors.joined import END_MS, NODE_ROW, header, joined, known_pod, logged, pod_row
 from tests.processors.joined import view_of as view
 
@@ -70,8 +72,21 @@ def test_a_window_that_does_not_end_later_is_refused() -> None:
 
 def test_a_departure_removes_the_node() -> None:
     found = history(window(0, a1=1.0), window(0, node="other", c1=2.0))
-    found.put(departure("node-1", 1))
+    assert found.put(departure("node-1", END_MS))
     assert (len(found), found.get("node-1", "a1")) == (1, None)
+
+
+@pytest.mark.parametrize("end_of_node", [departure, retraction])
+def test_an_end_of_the_node_before_its_last_window_is_refused(
+    end_of_node: Callable[[str, int], Window],
+) -> None:
+    """Models ignore it, too: a worker that was paused writes what it knew of the node back then."""
+    found = history(window(0, a1=1.0))
+    began_ms = window(0).appended_ms - 30_000
+    assert not found.put(end_of_node("node-1", began_ms - 1))
+    assert cores(found, "a1") == [(0, 1.0)]
+    assert found.put(end_of_node("node-1", began_ms))
+    assert len(found) == 0
 
 
 def test_unknown_usage_is_nan_and_a_missing_pod_has_no_window() -> None:

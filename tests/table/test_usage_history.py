@@ -14,6 +14,7 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import NODE_STATE
 from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.result_header import position_headers
 from tests.table.records import NOW, node_state
 
 steps = st.lists(
@@ -86,6 +87,16 @@ def test_rows_grow_and_are_reused() -> None:
     other.adopt(history)
     assert (len(other), len(history)) == (250, 0)
     assert history.put("1", 1.0, Usage())
+
+
+def test_a_tombstone_before_the_newest_window_is_ignored() -> None:
+    """A worker that was paused withdraws what it knew of the node back then."""
+    table, state = Table(), encode_json(node_state("a", offset=7))
+    assert apply_point(table, NODE_STATE, b"a", state)
+    assert not apply_point(table, NODE_STATE, b"a", None, position_headers((1, 6)))
+    assert table.history.get("a") is not None
+    assert apply_point(table, NODE_STATE, b"a", None, position_headers((1, 7)))
+    assert table.history.get("a") is None
 
 
 def test_an_impossible_amount_is_unknown() -> None:

@@ -44,10 +44,11 @@ class _History(NamedTuple):
     observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
     window, its host applications; NaN where a row is unknown or not listed. Memory of windows that
     counted other pages than the newest is unknown. `recent` are statistics of windows for
-    percentiles."""
+    percentiles. `began_ms` is that of the newest window."""
 
     machine_id: str
     memory_policy: str
+    began_ms: int = 0
     recent: WindowStatistics = WindowStatistics()
     uids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -77,21 +78,18 @@ class Rolling:
 
         A window that does not end after the last of its node is refused. So is a window of another
         machine until the first machine is silent; after that the node starts over. A retraction
-        or departure removes a node. The newest window stays, however long it is.
+        or departure removes a node, unless it is older than the node's newest window. The newest
+        window stays, however long it is.
         """
         applied = []
         measured = [window for window in windows if window.type == "window"]
         usages = iter(_usages(measured, with_statistics=percentile_seconds > 0))
         for window, seconds in zip(windows, aggregate_seconds, strict=True):
             if window.type != "window":
-                self.forget(window.header.node)
-                applied.append(True)
+                applied.append(self._end(window))
             else:
                 applied.append(self._put(window, next(usages), seconds, percentile_seconds))
         return applied
-
-    def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
 
     def read(self, node: str) -> RollingUsage | None:
         """The averages of a node, None without a window."""
@@ -116,6 +114,13 @@ class Rolling:
         """Average and percentiles of a node and its system over the last `seconds`, (2, 5, 2)."""
         history = self._nodes.get(node)
         return (WindowStatistics() if history is None else history.recent).aggregated(seconds)
+
+    def _end(self, end: Window) -> bool:
+        history = self._nodes.get(end.header.node)
+        if history is not None and history.began_ms > end.appended_ms:
+            return False
+        self._nodes.pop(end.header.node, None)
+        return True
 
     def _put(
         self, window: Window, usage: "_WindowUsage", aggregate_seconds: int, percentile_seconds: int
@@ -143,6 +148,7 @@ class Rolling:
             )
             history = history._replace(recent=statistics)
         self._nodes[header.node] = history._replace(
+            began_ms=window.began_ms,
             spans=np.concatenate([history.spans[recent], span[None]]),
             coverages=np.append(history.coverages[recent], usage.coverage),
             usage=np.concatenate([history.usage[recent], usage.rows[None]]),

@@ -2,7 +2,7 @@
 
 import math
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.slo.rolling_usage import Rolling, RollingUsage
-from pipeline.topics.windows import Window, departure
+from pipeline.topics.windows import Window, departure, retraction
 from tests.processors.joined import (
     END_MS,
     GIB,
@@ -149,14 +149,27 @@ def test_two_machines_of_one_name_do_not_alternate() -> None:
 
 def test_a_departure_removes_a_node_within_one_call() -> None:
     rolling = Rolling()
-    rolling.apply([window(0), departure("node-1", 1)], [300, 300])
+    rolling.apply([window(0), departure("node-1", END_MS)], [300, 300])
     assert (len(rolling), rolling.read("node-1")) == (0, None)
-    rolling.apply([departure("node-1", 1), window(1)], [300, 300])
+    rolling.apply([departure("node-1", END_MS), window(1)], [300, 300])
     result = rolling.read("node-1")
     assert result is not None
     assert result.span_ms == 30_000
-    rolling.forget("node-1")
-    rolling.forget("node-1")
+
+
+@pytest.mark.parametrize("end_of_node", [departure, retraction])
+def test_an_end_of_the_node_before_its_last_window_is_ignored(
+    end_of_node: Callable[[str, int], Window],
+) -> None:
+    """As in the models: a worker that was paused writes what it knew of the node back then."""
+    rolling = Rolling()
+    began_ms = window(1).appended_ms - 30_000
+    windows = [window(0), window(1), end_of_node("node-1", began_ms - 1)]
+    assert rolling.apply(windows, [300] * 3) == [True, True, False]
+    result = rolling.read("node-1")
+    assert result is not None
+    assert result.span_ms == 60_000
+    assert rolling.apply([end_of_node("node-1", began_ms)], [300]) == [True]
     assert len(rolling) == 0
 
 
@@ -240,7 +253,7 @@ def test_ten_thousand_nodes_fit_into_250_mib() -> None:
     # What is read once, and kept by others, is no cost of this.
     apply(0)
     for name in names:
-        rolling.forget(name)
+        rolling.apply([departure(name, 2 * END_MS)], [300])
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for end in range(1, 13):

@@ -16,7 +16,8 @@ from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
 from pipeline.processors.loadaware.usage_readings import is_fresh, seconds_until_stale
 from pipeline.table.limits import LATE_HEARTBEAT_SECONDS
 from pipeline.times import parse_time
-from pipeline.topics.registry import HEARTBEATS, NODE_STATE, Topic
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, Topic
+from pipeline.topics.result_header import Position
 
 log = get_logger(__name__)
 
@@ -28,14 +29,15 @@ REPEAT_SECONDS: Final = 1800.0
 class _Window(NamedTuple):
     end: float
     seconds: float
+    position: Position
 
 
 class OutageEvents(Feature):
-    """Follows the last window of each node, and the heartbeats."""
+    """Follows the last window of each node, the Nodes, and the heartbeats."""
 
     name = "outage"
     modes = ("recommend", "act")
-    topics: ClassVar[Topics] = {NODE_STATE: None, HEARTBEATS: None}
+    topics: ClassVar[Topics] = {NODE_STATE: None, NODES: None, HEARTBEATS: None}
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -43,29 +45,34 @@ class OutageEvents(Feature):
         self._namespace = context.settings.kubernetes.namespace
         self._reporter = EventReporter(context.api, LEASE)
         self._windows: dict[str, _Window] = {}
+        self._nodes: set[str] = set()
         self._heartbeats: dict[str, float] = {}
         self._usage: UsageOutage | None = None
         self._reported: dict[str, float] = {}
 
     def learn(self, topic: Topic, node: str, record: Any) -> None:
-        known: dict[str, Any] = self._windows if topic is NODE_STATE else self._heartbeats
-        if record is None:
-            known.pop(node, None)
-        elif topic is NODE_STATE:
-            window = _Window(parse_time(record.as_of), record.window_seconds)
-            self._windows[node] = max(window, self._windows.get(node, window))
-        else:
-            self._heartbeats[node] = parse_time(record.at)
+        if topic is NODES:
+            (self._nodes.discard if record is None else self._nodes.add)(node)
+        elif topic is HEARTBEATS:
+            if record is None:
+                self._heartbeats.pop(node, None)
+            else:
+                self._heartbeats[node] = parse_time(record.at)
+        elif record is None:
+            self._windows.pop(node, None)
+        elif node not in self._windows or record.position >= self._windows[node].position:
+            window = _Window(parse_time(record.as_of), record.window_seconds, record.position)
+            self._windows[node] = window
 
     def decide(self, *, everything: bool) -> None:
         if not everything or not self.is_on:
             return
         now = self._clock.now()
-        windows = np.array([*self._windows.values(), _Window(np.nan, np.nan)])
-        ages, seconds = now - windows[:, 0], windows[:, 1]
-        fresh = is_fresh(ages, seconds_until_stale(seconds, self._stale_after_seconds))
-        was_outage = self._usage is not None
-        self._usage = usage_outage(windows[:, 0], seconds, fresh, was_outage=was_outage)
+        ends = np.array([window.end for window in self._windows.values()])
+        seconds = np.array([window.seconds for window in self._windows.values()])
+        fresh = is_fresh(now - ends, seconds_until_stale(seconds, self._stale_after_seconds))
+        has_node = np.array([node in self._nodes for node in self._windows], np.bool_)
+        self._usage = usage_outage(ends, seconds, fresh, has_node, self._usage)
         self._report(
             "UsageOutage", "UsageRecovered", "" if self._usage is None
             else f"{self._usage}: check exporters, Kafka and workers. Extenders judge these nodes "

@@ -26,7 +26,8 @@ class DataOutages:
                 self._table["as_of_seconds"],
                 self._table["window_seconds"],
                 self._table.fresh(_ALL_ROWS, now, self._stale_after_seconds),
-                was_outage=self._usage is not None,
+                self._table["has_node"],
+                self._usage,
             )
         return self._usage
 

@@ -321,6 +321,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("raw_memory_bytes", "bytes", lambda row: raw(row).memory_bytes),
     Column("reserved_cpu_cores", "cores", lambda row: _cores(_reserved(row).cpu_millicores)),
     Column("reserved_memory_bytes", "bytes", lambda row: _reserved(row).memory_bytes),
+    Column("has_node", "flag", lambda row: row.node is not None, np.bool_, "node"),
     Column("own_thresholds", "flag", _has_own_thresholds, np.bool_, "node"),
     Column("invalid_thresholds", "flag", _has_invalid_thresholds, np.bool_, "node"),
     _offered(

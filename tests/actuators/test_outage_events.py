@@ -7,7 +7,8 @@ import pytest
 from actuators.cluster.outage_events import REPEAT_SECONDS, OutageEvents
 from pipeline.times import format_time
 from pipeline.topics.heartbeats import HeartbeatRecord
-from pipeline.topics.registry import HEARTBEATS, NODE_STATE
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES
 from tests.actuators.contexts import FeatureWorld
 from tests.table.records import node_state
 
@@ -51,6 +52,26 @@ async def test_an_outage_of_usage_has_an_event_at_begin_and_end() -> None:
     assert await world.events(600, "a", "b") == []
     assert await world.events(600, "c") == ["UsageOutage"]
     assert await world.events(60, *NAMES) == ["UsageRecovered"]
+
+
+async def test_a_window_that_was_once_in_the_future_is_forgotten() -> None:
+    world = World()
+    assert await world.events(60, *NAMES) == []
+    ahead = -world.clock.monotonic() - 86_400
+    for name in NAMES:
+        world.feature.learn(NODE_STATE, name, node_state(name, age=ahead))
+    assert await world.events(600, *NAMES) == []
+    for name in NAMES:
+        world.feature.learn(NODE_STATE, name, node_state(name, age=ahead, generation=0))
+    assert await world.events(60) == [], "records of an older generation do not count"
+
+
+async def test_nodes_without_a_node_record_make_no_outage() -> None:
+    world = World()
+    world.feature.learn(NODES, "a", NodeRecord(node="a"))
+    assert await world.events(60, *NAMES) == []
+    assert await world.events(600, "a") == []
+    assert await world.events(600) == ["UsageOutage"]
 
 
 async def test_a_dead_watcher_has_an_event_at_begin_and_end() -> None:

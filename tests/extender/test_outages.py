@@ -78,6 +78,29 @@ def test_an_outage_ends_when_three_quarters_of_the_nodes_report_again() -> None:
             table.put_state(node_state(NAMES[reporting], age=-600.0, offset=1))
 
 
+def test_nodes_that_were_silent_before_an_outage_are_refused_in_and_after_it() -> None:
+    table = fleet(a=86_400.0, b=86_400.0)
+    decisions = Decisions(table, RULES)
+
+    def refused_at(now: float) -> list[str]:
+        return decisions.filter(pod(), NAMES, now).refused
+
+    assert refused_at(NOW) == ["a", "b"]
+    assert refused_at(NOW + 200) == ["a", "b"]
+    assert decisions.outages.usage(NOW + 200) is not None
+    for name in NAMES[2:]:
+        table.put_state(node_state(name, age=-300.0, offset=1))
+    assert refused_at(NOW + 310) == ["a", "b"]
+    assert decisions.outages.usage(NOW + 310) is None
+
+
+def test_nodes_without_a_node_record_make_no_outage() -> None:
+    table = fleet(a=180.0)
+    for index in range(5):
+        table.put_state(node_state(f"foreign-{index}", age=180.0))
+    assert refused(table) == ["a"]
+
+
 def test_in_an_outage_pods_are_packed_by_requests_with_those_on_their_way() -> None:
     table = fleet()
     for name, cpu in (("b", 2000), ("c", 3800)):

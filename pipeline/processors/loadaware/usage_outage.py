@@ -14,7 +14,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray
 TOGETHER_SECONDS: Final = 120.0
 """Windows that ended within this time, or within two of their lengths, ended together: nodes end
 them at different moments, and workers lag differently."""
-_RECOVERED_SHARE: Final = 0.25
+_UNRECOVERED_SHARE: Final = 0.25
 
 
 class UsageOutage(NamedTuple):
@@ -39,31 +39,48 @@ def usage_outage(
     as_of_seconds: FloatArray,
     window_seconds: FloatArray,
     is_fresh: BoolArray,
-    *,
-    was_outage: bool = False,
+    has_node: BoolArray,
+    running: UsageOutage | None = None,
 ) -> UsageOutage | None:
     """The outage at this moment, None without one.
 
-    Arrays are (nodes,): the end of each last window (NaN: never reported), its length, and whether
-    it is fresh. An outage begins when more nodes lost their usage together than have fresh usage.
-    With `was_outage` it lasts until three quarters of these nodes have fresh usage, so that it does
-    not end and begin again while workers catch up.
+    Arrays are (nodes,): the end of each last window (NaN: never reported), its length, whether it
+    is fresh, and whether the node has a Node record. Nodes without a record do not count, except
+    where no node has one.
 
-    The rule depends on the ends of windows alone: a restarted extender decides as the others.
+    An outage begins when more nodes lost their usage together than have fresh usage. The `running`
+    outage lasts until three quarters of the nodes have fresh usage, not counting those that were
+    silent before it. Its begin does not change, so that workers may catch up at different speeds.
+
+    The begin depends on the ends of windows alone. Only the outage that runs is remembered: an
+    extender that starts while workers catch up may decide otherwise than the others.
     """
+    if has_node.any():
+        as_of_seconds = np.where(has_node, as_of_seconds, np.nan)
+        is_fresh = is_fresh & has_node
     fresh = int(is_fresh.sum())
     is_silent = ~is_fresh & np.isfinite(as_of_seconds)
-    silent = int(is_silent.sum())
-    share = _RECOVERED_SHARE if was_outage else 0.5
-    if not silent or silent <= share * (silent + fresh):
+    nodes = fresh + int(is_silent.sum())
+    if running is not None:
+        lost = int(running.affects(as_of_seconds, is_fresh).sum())
+        if lost > _UNRECOVERED_SHARE * (lost + fresh):
+            return running._replace(lost=lost, nodes=nodes)
+    since = _common_end(as_of_seconds[is_silent], window_seconds[is_silent], fresh)
+    if since is None:
         return None
-    ends = np.sort(as_of_seconds[is_silent])
-    window = float(np.nan_to_num(np.nanmedian(window_seconds[is_silent])))
+    began = UsageOutage(since, 0, nodes)
+    return began._replace(lost=int(began.affects(as_of_seconds, is_fresh).sum()))
+
+
+def _common_end(as_of_seconds: FloatArray, window_seconds: FloatArray, fresh: int) -> float | None:
+    """The first end of the largest group of silent nodes whose windows ended together; None if it
+    has no more nodes than are `fresh`."""
+    if not len(as_of_seconds):
+        return None
+    ends = np.sort(as_of_seconds)
+    window = float(np.nan_to_num(np.nanmedian(window_seconds)))
     span = max(TOGETHER_SECONDS, 2 * window)
     together = np.searchsorted(ends, ends + span, side="right") - np.arange(len(ends))
     # The latest of equal groups: nodes that fell silent before it did so on their own.
     first = len(ends) - 1 - int(together[::-1].argmax())
-    lost = len(ends) - first
-    if fresh and together[first] <= share * (together[first] + fresh):
-        return None
-    return UsageOutage(float(ends[first]), lost, silent + fresh)
+    return float(ends[first]) if together[first] > fresh else None

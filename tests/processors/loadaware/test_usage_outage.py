@@ -22,12 +22,20 @@ AGES = st.lists(
 )
 
 
-def outage(ages: Sequence[float], *, window: float = 30.0, was: bool = False) -> UsageOutage | None:
-    """The outage at time 100,000 of nodes whose last windows have these ages."""
+def outage(
+    ages: Sequence[float],
+    *,
+    window: float = 30.0,
+    running: UsageOutage | None = None,
+    nodes: int | None = None,
+) -> UsageOutage | None:
+    """The outage at time 100,000 of nodes whose last windows have these ages. The first `nodes`, or
+    all, have Node records."""
     age = np.array(ages)
     windows = np.where(np.isfinite(age), window, np.nan)
     fresh = is_fresh(age, max(STALE, 2 * window))
-    return usage_outage(1e5 - age, windows, fresh, was_outage=was)
+    has_node = np.arange(len(age)) < (len(age) if nodes is None else nodes)
+    return usage_outage(1e5 - age, windows, fresh, has_node, running)
 
 
 def lost(ages: Sequence[float]) -> list[bool]:
@@ -76,10 +84,39 @@ def test_long_windows_end_together_within_two_of_their_lengths() -> None:
 
 
 def test_outage_ends_when_three_quarters_of_the_nodes_are_fresh() -> None:
+    running = outage([600.0] * 8)
     for fresh in range(9):
         ages = [10.0] * fresh + [600.0] * (8 - fresh)
         assert (outage(ages) is not None) == (fresh < 4)
-        assert (outage(ages, was=True) is not None) == (fresh < 6)
+        assert (outage(ages, running=running) is not None) == (fresh < 6)
+
+
+def test_an_outage_ends_whatever_was_silent_before() -> None:
+    running = outage([86_400.0] * 3 + [200.0] * 7)
+    assert running is not None
+    assert running.lost == 7
+    assert outage([86_400.0] * 3 + [10.0] * 7, running=running) is None
+
+
+def test_an_outage_keeps_its_nodes_while_they_catch_up_at_different_speeds() -> None:
+    speeds, running = np.linspace(0.8, 3.0, 100), outage([1800.0] * 100)
+    for seconds in range(0, 1300, 10):
+        ages = np.maximum(1800 - speeds * seconds, 5.0)
+        fresh = is_fresh(ages, STALE)
+        running = outage(ages.tolist(), running=running)
+        if fresh.sum() >= 75:
+            assert running is None
+            return
+        assert running is not None
+        assert running.affects(1e5 - ages, fresh).sum() == (~fresh).sum()
+    raise AssertionError("the nodes never caught up")
+
+
+def test_nodes_without_a_node_record_do_not_count() -> None:
+    ages = [10.0] * 4 + [300.0] * 6
+    assert outage(ages) is not None
+    assert outage(ages, nodes=5) is None
+    assert outage(ages, nodes=0) is not None, "nobody writes records of Nodes"
 
 
 @given(AGES)
@@ -93,7 +130,8 @@ def test_without_fresh_nodes_the_newest_silent_node_is_affected(ages: list[float
 
 @given(AGES, st.booleans())
 def test_an_outage_affects_no_fresh_and_no_unreported_node(ages: list[float], was: bool) -> None:
-    result, age = outage(ages, was=was), np.array(ages)
+    running = UsageOutage(99_000.0, 1, 1) if was else None
+    result, age = outage(ages, running=running), np.array(ages)
     if result is not None:
         affected = result.affects(1e5 - age, is_fresh(age, STALE))
         assert affected.sum() == result.lost
@@ -103,8 +141,8 @@ def test_an_outage_affects_no_fresh_and_no_unreported_node(ages: list[float], wa
 
 @given(AGES)
 def test_what_begins_an_outage_does_not_end_it(ages: list[float]) -> None:
-    if outage(ages) is not None:
-        assert outage(ages, was=True) is not None
+    if (began := outage(ages)) is not None:
+        assert outage(ages, running=began) == began
 
 
 @given(st.lists(st.floats(0, STALE - 1), min_size=1, max_size=30), st.data())

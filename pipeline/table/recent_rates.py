@@ -2,7 +2,8 @@
 
 A node state has the rates of its last window alone. Means and deviations over longer spans are
 weighted by the length of windows, and unknown while windows with rates reach over less than half of
-the span, as after a restart.
+the span, as after a restart. Consecutive windows shorter than `_SHORTEST_SECONDS` count as their
+mean, so that a few windows reach over the longest span.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pipeline.topics.resource_amounts import RATES
 
 _LONGEST_SECONDS: Final = max(DEVIATION.values())
 _MAX_WINDOWS: Final = 256
+_SHORTEST_SECONDS: Final = _LONGEST_SECONDS / _MAX_WINDOWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +66,27 @@ def with_state(recent: RecentRates | None, state: NodeStateRecord) -> RecentRate
         raise InvalidRecordError(f"as_of is not readable: {error}") from error
     rates = [_known(state.rates.get(name)) for name in RATES]
     length = min(max(state.window_seconds, 0.0), _LONGEST_SECONDS)
-    span, row = np.array([[end, length]]), np.array([rates])
+    span, row = np.array([end, length]), np.array(rates)
     if recent is None or recent.spans[-1, 0] >= end:
-        return RecentRates(span, row)
+        return RecentRates(span[None], row[None])
     keep = recent.spans[:, 0] > end - _LONGEST_SECONDS
-    spans = np.concatenate([recent.spans[keep], span])[-_MAX_WINDOWS:]
-    return RecentRates(spans, np.concatenate([recent.rates[keep], row])[-_MAX_WINDOWS:])
+    if _are_one(recent, span, row):
+        keep[-1] = False
+        (_, before), total = recent.spans[-1], recent.spans[-1, 1] + length
+        row = (recent.rates[-1] * before + row * length) / total
+        span = np.array([end, total])
+    spans = np.concatenate([recent.spans[keep], span[None]])[-_MAX_WINDOWS:]
+    return RecentRates(spans, np.concatenate([recent.rates[keep], row[None]])[-_MAX_WINDOWS:])
+
+
+def _are_one(recent: RecentRates, span: FloatArray, rates: FloatArray) -> bool:
+    """Whether a window continues a short one in which the same rates are known."""
+    (last_end, last_length), (end, length) = recent.spans[-1], span
+    return bool(
+        0.0 < last_length < _SHORTEST_SECONDS
+        and abs(end - length - last_end) < 0.5 * length
+        and np.array_equal(np.isnan(recent.rates[-1]), np.isnan(rates))
+    )
 
 
 def _known(rate: float | None) -> float:

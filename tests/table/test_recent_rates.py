@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pipeline.table import Table
 from pipeline.topics.resource_amounts import RATES
@@ -12,13 +13,17 @@ from tests.table.records import node_state
 TRANSMIT, READ = "springtide.io/network-transmit", "springtide.io/disk-read"
 
 
+def put(table: Table, age: float, offset: int, rates: dict[str, float], seconds: float) -> None:
+    state = node_state("a", age=age, offset=offset, rates=rates)
+    assert table.put_state(replace(state, window_seconds=seconds))
+
+
 def table_after(*rates: dict[str, float], seconds: float = 30.0) -> Table:
     """A table that has read consecutive windows with these rates."""
     table = Table()
     for number, each in enumerate(rates):
         age = seconds * (len(rates) - number)
-        state = node_state("a", age=age, offset=number, rates=each)
-        table.put_state(state)
+        put(table, age, number, each, seconds)
     return table
 
 
@@ -58,7 +63,28 @@ def test_a_node_without_rates_has_none_and_a_deleted_one_starts_over() -> None:
 
 
 def test_rates_of_a_node_take_little_memory_however_many_windows_it_sends() -> None:
-    table = table_after(*[{TRANSMIT: 10.0}] * 2000, seconds=1.0)
+    table = table_after(*[{TRANSMIT: 10.0}, {}] * 500, seconds=1.0)
     recent = table.snapshot("a").rates
     assert recent is not None
     assert recent.rates.shape == (256, len(RATES))
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.5, 2.0, 3.5, 4.0])
+def test_short_windows_reach_over_every_span(seconds: float) -> None:
+    """The rate rises by 1 with each minute."""
+    windows = int(1000 / seconds)
+    rates = [{TRANSMIT: (number + 0.5) * seconds / 60} for number in range(windows)]
+    table, end = table_after(*rates, seconds=seconds), windows * seconds / 60
+    for span, minutes in (("5m", 5), ("10m", 10), ("15m", 15)):
+        assert value(table, "mean", span) == pytest.approx(end - minutes / 2, abs=0.1)
+        assert value(table, "stdev", span) == pytest.approx(minutes / 12**0.5, abs=0.1)
+
+
+def test_windows_are_not_merged_over_a_gap_or_with_unknown_ones() -> None:
+    table = table_after({TRANSMIT: 1.0}, {TRANSMIT: 3.0}, {}, {TRANSMIT: 5.0}, seconds=1.0)
+    put(table, -5.0, 9, {TRANSMIT: 9.0}, 1.0)
+    recent = table.snapshot("a").rates
+    assert recent is not None
+    assert recent.spans[:, 1].tolist() == [2.0, 1.0, 1.0, 1.0]
+    column = list(RATES).index(TRANSMIT)
+    assert recent.rates[:, column].tolist() == pytest.approx([2.0, np.nan, 5.0, 9.0], nan_ok=True)

@@ -22,8 +22,10 @@ from pipeline.extender import limits
 from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
 from pipeline.metrics import counter, gauge
+from pipeline.processors.scorers.scheduling_hint import read_hint
 from pipeline.processors.scorers.scorer import PodDemand
 from pipeline.table import Table
+from pipeline.table.node_names import joined
 from pipeline.times import format_time
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.wake_ups import WakeUpRecord
@@ -41,13 +43,16 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Group:
-    """Pods with the same demand, and the nodes that refused the last of them. Nodes before `index`
-    are judged again. Wake-ups may follow from `next_at` on, each after `pause_seconds`."""
+    """Pods with the same demand, and the nodes that refused any of them. Nodes before `index` are
+    judged again. Wake-ups may follow from `next_at` on, each after `pause_seconds`. The last one,
+    unless pods were asked about since, names the node `woken`."""
 
     demand: PodDemand
     nodes: CandidateNodes
     names_version: int
     asked_at: float
+    priority: int
+    woken: str | None = None
     pods: dict[str, _Waiting] = field(default_factory=dict)
     index: int = 0
     next_at: float = 0.0
@@ -72,17 +77,22 @@ class WaitingPods:
         """Remember a pod that all of these nodes refused."""
         if not pod.uid or not len(nodes):
             return
-        self.forget(pod.uid)
         key, now = _kind_of(pod, demand), nodes.now
+        if self._group_of.get(pod.uid, key) != key:
+            self.forget(pod.uid)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= limits.WAITING_GROUPS:
-                self._drop(next(iter(self._groups)))
-            group = self._groups[key] = _Group(demand, nodes, 0, now)
-        # Not the columns that filter has read, which take a multiple of the memory.
-        group.nodes = nodes.read_again(now)
+            priority = pod.priority or 0
+            if len(self._groups) >= limits.WAITING_GROUPS and not self._make_room(priority):
+                return
+            # Not the columns that filter has read, which take a multiple of the memory.
+            group = _Group(demand, nodes.read_again(now), 0, now, priority)
+            self._groups[key] = group
+        else:
+            group.nodes, group.woken = self._united(group, nodes), None
         group.names_version, group.asked_at, group.index = self._table.names_version, now, 0
         group.next_at, group.pause_seconds = now, limits.WAKE_UP_REPEAT_SECONDS
+        group.pods.pop(pod.uid, None)
         group.pods[pod.uid] = _Waiting(f"{pod.namespace}/{pod.name}", now)
         self._group_of[pod.uid] = key
         if len(group.pods) > limits.WAITING_PODS:
@@ -128,6 +138,7 @@ class WaitingPods:
         # The change of the Node retries all pods that were refused before it.
         for other in self._groups.values():
             other.next_at = max(other.next_at, now + other.pause_seconds)
+        group.woken = node
         group.pause_seconds = min(2 * group.pause_seconds, limits.FORGET_WAITING_SECONDS)
         WAKE_UPS.inc()
         title = next(iter(group.pods.values())).title
@@ -140,6 +151,35 @@ class WaitingPods:
         group.nodes = self._decisions.candidates([*group.nodes.requested], now)
         return group.nodes
 
+    def _united(self, group: _Group, nodes: CandidateNodes) -> CandidateNodes:
+        """The nodes of a group and of a new question. Pods of a kind may be asked about different
+        nodes: their volumes are in different zones, one is nominated to a node, or the scheduler
+        offers another part of the nodes each time.
+
+        A woken node that the scheduler does not offer then is refused by the scheduler itself, and
+        is removed until it is offered again, else it would cause a wake-up after every question.
+        """
+        former = self._nodes(group, nodes.now)
+        stays = (former.rows >= 0) & ~np.isin(former.rows, nodes.rows)
+        if group.woken is not None:
+            stays &= former.rows != self._table.lookup([group.woken])[0]
+        more = np.flatnonzero(stays)
+        if not len(more):
+            return nodes.read_again(nodes.now)
+        if len(more) + len(nodes) == len(former) and np.isin(nodes.rows, former.rows).all():
+            return former
+        names = joined(nodes.requested, former.among(more).requested)
+        return self._decisions.candidates(names, nodes.now)
+
+    def _make_room(self, priority: int) -> bool:
+        """Drop the group of the lowest priority, unless that is higher than this one."""
+        key = min(self._groups, key=lambda key: self._groups[key].priority)
+        if self._groups[key].priority > priority:
+            return False
+        for uid in [*self._groups[key].pods]:
+            self.forget(uid)
+        return True
+
     def _forget_departed(self, group: _Group, now: float) -> None:
         for uid, pod in [*group.pods.items()]:
             is_pending = uid in self._table.pending
@@ -148,13 +188,12 @@ class WaitingPods:
             if is_silent or self._table.pods.is_seen(uid) or (pod.was_pending and not is_pending):
                 self.forget(uid)
 
-    def _drop(self, key: Hashable) -> None:
-        for uid in [*self._groups[key].pods]:
-            self.forget(uid)
-
 
 def _kind_of(pod: PodRecord, demand: PodDemand) -> Hashable:
-    """Equal for pods that all filters, and those of kube-scheduler, judge alike."""
-    rules = (pod.node_selector, pod.affinity, pod.tolerations, pod.annotations)
+    """Equal for pods that all filters, and those of kube-scheduler, judge alike. Of the annotations
+    filters read only the hint, and those that change an estimate, which is in the demand: other
+    annotations differ for each pod of an Indexed Job."""
+    hinted = read_hint(pod.annotations).node_names
+    rules = (pod.node_selector, pod.affinity, pod.tolerations, hinted)
     amounts = tuple(demand.counted.values())
     return pod.namespace, pod.pod_class, pod.priority, amounts, msgspec.json.encode(rules)

@@ -27,8 +27,10 @@ async def publish_wake_ups(
     """
     while not state.caught_up:
         await clock.sleep(limits.WAKE_UP_CHECK_SECONDS)
-    if table.pending and len(table):
-        publish(WakeUpRecord(node=next(iter(table)), at=format_time(clock.now())))
+    # Rows outlive the Node record: windows of a deleted node may still arrive.
+    node = next((name for name in table if table.snapshot(name).node is not None), None)
+    if table.pending and node is not None:
+        publish(WakeUpRecord(node=node, at=format_time(clock.now())))
     while True:
         for _ in range(limits.JUDGEMENTS if len(waiting) else 0):
             wake_up = waiting.judge(clock.now())

@@ -68,6 +68,14 @@ class NodeNames(Sequence[str]):
         return b"".join((b'["', memoryview(self.items.buffers()[2])[:-2], b"]"))
 
 
+def joined(first: Sequence[str], other: Sequence[str]) -> Sequence[str]:
+    """Names and other names, of which none is among the first."""
+    if not (isinstance(first, NodeNames) and isinstance(other, NodeNames)):
+        return [*first, *other]
+    rows = np.concatenate((first.rows, first.name_index.lookup(other)))
+    return NodeNames(pa.concat_arrays([first.items, other.items]), rows, first.name_index)
+
+
 class NameIndex:
     """Finds the rows of names. `rows`, a dictionary from names to rows, must not change meanwhile:
     a table with other names makes another index."""

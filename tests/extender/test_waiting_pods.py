@@ -34,9 +34,9 @@ def pod(uid: str = "new", cpu: int = 500, **more: Any) -> PodRecord:
 class World:
     """Nodes `a` and `b`, both over the cpu threshold, and a scheduler that asks about pods."""
 
-    def __init__(self) -> None:
-        self.table, self.now = Table(counting=RULES.counting), NOW
-        self.decisions = Decisions(self.table, RULES)
+    def __init__(self, rules: Rules = RULES) -> None:
+        self.table, self.now = Table(counting=rules.counting), NOW
+        self.decisions = Decisions(self.table, rules)
         self.waiting = WaitingPods(self.table, self.decisions)
         self.offset = 0
         for name in ("a", "b"):
@@ -91,6 +91,78 @@ def test_a_pod_waits_only_for_nodes_that_it_was_asked_about() -> None:
     assert world.woken(5.0) == []
     world.report("a", cpu=1.0)
     assert world.woken(5.0) == ["a"]
+
+
+def test_pods_of_a_kind_wait_for_the_nodes_that_each_was_asked_about() -> None:
+    """Their volumes may be in different zones."""
+    for cooled in ("a", "b"):
+        world = World()
+        world.ask(pod("web-0"), names=("a",))
+        world.ask(pod("web-1"), names=("b",))
+        world.report(cooled, cpu=1.0)
+        assert world.woken(1.0) == [cooled]
+
+
+def test_united_nodes_are_judged_once_each() -> None:
+    world = World()
+    names = tuple(f"n{i:04}" for i in range(2 * limits.JUDGED_NODES))
+    for name in names:
+        world.report(name, cpu=3.9)
+    for first in (0, 1000, 500, 2000, 0):
+        world.ask(names=names[first : first + limits.JUDGED_NODES])
+    world.report(names[-1], cpu=1.0)
+    results = [world.waiting.judge(world.now) for _ in range(2)]
+    assert {each.node for each in results if each is not None} == {names[-1]}
+
+
+def test_a_woken_node_that_the_scheduler_does_not_offer_wakes_once() -> None:
+    """kube-scheduler itself refuses `a` by now, for instance for a new taint."""
+    world = World()
+    world.ask(names=("a", "b"))
+    woken = []
+    for _ in range(20):
+        world.report("a", cpu=1.0)
+        woken += world.woken(1.0)
+        world.ask(names=("b",))
+    assert woken == ["a"]
+    world.report("a", cpu=3.9)
+    world.ask(names=("a", "b"))
+    world.report("a", cpu=1.0)
+    assert world.woken(1.0) == ["a"]
+
+
+def test_pods_that_differ_by_annotations_no_filter_reads_are_of_one_kind() -> None:
+    world = World()
+    world.ask(pod("web"), names=("b",))
+    for index in range(limits.WAITING_GROUPS + 1):
+        key = "batch.kubernetes.io/job-completion-index"
+        world.ask(pod(f"job-{index}", 600, annotations={key: f"{index}"}), names=("a",))
+    world.report("b", cpu=1.0)
+    assert world.woken(1.0) == ["b"]
+
+
+def test_a_pod_with_a_hint_is_of_another_kind() -> None:
+    plugins = [{"name": "LoadAwareScheduling"}, {"name": "SchedulingHint"}]
+    world = World(Rules(read_config({"plugins": {"multiPoint": {"enabled": plugins}}})))
+    hint = {"scheduling.koordinator.sh/scheduling-hint": '{"nodeNames": ["b"]}'}
+    world.ask(pod("hinted", annotations=hint), pod("free"))
+    world.report("a", cpu=1.0)
+    assert world.woken(1.0) == ["a"]
+
+
+def test_kinds_of_lower_priority_are_forgotten_first() -> None:
+    world = World()
+    world.ask(pod("prod", priority=9000), names=("b",))
+    for kind in range(limits.WAITING_GROUPS + 5):
+        world.ask(pod(f"batch-{kind}", 600 + kind, priority=5000), names=("a",))
+    assert len(world.waiting) == limits.WAITING_GROUPS
+    world.report("b", cpu=1.0)
+    assert world.woken(1.0) == ["b"]
+    # A kind of lower priority than all others is not remembered.
+    world.report("b", cpu=3.9)
+    world.ask(pod("free", priority=3000), names=("b",))
+    world.ask(pod("prod", priority=9000), names=("a",))
+    assert len(world.waiting) == limits.WAITING_GROUPS
 
 
 def test_every_reason_that_disappears_wakes() -> None:
@@ -245,6 +317,8 @@ async def test_pending_pods_are_woken_once_after_a_start() -> None:
     world, state, clock = World(), FeedState(caught_up=False), ManualClock(NOW)
     wake_ups: list[WakeUpRecord] = []
     world.table.put_pod(pod())
+    # A node that was deleted has a row before those of the others.
+    world.table.drop_node("a")
     task = asyncio.create_task(
         publish_wake_ups(world.waiting, world.table, state, clock, wake_ups.append)
     )
@@ -252,9 +326,9 @@ async def test_pending_pods_are_woken_once_after_a_start() -> None:
     assert wake_ups == []
     state.caught_up = True
     await clock.advance(60.0)
-    assert [each.node for each in wake_ups] == ["a"]
+    assert [each.node for each in wake_ups] == ["b"]
     world.ask()
     world.report("b", cpu=1.0)
     await clock.advance(1.0)
-    assert [each.node for each in wake_ups] == ["a", "b"]
+    assert [each.node for each in wake_ups] == ["b", "b"]
     await cancel_tasks(task)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.table import UNKNOWN_ROW, Table
-from pipeline.table.node_names import NameIndex
+from pipeline.table.node_names import NameIndex, joined
 from tests.table.records import node_state, table_of
 
 alike = st.builds("node-{:03d}.{}".format, st.integers(0, 40), st.sampled_from(["a", "bb", ""]))
@@ -86,3 +86,16 @@ def test_a_table_finds_nodes_that_came_and_departed(changes: list[tuple[str, boo
         assert [row == UNKNOWN_ROW for row in rows] == [record is None for record in records]
         assert len({row for row in rows if row != UNKNOWN_ROW}) == len(table)
     assert Table().lookup(["a"]).tolist() == [UNKNOWN_ROW]
+
+
+def test_joined_names_are_those_of_both() -> None:
+    index = NameIndex({"node-1": 5, "node-2": 6, "node-3": 7, "node-4": 8})
+    first, other = (
+        index.read(b'["node-1","node-2","x-1","x-2"]'), index.read(b'["node-3","node-4"]')
+    )  # fmt: skip
+    assert first is not None
+    assert other is not None
+    both = joined(first, other)
+    assert [*both] == ["node-1", "node-2", "x-1", "x-2", "node-3", "node-4"]
+    assert index.lookup(both).tolist() == [5, 6, UNKNOWN_ROW, UNKNOWN_ROW, 7, 8]
+    assert joined(["a"], first) == ["a", *first]

@@ -117,7 +117,10 @@ def records(
     known, has_peak = offers.known.tolist(), offers.has_peak.tolist()
     mid, lower_bound = _resources(offers.mid.amount), _resources(offers.mid_lower_bound)
     batch_amount = _resources(offers.batch.amount)
-    mid_terms, batch_terms = _terms(MidTerms, offers.mid), _terms(BatchTerms, offers.batch)
+    mid_terms, batch_terms = (
+        _terms(MidTerms, offers.mid, known),
+        _terms(BatchTerms, offers.batch, known),
+    )
     return [
         NodeResourcesRecord(
             node=window.header.node,
@@ -141,11 +144,16 @@ def records(
     ]
 
 
-def _terms(kind: type[TermsT], tier: Tier) -> list[TermsT]:
+def _terms(kind: type[TermsT], tier: Tier, known: Sequence[bool]) -> list[TermsT]:
+    """The terms of each node. The buffer of an unknown offer is unknown: nothing is held back."""
     columns = map(_resources, tier.terms.values())
-    return [
+    nodes = [
         kind(**dict(zip(tier.terms, amounts, strict=True)))
         for amounts in zip(*columns, strict=True)
+    ]
+    return [
+        terms if is_known else msgspec.structs.replace(terms, buffer=Resources())
+        for terms, is_known in zip(nodes, known, strict=True)
     ]
 
 

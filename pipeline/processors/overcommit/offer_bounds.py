@@ -8,7 +8,7 @@ is dead, or late, withdraws nothing. So the extender compares requests with the 
 - An older record: its amount alone, because usage may have risen by now.
 - A late record: what is certain. For Mid the lower bound of the predictors; for Batch what is left
   if Prod reaches its predicted peak and Mid takes all of its offer.
-- A record older than `degrade_time_minutes`: nothing, as for the actuator.
+- A record older than `degrade_time_minutes` and than two windows: nothing, as for the actuator.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.arrays import FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.overcommit.status_patch import normalize_cpu
 from pipeline.processors.overcommit.third_party import third_party_allocation
 from pipeline.processors.policy.normalization import RATIO, read_ratio
@@ -75,7 +75,8 @@ def offer_bounds(terms: OfferTerms, annotations: Mapping[str, str]) -> OfferBoun
     """The bounds of a node with these annotations, in the amounts of its status: Batch in normal
     CPUs, without the allocations of third parties. An amount that is unknown is not offered."""
     mid, batch = _pair(terms.mid), _pair(terms.batch)
-    mid_buffer, batch_buffer = _pair(terms.mid_terms.buffer), _pair(terms.batch_terms.buffer)
+    mid_buffer = _pair(terms.mid_terms.buffer if terms.mid else None)
+    batch_buffer = _pair(terms.batch_terms.buffer if terms.batch else None)
     certain_mid = _smaller(_pair(terms.mid_lower_bound), mid)
     certain_batch = _smaller(_certain_batch(terms, mid, mid_buffer, batch_buffer), batch)
     if RATIO in annotations:
@@ -111,8 +112,23 @@ def bounds_in_force(
         is_late = age >= np.maximum(late_after_seconds, LATE_AFTER_WINDOWS * windows)
         bounds = np.where(is_old[:, None], published, buffered)
         bounds = np.where(is_late[:, None], certain, bounds)
-        in_force: FloatArray = np.where((age > degrade_seconds)[:, None], 0.0, bounds)
+    withdrawn = is_withdrawn(ages, window_seconds, degrade_seconds)
+    in_force: FloatArray = np.where(withdrawn[:, None], 0.0, bounds)
     return in_force
+
+
+def is_withdrawn(
+    ages: FloatArray, window_seconds: FloatArray, degrade_seconds: FloatArray
+) -> BoolArray:
+    """Whether records of these ages offer nothing, (nodes,): they are older than `degrade_seconds`,
+    and than two windows, in which the next record may arrive. False for NaN, without a record.
+
+    Data as far in the future are withdrawn, too, because one of two clocks is wrong.
+    """
+    longest = np.maximum(degrade_seconds, LATE_AFTER_WINDOWS * np.nan_to_num(window_seconds))
+    with np.errstate(invalid="ignore"):
+        result: BoolArray = np.abs(ages) > longest
+    return result
 
 
 _Pair = tuple[int, int]

@@ -2,7 +2,8 @@
 
 A record younger than the node's `updateTimeThresholdSeconds`, or than two windows, is offered as it
 is. An older record may hide a rise of usage: then the lower bound of Mid is offered, and no tier
-grows. After `degradeTimeMinutes` nothing is offered. An age equal to a limit is below it.
+grows. After `degradeTimeMinutes` and two windows nothing is offered. An age equal to a limit is
+below it.
 
 The offer is removed if colocation is off for the node, or if usage or size are unknown. Third
 parties retain their last known allocation while their annotation is invalid, because their pods
@@ -17,7 +18,8 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.overcommit.resource_columns import PolicyColumns, is_fresh
+from pipeline.processors.overcommit.offer_bounds import LATE_AFTER_WINDOWS, is_withdrawn
+from pipeline.processors.overcommit.resource_columns import PolicyColumns
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
     EXTENDED_RESOURCES,
@@ -36,8 +38,6 @@ from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, LARGEST_AMOUNT, Resources
 
 _ABSENT: Final = (ABSENT, ABSENT)
-# The next window arrives within this many windows.
-_LATE_AFTER_WINDOWS: Final = 2.0
 
 
 class OfferInputs(NamedTuple):
@@ -97,9 +97,10 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
         return []
     policies = [node.policy or Overcommit() for node in nodes]
     ages = np.array([_age(node, now) for node in nodes])
-    graces = np.array([_grace_seconds(node.resources) for node in nodes])
-    fresh = is_fresh(ages, PolicyColumns(policies), graces).tolist()
-    plain = list(map(_plain_offer, nodes, ages.tolist(), fresh))
+    windows = np.array([node.resources.window_seconds if node.resources else 0 for node in nodes])
+    degrade = 60.0 * PolicyColumns(policies).column("degrade_time_minutes")
+    withdrawn = is_withdrawn(ages, windows, degrade).tolist()
+    plain = list(map(_plain_offer, nodes, ages.tolist(), withdrawn))
     ratios, allocations, problems = zip(
         *(_read_annotations(node.annotations) for node in nodes), strict=True
     )
@@ -157,24 +158,20 @@ def _age(node: OfferInputs, now: float) -> float:
     return math.nan if node.resources is None else now - parse_time(node.resources.as_of)
 
 
-def _grace_seconds(record: NodeResourcesRecord | None) -> float:
-    """The age up to which the next record is not late, whatever the policy says."""
-    return 0.0 if record is None else _LATE_AFTER_WINDOWS * record.window_seconds
-
-
-def _plain_offer(node: OfferInputs, age: float, is_fresh: bool) -> _PlainOffer:
+def _plain_offer(node: OfferInputs, age: float, is_withdrawn: bool) -> _PlainOffer:
     policy, record = node.policy, node.resources
     if policy is None:
         return _PlainOffer(None, None, "colocation is off for the node")
     if record is None:
         return _PlainOffer(None, None, "there is no resources record yet")
-    if not is_fresh:
+    if is_withdrawn:
         return _PlainOffer(None, None, f"stale: as of {record.as_of}")
     if record.mid is None or record.batch is None:
         return _PlainOffer(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
     # A record from the future is as doubtful as an old one: one of the clocks is wrong.
-    if abs(age) > max(policy.update_time_threshold_seconds, _grace_seconds(record)):
+    grace = LATE_AFTER_WINDOWS * record.window_seconds
+    if abs(age) > max(policy.update_time_threshold_seconds, grace):
         least = _pair(record.mid_lower_bound or Resources())
         why = f"late: as of {record.as_of}, the lower bound"
         return _PlainOffer(least, batch, why, is_late=True)

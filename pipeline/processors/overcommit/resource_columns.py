@@ -125,19 +125,6 @@ def _row(policy: Overcommit) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def is_fresh(
-    ages_seconds: npt.NDArray[np.float64],
-    policies: PolicyColumns,
-    at_least_seconds: npt.NDArray[np.float64],
-) -> BoolArray:
-    """Which nodes (nodes,) have fresh data: at most as old as the limit of their policy, which is
-    `at_least_seconds`. NaN is an unknown age. Data as far in the future is stale, too, because one
-    of two clocks is wrong."""
-    limits = np.maximum(60 * policies.column("degrade_time_minutes"), at_least_seconds)
-    fresh: BoolArray = np.abs(ages_seconds) <= limits
-    return fresh
-
-
 def percent_of(amounts: IntArray, percents: IntArray) -> IntArray:
     """`amounts` times `percents` in hundredths, cut toward 0; exact also if the product exceeds 64
     bits."""

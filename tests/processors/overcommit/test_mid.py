@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.overcommit.mid import FORMULAS, allocated, mid
-from pipeline.processors.overcommit.resource_columns import PolicyColumns, is_fresh
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.policy.colocation_config import DEFAULTS, Colocation
 from pipeline.processors.policy.config_sections import merge
-from pipeline.topics.overcommit_policy import MID_FORMULAS, Overcommit
+from pipeline.topics.overcommit_policy import MID_FORMULAS
 from tests.processors.overcommit.fleets import CONFIG, FLEET, Fleet, Node, Pod, columns
 
 NAMES = sorted(FORMULAS)
@@ -106,11 +105,3 @@ def test_mid_of_an_empty_node_is_its_share_of_unallocated() -> None:
 def test_unknown_formula_is_an_error() -> None:
     with pytest.raises(KeyError, match="v2"):
         compute([], "v2")
-
-
-@pytest.mark.parametrize(
-    ("age", "fresh"), [(0.0, True), (600.0, True), (600.1, False), (-5.0, True), (np.nan, False)]
-)
-def test_data_is_fresh_up_to_the_limit(age: float, fresh: bool) -> None:
-    of = PolicyColumns([Overcommit(degrade_time_minutes=10)])
-    assert is_fresh(np.array([age]), of, np.zeros(1)).tolist() == [fresh]

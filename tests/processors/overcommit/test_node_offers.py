@@ -247,6 +247,7 @@ def test_a_node_whose_usage_is_unknown_has_no_offer() -> None:
     row = {**NODE_ROW, "cpu_cores_avg": None}
     (found,) = compute(logged(joined(row, view=view_of(record=RECORD))))
     assert (found.mid, found.batch) == (None, None)
+    assert found.mid_terms.buffer == found.batch_terms.buffer == Resources()
 
 
 def test_nodes_of_different_formulas_do_not_affect_each_other() -> None:

@@ -15,10 +15,12 @@ from pipeline.processors.overcommit.offer_bounds import (
     bounds_in_force,
     offer_bounds,
 )
+from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.policy.normalization import RATIO
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources
+from tests.processors.overcommit.fleets import AS_OF, resources_record
 
 
 def amount(cpu: int, memory: int) -> Resources:
@@ -56,9 +58,12 @@ def test_batch_does_not_yield_to_mid_where_the_policy_promises_capacity_twice() 
 
 
 def test_unknown_amounts_are_not_offered() -> None:
-    unknown = OfferTerms(None, None, None, MidPart(), BatchPart(), Overcommit())
-    bounds = offer_bounds(unknown, {})
-    assert bounds.buffered == bounds.published == bounds.certain == (0, 0, 0, 0)
+    for unknown in (
+        OfferTerms(None, None, None, MidPart(), BatchPart(), Overcommit()),
+        TERMS._replace(mid=None, mid_lower_bound=None, batch=None),
+    ):
+        bounds = offer_bounds(unknown, {})
+        assert bounds.buffered == bounds.published == bounds.certain == (0, 0, 0, 0)
 
 
 def test_batch_is_in_normal_cpus_and_without_third_parties() -> None:
@@ -85,6 +90,25 @@ def test_the_older_a_record_the_less_it_allows(age: float, stage: str) -> None:
     ages, windows, degrade = np.array([float(age)]), np.array([30.0]), np.array([900.0])
     result = bounds_in_force(rows[0], rows[1], rows[2], ages, windows, degrade, 180.0)
     assert tuple(result[0].tolist()) == (getattr(bounds, stage) if stage else (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("window", "age", "is_offered"),
+    [(30, 900, True), (30, 901, False), (900, 1500, True), (900, 1801, False)],
+)
+def test_extender_and_actuator_withdraw_an_old_record_together(
+    window: float, age: float, is_offered: bool
+) -> None:
+    record = resources_record(
+        mid=amount(900, 90), mid_lower_bound=amount(500, 50), batch=amount(4500, 45),
+        window_seconds=float(window),
+    )  # fmt: skip
+    inputs = OfferInputs(Overcommit(), record, {}, (1, 1, 1, 1), 0.0)
+    (offer,) = offers_now([inputs], AS_OF + age)
+    assert (offer.amounts[0] >= 0) == is_offered
+    row, of_node = np.ones((1, 4)), np.ones(1)
+    bounds = bounds_in_force(row, row, row, age * of_node, window * of_node, 900 * of_node, 180.0)
+    assert bounds.any() == is_offered
 
 
 def test_nodes_without_a_record_have_no_bound() -> None:

@@ -13,7 +13,7 @@ import aiokafka.client
 from aiokafka import errors
 
 _create_connection: Final = aiokafka.client.create_conn
-_causes: dict[tuple[str, int], BaseException | None] = {}
+CAUSES: dict[tuple[str, int], BaseException | None] = {}
 """The cause of the last failure by broker; None while connected. As many as brokers are known."""
 
 _TLS_ALERT: Final = 0x15
@@ -37,7 +37,7 @@ def connection_problem(client: Mapping[str, Any], error: BaseException) -> Probl
     """Explain why a broker does not answer, by the `error` of a client or by the last failed
     connection; None if it is only away. `client` has the options of the client."""
     # Faust connects in a thread of its own.
-    causes = dict(_causes)
+    causes = dict(CAUSES)
     newest = next(reversed(causes), None)
     servers = client["bootstrap_servers"].split(",")
     for link in _chain(error):
@@ -50,7 +50,10 @@ def connection_problem(client: Mapping[str, Any], error: BaseException) -> Probl
             for link in _chain(cause):
                 if problem := _explain(link, client):
                     return problem
-    if newest is not None and causes[newest] is None and "Unable to bootstrap" in str(error):
+    if newest is None or causes[newest] is not None or "Unable to bootstrap" not in str(error):
+        return None
+    # A bootstrap connects to the servers alone: another client made any other connection.
+    if "{}:{}".format(*newest) in servers:
         return _closed_after_connecting(client)
     return None
 
@@ -63,8 +66,8 @@ async def _noted_connection(host: str, port: int, **options: Any) -> Any:
         cause = error
         raise
     finally:
-        _causes.pop((host, port), None)
-        _causes[host, port] = cause
+        CAUSES.pop((host, port), None)
+        CAUSES[host, port] = cause
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -14,6 +14,7 @@ from aiokafka.client import AIOKafkaClient
 
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
 from pipeline.kafka import client as module
+from pipeline.kafka import connection_problems
 from pipeline.kafka.client import (
     client_options,
     limit_connections,
@@ -111,8 +112,10 @@ _NO_BROKER = "no broker answers at 127.0.0.1:9092"
     ],
 )
 def test_errors_of_the_client_are_translated(
-    raised: Exception, expected: type[KafkaError], says: str
+    raised: Exception, expected: type[KafkaError], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Another client of this process was connected to another broker.
+    monkeypatch.setattr(connection_problems, "CAUSES", {("127.0.0.1", 29092): None})
     with (
         pytest.raises(expected, match=f"looking: {says}") as caught,
         translated_errors(KafkaSettings(), "looking"),

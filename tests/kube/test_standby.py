@@ -1,6 +1,7 @@
 """A standby tries Kafka before it is needed."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.metric_values import value_of
 async def test_a_standby_reports_that_it_cannot_use_kafka(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     answers: list[Exception | None] = [BrokerUnavailableError("wrong password"), None]
     clock, lease = ManualClock(), SimpleNamespace(is_held=False)
 

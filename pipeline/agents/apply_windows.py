@@ -36,9 +36,6 @@ LAST_END = gauge(
     "worker_last_window_end_timestamp_seconds", "Latest window applied.", ["partition"]
 )
 
-GENERATION = 1
-"""Generation of the windows topic. A recreated topic (other partitions) gets the next number."""
-
 
 class DuePrediction(NamedTuple):
     """A prediction to publish: the peaks of a node after the window `source`, `peaks[position]`.
@@ -256,8 +253,9 @@ def _prods(summaries: Sequence[PeakSummary]) -> tuple[Prod, list[Prod]]:
 
 
 def _log_position(source: PartitionWindow) -> dict[str, int]:
-    epoch = source.models.ownership.epoch
-    return {"generation": GENERATION, "offset": source.offset, "epoch": epoch}
+    models = source.models
+    epoch = models.ownership.epoch
+    return {"generation": models.generation, "offset": source.offset, "epoch": epoch}
 
 
 def _count(source: PartitionWindow, outcome: Outcome) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -41,6 +40,7 @@ class CheckpointRounds:
     def __init__(self, shard: Shard, output: Producer, topic: str, clock: Clock) -> None:
         self._model = shard.model
         self._join = shard.join
+        self._saving = shard.saving
         self._output = output
         self._topic = topic
         self._stale = list(shard.stale_keys)
@@ -64,35 +64,47 @@ class CheckpointRounds:
         self._number += 1
         epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
         resume = self._model.next_offset
-        # The join may be further: refused samples leave no window.
-        joined = max(self._model.joined, self._join.next_offset - 1)
+        generation, joined = self._model.generation, self._joined
         nodes, before = self._model.bank.nodes, dict(self._model.counters)
         left_out: dict[str, Counters] = {}
         written: set[str] = set()
         for start in range(0, len(nodes), SLICE):
             if start:
                 await self._clock.sleep(pause_seconds)
-            if not self._model.owned:
+            async with self._saving:
+                if not self._is_valid(generation, joined):
+                    return
+                records = self._capture(nodes[start : start + SLICE])
+                fitting = {node: record for node, record in records.items() if fits(record)}
+                left_out |= {node: before[node] for node in records.keys() - fitting}
+                written.update(fitting)
+                await self._send(list(fitting.values()))
+        async with self._saving:
+            if not self._is_valid(generation, joined):
                 return
-            records = self._capture(nodes[start : start + SLICE])
-            fitting = {node: record for node, record in records.items() if fits(record)}
-            left_out |= {node: before[node] for node in records.keys() - fitting}
-            written.update(fitting)
-            await self._send(list(fitting.values()))
-        if not self._model.owned:
-            return
-        self._written |= written
-        # Records of nodes that departed meanwhile are deleted after the marker.
-        remaining = len(written.intersection(self._model.bank.nodes))
-        marker = RoundMarker(
-            epoch=epoch, round=self._number, generation=GENERATION,
-            resume=resume, joined=joined, nodes=remaining, left_out=left_out,
-        )  # fmt: skip
-        await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
-        ROUNDS.inc()
-        log.info("checkpoint round complete", partition=partition, epoch=epoch,
-                 round=self._number, nodes=remaining, resume=resume)  # fmt: skip
-        await self._clean(resume)
+            self._written |= written
+            # Records of nodes that departed meanwhile are deleted after the marker.
+            remaining = len(written.intersection(self._model.bank.nodes))
+            marker = RoundMarker(
+                epoch=epoch, round=self._number, generation=generation, resume=resume,
+                joined=joined, nodes=remaining, rejoined_from=self._model.rejoined_from,
+                left_out=left_out,
+            )  # fmt: skip
+            await self._send([Keyed(marker_key(epoch), encode_pack(marker))])
+            ROUNDS.inc()
+            log.info("checkpoint round complete", partition=partition, epoch=epoch,
+                     round=self._number, nodes=remaining, resume=resume)  # fmt: skip
+            await self._clean(resume)
+
+    @property
+    def _joined(self) -> int:
+        # The join may be further than the models: refused samples leave no window.
+        return max(self._model.joined, self._join.next_offset - 1)
+
+    def _is_valid(self, generation: int, joined: int) -> bool:
+        """Whether a round that began with these may go on: owned, and no log truncated since."""
+        unchanged = self._model.generation == generation and self._joined >= joined
+        return self._model.owned and unchanged
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
         """Encode the checkpoints of those of `nodes` that have a window."""
@@ -106,7 +118,7 @@ class CheckpointRounds:
                 node=node,
                 epoch=model.ownership.epoch,
                 round=self._number,
-                generation=GENERATION,
+                generation=model.generation,
                 covers=model.next_offset,
                 state=model.bank.encode_state(node),
                 counters=model.counters[node],

@@ -17,6 +17,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.state_codec import is_damaged
 from pipeline.topics.checkpoints import (
+    FIRST_GENERATION,
     IMPORT,
     Claim,
     KeyKind,
@@ -61,6 +62,12 @@ class PartitionCheckpoints:
         """The highest sample offset that the join had processed when the round started."""
         marker = self.marker()
         return -1 if marker is None else marker.joined
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """`ModelCursor.cuts` as of the round."""
+        marker = self.marker()
+        return (marker.generation, marker.rejoined_from) if marker else (FIRST_GENERATION, 0)
 
     @property
     def end(self) -> int:
@@ -215,8 +222,9 @@ def _replace_markers(content: PartitionCheckpoints, unreadable: Collection[int])
             continue
         resume = min(checkpoint.covers for checkpoint in later)
         content.markers[epoch] = RoundMarker(
-            epoch=epoch, round=0, generation=later[0].generation, resume=resume, joined=-1, nodes=0
-        )
+            epoch=epoch, round=0, generation=max(checkpoint.generation for checkpoint in later),
+            resume=resume, joined=-1, nodes=0,
+        )  # fmt: skip
         log.error("round marker is not readable, replaying from the oldest checkpoint",
                   epoch=epoch, resume=resume)  # fmt: skip
 

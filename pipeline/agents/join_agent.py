@@ -89,7 +89,7 @@ class JoinCursor:
     """The join's position in one partition of `samples`.
 
     `appended_ms` is the newest append time of a joined sample. `unknown_nodes` are the nodes that
-    may send samples without a record.
+    may send samples without a record. Hold `appending` to append to `windows`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class JoinCursor:
         self._windows = WINDOWS.full_name(rules.prefix)
         # Different tasks append windows and departures: their order in the log must be the order
         # in which they are handed over.
-        self._appending = asyncio.Lock()
+        self.appending = asyncio.Lock()
         self.unknown_nodes = set(unknown_nodes)
         self._is_full = False
         self._failing: set[str] = set()
@@ -128,7 +128,7 @@ class JoinCursor:
 
     async def process(self, records: Sequence[LogRecord]) -> None:
         """Append a window for each valid sample, and a dead letter for each invalid one."""
-        async with self._appending:
+        async with self.appending:
             if not self.owned:
                 return
             windows, refused = self._join(records)
@@ -141,14 +141,9 @@ class JoinCursor:
             self.next_offset = records[-1].offset + 1
             self.appended_ms = max(self.appended_ms, records[-1].appended_ms)
 
-    async def return_to(self, offset: int) -> None:
-        """Join from `offset` on, because the samples were truncated there."""
-        async with self._appending:
-            self.next_offset = min(self.next_offset, offset)
-
     async def idle(self) -> None:
         """Wait until nothing is being appended."""
-        async with self._appending:
+        async with self.appending:
             pass
 
     async def retract(self, node: str, deleted_ms: int) -> None:
@@ -168,7 +163,7 @@ class JoinCursor:
         the broker's clock.
         """
         node = end.header.node
-        async with self._appending:
+        async with self.appending:
             if not self.owned:
                 return False
             record = Keyed(node.encode(), encode_window(end))

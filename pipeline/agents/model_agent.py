@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from pipeline.agents.apply_windows import (
-    GENERATION,
     PendingReport,
     apply_in_order,
     encode_applied,
@@ -50,7 +49,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import run_all
-from pipeline.topics.checkpoints import SkippedWindow, skip_key
+from pipeline.topics.checkpoints import FIRST_GENERATION, SkippedWindow, skip_key
 from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
@@ -72,9 +71,10 @@ T = TypeVar("T")
 class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset in the windows below `next_offset`, `failures` are the
-    windows that could not be applied. Hold `busy` to apply
-    and publish: results of a node must reach the topics in the order of its windows.
+    `joined` is the highest sample offset in the windows from `rejoined_from` to `next_offset`:
+    samples were truncated when `windows` ended at `rejoined_from`. `failures` are the windows that
+    could not be applied. Hold `busy` to apply and publish: results of a node must reach the topics
+    in the order of its windows.
     """
 
     def __init__(
@@ -86,6 +86,8 @@ class ModelCursor(PartitionModels):
         rules: ModelRules,
         *,
         joined: int = -1,
+        rejoined_from: int = 0,
+        generation: int = FIRST_GENERATION,
         reports: dict[str, NodeReport | None] | None = None,
         counters: dict[str, Counters] | None = None,
         retracted: dict[str, int] | None = None,
@@ -94,6 +96,8 @@ class ModelCursor(PartitionModels):
         super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
         self.joined = joined
+        self.rejoined_from = rejoined_from
+        self.generation = generation
         self.failures = failures or FailedWindows()
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
@@ -106,6 +110,16 @@ class ModelCursor(PartitionModels):
     @property
     def owned(self) -> bool:
         return self.ownership.owned
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """Grows when a log was truncated: generation, and `rejoined_from`."""
+        return self.generation, self.rejoined_from
+
+    def raise_joined(self, offset: int, sample_offset: int) -> None:
+        """Raise `joined` to the sample of the window at `offset`."""
+        if offset >= self.rejoined_from:
+            self.joined = max(self.joined, sample_offset)
 
     @property
     def prod_amounts(self) -> ProdAmounts:
@@ -134,7 +148,7 @@ class ModelCursor(PartitionModels):
         ahead = []
         for record in records:
             try:
-                self.joined = max(self.joined, sample_offset_of(record.value or b""))
+                self.raise_joined(record.offset, sample_offset_of(record.value or b""))
             except RecordError:
                 continue
             if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
@@ -230,7 +244,7 @@ class ModelCursor(PartitionModels):
             counters = self.counters[node]
             self.counters[node] = msgspec.structs.replace(counters, lost=counters.lost + 1)
         with suppress(RecordError):
-            self.joined = max(self.joined, sample_offset_of(record.value or b""))
+            self.raise_joined(record.offset, sample_offset_of(record.value or b""))
         self.next_offset = record.offset + 1
 
     def lose(self, node: str, windows: int) -> None:
@@ -260,7 +274,7 @@ class ModelCursor(PartitionModels):
                 resources.append(Keyed(key, offer))
             self._has_resources[node] = offer is not None
         prefix, partition = self.rules.prefix, self.ownership.partition
-        withdrawn = position_headers((GENERATION, self.next_offset - 1))
+        withdrawn = position_headers((self.generation, self.next_offset - 1))
         for topic, records in (
             (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
         ):  # fmt: skip
@@ -379,7 +393,8 @@ def apply_batches(
     refused: dict[PartitionModels, Refused] = {}
     for cursor, records in batches:
         decoded, refused[cursor] = cursor.decode(records)
-        cursor.joined = max([cursor.joined, *(source.window.sample_offset for source in decoded)])
+        for source in decoded:
+            cursor.raise_joined(source.offset, source.window.sample_offset)
         windows += decoded
     newest = apply_in_order(windows)
     encoded = iter(encode_applied([applied for applied in newest.values() if applied is not None]))

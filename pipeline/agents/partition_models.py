@@ -9,6 +9,7 @@ import pyarrow as pa
 from pipeline.agents.ownership import Ownership
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.bank import Bank
+from pipeline.topics.checkpoints import FIRST_GENERATION
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import Window
 
@@ -74,6 +75,8 @@ class PartitionModels:
     `reports` maps a node to its newest report, and to None from its deletion until the tombstones
     are delivered. `retracted` maps a deleted node whose models are still here to the time of its
     deletion. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
+    `generation` is that of results: readers order them by generation and offset, and a truncated
+    log gives offsets again.
     """
 
     ownership: Ownership
@@ -84,6 +87,7 @@ class PartitionModels:
     retracted: dict[str, int]
     amounts: dict[str, FloatArray] = field(default_factory=dict, init=False)
     intact: bool = field(default=True, init=False)
+    generation: int = field(default=FIRST_GENERATION, init=False)
 
     def abandon(self) -> None:
         """Give up the partition after a failure: no checkpoint may be written of these models."""

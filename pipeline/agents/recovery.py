@@ -124,21 +124,31 @@ class Recovery:
         owners = {marker.epoch if (marker := checkpoints.marker()) else -1}
         owners |= set() if previous is None else {previous.ownership.epoch}
         check_topics(ids, [checkpoints.topic_ids.get(epoch, {}) for epoch in owners])
-        if previous is not None and checkpoints.has_import_since(previous.ownership.epoch):
+        if previous is not None and (
+            checkpoints.has_import_since(previous.ownership.epoch)
+            or checkpoints.cuts > previous.model.cuts
+        ):
             bank.clear()
             previous = None
-        log_end = checkpoints.end if previous is None else previous.model.next_offset
+        cuts = checkpoints.cuts if previous is None else previous.model.cuts
+        log_end = max(checkpoints.end, previous.model.next_offset if previous else 0)
+        bounds = await reader.bounds(self._topic(WINDOWS), partition)
+        cuts = cuts[0] + (log_end > bounds[1]), min(cuts[1], bounds[1])
         failures, model = FailedWindows(checkpoints.skipped), None
         if previous is not None:
             failures.nodes |= previous.model.failures.nodes
             try:
-                model = await self._catch_up(reader, ownership, previous.model, failures)
+                model = await self._catch_up(
+                    reader, bounds, cuts, ownership, previous.model, failures
+                )
             except ReplayAgainError:
                 bank.clear()
                 previous = None
         while model is None:
             try:
-                model = await self._replay(reader, ownership, checkpoints, bank, failures)
+                model = await self._replay(
+                    reader, bounds, cuts, ownership, checkpoints, bank, failures
+                )
             except ReplayAgainError:
                 bank.clear()
         failures.ranges.clear()
@@ -152,7 +162,9 @@ class Recovery:
         first, end = await reader.bounds(samples, partition)
         known = max(join_start(model, first), join_done)
         start = within_log(samples, partition, known, end)
-        model.joined = min(model.joined, start - 1)
+        if start < known:
+            model.joined = min(model.joined, start - 1)
+            model.rejoined_from = model.next_offset
         # A paused worker may have published results of these nodes after their tombstones.
         present = set(model.bank.nodes) - model.retracted.keys()
         deleted = cluster_state.deleted_nodes.keys() - present
@@ -193,13 +205,15 @@ class Recovery:
     async def _replay(
         self,
         reader: LogReader,
+        bounds: tuple[int, int],
+        cuts: tuple[int, int],
         ownership: Ownership,
         checkpoints: PartitionCheckpoints,
         bank: Bank,
         failures: FailedWindows,
     ) -> ModelCursor:
         """Restore the checkpoints and replay the windows after them."""
-        first, end = await reader.bounds(self._topic(WINDOWS), ownership.partition)
+        first, end = bounds
         nodes = await restore_nodes(bank, checkpoints, first, end)
         start = replay_start(checkpoints.marker(), first)
         if nodes.changed:
@@ -216,6 +230,8 @@ class Recovery:
                 for node, known in nodes.restored.items()
                 if known.retracted_ms is not None
             },
+            generation=cuts[0],
+            rejoined_from=cuts[1],
             failures=failures,
         )  # fmt: skip
         if first > start:
@@ -236,6 +252,8 @@ class Recovery:
     async def _catch_up(
         self,
         reader: LogReader,
+        bounds: tuple[int, int],
+        cuts: tuple[int, int],
         ownership: Ownership,
         previous: ModelCursor,
         failures: FailedWindows,
@@ -245,9 +263,9 @@ class Recovery:
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
             retracted=previous.retracted, failures=failures,
+            generation=cuts[0], rejoined_from=cuts[1],
         )  # fmt: skip
-        topic = self._topic(WINDOWS)
-        first, end = await reader.bounds(topic, ownership.partition)
+        topic, (first, end) = self._topic(WINDOWS), bounds
         if first > model.next_offset:
             self._mark_lost(model, first - model.next_offset)
         mark_truncated(model, dict.fromkeys(model.counters, model.next_offset), end)

@@ -25,7 +25,8 @@ CHECK_SECONDS: Final = 1.0
 """Time between two looks at the ends of the logs: until a truncated log grows beyond its former
 end, it can be recognized."""
 
-ReadEnds = Callable[[], Awaitable[tuple[Mapping[int, int], Mapping[int, int]]]]
+Ends = tuple[Mapping[int, int], Mapping[int, int]]
+ReadEnds = Callable[[], Awaitable[Ends]]
 SaveRound = Callable[[Shard], Awaitable[None]]
 
 TRUNCATED = counter(
@@ -74,21 +75,49 @@ async def watch_ends(
         await clock.sleep(CHECK_SECONDS)
         # Before the ends are read, because the logs and these positions grow meanwhile.
         before = [(shard, shard.join.next_offset, shard.model.next_offset) for shard in shards]
-        try:
-            samples, windows = await read_ends()
-        except KafkaError as error:
-            log.debug("cannot read the ends of the logs", error=repr(error))
+        ends = await _known_ends(read_ends)
+        if ends is None:
             continue
+        problems = []
         for shard, joined, applied in before:
             partition = shard.ownership.partition
-            end, log_end = samples[partition], windows[partition]
-            if end < joined:
-                await shard.join.return_to(end)
-                shard.model.joined = min(shard.model.joined, end - 1)
-                await save(shard)
+            end, log_end = ends[0][partition], ends[1][partition]
             if end < joined or log_end < applied:
-                raise StateError(
+                async with shard.join.appending, shard.model.busy:
+                    _, windows = await _known_ends(read_ends) or ends
+                    if log_end < applied:
+                        _cut_windows(shard.model, log_end)
+                    if end < joined:
+                        _cut_samples(shard, end, windows[partition])
+                    await save(shard)
+                    # Windows and samples that are on their way may be lost ones.
+                    shard.ownership.owned = False
+                problems.append(
                     f"logs of partition {partition} were truncated: samples end at offset {end} "
-                    f"and {joined} was next, windows end at {log_end} and {applied} was next",
-                    hint="the worker starts again, at their ends",
+                    f"and {joined} was next, windows end at {log_end} and {applied} was next"
                 )
+        if problems:
+            raise StateError("; ".join(problems), hint="the worker starts again, at their ends")
+
+
+async def _known_ends(read_ends: ReadEnds) -> Ends | None:
+    try:
+        return await read_ends()
+    except KafkaError as error:
+        log.debug("cannot read the ends of the logs", error=repr(error))
+        return None
+
+
+def _cut_windows(model: ModelCursor, end: int) -> None:
+    mark_truncated(model, dict.fromkeys(model.counters, model.next_offset), end)
+    model.next_offset = end
+    model.rejoined_from = min(model.rejoined_from, end)
+    model.generation += 1
+
+
+def _cut_samples(shard: Shard, end: int, log_end: int) -> None:
+    """Join from `end` on. Windows below `log_end` may have samples beyond it, also those that are
+    not applied yet."""
+    shard.join.next_offset = min(shard.join.next_offset, end)
+    shard.model.joined = min(shard.model.joined, end - 1)
+    shard.model.rejoined_from = log_end

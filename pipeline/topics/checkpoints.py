@@ -18,6 +18,9 @@ from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.topics.codec import Record
 from pipeline.topics.node_state import Counters
 
+FIRST_GENERATION: Final = 1
+"""Generation of the results of a log of windows that was never truncated."""
+
 IMPORT: Final = "import"
 """The member name in the claim of a model import."""
 
@@ -49,7 +52,9 @@ class RoundMarker(Record, frozen=True, kw_only=True):
     `nodes` is the number of checkpoints in the round; a reader that finds fewer has lost some.
     `joined` is the highest sample offset that the join has finished, -1 if none: its window is in
     the log, or the sample was refused. `left_out` are nodes whose state is too large for a record,
-    with their counters at `resume`: their models are lost if the round is restored.
+    with their counters at `resume`: their models are lost if the round is restored. `generation`
+    grows when `windows` is truncated. Samples were truncated when `windows` ended at
+    `rejoined_from`: sample offsets in windows below it are those of lost samples.
     """
 
     epoch: int
@@ -58,6 +63,7 @@ class RoundMarker(Record, frozen=True, kw_only=True):
     resume: int
     joined: int
     nodes: int
+    rejoined_from: int = 0
     left_out: dict[str, Counters] = msgspec.field(default_factory=dict)
 
 

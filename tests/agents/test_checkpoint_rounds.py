@@ -145,6 +145,18 @@ async def test_a_partition_revoked_during_the_last_slice_gets_no_marker() -> Non
     assert kinds(broker) == ["claim", *["node"] * 7]
 
 
+async def test_a_round_ends_without_a_marker_if_samples_were_truncated_meanwhile() -> None:
+    broker, _, owner = await loaded()
+    owner.shard.join.next_offset = 21
+    await owner.step_round()
+    owner.shard.join.next_offset, owner.model.joined = 10, 9
+    for _ in range(3):
+        await owner.step_round()
+    assert "marker" not in kinds(broker)
+    await owner.round()
+    assert marker(broker, owner.epoch).joined == 9
+
+
 async def test_a_failed_delivery_raises_and_no_marker_follows() -> None:
     broker, _, owner = await loaded()
     owner.output.refuses = lambda topic: topic == TOPIC

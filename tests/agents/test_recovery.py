@@ -24,6 +24,7 @@ from pipeline.topics.checkpoints import (
 )
 from pipeline.topics.codec import decode_pack, encode_json, encode_pack
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.result_header import position_of
 from tests.agents.fakes import MemoryBroker
 from tests.agents.logs import CONFIG, LogWriter, make_log
 from tests.agents.owners import Owner, content, published, undisturbed
@@ -340,6 +341,34 @@ async def test_after_a_truncation_of_the_windows_models_stay_and_are_marked() ->
         counters = [owner.model.counters[node] for node in NODES]
         assert [(each.applied, each.lost) for each in counters] == [(6, 5)] * 5
     assert content(third.model) == content(second.model)
+
+
+async def test_after_a_truncation_of_the_windows_readers_take_all_new_results() -> None:
+    broker, log, _ = await after_a_round()
+    broker.truncate(WINDOWS, 0, 10)
+    owner = await Owner(broker, "y").load()
+    log.windows(1, *NODES)
+    log.retract("b")
+    await owner.apply()
+    third = await Owner(broker, "z").load()
+    log.windows(1, "a")
+    await third.apply()
+    newest = published(broker, NODE_STATE)
+    positions = {node: (newest[node]["generation"], newest[node]["offset"]) for node in "acde"}
+    assert positions == {"a": (2, 16), "c": (2, 12), "d": (2, 13), "e": (2, 14)}
+    tombstones = [each.offset for each in broker.records(NODE_STATE) if each.value is None]
+    headers = owner.output.headers | third.output.headers
+    assert {position_of(headers[NODE_STATE, 0, offset]) for offset in tombstones} == {(2, 15)}
+
+
+async def test_a_kept_partition_is_loaded_again_after_another_owner_saw_a_truncation() -> None:
+    broker, log, first = await after_a_round()
+    broker.truncate(WINDOWS, 0, 10)
+    await Owner(broker, "y").load()
+    log.windows(4, *NODES)
+    await first.load(first.shard)
+    assert (first.model.next_offset, first.model.generation) == (30, 2)
+    assert [first.model.counters[node].applied for node in NODES] == [8] * 5
 
 
 async def test_windows_that_were_truncated_before_a_round_contained_them_are_joined_again() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.bank_settings import model_config
 from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.model.bank import Bank
@@ -19,6 +18,7 @@ from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURC
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.settings import Settings
 from pipeline.times import parse_time
+from pipeline.topics.checkpoints import FIRST_GENERATION
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.registry import RESOURCES, WINDOWS
@@ -74,7 +74,7 @@ async def computed(settings: Settings) -> dict[str, bytes]:
             for amounts, peak in zip(summary.prod_amounts, summary.prod_peaks, strict=True)
         ]
         node_offers = offers(batch, prods[deciding], prods)
-        position = {"generation": GENERATION, "offset": message.offset, "epoch": 0}
+        position = {"generation": FIRST_GENERATION, "offset": message.offset, "epoch": 0}
         (record,) = records(batch, node_offers, [summary.decides], [position])
         values[name] = encode_json(record)
     return values

@@ -14,7 +14,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaTimeoutError
 
 from pipeline.agents import checkpoint_rounds, recovery
-from pipeline.agents.apply_windows import GENERATION
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.processors.model.learner import Learner
@@ -58,7 +57,7 @@ def marker_too_early() -> None:
         model = self._model
         epoch = model.ownership.epoch
         marker = RoundMarker(
-            epoch=epoch, round=self._number + 1, generation=GENERATION,
+            epoch=epoch, round=self._number + 1, generation=model.generation,
             resume=model.next_offset, joined=model.joined, nodes=len(model.bank.nodes),
         )  # fmt: skip
         await self._send([Keyed(marker_key(epoch), encode_pack(marker))])

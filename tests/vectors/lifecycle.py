@@ -94,9 +94,12 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     model = SimpleNamespace(
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()}, retracted={}, failures=FailedWindows(),
+        generation=1, rejoined_from=0,
     )  # fmt: skip
     join = SimpleNamespace(next_offset=1)
-    shard = cast(Shard, SimpleNamespace(model=model, join=join, stale_keys=()))
+    shard = cast(
+        Shard, SimpleNamespace(model=model, join=join, stale_keys=(), saving=asyncio.Lock())
+    )
     clock = ManualClock()
     rounds = CheckpointRounds(shard, cast(Producer, SimpleNamespace(append=append)), "t", clock)
     running = asyncio.create_task(rounds.run(interval_seconds, 0.0))

@@ -58,7 +58,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "node_reserved": (f"{_P}.kubernetes.node_reservation:kubelet_reserved",),
     "safety_margin": (_RECORDS,),
     "batch_resource": (f"{_P}.overcommit.batch:batch", _OFFERS),
-    "degrade": (f"{_P}.overcommit.resource_columns:is_fresh",),
+    "degrade": (f"{_P}.overcommit.offer_bounds:is_withdrawn",),
     "mid_resource": (f"{_P}.overcommit.mid:mid", _OFFERS),
     "trim_allocatable": (f"{_P}.placement.reservation_bounds:exceeds_reservation",),
     "node_extended_resources": (

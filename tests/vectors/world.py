@@ -170,6 +170,7 @@ class World:
         question = {"Pod": manifest, "NodeNames": [*self.table]}
         # Nodes that report: without any the extender would assume an outage.
         for number in range(len(self.table) + 1):
+            self.node(f"reports-{number}", {})
             self.report(f"reports-{number}", Usage(), at=self.now)
         async with TestClient(TestServer(extender.app())) as client:
             response = await client.post("/filter", data=msgspec.json.encode(question))

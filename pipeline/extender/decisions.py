@@ -32,6 +32,7 @@ from pipeline.processors.placement.combine_scores import (
 from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
+from pipeline.processors.scorers.doubtful_usage import cap_doubtful
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
@@ -209,9 +210,7 @@ class Decisions:
         unknown = int((passes & ~is_fresh).sum())
         estimated = int((passes & np.logical_or.reduce(is_estimated, axis=1)).sum())
         by_name = refusals.take(nodes.positions)
-        return FilterResult(
-            names, passed.requested, by_name, unknown, estimated, nodes, demand
-        )  # fmt: skip
+        return FilterResult(names, passed.requested, by_name, unknown, estimated, nodes, demand)
 
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""
@@ -343,6 +342,8 @@ class Decisions:
             # Scores out of range would garble the reply, or weigh more than all other plugins.
             if not _are_scores(scores):
                 raise ValueError(f"the scores are not whole numbers from 0 to {MAX_SCORE}")
+            if seconds is not None:
+                scores = cap_doubtful(nodes, scores, seconds)
         except Exception:  # foreign code may raise anything
             PLUGIN_FAILURES.labels(plugin).inc()
             if not 0 <= nodes.now - self._logged.get(plugin, -np.inf) < limits.FAILURE_LOG_SECONDS:

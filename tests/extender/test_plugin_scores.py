@@ -146,7 +146,7 @@ def test_target_load_packing_uses_the_last_window_where_it_is_busier() -> None:
 def test_load_variation_risk_balancing() -> None:
     world = World("LoadVariationRiskBalancing", safeVarianceSensitivity=2)
     for name, deviation in (("smooth", 0.0), ("bursty", 1.0)):
-        world.node(name, used(name, 2.0, deviation))
+        world.node(name, used(name, 2.0, deviation, simulated=True))
     # (1 - (0.5 + 0) / 2) and (1 - (0.5 + sqrt(0.25)) / 2), of the worse resource.
     assert world.scores() == {"bursty": 50, "smooth": 75}
 

@@ -4,6 +4,7 @@
 law that is broken. It needs no test framework.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_defaults
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
+from pipeline.processors.scorers.doubtful_usage import cap_doubtful
 from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scorer import Array, Scorer
 from pipeline.topics.pods import Container, PodRecord
@@ -44,6 +46,8 @@ class Nodes:
     now: float = 1_700_000_000.0
     hidden: tuple[str, int] | None = None
     """A resource, and the position from which on its usage is unknown."""
+    doubtful_from: int = sys.maxsize
+    """The position from which on all usage is doubtful."""
 
     @property
     def names(self) -> list[str]:
@@ -63,7 +67,7 @@ class Nodes:
 
     def column(self, name: str) -> FloatArray:
         if name == "doubtful_usage":
-            return self._chosen(np.zeros(_NODES))
+            return (np.arange(len(self)) >= self.doubtful_from).astype(np.float64)
         if name == "as_of_seconds":
             return self._chosen(np.where(self.is_known, self.now - 10.0, np.nan))
         return self._chosen(np.where(self.is_known, self._random(name), np.nan))
@@ -224,6 +228,23 @@ def _unknown_usage_scores_no_better(subject: Subject) -> None:
             )
 
 
+def _doubtful_usage_scores_no_better(subject: Subject) -> None:
+    seconds = subject.scorer.expiration_seconds(subject.args)
+    if seconds is None:
+        return
+    twice = np.tile(np.arange(_NODES), 2)
+    for nodes, pod in subject.questions():
+        pairs = replace(nodes, places=twice, doubtful_from=_NODES)
+        scores = cap_doubtful(pairs, subject.score(pairs, pod), seconds)
+        certain, doubtful = np.split(scores, 2)
+        is_known = np.isfinite(nodes.usage("usage", ("cpu", "memory"))).all(axis=1)
+        lowest = int(certain[is_known].min())
+        _must(
+            doubtful.max() <= lowest,
+            f"nodes of doubtful usage score {doubtful.tolist()}, another {lowest}",
+        )
+
+
 LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
     "scores are whole numbers from 0 to 100": _scores_are_percent,
     "the same question has the same scores": _same_question_same_scores,
@@ -231,6 +252,7 @@ LAWS: Final[Mapping[str, Callable[[Subject], None]]] = {
     "no nodes have no scores": _no_nodes_no_scores,
     "a node of unknown usage scores 0": _unknown_usage_scores_0,
     "a node scores no better without usage of a resource": _unknown_usage_scores_no_better,
+    "a node of doubtful usage scores no better than others": _doubtful_usage_scores_no_better,
 }
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from actuators.cluster.feature import Context, Feature, Topics
 from actuators.cluster.write_queue import Write
+from pipeline.errors import KeyMismatchError
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
 from pipeline.processors.loadaware.usage_readings import is_fresh, seconds_until_stale
-from pipeline.table.limits import LATE_HEARTBEAT_SECONDS
 from pipeline.times import parse_time
+from pipeline.topics.heartbeats import age_text, is_alive
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, Topic
 from pipeline.topics.result_header import Position
 
@@ -56,6 +57,8 @@ class OutageEvents(Feature):
         elif topic is HEARTBEATS:
             if record is None:
                 self._heartbeats.pop(node, None)
+            elif record.source != node:
+                raise KeyMismatchError(f"heartbeat of {record.source}, key {node[:80]!r}")
             else:
                 self._heartbeats[node] = parse_time(record.at)
         elif record is None:
@@ -80,9 +83,9 @@ class OutageEvents(Feature):
         )  # fmt: skip
         age = now - max(self._heartbeats.values(), default=now)
         self._report(
-            "WatcherDead", "WatcherAlive", "" if age <= LATE_HEARTBEAT_SECONDS
-            else f"no heartbeat for {age:.0f} s: start a watcher, or check its log. Topics do not "
-            "show new pods and nodes",
+            "WatcherDead", "WatcherAlive", "" if is_alive(age)
+            else f"{age_text(age)}: start a watcher, or check its log. Topics do not show new pods "
+            "and nodes",
         )  # fmt: skip
 
     def _report(self, begin: str, end: str, problem: str) -> None:

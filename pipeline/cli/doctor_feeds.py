@@ -14,7 +14,7 @@ from pipeline.settings import KafkaSettings
 from pipeline.sources.compacted_writer import all_records
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, HeartbeatRecord
+from pipeline.topics.heartbeats import AHEAD_SECONDS, HEARTBEAT_SECONDS, HeartbeatRecord
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE
 
 _KAFKA_SECONDS: Final = 30.0
@@ -50,7 +50,7 @@ def _has_heartbeat(kafka: KafkaSettings, source: str) -> bool:
         record = decode_json(HeartbeatRecord, found.value)
     except RecordError:
         return False
-    return time.time() - parse_time(record.at) < _DEAD_SECONDS
+    return -AHEAD_SECONDS <= time.time() - parse_time(record.at) < _DEAD_SECONDS
 
 
 def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:

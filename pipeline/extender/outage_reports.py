@@ -13,6 +13,7 @@ from pipeline.extender import limits
 from pipeline.logs import get_logger
 from pipeline.table import FeedState
 from pipeline.table.data_outages import DataOutages
+from pipeline.topics.heartbeats import age_text
 
 _log = get_logger(__name__)
 
@@ -35,7 +36,7 @@ def checks(outages: DataOutages, state: FeedState, now: float) -> tuple[Check, .
     usage, late = outages.usage(now), outages.watcher(now)
     broker = "answers" if state.connected else "does not answer"
     alive = "alive" if outages.has_watcher else "no heartbeats: another source writes the nodes"
-    watcher = alive if late is None else f"the last heartbeat is {late:.0f} s old"
+    watcher = alive if late is None else age_text(late)
     return (
         Check("table", state.caught_up, state.message),
         Check("broker", state.connected, broker),

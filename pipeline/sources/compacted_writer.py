@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
@@ -61,7 +61,7 @@ def pod_entry(record: PodRecord) -> Entry:
     return Entry(PODS, record.node, key, encode_json(record))
 
 
-def heartbeat_entry(source: str, now: float) -> Entry:
+def heartbeat_entry(source: Literal["cluster"], now: float) -> Entry:
     """Return the entry of a heartbeat at `now`, UTC seconds."""
     record = HeartbeatRecord(source=source, at=format_time(now))
     return Entry(HEARTBEATS, source, source.encode(), encode_json(record))

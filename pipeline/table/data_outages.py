@@ -1,10 +1,8 @@
 """Outages of the data behind the table: usage that stopped for most nodes, and a dead watcher."""
 
-import numpy as np
-
 from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
-from pipeline.table import limits
 from pipeline.table.state_table import Table
+from pipeline.topics.heartbeats import is_alive
 
 _ALL_ROWS = slice(None)
 
@@ -37,7 +35,7 @@ class DataOutages:
         return self._table.last_heartbeat is not None
 
     def watcher(self, now: float) -> float | None:
-        """Seconds since the last heartbeat of the watcher, if that is late; else None."""
+        """Seconds since the last heartbeat of a dead watcher, below 0 if that is in the future;
+        None for an alive one."""
         heartbeat = self._table.last_heartbeat
-        age = -np.inf if heartbeat is None else now - heartbeat
-        return age if age > limits.LATE_HEARTBEAT_SECONDS else None
+        return None if heartbeat is None or is_alive(now - heartbeat) else now - heartbeat

@@ -39,10 +39,6 @@ LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 
 # -- reading the topics
 
-LATE_HEARTBEAT_SECONDS: Final = 30.0
-"""Without a heartbeat for so long the watcher counts as dead: a standby leads after 15 s, and lists
-everything first."""
-
 FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
 """After half of the time for which the broker keeps tombstones everything is read again."""
 START_TIMEOUT_SECONDS: Final = 30.0

@@ -5,6 +5,7 @@ belongs to one event loop, and each change is one call without an await: code th
 copies their values (`table["usage_cpu_cores"][rows]`) without an await sees one moment of it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -42,6 +43,7 @@ from pipeline.table.pod_history import PodHistory
 from pipeline.table.pod_table import PodTable
 from pipeline.table.recent_rates import with_state
 from pipeline.table.usage_history import History
+from pipeline.topics.heartbeats import AHEAD_SECONDS
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import Position, supersedes
 
@@ -283,7 +285,11 @@ class Table:
         when a later heartbeat shows that its record would be here, or after a long time.
         """
         heartbeat = self.last_heartbeat
-        seen_until = now if heartbeat is None else min(heartbeat, now)
+        if heartbeat is None:
+            seen_until = now
+        else:
+            is_future = heartbeat > now + AHEAD_SECONDS
+            seen_until = -math.inf if is_future else min(heartbeat, now)
         for uid in self.pods.expired(max(seen_until, now - limits.LONGEST_UNCONFIRMED_SECONDS)):
             self._pods_change()
             self._release_if_unused(self.pods.remove(uid))

@@ -95,6 +95,8 @@ class World:
         self.actuator.start()
 
     def take(self, topic: Topic, value: bytes, key: bytes | None = NAME.encode()) -> None:
+        if topic is HEARTBEATS and key == NAME.encode():
+            key = HEARTBEAT.source.encode()
         record = SimpleNamespace(partition=0, offset=0, key=key, value=value)
         self.actuator.learn(topic, cast(Any, record))
 

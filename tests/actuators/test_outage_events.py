@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from actuators.cluster.outage_events import REPEAT_SECONDS, OutageEvents
+from pipeline.errors import KeyMismatchError
 from pipeline.times import format_time
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.nodes import NodeRecord
@@ -27,8 +28,8 @@ class World(FeatureWorld):
             state = node_state(name, age=-self.clock.monotonic())
             self.feature.learn(NODE_STATE, name, state)
 
-    def beat(self) -> None:
-        record = HeartbeatRecord(source="cluster", at=format_time(self.clock.now()))
+    def beat(self, ahead: float = 0.0) -> None:
+        record = HeartbeatRecord(source="cluster", at=format_time(self.clock.now() + ahead))
         self.feature.learn(HEARTBEATS, "cluster", record)
 
     async def events(self, seconds: float, *alive: str, watcher: bool = True) -> list[str]:
@@ -79,6 +80,22 @@ async def test_a_dead_watcher_has_an_event_at_begin_and_end() -> None:
     assert await world.events(60, *NAMES) == []
     assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
     assert await world.events(60, *NAMES) == ["WatcherAlive"]
+
+
+async def test_a_heartbeat_from_the_future_does_not_hide_a_dead_watcher() -> None:
+    world = World()
+    world.beat(ahead=9000)
+    assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
+    assert await world.events(60, *NAMES) == ["WatcherAlive"]
+
+
+async def test_a_heartbeat_with_another_key_is_refused() -> None:
+    world = World()
+    world.beat()
+    record = HeartbeatRecord(source="cluster", at=format_time(world.clock.now() + 50))
+    with pytest.raises(KeyMismatchError):
+        world.feature.learn(HEARTBEATS, "x", record)
+    assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
 
 
 async def test_events_of_long_outages_are_repeated() -> None:

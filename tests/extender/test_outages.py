@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.clock import ManualClock
+from pipeline.errors import RecordError
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
 from pipeline.extender.outage_reports import log_outages
 from pipeline.processors.placement.enabled_plugins import read_config
@@ -135,7 +136,17 @@ def beat(table: Table, at: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "late"), [(None, None), (30.0, None), (-50.0, None), (31.0, 31.0), (9e5, 9e5)]
+    ("age", "late"),
+    [
+        (None, None),
+        (30.0, None),
+        (-50.0, None),
+        (31.0, 31.0),
+        (9e5, 9e5),
+        (-60.0, None),
+        (-61.0, -61.0),
+        (-9e8, -9e8),
+    ],
 )
 def test_the_watcher_is_dead_without_a_heartbeat_for_30_seconds(
     age: float | None, late: float | None
@@ -159,6 +170,27 @@ async def test_readyz_names_outages_if_asked_for_details(start: Start) -> None:
     }  # fmt: skip
     assert checks["usage"]["text"] == "3 of 4 nodes lost their usage together"
     assert checks["watcher"]["text"] == "the last heartbeat is 90 s old"
+
+
+@pytest.mark.parametrize("source", ["", "x", "Cluster"])
+def test_only_the_watcher_sends_heartbeats(source: str) -> None:
+    table = fleet()
+    beat(table, NOW - 90)
+    value = heartbeat_entry("cluster", NOW).value
+    assert value is not None
+    with pytest.raises(RecordError):
+        apply(table, HEARTBEATS, source.encode(), value.replace(b"cluster", source.encode()))
+    assert Decisions(table, RULES).outages.watcher(NOW) == 90.0
+
+
+async def test_readyz_tells_a_heartbeat_from_the_future(start: Start) -> None:
+    """A dead watcher may have written it, so it shows no life."""
+    table = fleet()
+    beat(table, NOW + 9000)
+    client = await start(extender(table, clock=ManualClock(NOW), rules=RULES))
+    (*_, watcher) = (await (await client.get("/readyz?verbose")).json())["checks"]
+    text = "the last heartbeat is 9000 s in the future: compare the clocks"
+    assert (watcher["ok"], watcher["text"]) == (False, text)
 
 
 async def test_readyz_has_no_failed_check_on_a_good_day(start: Start) -> None:

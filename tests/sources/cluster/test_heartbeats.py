@@ -92,18 +92,20 @@ def test_placed_pod_counts_until_a_heartbeat_after_it() -> None:
     assert counted(table, NOW + 600) == 0
 
 
-def test_placed_pod_expires_some_time_even_without_heartbeats() -> None:
+@pytest.mark.parametrize("age", [1, -9000])
+def test_placed_pod_expires_some_time_even_without_heartbeats(age: float) -> None:
+    """Also if the last heartbeat of a dead watcher is in the future."""
     table = table_of(node_state("n"))
-    beat(table, NOW - 1)
+    beat(table, NOW - age)
     table.place(any_pod(), "n", NOW)
     longest = NOW + TENTATIVE_SECONDS + LONGEST_UNCONFIRMED_SECONDS
     assert counted(table, longest - 1) == 1
     assert counted(table, longest) == 0
 
 
-@pytest.mark.parametrize("at", [None, NOW + 9000])
+@pytest.mark.parametrize("at", [None, NOW + 30])
 def test_placed_pod_expires_in_time_if_no_heartbeat_is_missing(at: float | None) -> None:
-    """Also if the watcher's clock is ahead."""
+    """Also if the watcher's clock is a little ahead."""
     table = table_of(node_state("n"))
     if at is not None:
         beat(table, at)
@@ -137,6 +139,7 @@ def test_a_tombstone_removes_the_source() -> None:
     [
         (b"cluster", b"{"),
         (b"cluster", b'{"version":1,"source":"other","at":"2023-11-14T22:13:20Z"}'),
+        (b"other", b'{"version":1,"source":"other","at":"2023-11-14T22:13:20Z"}'),
         (b"cluster", b'{"version":1,"source":"cluster","at":"yesterday"}'),
         (None, b'{"version":1,"source":"cluster","at":"2023-11-14T22:13:20Z"}'),
     ],

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import click
 import msgspec
 
+from pipeline.bearer_tokens import is_loopback, parse_tokens
+from pipeline.cli.safe_output import printable
 from pipeline.errors import NotReadyError, SpringtideError, UsageError
 from pipeline.input_files import read_file
 
@@ -143,16 +146,28 @@ def _client(
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(f"cannot load {file}: {reason}", hint="give readable PEM files") from error
-    return ExtenderClient(url, tls, _token(token_file))
+    token = _token(token_file)
+    _warn_if_exposed(url, token)
+    return ExtenderClient(url, tls, token)
 
 
 def _token(file: Path | None) -> str | None:
     """The first token of a file. Raises `UsageError`."""
     if file is None:
         return None
-    tokens = read_file(file).split()
-    if not tokens or not tokens[0].isascii():
+    try:
+        return parse_tokens(read_file(file))[0].decode()
+    except ValueError as error:
         raise UsageError(
-            f"{file} has no token", hint="name a file with a token of ASCII characters"
-        )
-    return tokens[0].decode()
+            f"{file}: {error}", hint="name a file with a token of ASCII characters on each line"
+        ) from error
+
+
+def _warn_if_exposed(url: str, token: str | None) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # The request reports the invalid address.
+    if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        text = f"warning: the bearer token goes to {url} without encryption; use https://"
+        click.echo(printable(text), err=True)

@@ -10,12 +10,12 @@ Without `tls_client_ca_file` no certificate is required, without a token file no
 """
 
 import hmac
-import ipaddress
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
 from aiohttp import web
 
+from pipeline.bearer_tokens import is_loopback, parse_tokens
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.extender import limits
@@ -53,12 +53,7 @@ class Tokens:
         return None
 
     def _read(self) -> list[bytes]:
-        tokens = self._file.read_bytes().split()
-        if not tokens:
-            raise ValueError("there is no token")
-        if not b"".join(tokens).isascii():
-            raise ValueError("a token has a character that is not ASCII")
-        return tokens
+        return parse_tokens(self._file.read_bytes())
 
 
 class Authentication:
@@ -137,7 +132,7 @@ def _check_without_certificates(settings: ExtenderSettings) -> None:
             key="extender.scheduler_names",
             hint="set extender.tls_client_ca_file, too",
         )
-    if settings.push_out and settings.mode == "act" and not _is_loopback(settings.host):
+    if settings.push_out and settings.mode == "act" and not is_loopback(settings.host):
         raise SettingsError(
             "extender.push_out: client certificates are required, because a request may cause "
             "evictions",
@@ -145,13 +140,6 @@ def _check_without_certificates(settings: ExtenderSettings) -> None:
             hint="set extender.tls_client_ca_file, or extender.host to 127.0.0.1 beside the "
             "scheduler",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _common_name(certificate: object) -> str:

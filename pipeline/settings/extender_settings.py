@@ -63,8 +63,9 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     query_token_file: Annotated[
         Text | None,
         Meta(
-            description="File with bearer tokens, one a line, reloaded when it changes. Queries, "
-            "/metrics and /watcher then require one of them, or a client certificate."
+            description="File with bearer tokens, one a line without comments, reloaded when it "
+            "changes. Queries, /metrics and /watcher then require one of them, or a client "
+            "certificate."
         ),
     ] = None
     open_routes: Annotated[

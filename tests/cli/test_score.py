@@ -164,3 +164,34 @@ def test_unavailable_broker_or_extender_is_named(pod: str) -> None:
     result = run("score", "-f", pod, "--extender", "http://127.0.0.1:1")
     assert result.exit_code == 1
     assert "no extender answers at http://127.0.0.1:1/v1/explain" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://extender.example:8888", True),
+        ("https://extender.example:8888", False),
+        ("http://127.0.0.1:8888", False),
+        ("http://[::1]:8888", False),
+        ("http://[", False),
+    ],
+)
+def test_a_token_without_tls_is_a_warning_except_on_this_machine(
+    answers: dict[str, Any], pod: str, tmp_path: Path, url: str, warns: bool
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("\n secret \nsecond\n")
+    arguments = ["--extender", url, "--extender-token-file", str(token)]
+    result = run("score", "-f", pod, *arguments)
+    assert ("without encryption" in result.stderr) == warns
+    assert "secret" not in result.output
+    assert answers["extender"].token == "secret"
+
+
+def test_a_token_file_with_a_comment_is_invalid(pod: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("# token of prometheus\nsecret\n")
+    arguments = ["--extender", "https://host:8888", "--extender-token-file", str(token)]
+    result = run("score", "-f", pod, *arguments)
+    assert result.exit_code == 2
+    assert "line 1 is no token" in result.stderr

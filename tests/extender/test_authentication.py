@@ -145,12 +145,14 @@ async def test_without_certificates_a_token_still_protects_queries(tmp_path: Pat
         ({"scheduler_names": ("a",)}, "extender.scheduler_names has no effect"),
         ({"query_token_file": "none"}, "query_token_file: .*none: No such file"),
         ({"query_token_file": "empty"}, "query_token_file: .*empty: there is no token"),
-        ({"query_token_file": "latin"}, "query_token_file: .*latin: a token has a character"),
+        ({"query_token_file": "latin"}, "latin: the token of line 1 has a character"),
+        ({"query_token_file": "comment"}, "comment: line 2 is no token: it contains a space"),
     ],
 )
 def test_invalid_settings_are_named(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     (tmp_path / "empty").write_text(" \n\n")
     (tmp_path / "latin").write_bytes("gehe\u0131m".encode())
+    (tmp_path / "comment").write_text("secret\n# token of prometheus\n")
     if name := given.get("query_token_file"):
         given = given | {"query_token_file": str(tmp_path / name)}
     with pytest.raises(SettingsError, match=says):

@@ -14,6 +14,7 @@ from typing import Final
 
 import aiohttp
 
+from pipeline.bearer_tokens import parse_tokens
 from pipeline.clock import Clock
 from pipeline.errors import SampleSourceError, SettingsError, UsageError
 from pipeline.input_files import read_file
@@ -148,8 +149,8 @@ class PrometheusSession:
         if file is None:
             return {}
         try:
-            return {"Authorization": f"Bearer {read_file(file).decode('ascii').strip()}"}
-        except (UsageError, UnicodeError) as error:
+            return {"Authorization": f"Bearer {parse_tokens(read_file(file))[0].decode()}"}
+        except (UsageError, ValueError) as error:
             raise SampleSourceError(f"provider.token_file {file}: {error}") from error
 
     def _note_clock(self, date: str) -> None:

@@ -31,7 +31,15 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.registry import DEAD_LETTERS, NODE_STATE, NODES, PODS, Topic
+from pipeline.topics.registry import (
+    DEAD_LETTERS,
+    HEARTBEATS,
+    NODE_STATE,
+    NODES,
+    PODS,
+    RESOURCES,
+    Topic,
+)
 from pipeline.topics.resource_amounts import Resources
 from tests.broker import admin_client, messages
 from tests.processes import eventually, springtide, until
@@ -107,7 +115,10 @@ def cpu(feed: Feed, node: str) -> float:
 
 async def test_records_of_topics_reach_the_answer(cluster: Cluster) -> None:
     settings = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
-    feed = Feed(Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock())
+    feed = Feed(
+        Table(), client=cluster.client, prefix=cluster.prefix, clock=SystemClock(),
+        topics=NODE_AND_POD_TOPICS,
+    )  # fmt: skip
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(feed, settings, SystemClock(), stop, port.set_result, linger_seconds=0.0)
@@ -122,7 +133,12 @@ async def test_records_of_topics_reach_the_answer(cluster: Cluster) -> None:
         assert (await session.post("/filter", json=body)).status == 503
         assert (await session.get("/healthz")).status == 200
 
-        await cluster.create(NODE_STATE, NODES)
+        # As after an upgrade without `springtide topics apply`.
+        await cluster.create(NODE_STATE, NODES, RESOURCES, PODS)
+        waiting = f"waiting for topic {cluster.name(HEARTBEATS)}"
+        await until(lambda: feed.state.message == waiting)
+        assert (await session.get("/readyz")).status == 503
+        await cluster.create(HEARTBEATS)
         await cluster.states(
             fresh("calm", cpu=1.0), fresh("hot", cpu=1.0), fresh("hot", cpu=3.9, offset=1)
         )

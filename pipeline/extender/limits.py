@@ -121,8 +121,9 @@ PLAN_VALID_SECONDS: Final = 30.0
 PLAN_BEGUN_SECONDS: Final = 60.0
 """If no pod of a plan leaves within this time, no evictor executes it."""
 # Declared with the choice of victims, which is pure and must not depend on this service.
-PLAN_SETTLED_SECONDS: Final = SETTLE_SECONDS
-"""After this time no window includes usage of the pods that left."""
+PLAN_SETTLED_SECONDS: Final = SETTLE_SECONDS + PLAN_VALID_SECONDS
+"""After this time no window includes usage of the pods that left. The evictor may take up a plan
+late and counts from its last eviction: it would refuse an earlier plan."""
 PLAN_PAUSE_SECONDS: Final = 1.0
 """Between two plans. Planning takes some ten milliseconds, in which no request is answered."""
 PLAN_RETRY_SECONDS: Final = 10.0

@@ -7,9 +7,13 @@ import pytest
 
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.eviction_planner import EvictionPlanner
-from pipeline.extender.limits import PLAN_BEGUN_SECONDS, PLAN_VALID_SECONDS, PLANS_PER_POD
+from pipeline.extender.limits import (
+    PLAN_BEGUN_SECONDS,
+    PLAN_SETTLED_SECONDS,
+    PLAN_VALID_SECONDS,
+    PLANS_PER_POD,
+)
 from pipeline.extender.scheduler_api import rules_of
-from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -172,7 +176,7 @@ def test_a_pod_gets_one_plan_at_a_time_on_different_nodes_and_few_in_all() -> No
         assert table.pods.row_of("urgent") == table.lookup([plan.node])[0]
         table.bring_up_to_date(now + PLAN_BEGUN_SECONDS - 1)
         assert table.pods.row_of("urgent") is not None
-        now += SETTLE_SECONDS + 1
+        now += PLAN_SETTLED_SECONDS + 1
         for name in names:
             put_node(table, name, 45.0, now, prod=25.0, mid=20.0)
         table.bring_up_to_date(now)
@@ -189,7 +193,7 @@ def test_two_pods_get_no_plans_on_one_node() -> None:
     other = pod("other", "prod", 8.0)
     assert asked(decisions, planner, "a", asking=other) is None
     assert asked(decisions, planner, "a", asking=other, now=NOW + PLAN_BEGUN_SECONDS - 1) is None
-    assert asked(decisions, planner, "a", asking=other, now=NOW + SETTLE_SECONDS) is not None
+    assert asked(decisions, planner, "a", asking=other, now=NOW + PLAN_SETTLED_SECONDS) is not None
 
 
 @pytest.mark.parametrize("begins", ["gone", "on its way", "nobody"])
@@ -207,7 +211,7 @@ def test_a_node_is_reserved_while_its_plan_is_carried_out(begins: str) -> None:
     small = pod("small", "prod", 10.0)
     refused = decisions.filter(small, ["a"], NOW + PLAN_BEGUN_SECONDS + 1).refused
     assert bool(refused) == (begins != "nobody")
-    assert not decisions.filter(small, ["a"], NOW + SETTLE_SECONDS + 1).refused
+    assert not decisions.filter(small, ["a"], NOW + PLAN_SETTLED_SECONDS + 1).refused
 
 
 def test_plans_respect_the_reservation_of_a_node() -> None:

@@ -11,6 +11,7 @@ import yaml
 from actuators.eviction import plan_limits
 from pipeline.extender import limits
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.table import limits as table_limits
 from pipeline.topics.node_state import AGGREGATED
 
@@ -58,6 +59,9 @@ def test_plans_expire_in_order() -> None:
     """A plan is valid, is then begun or given up, and its pod counts until it has settled."""
     assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < limits.PLAN_SETTLED_SECONDS
     assert limits.PLAN_VALID_SECONDS <= plan_limits.LONGEST_VALID_SECONDS
+    # The evictor refuses a plan that comes too soon after the last eviction for the pod.
+    latest_eviction = limits.PLAN_VALID_SECONDS + SETTLE_SECONDS
+    assert latest_eviction <= limits.PLAN_SETTLED_SECONDS
     assert limits.PLANS_PER_POD == plan_limits.PLANS_OF_A_POD
     assert (
         limits.PLAN_SETTLED_SECONDS + max(AGGREGATED.values())

@@ -6,7 +6,7 @@ So the highest epoch with a marker always leads to a complete set, whenever the 
 Rounds are spread over their interval, because all nodes at once would delay windows for seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -17,7 +17,6 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter, histogram
 from pipeline.topics.checkpoints import NodeCheckpoint, RoundMarker, marker_key, node_key
 from pipeline.topics.codec import encode_pack
-from pipeline.topics.node_state import Counters
 
 log = get_logger(__name__)
 
@@ -66,7 +65,8 @@ class CheckpointRounds:
         resume = self._model.next_offset
         generation, joined = self._model.generation, self._joined
         nodes, before = self._model.bank.nodes, dict(self._model.counters)
-        left_out: dict[str, Counters] = {}
+        # Their checkpoints were unusable, and no window came since: their mark must not be lost.
+        left_out = {node: before[node] for node in before if self._model.bank.end_ms(node) is None}
         written: set[str] = set()
         for start in range(0, len(nodes), SLICE):
             if start:
@@ -83,8 +83,11 @@ class CheckpointRounds:
             if not self._is_valid(generation, joined):
                 return
             self._written |= written
-            # Records of nodes that departed meanwhile are deleted after the marker.
-            remaining = len(written.intersection(self._model.bank.nodes))
+            present = set(self._model.bank.nodes)
+            remaining = len(written & present)
+            # Deleted after the marker. It counts those of nodes that depart while it is written.
+            departed = self._written - present
+            await self._send(self._model.failures.take_records(epoch))
             marker = RoundMarker(
                 epoch=epoch, round=self._number, generation=generation, resume=resume,
                 joined=joined, nodes=remaining, rejoined_from=self._model.rejoined_from,
@@ -94,7 +97,8 @@ class CheckpointRounds:
             ROUNDS.inc()
             log.info("checkpoint round complete", partition=partition, epoch=epoch,
                      round=self._number, nodes=remaining, resume=resume)  # fmt: skip
-            await self._clean(resume)
+            self._model.failures.round_completed(resume)
+            await self._clean(departed)
 
     @property
     def _joined(self) -> int:
@@ -130,15 +134,12 @@ class CheckpointRounds:
             records[node] = encode_checkpoint(checkpoint)
         return records
 
-    async def _clean(self, resume: int) -> None:
-        """Delete checkpoints of older epochs and of nodes that have departed since, and the skips
-        of windows that no replay from `resume` reaches."""
+    async def _clean(self, departed: Set[str]) -> None:
+        """Delete checkpoints and skips of older epochs, and the checkpoints of `departed` nodes."""
         epoch = self._model.ownership.epoch
-        removed = self._written.difference(self._model.bank.nodes)
-        keys = [*self._stale, *(node_key(node, epoch) for node in sorted(removed))]
-        keys += self._model.failures.take_skip_keys(epoch, resume)
+        keys = [*self._stale, *(node_key(node, epoch) for node in sorted(departed))]
         self._stale.clear()
-        self._written -= removed
+        self._written -= departed
         await self._send([Keyed(key, None) for key in keys])
 
     async def _send(self, records: Sequence[Keyed]) -> None:

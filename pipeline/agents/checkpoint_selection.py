@@ -38,16 +38,16 @@ class PartitionCheckpoints:
 
     `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
     record is not readable by node. `keys` are the keys of readable records of older epochs,
-    `claims` the offsets of claims, `skipped` the nodes of skipped windows by offset. `topic_ids`
-    are the ids of topics by epoch and name. `group` is the consumer group of the last claim,
-    `imported` the epoch of the last import.
+    `claims` the offsets of claims, `skips` the nodes of skipped windows by epoch and offset.
+    `topic_ids` are the ids of topics by epoch and name. `group` is the consumer group of the last
+    claim, `imported` the epoch of the last import.
     """
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
     nodes: dict[str, dict[int, NodeCheckpoint]] = field(default_factory=dict)
     unreadable: dict[str, set[int]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
-    skipped: dict[int, str] = field(default_factory=dict)
+    skips: dict[tuple[int, int], str] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
     topic_ids: dict[int, dict[str, str]] = field(default_factory=dict)
     group: str = ""
@@ -70,11 +70,22 @@ class PartitionCheckpoints:
         return (marker.generation, marker.rejoined_from) if marker else (FIRST_GENERATION, 0)
 
     @property
-    def end(self) -> int:
-        """The end of `windows` as far as the round and its checkpoints know it."""
+    def resume(self) -> int:
+        """The offset of `windows` from which the round replays, 0 without a round."""
         marker = self.marker()
+        return marker.resume if marker else 0
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """The nodes of skipped windows by offset."""
+        return {offset: node for (_, offset), node in self.skips.items()}
+
+    @property
+    def end(self) -> int:
+        """The end of `windows` as far as the round, its checkpoints and skips know it."""
         covers = [checkpoint.covers for each in self.usable().values() for checkpoint in each]
-        return max([*covers, marker.resume if marker else 0])
+        skipped = [offset + 1 for offset in self.skipped]
+        return max([*covers, *skipped, self.resume])
 
     def has_import_since(self, epoch: int) -> bool:
         """Return whether the highest epoch is an import that is newer than `epoch`."""
@@ -161,7 +172,7 @@ async def read_checkpoints(
                     check_payload(key, str(skipped.offset), skipped.epoch, node, epoch)
                     # A paused worker that resumes decides nothing: its successor has.
                     if epoch >= max(content.claims, default=-1):
-                        content.skipped[skipped.offset] = skipped.node
+                        content.skips[epoch, skipped.offset] = skipped.node
                 else:
                     checkpoint = decode_pack(NodeCheckpoint, record.value)
                     check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
@@ -195,7 +206,7 @@ def _remove(
     if kind == "marker":
         content.markers.pop(epoch, None)
     elif kind == "skip":
-        content.skipped.pop(int(node), None)
+        content.skips.pop((epoch, int(node)), None)
     elif kind == "node":
         epochs = content.unreadable.get(node, set())
         epochs.discard(epoch)

@@ -61,7 +61,8 @@ MAX_UNKNOWN_NODES: Final = 1000
 
 
 MAX_FAILING_NODES: Final = 10
-"""Nodes of a partition whose samples may fail to be joined."""
+"""Nodes of a partition whose samples may fail to be joined within an hour."""
+_FAILING_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class JoinCursor:
         self.appending = asyncio.Lock()
         self.unknown_nodes = set(unknown_nodes)
         self._is_full = False
-        self._failing: set[str] = set()
+        self._failing: dict[str, int] = {}
         self._warned: set[str] = set()
         self._bad_columns: dict[str, set[str]] = {}
         self._pod_facts: dict[str, ListingFacts] = {}
@@ -205,7 +206,7 @@ class JoinCursor:
             else:
                 if window is not None:
                     windows.append(window)
-                    self._failing.discard((record.key or b"").decode(errors="replace"))
+                    self._failing.pop((record.key or b"").decode(errors="replace"), None)
         return windows, refused
 
     def _failed(self, record: LogRecord, failure: Exception) -> FailedSampleError:
@@ -214,7 +215,9 @@ class JoinCursor:
         Raises StateError if samples of many nodes fail: then the fault is not theirs.
         """
         node = (record.key or b"").decode(errors="replace")
-        self._failing.add(node)
+        since = record.appended_ms - _FAILING_MS
+        self._failing = {name: time for name, time in self._failing.items() if time > since}
+        self._failing[node] = record.appended_ms
         if len(self._failing) > MAX_FAILING_NODES:
             raise StateError(
                 f"samples of more than {MAX_FAILING_NODES} nodes of partition {record.partition} "
@@ -266,6 +269,8 @@ class JoinCursor:
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:
             raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
+        if objects.record is None:
+            self.unknown_nodes.add(node)
         for column, count in window.bad_values.items():
             BAD_VALUES.labels(node, column).inc(count)
             self._bad_columns.setdefault(node, set()).add(column)
@@ -276,7 +281,6 @@ class JoinCursor:
         if node in self.cluster_state.nodes or node in self.unknown_nodes:
             return True
         if len(self.unknown_nodes) < MAX_UNKNOWN_NODES:
-            self.unknown_nodes.add(node)
             return True
         if not self._is_full:
             self._is_full = True

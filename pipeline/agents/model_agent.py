@@ -221,7 +221,7 @@ class ModelCursor(PartitionModels):
     async def _record_skip(self, record: LogRecord, failure: Exception) -> None:
         """Write the dead letter of a window that failed, and that replays skip it."""
         node, epoch = node_of(record), self.ownership.epoch
-        if len(self.failures.nodes | {node}) > MAX_NODES:
+        if self.failures.are_too_many_with(node):
             self.abandon()
             raise StateError(
                 f"windows of more than {MAX_NODES} nodes of partition {record.partition} cannot be "

@@ -45,6 +45,7 @@ from pipeline.topics.checkpoints import (
     marker_key,
 )
 from pipeline.topics.codec import encode_pack
+from pipeline.topics.node_state import Counters
 
 _T = TypeVar("_T")
 FindRunning = Callable[[Collection[str]], Awaitable[Collection[str]]]
@@ -116,10 +117,18 @@ async def _write_round(
     it, and the round is withdrawn if there are any.
     """
     topic, partition = topic_partition
-    claim = Claim(member=IMPORT, claimed_at=format_time(clock.now()), group=content.group)
+    claim = Claim(
+        member=IMPORT, claimed_at=format_time(clock.now()), group=content.group,
+        topic_ids=content.topic_ids.get(marker.epoch, {}),
+    )  # fmt: skip
     (epoch,) = await output.append(topic, partition, [Keyed(claim_key(IMPORT), encode_pack(claim))])
     checkpoints = _round(selected.values(), epoch)
-    new_marker = msgspec.structs.replace(marker, epoch=epoch, round=1, nodes=len(selected))
+    # Of unreadable checkpoints nobody knows the counters: all their windows are lost.
+    unreadable = {node: Counters(lost=max(marker.resume, 1)) for node in content.reset_nodes()}
+    new_marker = msgspec.structs.replace(
+        marker, epoch=epoch, round=1, nodes=len(selected) + content.missing,
+        left_out=unreadable | marker.left_out,
+    )  # fmt: skip
     written = [key for key, _ in checkpoints]
     try:
         await output.append(topic, partition, checkpoints)

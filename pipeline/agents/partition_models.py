@@ -97,6 +97,8 @@ class PartitionModels:
         """Withdraw the results of a deleted node; its models stay, in case it returns soon."""
         if self.bank.retract(node):
             self.retracted.setdefault(node, deleted_ms)
+        else:
+            self.counters.pop(node, None)
         self.amounts.pop(node, None)
         self.reports[node] = None
 

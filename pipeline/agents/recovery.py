@@ -134,7 +134,12 @@ class Recovery:
         log_end = max(checkpoints.end, previous.model.next_offset if previous else 0)
         bounds = await reader.bounds(self._topic(WINDOWS), partition)
         cuts = cuts[0] + (log_end > bounds[1]), min(cuts[1], bounds[1])
-        failures, model = FailedWindows(checkpoints.skipped), None
+        skipped = {
+            offset: node
+            for offset, node in checkpoints.skipped.items()
+            if bounds[0] <= offset < bounds[1]
+        }
+        failures, model = FailedWindows(skipped, checkpoints.resume), None
         if previous is not None:
             failures.nodes |= previous.model.failures.nodes
             try:

@@ -93,6 +93,6 @@ async def restore_nodes(
     for node, before in (marker.left_out if marker else {}).items():
         if not any(node in by_node for by_node in nodes[:3]):
             nodes.damaged[node] = before, before.applied + before.lost
-            log.error("checkpoint exceeded the record limit, replaying the node's windows into "
-                      "empty models", node=node)  # fmt: skip
+            log.error("round has no checkpoint of the node, replaying its windows into empty "
+                      "models", node=node)  # fmt: skip
     return nodes

@@ -112,6 +112,7 @@ def _cut_windows(model: ModelCursor, end: int) -> None:
     mark_truncated(model, dict.fromkeys(model.counters, model.next_offset), end)
     model.next_offset = end
     model.rejoined_from = min(model.rejoined_from, end)
+    model.failures.cut(end)
     model.generation += 1
 
 

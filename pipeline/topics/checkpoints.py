@@ -52,9 +52,10 @@ class RoundMarker(Record, frozen=True, kw_only=True):
     `nodes` is the number of checkpoints in the round; a reader that finds fewer has lost some.
     `joined` is the highest sample offset that the join has finished, -1 if none: its window is in
     the log, or the sample was refused. `left_out` are nodes whose state is too large for a record,
-    with their counters at `resume`: their models are lost if the round is restored. `generation`
-    grows when `windows` is truncated. Samples were truncated when `windows` ended at
-    `rejoined_from`: sample offsets in windows below it are those of lost samples.
+    or was not readable and has had no window since, with their counters at `resume`: their models
+    are lost if the round is restored. `generation` grows when `windows` is truncated. Samples were
+    truncated when `windows` ended at `rejoined_from`: sample offsets in windows below it are those
+    of lost samples.
     """
 
     epoch: int

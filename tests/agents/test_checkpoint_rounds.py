@@ -204,6 +204,29 @@ async def test_a_node_that_departs_during_a_round_is_left_out() -> None:
     assert departed.isdisjoint(broker.live(TOPIC))
 
 
+async def test_a_node_that_departs_while_the_marker_is_written_is_not_missing_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, log, owner = await loaded()
+    append = owner.output.append
+
+    async def append_after_departure(topic: str, partition: int, records: Any, *more: Any) -> Any:
+        if [key for key, _ in records] == [marker_key(owner.epoch)]:
+            log.depart("node-3", 1 << 50)
+            await owner.apply()
+        return await append(topic, partition, records, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.output, "append", append_after_departure)
+        await owner.round()
+    log.window("new")
+    heir = await Owner(broker, "second").load()
+    assert {counters.lost for counters in heir.model.counters.values()} == {0}
+    assert "node-3" not in heir.model.bank.nodes
+    await owner.round()
+    assert node_key("node-3", owner.epoch) not in broker.live(TOPIC)
+
+
 async def test_an_empty_partition_completes_rounds() -> None:
     broker, _, owner = await loaded(0)
     await owner.round()

@@ -1,5 +1,6 @@
 """Windows that cannot be applied: no half-changed model is saved, and the rest goes on."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ from pipeline.agents import apply_windows, failed_windows
 from pipeline.agents.model_agent import ModelCursor, apply_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.errors import StateError
+from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.learner import Learner
+from pipeline.processors.model.model_config import Profile
 from pipeline.processors.model.result_records import encode_node_states
 from pipeline.processors.model.training_batch import TrainingBatch
 from pipeline.topics.checkpoints import SkippedWindow, skip_key
@@ -22,6 +25,7 @@ from tests.agents.owners import MODEL_RULES, Owner, content, published, undistur
 from tests.metric_values import value_of
 
 NODES = ("a", "b", "c")
+OTHER_LAYOUT = dataclasses.replace(CONFIG, profile=Profile(half_life_seconds=(600.0, 600.0)))
 Break = Callable[[Callable[[TrainingBatch], bool]], None]
 
 
@@ -95,6 +99,10 @@ def ends_of(batch: TrainingBatch) -> dict[str, int]:
     return {head.node: head.end_ms for head in batch.heads}
 
 
+def skips(broker: MemoryBroker) -> list[bytes]:
+    return [key for key in broker.live("t.checkpoints") if key.startswith(b"@skip@")]
+
+
 @pytest.mark.parametrize("node", ["a", "b", "c"])
 async def test_a_window_that_fails_three_times_is_skipped_in_every_replay(
     node: str, break_if: Break
@@ -126,10 +134,15 @@ async def test_a_window_that_fails_three_times_is_skipped_in_every_replay(
     break_if(lambda _: False)
     third = await load_again(second, "z")
     assert (content(third.model), third.output.reasons) == (expected, [])
-    # No replay reaches the window any more.
     await third.round()
-    assert not [key for key in owner.broker.live("t.checkpoints") if key.startswith(b"@skip@")]
-    assert content((await load_again(third, "last")).model) == expected
+    assert skips(owner.broker) == [skip_key(third.epoch, poison)]
+    last = await load_again(third, "last")
+    assert content(last.model) == expected
+    # The log has the window no longer.
+    owner.broker.trim("t.windows", 0, poison + 1)
+    last = await load_again(last, "trimmed")
+    await last.round()
+    assert skips(owner.broker) == []
 
 
 async def test_later_windows_of_a_node_that_failed_fail_alone(break_if: Break) -> None:
@@ -155,7 +168,7 @@ async def test_later_windows_of_a_node_that_failed_fail_alone(break_if: Break) -
     expected = without(owner.broker, *offsets)
     assert content(second.model) == expected
     await second.round()
-    assert not set(keys) & owner.broker.live("t.checkpoints").keys()
+    assert skips(owner.broker) == keys
     assert content((await load_again(second, "z")).model) == expected
 
 
@@ -216,6 +229,62 @@ async def test_a_worker_that_cannot_apply_windows_of_many_nodes_ends(break_if: B
     break_if(lambda _: False)
     again = await Owner(broker, "y").load()
     assert again.model.bank.nodes == ("n10",)
+
+
+async def test_windows_of_many_nodes_that_failed_over_months_do_not_stop_a_rebuild(
+    break_if: Break,
+) -> None:
+    nodes = [f"n{number:02}" for number in range(14)]
+    broker, log = make_log(1, *nodes)
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    poison: set[tuple[str, int]] = set()
+    break_if(lambda batch: not poison.isdisjoint(ends_of(batch).items()))
+    for first in (0, 4, 8):  # three bugs, of four nodes each
+        start = len(broker.records("t.windows"))
+        log.windows(1, *nodes)
+        poison |= {(nodes[first + i], end_of(broker, start + first + i)) for i in range(4)}
+        owner = await load_again(owner, f"after {first}")
+        await owner.round()
+    owner.die()
+    other = await Owner(broker, "other", OTHER_LAYOUT).load()
+    assert other.output.reasons == []
+    assert sum(counters.lost for counters in other.model.counters.values()) == 12
+    # In one process, too, only nodes that failed since the last complete round count.
+    log.window("n12")
+    log.window("n13")
+    poison |= {("n12", end_of(broker, 56)), ("n13", end_of(broker, 57))}
+    other.model.failures.nodes |= {"n12", "n13"}
+    await other.round()
+    other.model.failures.nodes |= {"n12", "n13"}
+    await other.apply()
+    assert (other.model.owned, other.output.reasons) == (True, ["failed", "failed"])
+
+
+async def test_the_skip_of_a_truncated_window_does_not_skip_its_successor(break_if: Break) -> None:
+    log, owner = await owner_of_a_log()
+    log.windows(1, *NODES)
+    end_ms = end_of(owner.broker, 14)
+    break_if(lambda batch: ends_of(batch).get("c") == end_ms)
+    second = await load_again(owner, "y")
+    assert skips(owner.broker) == [skip_key(second.epoch, 14)]
+    break_if(lambda _: False)
+    owner.broker.truncate("t.windows", 0, 12)
+    third = await load_again(second, "z")
+    assert skips(owner.broker) == []
+    log.windows(1, *NODES)
+    await third.apply()
+    assert (third.model.counters["c"].applied, third.model.counters["c"].lost) == (5, 0)
+
+
+def test_the_number_of_remembered_skips_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_windows, "MAX_SKIPPED", 2)
+    failures = failed_windows.FailedWindows()
+    for offset in range(3):
+        failures.add(LogRecord(0, offset, b"a", b"", 0))
+    assert list(failures.skipped) == [1, 2]
+    assert failures.take_records(7) == [(skip_key(7, 0), None)]
+    assert failures.take_records(7) == []
 
 
 async def test_lack_of_memory_is_no_fault_of_a_window(monkeypatch: pytest.MonkeyPatch) -> None:

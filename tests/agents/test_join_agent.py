@@ -207,6 +207,29 @@ async def test_a_join_that_fails_for_many_nodes_ends_the_worker(
     assert (join.windows, join.output.letters, join.cursor.next_offset) == ([], [], 0)
 
 
+async def test_nodes_whose_samples_failed_long_ago_do_not_end_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_FAILING_NODES", 2)
+    break_join(monkeypatch, NODES)
+    join = Fixture()
+    for day, node in enumerate(NODES[:5]):
+        record = sample(day, node)
+        appended_ms = record.appended_ms + 86_400_000 * day
+        await join.cursor.process([record._replace(appended_ms=appended_ms)])
+    assert join.output.reasons == ["unjoined"] * 5
+
+
+async def test_nodes_whose_samples_cannot_be_joined_take_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNKNOWN_NODES", 2)
+    break_join(monkeypatch, NODES[:2])
+    join = Fixture()
+    await join.cursor.process([sample(offset, node) for offset, node in enumerate(NODES[:4])])
+    assert [window.header.node for window in join.windows] == list(NODES[2:4])
+
+
 async def test_nodes_without_a_record_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNKNOWN_NODES", 2)
     join, before = Fixture(unknown_nodes=[NODES[0]]), count(module.UNKNOWN)

@@ -115,6 +115,28 @@ async def test_a_round_after_the_import_deletes_older_epochs() -> None:
     assert {parse_key(key)[2] for key in broker.live("t.checkpoints")} == {second.epoch, -1}
 
 
+async def test_an_import_hides_no_unreadable_and_no_missing_checkpoint() -> None:
+    broker, _, owner = await with_a_round()
+    owner.die()
+    log = broker.logs["t.checkpoints", 0]
+    (offset,) = (each.offset for each in log if each.key == node_key("b", owner.epoch))
+    log[offset] = log[offset]._replace(value=b"of another release")
+    broker.put("t.checkpoints", 0, node_key("c", owner.epoch), None)
+    await importing(broker, "node")
+    second = await Owner(broker, "y").load()
+    assert {node: second.model.counters[node].lost for node in "abc"} == {
+        "a": 0, "b": 12, "c": 12,
+    }  # fmt: skip
+
+
+async def test_after_an_import_a_recreated_topic_is_still_recognized() -> None:
+    broker = await without_an_owner()
+    await importing(broker, "node")
+    broker.recreate("t.windows")
+    with pytest.raises(StateError, match="recreated"):
+        await Owner(broker, "y").load()
+
+
 async def test_the_import_uses_an_older_checkpoint_if_the_newest_is_damaged() -> None:
     broker, _, first = await with_a_round()
     second = await Owner(broker, "y").load()

@@ -689,6 +689,26 @@ async def test_an_unreadable_checkpoint_marks_its_node_and_is_never_deleted() ->
     assert content(third.model) == rebuilt
 
 
+async def test_the_mark_of_an_unreadable_checkpoint_outlives_rounds_without_its_node() -> None:
+    broker, log, first = await after_a_round()
+    corrupt(broker, node_key("c", first.epoch), b"of another release")
+    for member in ("y", "z"):
+        await (await Owner(broker, member).load()).round()
+    log.window("c")
+    last = await Owner(broker, "last").load()
+    assert (last.model.counters["c"].applied, last.model.counters["c"].lost) == (1, 20)
+
+
+async def test_a_deleted_node_without_models_needs_no_mark() -> None:
+    broker, log, first = await after_a_round()
+    corrupt(broker, node_key("c", first.epoch), b"of another release")
+    second = await Owner(broker, "y").load()
+    log.retract("c")
+    await second.apply()
+    await second.round()
+    assert marker(broker, second.epoch).left_out == {}
+
+
 async def test_an_unreadable_checkpoint_of_an_interrupted_round_costs_nothing() -> None:
     broker, log, first = await after_a_round()
     log.windows(1, *NODES)

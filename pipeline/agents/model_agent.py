@@ -71,10 +71,8 @@ T = TypeVar("T")
 class ModelCursor(PartitionModels):
     """The models of one partition and their position in its `windows`.
 
-    `joined` is the highest sample offset in the windows from `rejoined_from` to `next_offset`:
-    samples were truncated when `windows` ended at `rejoined_from`. `failures` are the windows that
-    could not be applied. Hold `busy` to apply and publish: results of a node must reach the topics
-    in the order of its windows.
+    `failures` are the windows that could not be applied. Hold `busy` to apply and publish: results
+    of a node must reach the topics in the order of its windows.
     """
 
     def __init__(
@@ -106,20 +104,6 @@ class ModelCursor(PartitionModels):
         self.output = output
         self._windows = WINDOWS.full_name(rules.prefix)
         self._replayed: dict[str, PendingReport] = {}
-
-    @property
-    def owned(self) -> bool:
-        return self.ownership.owned
-
-    @property
-    def cuts(self) -> tuple[int, int]:
-        """Grows when a log was truncated: generation, and `rejoined_from`."""
-        return self.generation, self.rejoined_from
-
-    def raise_joined(self, offset: int, sample_offset: int) -> None:
-        """Raise `joined` to the sample of the window at `offset`."""
-        if offset >= self.rejoined_from:
-            self.joined = max(self.joined, sample_offset)
 
     @property
     def prod_amounts(self) -> ProdAmounts:

@@ -76,7 +76,8 @@ class PartitionModels:
     are delivered. `retracted` maps a deleted node whose models are still here to the time of its
     deletion. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
     `generation` is that of results: readers order them by generation and offset, and a truncated
-    log gives offsets again.
+    log gives offsets again. `joined` is the highest sample offset in the applied windows from
+    `rejoined_from` on: samples were truncated when `windows` ended there.
     """
 
     ownership: Ownership
@@ -88,6 +89,22 @@ class PartitionModels:
     amounts: dict[str, FloatArray] = field(default_factory=dict, init=False)
     intact: bool = field(default=True, init=False)
     generation: int = field(default=FIRST_GENERATION, init=False)
+    joined: int = field(default=-1, init=False)
+    rejoined_from: int = field(default=0, init=False)
+
+    @property
+    def owned(self) -> bool:
+        return self.ownership.owned
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """Grows when a log was truncated: generation, and `rejoined_from`."""
+        return self.generation, self.rejoined_from
+
+    def raise_joined(self, offset: int, sample_offset: int) -> None:
+        """Raise `joined` to the sample of the window at `offset`."""
+        if offset >= self.rejoined_from:
+            self.joined = max(self.joined, sample_offset)
 
     def abandon(self) -> None:
         """Give up the partition after a failure: no checkpoint may be written of these models."""

@@ -25,7 +25,7 @@ class Result(Record, frozen=True, kw_only=True):
 
     node: Name of the node, which is also the key.
     as_of: End of the window that the result is about, RFC 3339, UTC.
-    generation: Generation of the topic of windows; it grows when the topic is recreated.
+    generation: Generation of the topic of windows; it grows when the log is truncated.
     offset: Offset of the window in its partition. Readers order results by generation and offset.
     epoch: Epoch of the worker that wrote it, the only field that may differ between two runs.
     """

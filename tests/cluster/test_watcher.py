@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pipeline.clock import SystemClock
 from pipeline.errors import ForbiddenError
@@ -67,6 +68,7 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
     plane: ControlPlane, settings: Settings
 ) -> None:
     name = settings.kubernetes.config_name
+    usual = Overcommit(buffer_percent=10)
     apply(plane, node("b1"), node("b2", labels={"pool": "gold"}))
 
     async def strategies() -> list[Overcommit | None]:
@@ -85,7 +87,7 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
         await in_force(None, None)
         gold = {"nodeSelector": {"matchLabels": {"pool": "gold"}}, "midUnallocatedPercent": 20}
         write_policy(plane, name, colocation_config={"enable": True, "nodeConfigs": [gold]})
-        valid = Overcommit(), Overcommit(mid_unallocated_percent=20)
+        valid = usual, replace(usual, mid_unallocated_percent=20)
         await in_force(*valid, seconds=5)
         write_policy(plane, name, colocation_config='{"enable": true, "degradeTimeMinutes": 0}')
         text = "degradeTimeMinutes is 0, allowed is 1 or more"
@@ -114,7 +116,7 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
         own = 'node.koordinator.sh/colocation-strategy={"midUnallocatedPercent": "x"}'
         plane.kubectl("annotate", "node", "b1", own)
         write_policy(plane, name, colocation_config={"enable": True})
-        await in_force(Overcommit(), Overcommit())
+        await in_force(usual, usual)
         await until(lambda: "midUnallocatedPercent" in event_text(plane, "b1"))
 
 

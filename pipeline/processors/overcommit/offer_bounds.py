@@ -30,6 +30,8 @@ BOUNDED: Final = (*MID, *BATCH)
 OLD_AFTER_WINDOWS: Final = 1.25
 """A record arrives some seconds after its window, and the next one a window later."""
 LATE_AFTER_WINDOWS: Final = 2.0
+_LONGEST_WINDOW_SECONDS: Final = 3600.0
+"""The longest window that an exporter sends: a record of a longer one is withdrawn as of this."""
 
 Amounts = tuple[int, int, int, int]
 """Millicores and bytes of Mid, then of Batch."""
@@ -125,7 +127,8 @@ def is_withdrawn(
 
     Data as far in the future are withdrawn, too, because one of two clocks is wrong.
     """
-    longest = np.maximum(degrade_seconds, LATE_AFTER_WINDOWS * np.nan_to_num(window_seconds))
+    windows = np.minimum(np.nan_to_num(window_seconds), _LONGEST_WINDOW_SECONDS)
+    longest = np.maximum(degrade_seconds, LATE_AFTER_WINDOWS * windows)
     with np.errstate(invalid="ignore"):
         result: BoolArray = np.abs(ages) > longest
     return result

@@ -13,6 +13,7 @@ from pipeline.processors.overcommit.offer_bounds import (
     MidPart,
     OfferTerms,
     bounds_in_force,
+    is_withdrawn,
     offer_bounds,
 )
 from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
@@ -134,3 +135,8 @@ def test_bounds_are_ordered(terms: OfferTerms, annotations: dict[str, str]) -> N
     for largest, middle, smallest in zip(buffered, published, certain, strict=True):
         assert largest >= middle >= smallest >= 0
     assert msgspec.json.encode(buffered)
+
+
+def test_an_impossible_length_of_a_window_withholds_no_withdrawal() -> None:
+    old = np.array([7199.0, 7201.0])
+    assert is_withdrawn(old, np.full(2, 1e308), np.full(2, 900.0)).tolist() == [False, True]

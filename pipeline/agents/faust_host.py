@@ -263,7 +263,7 @@ class BoundedQueue(ThrowableQueue[Event]):
 
 
 class BoundedApp(faust.App):
-    """An app with queues of that kind."""
+    """A Faust app whose streams have bounded queues."""
 
     def FlowControlQueue(  # noqa: N802  (Faust's name)
         self, maxsize: int | None = None, *, clear_on_resume: bool = False

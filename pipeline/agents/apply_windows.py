@@ -97,22 +97,28 @@ def apply_in_order(
     """
     newest: dict[tuple[PartitionModels, str], Applied | None] = {}
     for run in segments(windows):
-        models, node, end = run[0].models, run[0].node, run[0].window
-        if end.type != "window":
-            # A worker that was paused writes what it knew of the node back then.
-            if models.bank.has_window_since(node, end.appended_ms):
-                OLD_DEPARTURES.inc()
-                continue
-            if end.type == "retraction":
-                models.retract(node, end.appended_ms)
-            else:
-                models.forget(node)
-            newest[models, node] = None
+        if run[0].window.type != "window":
+            if apply_end(run[0]):
+                newest[run[0].models, run[0].node] = None
             continue
         for applied in apply_distinct(run):
             key = applied.source.models, applied.source.node
             newest[key] = applied.after(newest.get(key))
     return newest
+
+
+def apply_end(source: PartitionWindow) -> bool:
+    """Apply a retraction or departure; False if a later window of its node was applied before."""
+    models, node, end = source.models, source.node, source.window
+    # A worker that was paused writes what it knew of the node back then.
+    if models.bank.has_window_since(node, end.appended_ms):
+        OLD_DEPARTURES.inc()
+        return False
+    if end.type == "retraction":
+        models.retract(node, end.appended_ms)
+    else:
+        models.forget(node)
+    return True
 
 
 def segments(windows: Sequence[PartitionWindow]) -> list[list[PartitionWindow]]:

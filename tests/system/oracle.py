@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.agents.apply_windows import apply_distinct, encode_reports, segments
+from pipeline.agents.apply_windows import apply_distinct, apply_end, encode_reports, segments
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
@@ -90,11 +90,8 @@ def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int
     """Yield (kind, offset, value) of each window: its node state, its offers if the policy makes
     any, and its prediction if due."""
     for run in segments(windows):
-        if (record_type := run[0].window.type) != "window":
-            if record_type == "retraction":
-                run[0].models.retract(run[0].node, run[0].window.appended_ms)
-            else:
-                run[0].models.forget(run[0].node)
+        if run[0].window.type != "window":
+            apply_end(run[0])
             continue
         pending = [applied.pending() for applied in apply_distinct(run)]
         reports = encode_reports(pending)
@@ -256,6 +253,7 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
     """Describe nodes whose newest state counts other windows than a simple pass over the log."""
     last_end: dict[str, int] = {}
     appended: dict[str, int] = {}
+    began: dict[str, int] = {}
     machines: dict[str, str] = {}
     applied: Counter[str] = Counter()
     for records in logs["windows"].values():
@@ -265,9 +263,12 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
             if window.type == "retraction":
                 continue
             if window.type == "departure":
+                if window.appended_ms < began.get(node, 0):  # a paused worker wrote it late
+                    continue
                 last_end.pop(node, None)
                 applied.pop(node, None)
                 appended.pop(node, None)
+                began.pop(node, None)
             elif end > last_end.get(node, -1):
                 start, machine = window.header.window_start_ms, window.header.machine_id
                 # All windows have one length: another machine waits for one missing window, by the
@@ -276,6 +277,7 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
                 if machine != machines.get(node) and silent_ms < 2 * (end - start):
                     continue
                 appended[node] = max(appended.get(node, 0), window.appended_ms)
+                began[node] = appended[node] - (end - start)
                 last_end[node], machines[node] = end, machine
                 applied[node] += 1
     reported = {

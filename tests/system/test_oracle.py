@@ -6,11 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.settings import Settings
-from pipeline.topics.windows import encode_window
+from pipeline.settings import ModelSettings, Settings
+from pipeline.topics.windows import decode_window, encode_window
+from tests.agents.fakes import MemoryBroker
+from tests.agents.logs import CONFIG, make_log
+from tests.agents.owners import Owner
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Logs, Record
-from tests.system.oracle import Expected, impossible_results, undisturbed
+from tests.system.oracle import (
+    Expected,
+    applied_twice,
+    differences,
+    impossible_results,
+    undisturbed,
+)
 
 Result = dict[str, Any]
 
@@ -85,3 +94,41 @@ def test_an_impossible_result_is_detected_even_if_overwritten(
     (found,) = impossible_results(logs(kind, false, first, last), expected)
     assert f"{kind} of offset {false['offset']} never was so" in found
     assert why in found
+
+
+def gathered(broker: MemoryBroker) -> Logs:
+    """Return the topics of partition 0."""
+    topics = ("windows", "predictions", "node-state", "checkpoints")
+    return {
+        topic: {
+            0: [
+                Record(0, read.offset, read.key or b"", read.value, read.appended_ms / 1000, {})
+                for read in broker.records(f"t.{topic}")
+            ]
+        }
+        for topic in topics
+    }
+
+
+@pytest.mark.parametrize("ending", ["retract", "depart"])
+async def test_an_end_of_a_node_that_a_paused_worker_appends_late_changes_nothing(
+    ending: str,
+) -> None:
+    """The node was deleted and returned while the worker was paused and another took over."""
+    broker, log = make_log(3, "a")
+    paused = await Owner(broker, "paused").load()
+    deleted_ms = decode_window(broker.records("t.windows")[-1].value or b"").appended_ms
+    other = await Owner(broker, "other").load()
+    log.windows(3, "a")
+    await other.apply()
+    await getattr(paused.shard.join, ending)("a", deleted_ms)
+    assert decode_window(broker.records("t.windows")[-1].value or b"").type != "window"
+    log.windows(9, "a")
+    for _ in range(10):
+        await other.apply(1)
+    await other.round()
+    logs, settings = gathered(broker), Settings(model=ModelSettings(expiration_seconds=60.0))
+    assert settings.model.expiration_seconds == CONFIG.expiration_seconds
+    expected = undisturbed(logs["windows"], settings)
+    assert differences(logs, expected) == []
+    assert applied_twice(logs, expected) == []

@@ -65,7 +65,6 @@ async def consume(
         for partition, batch in by_partition.items():
             cursor = cursor_of(partition)
             if cursor is not None and cursor.owned:
-                batch[-1].report_progress()
                 feeds.append(_feed(cursor, topic, batch, open_reader))
         await run_all(feeds)
 

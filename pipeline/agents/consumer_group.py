@@ -21,9 +21,6 @@ class Delivery(Protocol):
     def acknowledge(self) -> None:
         """Allow the host to commit this record."""
 
-    def report_progress(self) -> None:
-        """Show the host's monitor that this partition is being processed."""
-
 
 class RecordSource(Protocol):
     """Records of all assigned partitions."""

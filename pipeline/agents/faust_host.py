@@ -182,10 +182,9 @@ class FaustGroup:
 class StreamDelivery:
     """An event of a Faust stream."""
 
-    __slots__ = ("_event", "_stream", "record")
+    __slots__ = ("_event", "record")
 
-    def __init__(self, stream: Any, event: Any) -> None:
-        self._stream = stream
+    def __init__(self, event: Any) -> None:
         self._event = event
         message = event.message
         self.record = LogRecord(
@@ -199,12 +198,6 @@ class StreamDelivery:
     def acknowledge(self) -> None:
         """Allow Faust to commit this record."""
         self._event.ack()
-
-    def report_progress(self) -> None:
-        """Tell Faust's monitor that this partition is processed; it warns if a partition is not."""
-        message, sensors = self._event.message, self._stream.app.sensors
-        arguments = message.tp, message.offset, self._stream, self._event
-        sensors.on_stream_event_out(*arguments, sensors.on_stream_event_in(*arguments))
 
 
 class StreamSource:
@@ -232,7 +225,7 @@ class StreamSource:
                 events.append(queue.get_nowait())
         except StopAsyncIteration:  # Faust throws it into the queue of a stopped stream
             return []
-        return [StreamDelivery(self._stream, event) for event in events]
+        return [StreamDelivery(event) for event in events]
 
 
 class BoundedQueue(ThrowableQueue[Event]):
@@ -329,7 +322,7 @@ class PromptConsumerThread(AIOKafkaConsumerThread):
 
 
 class UnpausedConsumer(Consumer):
-    """Faust's consumer without pauses and without tasks per message.
+    """Faust's consumer without pauses, tasks per message and livelock detector.
 
     Faust pauses a partition whose queue is nearly full, and resumes paused partitions only between
     two fetches: a worker with a backlog stands still meanwhile. Here the task that fills a full
@@ -355,6 +348,13 @@ class UnpausedConsumer(Consumer):
 
     def on_buffer_drop(self, tp: TP) -> None:
         """Do nothing: no partition was paused."""
+
+    async def verify_all_partitions_active(self) -> None:
+        """Do not look for idle partitions.
+
+        Faust only logs them, and fails on a partition whose position aiokafka does not know at the
+        moment: that of a truncated log. Lag is in our own metrics.
+        """
 
     async def wait_first(self, *coros: Any, timeout: Any = None) -> WaitResults:
         """Wait until the first of `coros` is done, or the consumer stops.

@@ -140,18 +140,13 @@ class FakeDelivery:
         self._source.before_acknowledge()
         self._source.acknowledged.append((self.record.partition, self.record.offset))
 
-    def report_progress(self) -> None:
-        self._source.progress.append((self.record.partition, self.record.offset))
-
 
 class FakeSource:
-    """A `RecordSource` of `batches`. It notes (partition, offset) of acknowledged records and of
-    records whose partition reported progress."""
+    """A `RecordSource` of `batches`. It notes (partition, offset) of acknowledged records."""
 
     def __init__(self, *batches: Sequence[LogRecord]) -> None:
         self._batches = [deque(batch) for batch in batches]
         self.acknowledged: list[tuple[int, int]] = []
-        self.progress: list[tuple[int, int]] = []
         self.before_acknowledge: Callable[[], None] = lambda: None
 
     async def take(self, limit: int) -> list[FakeDelivery]:

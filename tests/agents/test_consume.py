@@ -287,10 +287,3 @@ async def test_a_batch_is_limited_to_the_batch_size() -> None:
     cursor.process = process  # type: ignore[method-assign]
     await run(FakeSource(pick(broker, range(10))), {0: cursor}, broker, batch_size=4)
     assert (cursor.seen, sizes) == ([*range(10)], [4, 4, 2])
-
-
-async def test_progress_of_owned_partitions_is_reported() -> None:
-    broker = make_log(3, partitions=2)
-    source = FakeSource([*pick(broker, [0, 1, 2], 0), *pick(broker, [1], 1)])
-    await run(source, {0: FakeCursor()}, broker)
-    assert source.progress == [(0, 2)]

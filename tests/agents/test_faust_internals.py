@@ -76,6 +76,8 @@ CALLEES = (
            "UnpausedConsumer resumes no partition"),
     Callee("faust.transport.drivers.aiokafka:Consumer.wait_first", "self, *coros, timeout",
            "UnpausedConsumer creates no tasks per message"),
+    Callee("faust.transport.drivers.aiokafka:Consumer.verify_all_partitions_active", "self",
+           "UnpausedConsumer does not look for idle partitions"),
     Callee("faust.transport.drivers.aiokafka:Consumer.perform_seek", "self",
            "UnpausedConsumer seeks to the positions of the joins"),
     Callee("faust:Worker.stop", "self", "FaustWorker limits the time of a shutdown"),
@@ -91,10 +93,6 @@ CALLEES = (
            "UnpausedConsumer returns it from wait_first"),
     Callee("mode.utils.queues:ThrowableQueue.get", "self", "StreamSource takes events"),
     Callee("mode.utils.queues:ThrowableQueue.get_nowait", "self", "StreamSource takes events"),
-    Callee("faust.sensors.base:SensorDelegate.on_stream_event_in",
-           "self, tp, offset, stream, event", "StreamDelivery reports progress"),
-    Callee("faust.sensors.base:SensorDelegate.on_stream_event_out",
-           "self, tp, offset, stream, event, state", "StreamDelivery reports progress"),
     Callee("faust:App.crash", "self, reason", "FaustGroup.crash stops the worker"),
     Callee("faust:App.add_future", "self, coro", "FaustGroup.crash runs App.crash"),
     Callee("faust:App.topic", "self, *topics, pattern, schema, key_type, value_type, "
@@ -279,17 +277,6 @@ async def test_a_stopped_agent_throws_stop_async_iteration_into_the_queue() -> N
 async def test_a_message_timestamp_is_in_seconds() -> None:
     source = inspect.getsource(Consumer._to_message)
     assert "timestamp / 1000.0" in source, "StreamDelivery multiplies timestamps by 1000"
-
-
-async def test_the_monitor_notes_the_time_of_a_processed_event(app: Any) -> None:
-    app.sensors.add(app.monitor)
-    stream: Any = asyncio.Event()
-    stream.task_owner = asyncio.Event()
-    event = PARTITION, 7, stream, None
-    app.sensors.on_stream_event_out(*event, app.sensors.on_stream_event_in(*event))
-    assert PARTITION in app.monitor.stream_inbound_time, (
-        "StreamDelivery.report_progress keeps Faust from warning about idle partitions"
-    )
 
 
 async def test_acknowledged_records_are_committed_up_to_the_first_gap(

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.help_sections import Command
+from pipeline.cli.options import settings_options
 from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
 from pipeline.errors import LocalKafkaError, NotReadyError, UsageError
@@ -62,12 +63,14 @@ def command() -> None:
     "--secure", is_flag=True,
     help="Require TLS and a password (SCRAM-SHA-512), with a user and ACLs for each role.",
 )  # fmt: skip
-def start(port: int, data_dir: Path | None, detach: bool, secure: bool) -> None:
+@settings_options("kafka.topic_prefix")
+def start(settings: Settings, port: int, data_dir: Path | None, detach: bool, secure: bool) -> None:
     """Start a broker, and stay until Ctrl-C, or return with --detach when it is ready.
 
     Data is kept: the next start on the same directory has its topics and offsets. With --secure,
     the folder `security` in the data directory has a settings file for each role, which contains
-    its password. The roles have the rights that `springtide topics acls` prints.
+    its password and the topic prefix. The roles have the rights that `springtide topics acls`
+    prints for this prefix.
 
     \b
     Examples:
@@ -88,7 +91,7 @@ def start(port: int, data_dir: Path | None, detach: bool, secure: bool) -> None:
         click.echo(f"starting Kafka {KAFKA_VERSION} on port {port} ...", err=True)
         broker.start()
         if secure:
-            _set_up_users(broker)
+            _set_up_users(broker, settings)
         broker.announce(format_time(SystemClock().now()))
         if detach:
             # Before the output, which may fail if its reader has ended.
@@ -188,12 +191,11 @@ def fetch() -> None:
     click.echo(f"{len(jars)} jars of Apache Kafka {KAFKA_VERSION} in {cache_dir()}")
 
 
-def _set_up_users(broker: LocalKafka) -> None:
-    """Write the settings files of the roles, and grant their rights on the default topics."""
-    defaults = Settings()
-    prefix, group = defaults.kafka.topic_prefix, defaults.worker_group
+def _set_up_users(broker: LocalKafka, settings: Settings) -> None:
+    """Write the settings files of the roles, and grant their rights on the topics of the prefix."""
+    prefix, group = settings.kafka.topic_prefix, settings.worker_group
     rights = [right for role in ROLES.values() for right in rights_of(role, prefix, group)]
-    broker.security.write_settings_files(broker.bootstrap_servers)
+    broker.security.write_settings_files(broker.bootstrap_servers, prefix)
     admin = broker.security.settings_of(ADMIN, broker.bootstrap_servers)
     asyncio.run(grant_rights(admin, rights))
 

@@ -68,10 +68,10 @@ class BrokerSecurity:
             sasl_password=Secret(self._passwords[role]), ssl_ca_file=self.ca_file,
         )  # fmt: skip
 
-    def write_settings_files(self, bootstrap_servers: str) -> list[Path]:
+    def write_settings_files(self, bootstrap_servers: str, topic_prefix: str) -> list[Path]:
         """Write a settings file per role, readable by the owner alone."""
         return [
-            self._write_settings(role, bootstrap_servers, password)
+            self._write_settings(role, password, bootstrap_servers, topic_prefix)
             for role, password in self._passwords.items()
         ]
 
@@ -109,14 +109,18 @@ class BrokerSecurity:
 
     def _new_password(self, role: str) -> str:
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
-        # Before the users are created with it; the address is written when it is known.
-        self._write_settings(role, f"{HOST}:9092", password)
+        # Before the users are created with it; the rest is written when it is known.
+        unknown = KafkaSettings()
+        self._write_settings(role, password, unknown.bootstrap_servers, unknown.topic_prefix)
         return password
 
-    def _write_settings(self, role: str, bootstrap_servers: str, password: str) -> Path:
+    def _write_settings(
+        self, role: str, password: str, bootstrap_servers: str, topic_prefix: str
+    ) -> Path:
         settings: Mapping[str, str] = {
-            "bootstrap_servers": bootstrap_servers, "security_protocol": "SASL_SSL",
-            "sasl_mechanism": MECHANISM, "sasl_username": user_of(role), "sasl_password": password,
+            "bootstrap_servers": bootstrap_servers, "topic_prefix": topic_prefix,
+            "security_protocol": "SASL_SSL", "sasl_mechanism": MECHANISM,
+            "sasl_username": user_of(role), "sasl_password": password,
             "ssl_ca_file": str(self.ca_file),
         }  # fmt: skip
         return self._write(f"{role}.yaml", yaml.safe_dump({"kafka": settings}, sort_keys=False))

@@ -120,7 +120,7 @@ async def test_an_operator_finds_no_drift(secure: LocalKafka) -> None:
 def test_a_settings_file_has_what_a_role_connects_with(secure: LocalKafka) -> None:
     (file,) = (
         path
-        for path in secure.security.write_settings_files(secure.bootstrap_servers)
+        for path in secure.security.write_settings_files(secure.bootstrap_servers, PREFIX)
         if path.name == "exporter.yaml"
     )
     assert file.stat().st_mode & 0o777 == 0o600
@@ -128,6 +128,7 @@ def test_a_settings_file_has_what_a_role_connects_with(secure: LocalKafka) -> No
     expected = settings_of(secure, "exporter")
     assert kafka["sasl_password"] == (expected.sasl_password or Secret("")).reveal()
     assert kafka["bootstrap_servers"] == secure.bootstrap_servers
+    assert kafka["topic_prefix"] == PREFIX
 
 
 # -- wrong settings: each has a sentence, and works again without a restart

@@ -99,6 +99,28 @@ def test_detached_broker_is_listed_used_and_stopped(cli: Cli, home: Path) -> Non
 
 
 @pytest.mark.broker
+@pytest.mark.slow
+def test_a_secure_broker_has_users_with_rights_on_the_given_prefix(cli: Cli, home: Path) -> None:
+    port, data_dir = str(free_port()), home / "secure"
+    start = ("start", "--secure", "--detach", "--port", port, "--data-dir", str(data_dir))
+    code, _, err = cli(*start, "--topic-prefix", "shared")
+    assert code == 0, err
+    config = ("--config", str(data_dir / "security" / "operator.yaml"))
+    for command in ("apply", "check"):
+        ended = subprocess.run(
+            springtide("topics", command, *config, "--partitions", "1"),
+            env=cli.environ, cwd="/", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+    assert "topics are as declared" in ended.stdout
+    reader = subprocess.run(
+        springtide("top", "--once", "--config", str(data_dir / "security" / "reader.yaml")),
+        env=cli.environ, cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "missing" not in reader.stderr
+
+
+@pytest.mark.broker
 def test_detached_broker_survives_a_closed_output(cli: Cli) -> None:
     """`springtide kafka start --detach | head -1`, and `| true`."""
     port = free_port()

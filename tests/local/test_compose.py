@@ -10,6 +10,8 @@ import yaml
 from pipeline.local.broker_properties import ClusterNode, server_properties
 from pipeline.local.kafka_jars import KAFKA_VERSION
 from pipeline.local.local_kafka import CLUSTER_ID
+from pipeline.settings import KafkaSettings
+from pipeline.topics.registry import TOPICS
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "kafka" / "compose.yaml"
 
@@ -57,3 +59,17 @@ def test_compose_file_keeps_data_in_a_volume(kafka: Any) -> None:
     assert kafka["environment"]["KAFKA_LOG_DIRS"] == "/var/lib/kafka/data"
     assert kafka["volumes"] == ["data:/var/lib/kafka/data"]
     assert "data" in yaml.safe_load(COMPOSE.read_text())["volumes"]
+
+
+def test_topics_need_nothing_that_the_broker_of_the_compose_file_lacks(kafka: Any) -> None:
+    broker, client = kafka["environment"], KafkaSettings()
+    assert int(broker["KAFKA_NUM_PARTITIONS"]) == client.partitions
+    replicas = int(broker["KAFKA_DEFAULT_REPLICATION_FACTOR"])
+    assert replicas == client.replication_factor
+    configs = [topic.config(replicas) for topic in TOPICS]
+    assert {config["min.insync.replicas"] for config in configs} == {
+        broker["KAFKA_MIN_INSYNC_REPLICAS"]
+    }
+    largest = max(int(config["max.message.bytes"]) for config in configs)
+    assert int(broker["KAFKA_MESSAGE_MAX_BYTES"]) == largest
+    assert int(broker["KAFKA_REPLICA_FETCH_MAX_BYTES"]) >= largest

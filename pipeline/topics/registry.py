@@ -17,6 +17,8 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 TOMBSTONE_MS: Final = DAY_MS
 """How long a compacted topic keeps tombstones: longer than a reader may be away."""
+RETENTION_SEGMENTS: Final = 8
+"""The number of segments into which a partition with a retention is divided by age."""
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The largest record batch of a topic. A sample may have a quarter of it: its window, peaks and
 checkpoint are larger than the sample, and a hostile sample must not stop the worker."""
@@ -30,8 +32,8 @@ class Topic:
     """A topic. `key` describes the record key, `record` names the module of `pipeline.topics` with
     the record type. Readers of a topic that is written `in_transactions` wait for their end.
 
-    Records are deleted after `retention_ms`. A topic without it is compacted: it keeps the newest
-    record of each key, and every record for `compaction_lag_ms`.
+    Records are deleted after `retention_ms` and at most an eighth more. A topic without it is
+    compacted: it keeps the newest record of each key, and every record for `compaction_lag_ms`.
     """
 
     name: str
@@ -69,8 +71,13 @@ class Topic:
             "max.message.bytes": str(self.max_bytes),
         }
         if self.retention_ms is not None:
-            retained = {"cleanup.policy": "delete", "retention.ms": str(self.retention_ms)}
-            return common | retained
+            return common | {
+                "cleanup.policy": "delete",
+                "retention.ms": str(self.retention_ms),
+                # A segment is deleted as a whole: a quiet partition would keep a record for as long
+                # as others may follow it into its segment, a week by default.
+                "segment.ms": str(self.retention_ms // RETENTION_SEGMENTS),
+            }
         # Segments roll hourly, because the active segment is never compacted.
         compacted = {
             "cleanup.policy": "compact",

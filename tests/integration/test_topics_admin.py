@@ -65,14 +65,16 @@ async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings)
     await asyncio.sleep(0.5)
 
     drift = {d.key: d for d in await check_topics(kafka)}
-    assert set(drift) == {"retention.ms", "message.timestamp.type", "max.message.bytes"}
+    assert set(drift) == {
+        "retention.ms", "segment.ms", "message.timestamp.type", "max.message.bytes",
+    }  # fmt: skip
     retention = drift["retention.ms"]
     assert (retention.found, retention.wanted) == ("60000", str(SAMPLES.retention_ms))
     assert f"samples: retention.ms is 60000, not {SAMPLES.retention_ms}" in str(retention)
     await require_topics(kafka, TOPICS)  # does not affect readers and writers
 
     assert len(await apply_topics(kafka, dry_run=True)) == 1
-    assert len(await check_topics(kafka)) == 3
+    assert len(await check_topics(kafka)) == 4
     (change,) = await apply_topics(kafka)
     assert change.action == "alter"
     await asyncio.sleep(0.5)

@@ -19,6 +19,7 @@ from actuators.cluster.node_metric_objects import NodeMetricObjects
 from actuators.cluster.node_slo_objects import NodeSloObjects
 from actuators.cluster.offer_writer import OfferWriter
 from actuators.cluster.outage_events import OutageEvents
+from actuators.cluster.usage_thresholds import UsageThresholds
 from actuators.cluster.write_queue import WriteQueue
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
@@ -62,6 +63,7 @@ FEATURES: Final[Sequence[type[Feature]]] = (
     NodeSloObjects,
     CooledNodes,
     OutageEvents,
+    UsageThresholds,
 )
 
 TOPICS: Final[Mapping[Topic, Callable[[bytes], Any]]] = {

@@ -18,14 +18,14 @@ from pipeline.settings import Settings
     cls=Command,
     exit_codes={
         0: "stopped by a signal",
-        1: "failure: Kafka is unavailable at the start, RBAC denies a request, or custom resource "
-        "definitions are missing",
+        1: "failure: Kafka is unavailable at the start, RBAC denies a request, custom resource "
+        "definitions are missing, or the scheduler configuration is invalid",
         3: "topics are missing",
     },
 )
 @settings_options(
     *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*",
-    "extender.stale_after_seconds",
+    "extender.stale_after_seconds", "extender.scheduler_config_file", "extender.scheduler_name",
 )  # fmt: skip
 def command(settings: Settings) -> None:
     """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.
@@ -37,7 +37,8 @@ def command(settings: Settings) -> None:
     node that the policy excludes, and when data is stale: give a standby the mode of the leader.
 
     When a node may take a pod that the extender refused before, the actuator changes an annotation
-    of the Node, so that the scheduler retries waiting pods at once.
+    of the Node, so that the scheduler retries waiting pods at once. Nodes that annotateNodes of
+    TimeSharedThresholds selects get the usage thresholds of the time of day as an annotation.
 
     A Node is written when its offer changes by more than resourceDiffThreshold, or by anything
     after updateTimeThresholdSeconds; never more than --writes-per-second in all. Several actuators

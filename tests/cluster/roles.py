@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,9 +36,12 @@ _LOGS = tempfile.TemporaryDirectory(prefix="roles-", ignore_cleanup_errors=True)
 
 
 class Role:
-    """A process of a role; leaving the context terminates it."""
+    """A process of a role; leaving the context terminates it. Its wall clock is ahead by the
+    seconds in `clock_file`."""
 
-    def __init__(self, role: str, settings: Settings, *flags: str) -> None:
+    def __init__(
+        self, role: str, settings: Settings, *flags: str, clock_file: Path | None = None
+    ) -> None:
         kafka, kubernetes = settings.kafka, settings.kubernetes
         self.log = Path(tempfile.mkstemp(prefix=f"{role}-", suffix=".log", dir=_LOGS.name)[1])
         values = {
@@ -57,6 +61,9 @@ class Role:
             }
         environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
         argv = springtide(role, *flags)
+        if clock_file is not None:
+            entry = [sys.executable, "-m", "tests.chaos.role_entry", str(clock_file)]
+            argv = [*entry, role, *flags]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 argv, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.loadaware.node_thresholds import select_limits
 from pipeline.processors.placement.enabled_plugins import read_config
-from pipeline.processors.placement.threshold_hours import DAYS, args_in_force, read_args
+from pipeline.processors.placement.threshold_hours import (
+    DAYS,
+    args_in_force,
+    read_args,
+    thresholds_annotation,
+)
 from pipeline.processors.scorers import load_aware
 
 USUAL = load_aware.SCORER.read({"usageThresholds": {"cpu": 65}, "prodUsageThresholds": {"cpu": 50}})
@@ -73,6 +79,40 @@ def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: i
     assert (result[0] == result[1]) == (start != end)
 
 
+PERCENTS = st.none() | st.dictionaries(
+    st.sampled_from(["cpu", "memory"]), st.integers(0, 100), min_size=1
+)
+AGGREGATED = {"usageThresholds": {"cpu": 60}, "usageAggregationType": "p95"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 23), st.integers(0, 23), PERCENTS, PERCENTS, PERCENTS)),
+    st.sampled_from([None, AGGREGATED, AGGREGATED | {"usageAggregatedDuration": "10m"}]),
+    st.integers(0, 7 * 24 * 60 - 1),
+    st.booleans(),
+)
+def test_the_annotation_selects_the_thresholds_that_are_in_force(
+    drawn: list[Any], aggregated: dict[str, Any] | None, minute: int, is_prod: bool
+) -> None:
+    names = ("usageThresholds", "prodUsageThresholds", "aggregatedUsageThresholds")
+    windows = [
+        {"from": f"{start:02d}:00", "to": f"{end:02d}:00"}
+        | {name: value for name, value in zip(names, percents, strict=True) if value is not None}
+        for start, end, *percents in drawn
+    ]
+    usual = load_aware.SCORER.read(
+        {"usageThresholds": {"cpu": 65}}
+        | ({} if aggregated is None else {"aggregated": aggregated})
+    )
+    args = read_args({"windows": windows, "annotateNodes": {}})
+    now = 1_700_000_000.0 + minute * 60
+    text = thresholds_annotation(args, usual, now)
+    in_force = args_in_force(args, usual, now)
+    assert select_limits(usual, text, is_prod=is_prod) == select_limits(
+        in_force, None, is_prod=is_prod
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -83,6 +123,12 @@ def test_a_window_and_its_opposite_fill_the_week(start: int, end: int, minute: i
         ({"windows": [NIGHT | {"days": ["Someday"]}]}, "Invalid enum value 'Someday'"),
         ({"windows": [NIGHT | {"usageThresholds": {"cpu": 101}}]}, "<= 100"),
         ({"hours": []}, "unknown field `hours`"),
+        ({"annotateNodes": {"matchLabel": {}}}, "unknown field `matchLabel`"),
+        ({"annotateNodes": {"matchLabels": {"a b": "c"}}}, "annotateNodes: 'a b' is not the key"),
+        (
+            {"annotateNodes": {}, "windows": [NIGHT | {"prodUsageThresholds": {}}]},
+            "windows.0.: an annotation cannot replace thresholds by none",
+        ),
     ],
 )
 def test_an_invalid_value_is_named(args: dict[str, Any], says: str) -> None:

@@ -106,16 +106,16 @@ class PrometheusSession:
         return usage
 
     async def _answer(self, query: Query, window: TimeWindow) -> Matrix | SampleSourceError:
-        async with self._concurrency:
-            pause = _FIRST_PAUSE_SECONDS
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
+        pause = _FIRST_PAUSE_SECONDS
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                async with self._concurrency:
                     return await asyncio.to_thread(read_matrix, await self._request(query, window))
-                except SampleSourceError as error:
-                    if not error.may_pass or attempt == _ATTEMPTS:
-                        return error
-                await self._clock.sleep(pause * (0.5 + random.random() / 2))
-                pause *= 2
+            except SampleSourceError as error:
+                if not error.may_pass or attempt == _ATTEMPTS:
+                    return error
+            await self._clock.sleep(pause * (0.5 + random.random() / 2))
+            pause *= 2
         raise AssertionError("the last attempt returns")
 
     async def _request(self, query: Query, window: TimeWindow) -> bytes:

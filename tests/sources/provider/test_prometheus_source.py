@@ -3,6 +3,7 @@
 These tests use a fake; tests/provider uses a real Prometheus.
 """
 
+import asyncio
 import socket
 import ssl
 import time
@@ -18,8 +19,10 @@ from pipeline.local.pki import Authority
 from pipeline.metrics import REGISTRY
 from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, TimeWindow
 from pipeline.settings import ProviderSettings, Settings
-from pipeline.sources.provider.prometheus_source import open_prometheus
+from pipeline.sources.provider.prometheus_source import open_prometheus, show_queries
+from pipeline.tasks import cancel_tasks
 from tests.kube.fake_server import SleeplessClock
+from tests.processes import until
 from tests.sources.provider.fake_prometheus import (
     Answer,
     FakePrometheus,
@@ -90,6 +93,22 @@ async def test_transient_errors_are_retried() -> None:
     async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
         usage = await fetch(fake)
     assert (usage.failed, usage.nodes["n1"]["cpu_cores_avg"]) == ({}, 1)
+
+
+async def test_a_query_that_waits_for_its_next_attempt_delays_no_other() -> None:
+    never = asyncio.Event()
+
+    class PausedClock(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await never.wait()
+
+    async with fake_prometheus({"": [refusal(503)]}) as fake:
+        provider = ProviderSettings(url=fake.url)
+        async with open_prometheus(Settings(provider=provider), PausedClock(), None) as prometheus:
+            fetching = asyncio.create_task(prometheus.fetch(WINDOW))
+            queries = len([*show_queries(provider)])
+            await until(lambda: fake.requests.total() == queries, 10)
+            await cancel_tasks(fetching)
 
 
 async def test_failure_of_all_queries_is_a_provider_error() -> None:

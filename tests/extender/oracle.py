@@ -153,9 +153,14 @@ def _offered(record: OfferedResources, tier: str, field: str, age: float, stale:
     def amount(part: Any) -> int:
         return (part and getattr(part, field)) or 0
 
+    def buffer_of(offer: Any, terms: Any) -> int:
+        is_offered = offer is not None and getattr(offer, field) is not None
+        return amount(terms.buffer) if is_offered else 0
+
     published = amount(record.mid if tier == "mid" else record.batch)
-    buffer = amount((record.mid_terms if tier == "mid" else record.batch_terms).buffer)
-    if age > record.strategy.degrade_time_minutes * 60:
+    mid_buffer = buffer_of(record.mid, record.mid_terms)
+    buffer = mid_buffer if tier == "mid" else buffer_of(record.batch, record.batch_terms)
+    if age > max(record.strategy.degrade_time_minutes * 60, 2 * record.window_seconds):
         return 0
     if age < 1.25 * record.window_seconds:
         return published + buffer
@@ -166,7 +171,7 @@ def _offered(record: OfferedResources, tier: str, field: str, age: float, stale:
     peak, terms = record.mid_terms.prod_peak, record.batch_terms
     if peak.cpu_millicores is None or peak.memory_bytes is None:
         return 0
-    mid = amount(record.mid) + amount(record.mid_terms.buffer)
+    mid = amount(record.mid) + mid_buffer
     taken = amount(terms.margin) + amount(terms.outside) + amount(peak) + mid + buffer
     return min(published, max(amount(terms.capacity) - taken, 0))
 

@@ -27,11 +27,11 @@ from pipeline.topics.resource_amounts import BATCH, MID, Resources
 
 BOUNDED: Final = (*MID, *BATCH)
 """The resources with a bound, in the order of `Amounts`."""
-OLD_AFTER_WINDOWS: Final = 1.25
+_OLD_AFTER_WINDOWS: Final = 1.25
 """A record arrives some seconds after its window, and the next one a window later."""
-LATE_AFTER_WINDOWS: Final = 2.0
+_LATE_AFTER_WINDOWS: Final = 2.0
 _LONGEST_WINDOW_SECONDS: Final = 3600.0
-"""The longest window that an exporter sends: a record of a longer one is withdrawn as of this."""
+"""The longest window that an exporter sends: a longer one counts as this."""
 
 Amounts = tuple[int, int, int, int]
 """Millicores and bytes of Mid, then of Batch."""
@@ -77,8 +77,8 @@ def offer_bounds(terms: OfferTerms, annotations: Mapping[str, str]) -> OfferBoun
     """The bounds of a node with these annotations, in the amounts of its status: Batch in normal
     CPUs, without the allocations of third parties. An amount that is unknown is not offered."""
     mid, batch = _pair(terms.mid), _pair(terms.batch)
-    mid_buffer = _pair(terms.mid_terms.buffer if terms.mid else None)
-    batch_buffer = _pair(terms.batch_terms.buffer if terms.batch else None)
+    mid_buffer = _buffer(terms.mid_terms.buffer, terms.mid)
+    batch_buffer = _buffer(terms.batch_terms.buffer, terms.batch)
     certain_mid = _smaller(_pair(terms.mid_lower_bound), mid)
     certain_batch = _smaller(_certain_batch(terms, mid, mid_buffer, batch_buffer), batch)
     if RATIO in annotations:
@@ -108,10 +108,11 @@ def bounds_in_force(
     The first three are (nodes, resources), the others (nodes,). A record from the future is as
     doubtful as an old one.
     """
+    next_due = next_record_seconds(window_seconds)
     with np.errstate(invalid="ignore"):
-        age, windows = np.abs(ages), np.nan_to_num(window_seconds)
-        is_old = age >= OLD_AFTER_WINDOWS * windows
-        is_late = age >= np.maximum(late_after_seconds, LATE_AFTER_WINDOWS * windows)
+        age = np.abs(ages)
+        is_old = age >= _OLD_AFTER_WINDOWS / _LATE_AFTER_WINDOWS * next_due
+        is_late = age >= np.maximum(late_after_seconds, next_due)
         bounds = np.where(is_old[:, None], published, buffered)
         bounds = np.where(is_late[:, None], certain, bounds)
     withdrawn = is_withdrawn(ages, window_seconds, degrade_seconds)
@@ -127,11 +128,17 @@ def is_withdrawn(
 
     Data as far in the future are withdrawn, too, because one of two clocks is wrong.
     """
-    windows = np.minimum(np.nan_to_num(window_seconds), _LONGEST_WINDOW_SECONDS)
-    longest = np.maximum(degrade_seconds, LATE_AFTER_WINDOWS * windows)
+    longest = np.maximum(degrade_seconds, next_record_seconds(window_seconds))
     with np.errstate(invalid="ignore"):
         result: BoolArray = np.abs(ages) > longest
     return result
+
+
+def next_record_seconds(window_seconds: FloatArray) -> FloatArray:
+    """The age at which a record is late, because the next one is missing, (nodes,): two windows,
+    0 where their length is unknown or impossible."""
+    windows = np.clip(np.nan_to_num(window_seconds), 0.0, _LONGEST_WINDOW_SECONDS)
+    return _LATE_AFTER_WINDOWS * windows
 
 
 _Pair = tuple[int, int]
@@ -169,6 +176,14 @@ def _third_parties(annotations: Mapping[str, str]) -> _Pair:
         return third_party_allocation(annotations)
     except InvalidPolicyError:
         return 0, 0
+
+
+def _buffer(buffer: Resources, offer: Resources | None) -> _Pair:
+    """The buffer of the amounts that are offered: an unknown one has none."""
+    cpu, memory = _pair(buffer)
+    has_cpu = offer is not None and offer.cpu_millicores is not None
+    has_memory = offer is not None and offer.memory_bytes is not None
+    return cpu if has_cpu else 0, memory if has_memory else 0
 
 
 def _pair(amount: Resources | None) -> _Pair:

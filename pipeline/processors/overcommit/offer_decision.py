@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.arrays import IntArray
-from pipeline.processors.overcommit.offer_bounds import LATE_AFTER_WINDOWS, is_withdrawn
+from pipeline.processors.overcommit.offer_bounds import is_withdrawn, next_record_seconds
 from pipeline.processors.overcommit.resource_columns import PolicyColumns
 from pipeline.processors.overcommit.status_patch import (
     ABSENT,
@@ -100,7 +100,8 @@ def offers_now(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
     windows = np.array([node.resources.window_seconds if node.resources else 0 for node in nodes])
     degrade = 60.0 * PolicyColumns(policies).column("degrade_time_minutes")
     withdrawn = is_withdrawn(ages, windows, degrade).tolist()
-    plain = list(map(_plain_offer, nodes, ages.tolist(), withdrawn))
+    next_due = next_record_seconds(windows).tolist()
+    plain = list(map(_plain_offer, nodes, ages.tolist(), next_due, withdrawn))
     ratios, allocations, problems = zip(
         *(_read_annotations(node.annotations) for node in nodes), strict=True
     )
@@ -158,7 +159,7 @@ def _age(node: OfferInputs, now: float) -> float:
     return math.nan if node.resources is None else now - parse_time(node.resources.as_of)
 
 
-def _plain_offer(node: OfferInputs, age: float, is_withdrawn: bool) -> _PlainOffer:
+def _plain_offer(node: OfferInputs, age: float, next_due: float, is_withdrawn: bool) -> _PlainOffer:
     policy, record = node.policy, node.resources
     if policy is None:
         return _PlainOffer(None, None, "colocation is off for the node")
@@ -170,8 +171,7 @@ def _plain_offer(node: OfferInputs, age: float, is_withdrawn: bool) -> _PlainOff
         return _PlainOffer(None, None, "usage or size of the node is unknown")
     batch = _pair(record.batch)
     # A record from the future is as doubtful as an old one: one of the clocks is wrong.
-    grace = LATE_AFTER_WINDOWS * record.window_seconds
-    if abs(age) > max(policy.update_time_threshold_seconds, grace):
+    if abs(age) > max(policy.update_time_threshold_seconds, next_due):
         least = _pair(record.mid_lower_bound or Resources())
         why = f"late: as of {record.as_of}, the lower bound"
         return _PlainOffer(least, batch, why, is_late=True)

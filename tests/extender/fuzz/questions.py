@@ -53,10 +53,11 @@ parts = st.builds(
     Resources, cpu_millicores=st.integers(0, 4000), memory_bytes=st.integers(0, 8 << 30)
 )
 unsure = parts | st.just(Resources())
+partly = unsure | st.builds(Resources, memory_bytes=st.integers(0, 8 << 30))
 offers = st.builds(
     OfferedResources, node=names, as_of=st.just("2023-11-14T22:14:00Z"), generation=st.just(1),
     offset=st.just(0), epoch=st.just(1), window_seconds=st.sampled_from([0.0, 30.0, 300.0]),
-    mid=st.none() | parts, mid_lower_bound=st.none() | parts, batch=st.none() | parts,
+    mid=st.none() | partly, mid_lower_bound=st.none() | partly, batch=st.none() | partly,
     mid_terms=st.builds(MidPart, prod_peak=unsure, buffer=unsure),
     batch_terms=st.builds(
         BatchPart, capacity=parts, margin=unsure, outside=unsure, buffer=unsure

@@ -2,13 +2,14 @@
 memory does not grow, and every valid answer equals that of the oracle.
 
 `FUZZ_SECONDS` sets the duration, `FUZZ_SEED` the first seed. A round that fails prints its seed,
-which repeats its scenarios.
+which repeats its scenarios, and writes the reduced scenario to a file.
 """
 
 import asyncio
 import os
 import random
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -28,6 +29,7 @@ SCENARIOS_A_ROUND = 25
 # the first third: 2 kB for each of the 6,000 requests of a minute, 200 bytes in ten minutes. A leak
 # of any part of a request would be larger.
 MOST_GROWTH_BYTES = 8 << 20
+REPORTED_CHARACTERS = 1500
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> None:
-    """Run the scenarios of a seed; a failure is reduced to a small scenario, and raised."""
+    """Run the scenarios of a seed; a failure is reduced to a small scenario, and reported."""
 
     @seed(first_seed)
     @settings(
@@ -52,9 +54,27 @@ def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> N
 
     try:
         run()
-    except BaseException as error:
-        error.add_note(f"again: FUZZ_SEED={first_seed}; log: {fleet.log}")
-        raise
+    except Exception as error:
+        whole = fleet.log.with_name("case.txt")
+        whole.write_text("".join(traceback.format_exception(error)))
+        files = f"extender: {fleet.log}; whole case: {whole}"
+        pytest.fail(f"{short_report(error)}\nagain: FUZZ_SEED={first_seed}\n{files}", pytrace=False)
+
+
+def short_report(error: Exception) -> str:
+    """Where a scenario failed, why, and the begin of the case, in a few lines: a case has up to
+    30 kB, behind which nobody finds the other failed tests of a run."""
+    steps = [
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == Path(__file__).parent
+    ]
+    case = " ".join(" ".join(getattr(error, "__notes__", ())).split())
+    parts = (f"{type(error).__name__}: {error}", " < ".join(reversed(steps[-4:])), case)
+    return "\n".join(
+        part if len(part) <= REPORTED_CHARACTERS else part[:REPORTED_CHARACTERS] + " [...]"
+        for part in parts
+    )
 
 
 def grown(held: list[tuple[float, int]], seconds: float) -> float:
@@ -93,6 +113,22 @@ def test_growth_is_what_comes_after_the_first_third_and_goes_on() -> None:
     filling[40] = (40.0, 90 << 20)
     assert grown(filling, 60.0) == 0
     assert grown([(second, int(second) << 20) for second in times], 60.0) > MOST_GROWTH_BYTES
+
+
+def test_report_of_a_failure_is_short_and_has_its_cause() -> None:
+    def fail() -> None:
+        raise AssertionError("no offer" + "x" * 50_000)
+
+    with pytest.raises(AssertionError) as caught:
+        fail()
+    caught.value.add_note("Failing test case: run(\n" + "    Change(\n" * 10_000)
+    report = short_report(caught.value)
+    cause, step, case = report.split("\n")
+    assert cause.startswith("AssertionError: no offer")
+    assert step.startswith("test_run.py:")
+    assert step.count(" < ") == 1
+    assert case.startswith("Failing test case: run( Change( Change(")
+    assert len(report) < 4 * REPORTED_CHARACTERS
 
 
 @pytest.mark.parametrize(

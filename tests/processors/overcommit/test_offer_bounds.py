@@ -67,6 +67,17 @@ def test_unknown_amounts_are_not_offered() -> None:
         assert bounds.buffered == bounds.published == bounds.certain == (0, 0, 0, 0)
 
 
+def test_a_buffer_widens_no_amount_that_is_unknown() -> None:
+    cpu = Resources(cpu_millicores=900)
+    bounds = offer_bounds(TERMS._replace(mid=cpu, mid_lower_bound=None, batch=None), {})
+    assert bounds.buffered == (1000, 0, 0, 0)
+    memory = Resources(memory_bytes=45)
+    bounds = offer_bounds(TERMS._replace(mid=None, mid_lower_bound=None, batch=memory), {})
+    assert bounds.buffered == (0, 0, 0, 50)
+    # Batch yields to no Mid: 300 - 10 - 5 - 40 - 5, at most the 45 that are published.
+    assert bounds.certain == (0, 0, 0, 45)
+
+
 def test_batch_is_in_normal_cpus_and_without_third_parties() -> None:
     taken = [{"priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "1500"}}]
     annotations = {RATIO: "1.5", ALLOCATIONS: json.dumps({"allocations": taken})}
@@ -137,6 +148,20 @@ def test_bounds_are_ordered(terms: OfferTerms, annotations: dict[str, str]) -> N
     assert msgspec.json.encode(buffered)
 
 
-def test_an_impossible_length_of_a_window_withholds_no_withdrawal() -> None:
-    old = np.array([7199.0, 7201.0])
-    assert is_withdrawn(old, np.full(2, 1e308), np.full(2, 900.0)).tolist() == [False, True]
+@pytest.mark.parametrize("window", [1e308, 1.7e308, np.inf])
+def test_an_impossible_length_of_a_window_withholds_no_withdrawal(window: float) -> None:
+    ages, of_both = np.array([7199.0, 7201.0]), np.ones(2)
+    withdrawn = is_withdrawn(ages, window * of_both, 900 * of_both)
+    assert withdrawn.tolist() == [False, True]
+    row = np.ones((2, 4))
+    bounds = bounds_in_force(row, row, row, ages, window * of_both, 900 * of_both, 180.0)
+    assert bounds.any(axis=1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("window", [-30.0, -1.7e308, -np.inf, np.nan])
+def test_a_window_of_unknown_length_makes_no_record_young(window: float) -> None:
+    ages, of_both = np.array([0.0, 180.0]), np.ones(2)
+    row = np.ones((2, 4))
+    bounds = bounds_in_force(3 * row, 2 * row, row, ages, window * of_both, 900 * of_both, 180.0)
+    assert bounds[:, 0].tolist() == [2.0, 1.0]
+    assert is_withdrawn(np.array([901.0]), np.array([window]), np.array([900.0])).all()

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import grimp
+
 from pipeline.extender import limits
 from pipeline.processors.policy.config_sections import json_keys
 from pipeline.processors.policy.springtide_config import (
@@ -33,19 +35,21 @@ from tests.docs.record_tables import record_fields
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-# Packages with metrics: the roles that export them, and the page that describes them.
+# Packages with metrics, and the page that describes these.
 _METRIC_PAGES: Final = {
-    "actuators/cluster": ("cluster actuator", "../reference/actuator.md#metrics"),
-    "actuators/eviction": ("evictor", "../reference/evictor.md"),
-    "node-exporter/node_exporter": ("exporter", "../reference/exporter.md#metrics"),
-    "pipeline/agents": ("worker", "operate.md#what-to-watch"),
-    "pipeline/extender": ("extender", "../reference/extender.md#metrics"),
-    "pipeline/kube": ("watcher, actuators", "operate.md#what-to-watch"),
-    "pipeline/sources": ("watcher, file sources", "../reference/watcher.md#metrics"),
-    "pipeline/sources/cluster": ("watcher", "../reference/watcher.md#metrics"),
-    "pipeline/sources/provider": ("provider", "../reference/provider.md#what-to-watch"),
-    "pipeline/table": ("extender", "../reference/extender.md#metrics"),
+    "actuators/cluster": "../reference/actuator.md#metrics",
+    "actuators/eviction": "../reference/evictor.md",
+    "node-exporter/node_exporter": "../reference/exporter.md#metrics",
+    "pipeline/agents": "operate.md#what-to-watch",
+    "pipeline/extender": "../reference/extender.md#metrics",
+    "pipeline/kube": "operate.md#what-to-watch",
+    "pipeline/sources": "../reference/watcher.md#metrics",
+    "pipeline/sources/cluster": "../reference/watcher.md#metrics",
+    "pipeline/sources/provider": "../reference/provider.md#what-to-watch",
+    "pipeline/table": "../reference/extender.md#metrics",
 }
+# Commands of roles that have a metrics page.
+_ROLES: Final = ("exporter", "worker", "watcher", "provider", "actuator", "evictor", "extender")
 _DECLARES_METRICS: Final = re.compile(
     r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
 )
@@ -122,19 +126,29 @@ def _amount(name: str, value: float) -> str:
 
 
 def metrics_table() -> str:
-    """The modules that declare metrics, by package."""
-    modules = defaultdict(list)
-    for root in ("actuators", "node-exporter", "pipeline"):
+    """The modules that declare metrics, by package, and the roles that import them."""
+    graph = grimp.build_graph("pipeline", "actuators", "node_exporter", cache_dir=None)
+    imports = {role: graph.find_upstream_modules(f"pipeline.cli.{role}") for role in _ROLES}
+    files: dict[str, list[str]] = defaultdict(list)
+    roles: dict[str, set[str]] = defaultdict(set)
+    for root in ("actuators", "node-exporter/node_exporter", "pipeline"):
         for path in sorted((ROOT / root).rglob("*.py")):
             if _DECLARES_METRICS.search(path.read_text()):
-                file = path.relative_to(ROOT)
-                modules[file.parent.as_posix()].append(f"[{path.name}](../../{file.as_posix()})")
+                file, package = path.relative_to(ROOT), path.parent.relative_to(ROOT).as_posix()
+                files[package].append(f"[{path.name}](../../{file.as_posix()})")
+                module = ".".join(path.relative_to((ROOT / root).parent).with_suffix("").parts)
+                roles[package] |= {role for role in _ROLES if module in imports[role]}
     rows = [
-        (f"`{package}`", role, ", ".join(modules.pop(package)), f"[page]({page})")
-        for package, (role, page) in _METRIC_PAGES.items()
+        (
+            f"`{package}`",
+            ", ".join(role for role in _ROLES if role in roles[package]),
+            ", ".join(files.pop(package)),
+            f"[page]({page})",
+        )
+        for package, page in _METRIC_PAGES.items()
     ]
-    if modules:
-        raise ValueError(f"packages with metrics and without a page: {', '.join(modules)}")
+    if files:
+        raise ValueError(f"packages with metrics and without a page: {', '.join(files)}")
     return _table(("package", "exported by", "modules with metrics", "described on"), rows)
 
 

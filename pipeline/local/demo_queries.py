@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ SMALL_POD: Mapping[str, Any] = {
     },
 }
 
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_TIMEOUT_SECONDS = 10
+_TIMEOUT = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
 
 
 class Answer(NamedTuple):
@@ -101,25 +103,39 @@ class PodUsage(NamedTuple):
 
 
 async def pod_usage(socket: Path | None, seconds: float) -> dict[str, PodUsage]:
-    """Read the usage of each pod in the last `seconds` from the exporter's local socket, by UID."""
+    """Read the usage of each pod in the last `seconds` from the exporter's local socket, by UID.
+
+    Usage that an exporter has not sent when it ends, or in ten seconds, is unknown.
+    """
     if socket is None:
         return {}
-    reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)
     cpu: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
-    try:
-        writer.write(json.dumps({"seconds": seconds}).encode() + b"\n")
-        while "usages" in (answer := json.loads(await reader.readline())):
-            for usage in answer["usages"]:
-                if usage["kind"] == "pod":
-                    for values, key in ((cpu, "cpu_cores"), (memory, "memory_bytes")):
-                        if usage[key] is not None:
-                            values[usage["id"]].append(usage[key])
-    finally:
-        writer.close()
+    with suppress(OSError):  # includes time-outs
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            async for usage in _pod_usages(socket, seconds):
+                for values, key in ((cpu, "cpu_cores"), (memory, "memory_bytes")):
+                    if usage[key] is not None:
+                        values[usage["id"]].append(usage[key])
     return {
         uid: PodUsage(
             sum(cpu[uid]) / len(cpu[uid]) if cpu[uid] else None, max(memory[uid], default=None)
         )
         for uid in {*cpu, *memory}
     }
+
+
+async def _pod_usages(socket: Path, seconds: float) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the usage of each pod in each collection, until the exporter has sent all, or ends."""
+    reader, writer = await asyncio.open_unix_connection(socket, limit=1 << 20)
+    try:
+        writer.write(json.dumps({"seconds": seconds}).encode() + b"\n")
+        while (line := await reader.readline()).endswith(b"\n"):
+            record = json.loads(line)
+            if "usages" not in record:
+                return
+            for usage in record["usages"]:
+                if usage["kind"] == "pod":
+                    yield usage
+    finally:
+        writer.close()

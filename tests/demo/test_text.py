@@ -1,6 +1,8 @@
 """The demo's texts, and the settings of its roles."""
 
+import asyncio
 import errno
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,7 +12,7 @@ import yaml
 
 from pipeline.cli.demo import placement_lines, pod_lines, summary_line
 from pipeline.errors import DemoError, UsageError
-from pipeline.local.demo_queries import Answer, PodUsage
+from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
 from pipeline.local.demo_settings import demo_home, settings_document
 from pipeline.local.demo_workload import PODS
@@ -49,6 +51,41 @@ def test_cpu_threshold_is_lowered_only_without_a_fleet(tmp_path: Path) -> None:
 def test_exporter_measures_the_kubelets_pods_without_demo_pods(tmp_path: Path) -> None:
     written = settings(tmp_path, fleet=False, parent="")
     assert (written.exporter.cgroup_parent, written.exporter.host_applications) == ("", ())
+
+
+async def test_pod_usage_is_the_mean_of_cpu_and_the_maximum_of_memory() -> None:
+    def line(cpu: float | None, memory: int) -> bytes:
+        usage = {"kind": "pod", "id": "u", "cpu_cores": cpu, "memory_bytes": memory}
+        return json.dumps({"usages": [usage]}).encode() + b"\n"
+
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder, "exporter.sock")
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(line(1.0, 7) + line(None, 9) + line(2.0, 8) + b'{"collections":3}\n')
+            await reader.read()  # as the exporter, which waits for another request
+            writer.close()
+
+        async with await asyncio.start_unix_server(serve, socket):
+            assert await pod_usage(socket, 15) == {"u": PodUsage(1.5, 9)}
+
+
+@pytest.mark.parametrize("answers", [b"", b'{"usages":[{"kind":"tier"}]}\n{"usa'])
+async def test_usage_is_unknown_if_the_exporter_ends_before_or_in_its_answer(
+    answers: bytes,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is too long for a socket
+        socket = Path(folder, "exporter.sock")
+        assert await pod_usage(socket, 15) == {}
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(answers)
+            writer.close()
+
+        async with await asyncio.start_unix_server(serve, socket):
+            assert await pod_usage(socket, 15) == {}
 
 
 def test_directory_is_removed_if_output_cannot_be_kept(

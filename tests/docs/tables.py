@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-import grimp
+import grimp  # which import-linter is made of
 
 from pipeline.extender import limits
 from pipeline.processors.policy.config_sections import json_keys

@@ -2,20 +2,17 @@
 
 The hours are those of the plugin `TimeSharedThresholds`, which our extender applies by itself.
 Koordinator's scheduler knows no hours, but reads a Node's thresholds in its annotation. Users may
-set that, too: it is ours only while a second annotation, `WRITTEN`, has the same value.
+set that, too: it is ours only while the annotation `WRITTEN_THRESHOLDS` has the same value.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from actuators.cluster.feature import Context, Topics
 from actuators.cluster.node_marks import NodeMarks
-from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS, WRITTEN_THRESHOLDS
 from pipeline.processors.placement.threshold_hours import TIME_SHARED, thresholds_annotation
 from pipeline.sources.scheduler_config import load_placement
 from pipeline.topics.registry import NODES, Topic
-
-WRITTEN: Final = "springtide/usage-thresholds"
-"""Annotation of a Node: the thresholds that the actuator wrote last."""
 
 
 class UsageThresholds(NodeMarks):
@@ -23,7 +20,7 @@ class UsageThresholds(NodeMarks):
     windows."""
 
     name = "usage_thresholds"
-    annotations = (ANNOTATION, WRITTEN)
+    annotations = (USAGE_THRESHOLDS, WRITTEN_THRESHOLDS)
     topics: ClassVar[Topics] = {NODES: None}
 
     def __init__(self, context: Context) -> None:
@@ -64,6 +61,7 @@ class UsageThresholds(NodeMarks):
 
     def _difference(self, name: str) -> dict[str, dict[str, str | None]]:
         actual = self._actual.get(name, {})
-        if ANNOTATION in actual and actual[ANNOTATION] != actual.get(WRITTEN):
-            return {"annotations": {WRITTEN: None}} if WRITTEN in actual else {}
+        written = actual.get(WRITTEN_THRESHOLDS)
+        if actual.get(USAGE_THRESHOLDS, written) != written:
+            return {} if written is None else {"annotations": {WRITTEN_THRESHOLDS: None}}
         return super()._difference(name)

@@ -10,7 +10,6 @@ from actuators.cluster.feature import Feature
 from actuators.cluster.node_marks import NodeMarks
 from pipeline.errors import ApiRefusedError, NotFoundError
 from pipeline.processors.kubernetes.object_records import OFFERED, node_record
-from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.settings import ActuatorSettings
 from pipeline.topics.registry import NODES, Topic
@@ -136,8 +135,7 @@ def test_the_declarations_of_all_features_agree_with_settings_topics_and_records
         assert feature.topics.keys() <= TOPICS.keys()
         annotations = dict.fromkeys((*feature.annotations, ALLOCATIONS), "x")
         record = node_record({"metadata": {"name": "n", "annotations": annotations}})
-        # A write must not cause another record of the Node, except one that extenders obey.
-        obeyed = {OFFERED: "", USAGE_THRESHOLDS: "x"}
-        assert record.annotations == {ALLOCATIONS: "x"} | {
-            name: text for name, text in obeyed.items() if name in annotations
-        }
+        # A write must not cause another record of the Node.
+        assert record.annotations == {ALLOCATIONS: "x"} | (
+            {OFFERED: ""} if OFFERED in annotations else {}
+        )

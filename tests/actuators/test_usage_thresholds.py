@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from actuators.cluster.feature import Context
-from actuators.cluster.usage_thresholds import WRITTEN, UsageThresholds
+from actuators.cluster.usage_thresholds import UsageThresholds
 from actuators.cluster.write_queue import WriteQueue
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
-from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS, WRITTEN_THRESHOLDS
 from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODES
@@ -68,7 +68,7 @@ class World(FeatureWorld):
         return dict(metadata.get("annotations", {}))
 
     def thresholds(self, name: str = "n") -> Any:
-        text = self.annotations(name).get(ANNOTATION)
+        text = self.annotations(name).get(USAGE_THRESHOLDS)
         return None if text is None else json.loads(text)
 
     async def at(self, clock_time: str) -> None:
@@ -126,16 +126,16 @@ async def test_a_node_that_is_no_longer_selected_loses_the_annotation(
 async def test_an_annotation_of_somebody_else_stays(file: Callable[..., Path]) -> None:
     world = World(file(annotateNodes={}))
     own = '{"usageThresholds":{"cpu":40}}'
-    world.observe("n", **{ANNOTATION: own})
+    world.observe("n", **{USAGE_THRESHOLDS: own})
     await world.at("23:00")
-    assert world.annotations() == {ANNOTATION: own}
+    assert world.annotations() == {USAGE_THRESHOLDS: own}
     assert world.thresholds("other") == {"usageThresholds": {"cpu": 85, "memory": 95}}
     # One that replaces ours stays, too, and is not ours from then on.
-    world.observe("other", **{ANNOTATION: own})
+    world.observe("other", **{USAGE_THRESHOLDS: own})
     await world.at("23:01")
-    assert world.annotations("other") == {ANNOTATION: own}
+    assert world.annotations("other") == {USAGE_THRESHOLDS: own}
     await world.at("06:00")
-    assert world.annotations("other") == {ANNOTATION: own}
+    assert world.annotations("other") == {USAGE_THRESHOLDS: own}
 
 
 @pytest.mark.parametrize("without", ["file", "selector", "act"])
@@ -146,10 +146,10 @@ async def test_without_configuration_or_mode_act_what_was_written_is_removed(
     mode = "observe" if without == "act" else "act"
     world = World(None if without == "file" else path, mode)
     text = '{"usageThresholds":{"cpu":85}}'
-    world.observe("n", **{ANNOTATION: text, WRITTEN: text})
-    world.observe("other", **{ANNOTATION: text})
+    world.observe("n", **{USAGE_THRESHOLDS: text, WRITTEN_THRESHOLDS: text})
+    world.observe("other", **{USAGE_THRESHOLDS: text})
     await world.at("23:00")
-    assert (world.annotations(), world.annotations("other")) == ({}, {ANNOTATION: text})
+    assert (world.annotations(), world.annotations("other")) == ({}, {USAGE_THRESHOLDS: text})
 
 
 def test_an_invalid_file_is_an_error_at_the_start(file: Callable[..., Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.local.control_plane import ControlPlane
-from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS, WRITTEN_THRESHOLDS
 from pipeline.settings import Settings
 from tests.cluster.objects import apply, named, node
 from tests.cluster.roles import Role, in_step
@@ -17,7 +17,6 @@ from tests.processes import until
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 HOUR = 3600.0
-WRITTEN = "springtide/usage-thresholds"
 NIGHT, LATE = ({"usageThresholds": {"cpu": percent}} for percent in (85, 75))
 
 
@@ -55,8 +54,8 @@ async def test_the_annotation_changes_when_the_clock_crosses_a_window(
 
     def annotation(name: str) -> Any:
         annotations = named(plane, "nodes")[name]["metadata"].get("annotations", {})
-        assert (ANNOTATION in annotations) is (WRITTEN in annotations)
-        return json.loads(annotations.get(ANNOTATION, "null"))
+        assert (USAGE_THRESHOLDS in annotations) is (WRITTEN_THRESHOLDS in annotations)
+        return json.loads(annotations.get(USAGE_THRESHOLDS, "null"))
 
     flags = ("--mode", "act", "--scheduler-config-file", str(file))
     with Role("watcher", settings):
@@ -68,8 +67,6 @@ async def test_the_annotation_changes_when_the_clock_crosses_a_window(
                 step_to(hour)
                 await until(lambda expected=expected: annotation("t1") == expected, 20)
                 assert annotation("t2") is None
-            # The watcher's record has it, by which the extender judges the node.
-            await until(lambda: in_step(plane, settings))
             assert actuator.stop() == 0
         assert annotation("t1") == LATE
         with Role("actuator", settings):

@@ -41,6 +41,10 @@ STRATEGY: Final = "springtide/strategy"
 """The annotation of a Node with its own `springtide-config`, set by users."""
 OFFERED: Final = "springtide/offered"
 """Mark of a Node whose resources the cluster actuator wrote: time of the write."""
+USAGE_THRESHOLDS: Final = "scheduling.koordinator.sh/usage-thresholds"
+"""The annotation of a Node with its own thresholds of LoadAwareScheduling."""
+WRITTEN_THRESHOLDS: Final = "springtide/usage-thresholds"
+"""Mark of a Node: the thresholds that the cluster actuator wrote last."""
 
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
@@ -183,6 +187,9 @@ def _annotations_of_node(metadata: ObjectMetadata) -> dict[str, str]:
         for name, text in annotations.items()
         if name == STRATEGY or not (name.startswith(_PREFIX) or name == ORIGIN)
     }
+    if left.get(USAGE_THRESHOLDS) == annotations.get(WRITTEN_THRESHOLDS):
+        # Extenders follow the clock themselves, also when no actuator does.
+        left.pop(USAGE_THRESHOLDS, None)
     # Without the time: it would change the record with each write of an offer.
     return left | {OFFERED: ""} if OFFERED in annotations else left
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pipeline.errors import InvalidPolicyError
+from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS
 from pipeline.processors.loadaware.loadaware_args import (
     AGGREGATIONS,
     Aggregated,
@@ -26,7 +27,7 @@ from pipeline.processors.policy.config_sections import (
     unknown_keys,
 )
 
-ANNOTATION: Final = "scheduling.koordinator.sh/usage-thresholds"
+ANNOTATION: Final = USAGE_THRESHOLDS
 
 USAGE: Final = "usage"
 PROD: Final = "prod"

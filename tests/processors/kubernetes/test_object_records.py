@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.kubernetes.object_records import cgroup_uid, node_record, pod_record
+from pipeline.processors.kubernetes.object_records import (
+    USAGE_THRESHOLDS,
+    WRITTEN_THRESHOLDS,
+    cgroup_uid,
+    node_record,
+    pod_record,
+)
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.nodes import Condition, NodeRecord, Taint
 from pipeline.topics.pods import Container, Owner, PodRecord
@@ -43,6 +49,17 @@ def node(**changes: Any) -> dict[str, Any]:
         },
     }  # fmt: skip
     return tree | changes
+
+
+@pytest.mark.parametrize(("written", "is_left"), [("{}", False), ("[]", True), (None, True)])
+def test_thresholds_that_the_actuator_wrote_are_left_out_of_the_record(
+    written: str | None, is_left: bool
+) -> None:
+    own = {} if written is None else {WRITTEN_THRESHOLDS: written}
+    record = node_record(
+        node(metadata={"name": "n", "annotations": {USAGE_THRESHOLDS: "{}"} | own})
+    )
+    assert record.annotations == ({USAGE_THRESHOLDS: "{}"} if is_left else {})
 
 
 def container(name: str = "main", requests: Any = None, limits: Any = None, **more: Any) -> Any:

@@ -69,6 +69,10 @@ class Judgement(NamedTuple):
     def is_scored(self) -> bool:
         return self.is_fresh and any(self.is_known.values())
 
+    @property
+    def is_certain(self) -> bool:
+        return self.is_fresh and all(self.is_known.values())
+
     def capped(self, lowest: Mapping[str, int]) -> "Judgement":
         """With its score: the mean of the shares, of unknown usage at most the `lowest`."""
         shares = [
@@ -190,7 +194,12 @@ def judge_all(
         for name, share in item.shares.items():
             if item.is_scored and item.is_known[name] and _room(world, node, name) > 0:
                 lowest[name] = min(share, lowest.get(name, 100))
-    return {node: item.capped(lowest) for node, item in result.items()}
+    scored = {node: item.capped(lowest) for node, item in result.items()}
+    most = min((item.score for item in scored.values() if item.is_certain), default=100)
+    return {
+        node: item if item.is_certain else item._replace(score=min(item.score, most))
+        for node, item in scored.items()
+    }
 
 
 class Scores(NamedTuple):

@@ -58,7 +58,8 @@ def a_round(loop: asyncio.AbstractEventLoop, fleet: Fleet, first_seed: int) -> N
         whole = fleet.log.with_name("case.txt")
         whole.write_text("".join(traceback.format_exception(error)))
         files = f"extender: {fleet.log}; whole case: {whole}"
-        pytest.fail(f"{short_report(error)}\nagain: FUZZ_SEED={first_seed}\n{files}", pytrace=False)
+        report = f"{short_report(error)}\nagain: FUZZ_SEED={first_seed}\n{files}"
+        raise pytest.fail.Exception(report, pytrace=False) from None
 
 
 def short_report(error: Exception) -> str:

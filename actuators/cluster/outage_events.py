@@ -16,7 +16,7 @@ from pipeline.logs import get_logger
 from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
 from pipeline.processors.loadaware.usage_readings import is_fresh, seconds_until_stale
 from pipeline.times import parse_time
-from pipeline.topics.heartbeats import age_text, is_alive
+from pipeline.topics.heartbeats import Heartbeats
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, Topic
 from pipeline.topics.result_header import Position
 
@@ -47,7 +47,7 @@ class OutageEvents(Feature):
         self._reporter = EventReporter(context.api, LEASE)
         self._windows: dict[str, _Window] = {}
         self._nodes: set[str] = set()
-        self._heartbeats: dict[str, float] = {}
+        self._heartbeats = Heartbeats()
         self._usage: UsageOutage | None = None
         self._reported: dict[str, float] = {}
 
@@ -56,11 +56,11 @@ class OutageEvents(Feature):
             (self._nodes.discard if record is None else self._nodes.add)(node)
         elif topic is HEARTBEATS:
             if record is None:
-                self._heartbeats.pop(node, None)
-            elif record.source != node:
+                return  # proves neither that the watcher lives nor that another source took over
+            if record.source != node:
                 raise KeyMismatchError(f"heartbeat of {record.source}, key {node[:80]!r}")
-            else:
-                self._heartbeats[node] = parse_time(record.at)
+            self._heartbeats.take(None if record.at is None else parse_time(record.at))
+            self._heartbeats.observe(self._clock.monotonic())
         elif record is None:
             self._windows.pop(node, None)
         elif node not in self._windows or record.position >= self._windows[node].position:
@@ -81,11 +81,19 @@ class OutageEvents(Feature):
             else f"{self._usage}: check exporters, Kafka and workers. Extenders judge these nodes "
             "by requests",
         )  # fmt: skip
-        age = now - max(self._heartbeats.values(), default=now)
+        trouble = None
+        if self._heartbeats.have_come:
+            trouble = self._heartbeats.trouble(self._clock.monotonic())
+        is_dead = trouble is not None and trouble.is_dead
+        unseen = "Topics do not show new pods and nodes"
         self._report(
-            "WatcherDead", "WatcherAlive", "" if is_alive(age)
-            else f"{age_text(age)}: start a watcher, or check its log. Topics do not show new pods "
-            "and nodes",
+            "WatcherDead", "WatcherAlive",
+            f"{trouble}: start a watcher, or check its log. {unseen}" if is_dead else "",
+        )  # fmt: skip
+        self._report(
+            "WatcherBehind", "WatcherInStep",
+            f"{trouble}: check its log, and the API server. {unseen}"
+            if trouble is not None and not is_dead else "",
         )  # fmt: skip
 
     def _report(self, begin: str, end: str, problem: str) -> None:

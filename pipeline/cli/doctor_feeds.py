@@ -9,12 +9,12 @@ import msgspec
 
 from pipeline.cli.doctor_check import Check
 from pipeline.errors import RecordError, SpringtideError
-from pipeline.kafka.newest import newest
+from pipeline.kafka.newest import Found, newest
 from pipeline.settings import KafkaSettings
 from pipeline.sources.compacted_writer import all_records
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.heartbeats import AHEAD_SECONDS, HEARTBEAT_SECONDS, HeartbeatRecord
+from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, HeartbeatRecord
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE
 
 _KAFKA_SECONDS: Final = 30.0
@@ -33,24 +33,30 @@ _states: Final = msgspec.json.Decoder(_State)
 
 
 def watcher_writes(kafka: KafkaSettings, source: str, *, may_just_start: bool) -> bool:
-    """Whether a watcher sends heartbeats to these topics; one that `may_just_start` gets the time
-    for its first. Raises `SpringtideError` or `TimeoutError` if they cannot be read."""
-    is_alive = _has_heartbeat(kafka, source)
-    if not is_alive and may_just_start:
-        time.sleep(HEARTBEAT_SECONDS + 1.0)
-        is_alive = _has_heartbeat(kafka, source)
-    return is_alive
-
-
-def _has_heartbeat(kafka: KafkaSettings, source: str) -> bool:
-    found = asyncio.run(asyncio.wait_for(newest(kafka, HEARTBEATS, source), _KAFKA_SECONDS))
-    if found is None:
+    """Whether a watcher sends heartbeats to these topics: the last one is young, or another comes.
+    One that `may_just_start` gets the time for its first. Raises `SpringtideError` or
+    `TimeoutError` if they cannot be read."""
+    last = _heartbeat(kafka, source)
+    if last is not None and _is_young(last):
+        return True
+    if last is None and not may_just_start:
         return False
+    # The clock of the watcher may be wrong, and it may be reading its lists.
+    time.sleep(HEARTBEAT_SECONDS + 1.0)
+    next_one = _heartbeat(kafka, source)
+    return next_one is not None and (last is None or next_one.offset > last.offset)
+
+
+def _heartbeat(kafka: KafkaSettings, source: str) -> Found | None:
+    return asyncio.run(asyncio.wait_for(newest(kafka, HEARTBEATS, source), _KAFKA_SECONDS))
+
+
+def _is_young(heartbeat: Found) -> bool:
     try:
-        record = decode_json(HeartbeatRecord, found.value)
+        at = decode_json(HeartbeatRecord, heartbeat.value).at
     except RecordError:
         return False
-    return -AHEAD_SECONDS <= time.time() - parse_time(record.at) < _DEAD_SECONDS
+    return at is not None and bool(abs(time.time() - parse_time(at)) < _DEAD_SECONDS)
 
 
 def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:

@@ -13,7 +13,6 @@ from pipeline.extender import limits
 from pipeline.logs import get_logger
 from pipeline.table import FeedState
 from pipeline.table.data_outages import DataOutages
-from pipeline.topics.heartbeats import age_text
 
 _log = get_logger(__name__)
 
@@ -33,24 +32,30 @@ class Check(msgspec.Struct, frozen=True):
 
 def checks(outages: DataOutages, state: FeedState, now: float) -> tuple[Check, ...]:
     """The state of table, broker, usage and watcher at `now`."""
-    usage, late = outages.usage(now), outages.watcher(now)
+    usage, trouble = outages.usage(now), outages.watcher(now)
     broker = "answers" if state.connected else "does not answer"
-    alive = "alive" if outages.has_watcher else "no heartbeats: another source writes the nodes"
-    watcher = alive if late is None else age_text(late)
+    alive = "alive" if outages.has_watcher else "none: another source writes the nodes"
+    watcher = Check("watcher", trouble is None, str(trouble or alive))
+    if state.missing:
+        watcher = Check("watcher", False, f"unknown: {_missing_text(state)}")
     return (
         Check("table", state.caught_up, state.message),
         Check("broker", state.connected, broker),
         Check("usage", usage is None, str(usage or "fresh")),
-        Check("watcher", late is None, watcher),
+        watcher,
     )
+
+
+def _missing_text(state: FeedState) -> str:
+    return f"{' and '.join(state.missing)} is missing: run `springtide topics apply`"
 
 
 async def log_outages(outages: DataOutages, clock: Clock) -> NoReturn:
     """Log the begin and the end of each outage, for ever."""
-    had_usage, had_watcher = True, True
+    had_usage, reported = True, None
     while True:
         now = clock.now()
-        usage, late = outages.usage(now), outages.watcher(now)
+        usage, trouble = outages.usage(now), outages.watcher(now)
         if (usage is None) != had_usage:
             had_usage = usage is None
             if usage is None:
@@ -59,12 +64,13 @@ async def log_outages(outages: DataOutages, clock: Clock) -> NoReturn:
                 _log.warning("outage of usage: these nodes are judged by requests alone",
                              lost=usage.lost, nodes=usage.nodes,
                              hint="check exporters, Kafka and workers")  # fmt: skip
-        if (late is None) != had_watcher:
-            had_watcher = late is None
-            if late is None:
+        if (kind := trouble and trouble.is_dead) != reported:
+            reported = kind
+            if trouble is None:
                 _log.info("watcher is back")
             else:
-                _log.warning("watcher is dead: placed pods count until it is back",
-                             heartbeat_age_seconds=round(late),
-                             hint="start a watcher, or check its log")  # fmt: skip
+                kind_text = "dead" if trouble.is_dead else "behind"
+                _log.warning(f"watcher is {kind_text}: placed pods count until it is back",
+                             reason=str(trouble),
+                             hint="start or update a watcher, or check its log")  # fmt: skip
         await clock.sleep(limits.OUTAGE_CHECK_SECONDS)

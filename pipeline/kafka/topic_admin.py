@@ -189,11 +189,12 @@ def _missing_hint(kafka: KafkaSettings) -> str | None:
 
 
 async def existing_partitions(
-    client: Mapping[str, Any], names: Collection[str]
+    client: Mapping[str, Any], names: Collection[str], optional: Collection[str] = ()
 ) -> list[TopicPartition]:
     """All partitions of these topics, by full name; `client` is what `client_options` returns.
 
-    Raises `TopicDriftError` if a topic is missing, `BrokerUnavailableError` if no broker answers.
+    Raises `TopicDriftError` if a topic is missing that is not `optional`, `BrokerUnavailableError`
+    if no broker answers.
     """
     with translated_errors(client, "listing topics"):
         admin = AIOKafkaAdminClient(**client)
@@ -206,11 +207,12 @@ async def existing_partitions(
             raise BrokerUnavailableError(f"no broker answers at {servers}") from error
         finally:
             await admin.close()
-    if missing := sorted(set(names) - set(found)):
+    if missing := sorted(set(names) - set(found) - set(optional)):
         raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
     return [
         TopicPartition(name, partition["partition"])
         for name in names
+        if name in found
         for partition in found[name]["partitions"]
     ]
 

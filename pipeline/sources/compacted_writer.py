@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.follow import ConsumerRecord, Fetching, open_follower, topic_partitions
@@ -20,12 +20,10 @@ from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
-from pipeline.topics.heartbeats import HeartbeatRecord
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.heartbeats import WATCHER, HeartbeatRecord
+from pipeline.topics.nodes import SOURCE_HEADER, NodeRecord
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import HEARTBEATS, NODES, PODS, Topic
-
-SOURCE_HEADER: Final = "source"
 
 # Small, because fetched records are buffered as objects.
 _FETCH_BYTES = 256 * 1024
@@ -61,10 +59,10 @@ def pod_entry(record: PodRecord) -> Entry:
     return Entry(PODS, record.node, key, encode_json(record))
 
 
-def heartbeat_entry(source: Literal["cluster"], now: float) -> Entry:
-    """Return the entry of a heartbeat at `now`, UTC seconds."""
-    record = HeartbeatRecord(source=source, at=format_time(now))
-    return Entry(HEARTBEATS, source, source.encode(), encode_json(record))
+def heartbeat_entry(at: float | None) -> Entry:
+    """Return the entry of a heartbeat of the watcher; `at` in UTC seconds."""
+    record = HeartbeatRecord(source=WATCHER, at=None if at is None else format_time(at))
+    return Entry(HEARTBEATS, WATCHER, WATCHER.encode(), encode_json(record))
 
 
 def node_of_key(topic: Topic, key: bytes) -> str:

@@ -6,16 +6,18 @@ An invalid record raises before anything is changed, so that the feed can skip i
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.table.state_table import Table
 from pipeline.table.usage_history import UsagePoint
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.heartbeats import HeartbeatRecord
+from pipeline.topics.heartbeats import WATCHER, HeartbeatRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import ViewHead
-from pipeline.topics.nodes import check_node_name
+from pipeline.topics.nodes import SOURCE_HEADER, check_node_name
 from pipeline.topics.pods import CountedPod, split_pod_key
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODE_VIEWS, PODS, RESOURCES, Topic
 from pipeline.topics.result_header import position_of
@@ -54,7 +56,11 @@ def apply(
         return table.put_resources(_record(OfferedResources, node, value))
     if topic is NODE_STATE:
         return table.put_state(_record(NodeStateRecord, node, value))
-    return table.put_node(_record(TableNode, node, value))
+    record = _record(TableNode, node, value)
+    is_watched = (SOURCE_HEADER, WATCHER.encode()) in headers
+    if record.is_watched != is_watched:
+        record = msgspec.structs.replace(record, is_watched=is_watched)
+    return table.put_node(record)
 
 
 def apply_point(
@@ -108,12 +114,11 @@ def _apply_pod(table: Table, key: bytes | None, value: bytes | None) -> bool:
 def _apply_heartbeat(table: Table, key: bytes | None, value: bytes | None) -> bool:
     source = (key or b"").decode(errors="replace")
     if value is None:
-        table.heartbeats.pop(source, None)
-        return True
+        return False  # proves neither that the watcher lives nor that another source took over
     record = decode_json(HeartbeatRecord, value)
     if record.source != source:
         raise KeyMismatchError(f"payload is about {record.source[:80]!r}, key {source[:80]!r}")
-    table.heartbeats[source] = parse_time(record.at)
+    table.heartbeats.take(None if record.at is None else parse_time(record.at))
     return True
 
 

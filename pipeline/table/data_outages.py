@@ -2,7 +2,7 @@
 
 from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
 from pipeline.table.state_table import Table
-from pipeline.topics.heartbeats import is_alive
+from pipeline.topics.heartbeats import WatcherTrouble
 
 _ALL_ROWS = slice(None)
 
@@ -31,11 +31,10 @@ class DataOutages:
 
     @property
     def has_watcher(self) -> bool:
-        """Whether there was any heartbeat; else another source writes Nodes and Pods."""
-        return self._table.last_heartbeat is not None
+        """Whether a watcher writes Nodes and Pods; else another source does."""
+        return self._table.is_watched
 
-    def watcher(self, now: float) -> float | None:
-        """Seconds since the last heartbeat of a dead watcher, below 0 if that is in the future;
-        None for an alive one."""
-        heartbeat = self._table.last_heartbeat
-        return None if heartbeat is None or is_alive(now - heartbeat) else now - heartbeat
+    def watcher(self, now: float) -> WatcherTrouble | None:
+        """What is wrong with the watcher at `now`; None if nothing is, or there is none."""
+        trouble = self._table.heartbeats.trouble(now)
+        return trouble if self._table.is_watched else None

@@ -46,6 +46,8 @@ PROBE_EVERY_SECONDS: Final = 2.0
 PROBE_TIMEOUT_SECONDS: Final = 5.0
 """A broker that does not answer for so long is away."""
 FIRST_PAUSE_SECONDS: Final = 0.25
+MISSING_TOPIC_SECONDS: Final = 30.0
+"""Between two looks whether an optional topic exists by now: each lists all topics."""
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """Between attempts to connect."""
 FETCH_BYTES: Final = 1 << 18

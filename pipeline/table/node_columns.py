@@ -43,10 +43,11 @@ _NO_PODS: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 
 
 class TableNode(KnownNode, frozen=True, kw_only=True, gc=False):
-    """The fields of a `NodeRecord` that the table reads."""
+    """The fields of a `NodeRecord` that the table reads; `is_watched`: the watcher wrote it."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     scalars: Scalars | None = None
+    is_watched: bool = False
 
 
 class OfferedResources(Result, frozen=True, kw_only=True, gc=False):
@@ -322,6 +323,9 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("reserved_cpu_cores", "cores", lambda row: _cores(_reserved(row).cpu_millicores)),
     Column("reserved_memory_bytes", "bytes", lambda row: _reserved(row).memory_bytes),
     Column("has_node", "flag", lambda row: row.node is not None, np.bool_, "node"),
+    Column(
+        "is_watched", "flag", lambda row: bool(row.node and row.node.is_watched), np.bool_, "node"
+    ),
     Column("own_thresholds", "flag", _has_own_thresholds, np.bool_, "node"),
     Column("invalid_thresholds", "flag", _has_invalid_thresholds, np.bool_, "node"),
     _offered(

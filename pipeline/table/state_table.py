@@ -43,7 +43,7 @@ from pipeline.table.pod_history import PodHistory
 from pipeline.table.pod_table import PodTable
 from pipeline.table.recent_rates import with_state
 from pipeline.table.usage_history import History
-from pipeline.topics.heartbeats import AHEAD_SECONDS
+from pipeline.topics.heartbeats import Heartbeats
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import Position, supersedes
 
@@ -55,8 +55,8 @@ class Table:
 
     `version` changes with every change of the table, `names_version` whenever a row gets or loses
     its node. `pod_events` counts pods that came, changed, left or were placed, `recomputed_rows`
-    how often the pods in flight of a row were computed. `heartbeats` has by source the time, UTC
-    seconds, of the last heartbeat, `pending` the UIDs of pods that are on no node.
+    how often the pods in flight of a row were computed. `heartbeats` are those of the watcher,
+    `pending` the UIDs of pods that are on no node.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Table:
 
     def _clear(self, counting: Counting) -> None:
         self.pods = PodTable(counting)
-        self.heartbeats: dict[str, float] = {}
+        self.heartbeats = Heartbeats()
         self.pending: set[str] = set()
         self._index: dict[str, int] = {}
         self._names: list[str] = []
@@ -284,22 +284,24 @@ class Table:
         While the watcher is dead no record of a bound pod arrives. So a placed pod expires only
         when a later heartbeat shows that its record would be here, or after a long time.
         """
-        heartbeat = self.last_heartbeat
-        if heartbeat is None:
-            seen_until = now
-        else:
-            is_future = heartbeat > now + AHEAD_SECONDS
-            seen_until = -math.inf if is_future else min(heartbeat, now)
+        self.heartbeats.observe(now)
+        seen_until = now
+        if self.heartbeats.have_come and self.is_watched:
+            # A clock of the watcher that is ahead shows nothing about the time after it.
+            until = self.heartbeats.complete_until
+            seen_until = -math.inf if until is None else min(until, self.heartbeats.complete_at)
         for uid in self.pods.expired(max(seen_until, now - limits.LONGEST_UNCONFIRMED_SECONDS)):
             self._pods_change()
             self._release_if_unused(self.pods.remove(uid))
         self.recomputed_rows += self.pods.refresh(self._reported())
 
     @property
-    def last_heartbeat(self) -> float | None:
-        """Until when all changes of Nodes and Pods are in the table, UTC seconds; None if no source
-        of these writes heartbeats."""
-        return max(self.heartbeats.values(), default=None)
+    def is_watched(self) -> bool:
+        """Whether the watcher writes Nodes and Pods: it wrote the newest record of any Node, or
+        there are heartbeats and no Nodes."""
+        if self["is_watched"].any():
+            return True
+        return self.heartbeats.have_come and not self["has_node"].any()
 
     def flight_without(
         self, rows: RowArray, uids: Sequence[Sequence[str]]

@@ -12,7 +12,7 @@ dead letter, counted and skipped.
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -54,6 +54,8 @@ NODE_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE, NODES)
 """Topics of a table of nodes."""
 NODE_AND_POD_TOPICS: Final[tuple[Topic, ...]] = (*NODE_TOPICS, RESOURCES, PODS, HEARTBEATS)
 """Topics of a table of nodes, their offers and their pods, with the heartbeats of their source."""
+OPTIONAL_TOPICS: Final[tuple[Topic, ...]] = (HEARTBEATS,)
+"""Topics that may be missing: older installations lack them, and decisions do not need them."""
 VIEW_TOPICS: Final[tuple[Topic, ...]] = (NODE_VIEWS,)
 """Topics of a table of node views."""
 HISTORY_TOPICS: Final[tuple[Topic, ...]] = (NODE_STATE,)
@@ -72,7 +74,8 @@ class FeedState:
     """The state of a feed, for readiness and metrics.
 
     `lag_records` is the number of records behind the ends of the topics, None before they are
-    known; `contact` is when the broker last answered. `applied`, `older`, `tombstones` and `bad`
+    known; `contact` is when the broker last answered; `missing` are the topics that are read once
+    they exist. `applied`, `older`, `tombstones` and `bad`
     (by reason) count records, `rereads` how often the topics were read again.
     """
 
@@ -81,6 +84,7 @@ class FeedState:
     connected: bool = False
     lag_records: int | None = None
     contact: float | None = None
+    missing: tuple[str, ...] = ()
     applied: int = 0
     older: int = 0
     tombstones: int = 0
@@ -120,6 +124,8 @@ class Feed:
         self.state = FeedState()
         self._client = client
         self._topics = {topic.full_name(prefix): topic for topic in topics}
+        self._optional = {topic.full_name(prefix) for topic in topics if topic in OPTIONAL_TOPICS}
+        self._look_at = 0.0
         self._clock = clock
         self._on_bad = on_bad
         self._snapshot = snapshot
@@ -245,9 +251,8 @@ class Feed:
 
     async def _connect_and_follow(self) -> None:
         fetching = Fetching(min_bytes=limits.FETCH_BYTES, max_wait_ms=limits.FETCH_WAIT_MS)
-        partitions = await run_within(
-            limits.START_TIMEOUT_SECONDS, existing_partitions(self._client, self._topics)
-        )
+        partitions = await self._partitions()
+        self._note_missing(set(self._topics) - {tp.topic for tp in partitions})
         async with open_follower(self._client, partitions, fetching) as follower:
             if self._positions:
                 self._resume(follower)
@@ -257,6 +262,30 @@ class Feed:
             self.state.message = "following"
             while True:
                 await self._read(follower, self.table)
+                await self._look_for_missing()
+
+    async def _partitions(self) -> list[TopicPartition]:
+        """All partitions of the topics that exist. Raises `TopicDriftError` if one is missing that
+        may not."""
+        existing = existing_partitions(self._client, self._topics, self._optional)
+        return await run_within(limits.START_TIMEOUT_SECONDS, existing)
+
+    def _note_missing(self, missing: Collection[str]) -> None:
+        self._look_at = self._clock.monotonic() + limits.MISSING_TOPIC_SECONDS
+        if self.state.missing != (names := tuple(sorted(missing))):
+            self.state.missing = names
+            for name in names:
+                _log.warning("a topic is missing, and is not read", topic=name,
+                             hint="run `springtide topics apply`")  # fmt: skip
+
+    async def _look_for_missing(self) -> None:
+        """Raise `_RereadError` once a topic exists that was missing."""
+        if not self.state.missing or self._clock.monotonic() < self._look_at:
+            return
+        missing = set(self._topics) - {tp.topic for tp in await self._partitions()}
+        if created := set(self.state.missing) - missing:
+            raise _RereadError(f"{' and '.join(sorted(created))} was created")
+        self._note_missing(missing)
 
     async def _load(self, follower: Follower) -> None:
         """Read everything that is on the topics into a fresh table, then adopt it."""

@@ -46,7 +46,7 @@ class TableMetrics(NamedTuple):
         contact = np.nan if state.contact is None else now - state.contact
         lag = np.nan if state.lag_records is None else state.lag_records
         outage = self.outages.usage(now)
-        heartbeat = np.nan if table.last_heartbeat is None else now - table.last_heartbeat
+        beats, is_watched = table.heartbeats, table.is_watched
         invalid = table["invalid_thresholds"].sum()
         for name, value, documentation in (
             ("nodes", len(table), "Nodes in the table."),
@@ -55,7 +55,10 @@ class TableMetrics(NamedTuple):
             ("oldest_window_age_seconds", oldest, "Age of the oldest window in the table."),
             ("usage_outage_nodes", outage.lost if outage else 0,
              "Nodes that lost their usage together, and are judged by requests alone."),
-            ("heartbeat_age_seconds", heartbeat, "Age of the last heartbeat of the watcher."),
+            ("heartbeat_age_seconds", beats.age(now) if is_watched else np.nan,
+             "Seconds since the last heartbeat of the watcher came."),
+            ("incomplete_seconds", beats.incomplete_seconds(now) if is_watched else np.nan,
+             "Seconds since the watcher last had complete lists of Nodes and Pods."),
             ("lag_records", lag, "Records of the topics that are not in the table yet."),
             ("contact_age_seconds", contact, "Seconds since the broker last answered."),
             ("unusable_threshold_nodes", invalid, "Nodes with invalid thresholds of their own."),

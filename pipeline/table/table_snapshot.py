@@ -28,7 +28,7 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.result_header import Position as LogPosition
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 _TEXTS: Final = ("head", "records", "uids", "cgroups")
 _KINDS: Final[tuple[type[Any], ...]] = (NodeStateRecord, TableNode, OfferedResources)
@@ -51,7 +51,8 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int, int], ...]
     topic_ids: dict[str, str] = {}
-    heartbeats: dict[str, float] = {}
+    complete_until: float | None = None
+    has_heartbeats: bool = False
     pending: tuple[str, ...] = ()
     dropped_states: dict[str, LogPosition] = {}
     dropped_resources: dict[str, LogPosition] = {}
@@ -74,7 +75,8 @@ class Copied(NamedTuple):
     positions: tuple[Position, ...]
     at: float
     topic_ids: Mapping[str, str]
-    heartbeats: Mapping[str, float]
+    complete_until: float | None
+    has_heartbeats: bool
     pending: Sequence[str]
     dropped_states: Mapping[str, LogPosition]
     dropped_resources: Mapping[str, LogPosition]
@@ -88,7 +90,7 @@ def copied(
     pods, counting = table.pods.columns(), table.pods.counting
     return Copied(
         names, rows, pods, counting, tuple(positions), now, dict(topic_ids),
-        dict(table.heartbeats), [*table.pending],
+        table.heartbeats.complete_until, table.heartbeats.have_come, [*table.pending],
         table.dropped_states.positions.copy(), table.dropped_resources.positions.copy(),
     )  # fmt: skip
 
@@ -110,7 +112,8 @@ def save(path: Path, copy: Copied) -> int:
         names=tuple(copy.names),
         sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
         topic_ids=dict(copy.topic_ids),
-        heartbeats=dict(copy.heartbeats),
+        complete_until=copy.complete_until,
+        has_heartbeats=copy.has_heartbeats,
         pending=tuple(copy.pending),
         dropped_states=dict(copy.dropped_states),
         dropped_resources=dict(copy.dropped_resources),
@@ -166,7 +169,8 @@ def load(path: Path, empty: Table) -> Restored | None:
                 cgroups[position] = name
             arrays = {name: archive[name] for name in POD_ARRAYS}
             empty.restore(head.names, rows, PodArrays(uids, cgroups, arrays))
-            empty.heartbeats.update(head.heartbeats)
+            if head.has_heartbeats:
+                empty.heartbeats.take(head.complete_until)
             empty.pending.update(head.pending)
             empty.dropped_states.restore(head.dropped_states)
             empty.dropped_resources.restore(head.dropped_resources)

@@ -18,6 +18,9 @@ from pipeline.topics.codec import Record
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources, Scalars
 
+SOURCE_HEADER: Final = "source"
+"""The header of records of Nodes and Pods that names their source."""
+
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 

@@ -22,14 +22,16 @@ class World(FeatureWorld):
     def __init__(self, **actuator: Any) -> None:
         super().__init__(**actuator)
         self.decider = self.feature = OutageEvents(self.context)
+        self.ahead: float | None = 0.0  # the clock of the watcher; None: it reads its first lists
 
     def report(self, *names: str) -> None:
         for name in names:
             state = node_state(name, age=-self.clock.monotonic())
             self.feature.learn(NODE_STATE, name, state)
 
-    def beat(self, ahead: float = 0.0) -> None:
-        record = HeartbeatRecord(source="cluster", at=format_time(self.clock.now() + ahead))
+    def beat(self) -> None:
+        at = None if self.ahead is None else format_time(self.clock.now() + self.ahead)
+        record = HeartbeatRecord(source="cluster", at=at)
         self.feature.learn(HEARTBEATS, "cluster", record)
 
     async def events(self, seconds: float, *alive: str, watcher: bool = True) -> list[str]:
@@ -82,11 +84,29 @@ async def test_a_dead_watcher_has_an_event_at_begin_and_end() -> None:
     assert await world.events(60, *NAMES) == ["WatcherAlive"]
 
 
-async def test_a_heartbeat_from_the_future_does_not_hide_a_dead_watcher() -> None:
+@pytest.mark.parametrize("ahead", [9000.0, -3600.0])
+async def test_the_clock_of_the_watcher_shows_nothing(ahead: float) -> None:
     world = World()
-    world.beat(ahead=9000)
+    world.ahead = ahead
+    assert await world.events(60, *NAMES) == []
     assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
     assert await world.events(60, *NAMES) == ["WatcherAlive"]
+
+
+async def test_a_tombstone_does_not_hide_a_dead_watcher() -> None:
+    world = World()
+    world.beat()
+    world.feature.learn(HEARTBEATS, "cluster", None)
+    assert await world.events(60, *NAMES, watcher=False) == ["WatcherDead"]
+
+
+async def test_a_watcher_that_lists_for_long_is_behind() -> None:
+    world = World()
+    assert await world.events(60, *NAMES) == []
+    world.ahead = None
+    assert await world.events(60, *NAMES) == ["WatcherBehind"]
+    world.ahead = 0.0
+    assert await world.events(60, *NAMES) == ["WatcherInStep"]
 
 
 async def test_a_heartbeat_with_another_key_is_refused() -> None:

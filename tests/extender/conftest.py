@@ -40,12 +40,13 @@ POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u1"}}
 
 def extender(table: Table | None = None, **more: Any) -> Extender:
     """An extender over `cluster()`, or over `table`, in mode act and caught up unless `more`
-    says otherwise: `mode`, `caught_up`, `connected`, or an argument of `Extender`."""
+    says otherwise: `mode`, `caught_up`, `connected`, `missing`, or an argument of `Extender`."""
     caught_up = more.pop("caught_up", True)
     state = FeedState(
         caught_up=caught_up,
         connected=more.pop("connected", True),
         message="following" if caught_up else "catching up",
+        missing=more.pop("missing", ()),
     )
     settings = more.pop("settings", None) or ExtenderSettings(mode=more.pop("mode", "act"))
     clock = more.pop("clock", None) or ManualClock(NOW)

@@ -23,13 +23,14 @@ from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURC
 from pipeline.processors.placement.enabled_plugins import default_placement
 from pipeline.sources.compacted_writer import heartbeat_entry
 from pipeline.table import Table
-from pipeline.table.apply_records import apply
+from pipeline.table.apply_records import Headers, apply
 from pipeline.table.node_columns import bound_column
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
+from pipeline.topics.heartbeats import WATCHER
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import SOURCE_HEADER, NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pods import PodRecord, pod_key
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, PODS, RESOURCES, Topic
@@ -70,6 +71,7 @@ class Sent(NamedTuple):
     topic: Topic
     key: bytes
     value: bytes | None
+    headers: Headers
 
 
 class Bound(NamedTuple):
@@ -135,7 +137,8 @@ class Day:
             apply(self.table, *sent)
 
     def send(self, topic: Topic, key: str | bytes, value: bytes | None) -> None:
-        self.undelivered.append(Sent(topic, key if isinstance(key, bytes) else key.encode(), value))
+        key = key if isinstance(key, bytes) else key.encode()
+        self.undelivered.append(Sent(topic, key, value, [(SOURCE_HEADER, WATCHER.encode())]))
 
     def deliver(self) -> None:
         """Apply what the topics have. A dead watcher writes later what it missed; of windows the
@@ -194,7 +197,7 @@ class Day:
                     overcommit=None if is_deleted else POLICY,
                 )  # fmt: skip
                 self.send(NODES, name, encode_json(record))
-        self.send(HEARTBEATS, "cluster", heartbeat_entry("cluster", self.now).value)
+        self.send(HEARTBEATS, "cluster", heartbeat_entry(self.now).value)
 
     # -- the actuator
 

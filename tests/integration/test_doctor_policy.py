@@ -144,7 +144,7 @@ LED = PolicyState("cluster", None, leader="watcher-1")
 def test_a_watcher_of_a_cluster_without_nodes_is_ok(kafka: KafkaSettings) -> None:
     async def beat() -> None:
         async with open_producer(kafka, "test") as producer:
-            await write(producer, kafka, "cluster", [heartbeat_entry("cluster", time.time())])
+            await write(producer, kafka, "cluster", [heartbeat_entry(time.time())])
 
     asyncio.run(beat())
     assert check_nodes(Settings(kafka=kafka), LED) == Check(

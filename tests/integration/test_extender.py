@@ -135,10 +135,7 @@ async def test_records_of_topics_reach_the_answer(cluster: Cluster) -> None:
 
         # As after an upgrade without `springtide topics apply`.
         await cluster.create(NODE_STATE, NODES, RESOURCES, PODS)
-        waiting = f"waiting for topic {cluster.name(HEARTBEATS)}"
-        await until(lambda: feed.state.message == waiting)
-        assert (await session.get("/readyz")).status == 503
-        await cluster.create(HEARTBEATS)
+        await until(lambda: feed.state.missing == (cluster.name(HEARTBEATS),))
         await cluster.states(
             fresh("calm", cpu=1.0), fresh("hot", cpu=1.0), fresh("hot", cpu=3.9, offset=1)
         )

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from pipeline.clock import SystemClock
 from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
 from pipeline.kafka.follow import TopicPartition
-from pipeline.table import Table, table_feed
+from pipeline.table import Table, limits, table_feed
 from pipeline.table.apply_records import Headers, apply
 from pipeline.table.table_feed import NODE_TOPICS, Feed
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODE_STATE, NODES, Topic
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, Topic
 from tests.table.records import node_state, table_of
 
 
@@ -135,6 +135,7 @@ class FakeBroker:
     folder: Path
     records: list[Any] = field(default_factory=list)
     topic_id: str = "1"
+    existing: list[TopicPartition] = field(default_factory=lambda: [PARTITION])
 
     def put(self, node: str, state: NodeStateRecord | None, headers: Headers = ()) -> None:
         """Append a state, or a tombstone without a position."""
@@ -149,16 +150,16 @@ class FakeBroker:
         self.records, self.topic_id = [], self.topic_id + "1"
 
     async def partitions(self, *_: Any) -> list[TopicPartition]:
-        return [PARTITION]
+        return [*self.existing]
 
     @asynccontextmanager
     async def follower(self, *_: Any) -> AsyncIterator[FakeFollower]:
         yield FakeFollower(self.records, self.topic_id)
 
     @asynccontextmanager
-    async def feed(self) -> AsyncIterator[Feed]:
+    async def feed(self, *topics: Topic) -> AsyncIterator[Feed]:
         feed = Feed(
-            Table(), client={}, prefix="t", clock=SystemClock(), topics=[NODE_STATE],
+            Table(), client={}, prefix="t", clock=SystemClock(), topics=topics or [NODE_STATE],
             snapshot=self.folder / "snapshot",
         )  # fmt: skip
         running = asyncio.create_task(feed.run())
@@ -205,6 +206,21 @@ async def test_a_topic_recreated_during_an_absence_is_read_again(broker: FakeBro
         await until(lambda: "b" in restarted.table, 0.01)
         await until(lambda: list(restarted.table) == ["b"], 0.01)
         assert (restarted.state.rereads, restarted.state.caught_up) == (1, True)
+
+
+async def test_an_optional_topic_is_read_once_it_exists(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older installations have no topic of heartbeats."""
+    monkeypatch.setattr(limits, "PROBE_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(limits, "MISSING_TOPIC_SECONDS", 0.0)
+    broker.put("a", node_state("a"))
+    async with broker.feed(NODE_STATE, HEARTBEATS) as feed:
+        await until(lambda: feed.state.caught_up, 0.01)
+        assert (feed.state.missing, feed.state.rereads) == (("t.heartbeats",), 0)
+        broker.existing.append(TopicPartition("t.heartbeats", 0))
+        await until(lambda: feed.state.rereads == 1 and feed.state.missing == (), 0.01)
+        assert (feed.state.caught_up, list(feed.table)) == (True, ["a"])
 
 
 async def test_a_tombstone_with_an_empty_header_does_not_stop_the_feed(broker: FakeBroker) -> None:

@@ -120,7 +120,7 @@ def test_a_snapshot_of_an_older_version_is_ignored(
     with monkeypatch.context() as before:
         before.setattr(table_snapshot, "VERSION", 2)
         save(tmp_path / "t", copied(filled(np.random.default_rng(3)), POSITIONS, NOW, {}))
-    with pytest.raises(CheckpointError, match="it has version 2, not 4"):
+    with pytest.raises(CheckpointError, match="it has version 2, not 5"):
         load(tmp_path / "t", Table(counting=RULES.counting))
 
 

@@ -38,12 +38,12 @@ from pipeline.sources.compacted_writer import (
 from pipeline.sources.policy_file import filter_limits, report_problems
 from pipeline.tasks import run_all
 from pipeline.topics.access import ROLES, sole_writer_of
-from pipeline.topics.heartbeats import HEARTBEAT_SECONDS
+from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, WATCHER
 from pipeline.topics.registry import NODES, PODS, WORKLOADS
 
 log = get_logger(__name__)
 
-SOURCE: Final = "cluster"
+SOURCE: Final = WATCHER
 
 OBJECTS = gauge("watcher_objects", "Objects known to the watcher.", ["kind"])
 IN_STEP = gauge(
@@ -172,11 +172,14 @@ class Watcher:
         return True
 
     async def _send_heartbeats(self) -> None:
-        """While the API server sends events of Nodes and Pods, write a heartbeat every few seconds.
-        It goes through the queue, so that all changes before it are on the topics."""
+        """Write a heartbeat every few seconds, with a new time while the API server sends events of
+        Nodes and Pods. It goes through the queue, so that all changes before it are on the topics.
+        """
+        complete_until: float | None = None
         while True:
             if self._followed.are_complete:
-                await self._queue.put(heartbeat_entry(SOURCE, self._api.clock.now()))
+                complete_until = self._api.clock.now()
+            await self._queue.put(heartbeat_entry(complete_until))
             await self._api.clock.sleep(HEARTBEAT_SECONDS)
 
     async def _follow_policy(self) -> None:

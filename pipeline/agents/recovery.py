@@ -33,7 +33,12 @@ from pipeline.agents.partition_models import ModelRules, NodeReport
 from pipeline.agents.replay_windows import encode_replayed, replay
 from pipeline.agents.restored_nodes import SLICE, restore_nodes
 from pipeline.agents.shard import Shard
-from pipeline.agents.truncated_logs import check_topics, mark_truncated, within_log
+from pipeline.agents.truncated_logs import (
+    check_topics,
+    mark_truncated,
+    published_end,
+    within_log,
+)
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import Clock
 from pipeline.kafka.partition_log import LogReader
@@ -45,7 +50,15 @@ from pipeline.times import format_time
 from pipeline.topics.checkpoints import Claim, NodeCheckpoint, claim_key
 from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import CHECKPOINTS, NODES, PODS, SAMPLES, WINDOWS, Topic
+from pipeline.topics.registry import (
+    CHECKPOINTS,
+    NODE_STATE,
+    NODES,
+    PODS,
+    SAMPLES,
+    WINDOWS,
+    Topic,
+)
 
 log = get_logger(__name__)
 
@@ -91,7 +104,7 @@ class Recovery:
         If loading is interrupted, the models of the current partition are dropped.
         """
         ordered = sorted(partitions)
-        topics = map(self._topic, (CHECKPOINTS, WINDOWS, SAMPLES, NODES, PODS))
+        topics = map(self._topic, (CHECKPOINTS, WINDOWS, SAMPLES, NODES, PODS, NODE_STATE))
         partition_topics = [(topic, partition) for topic in topics for partition in ordered]
         async with self.open_reader(partition_topics) as reader:
             for partition in ordered:
@@ -131,9 +144,15 @@ class Recovery:
             bank.clear()
             previous = None
         cuts = checkpoints.cuts if previous is None else previous.model.cuts
-        log_end = max(checkpoints.end, previous.model.next_offset if previous else 0)
-        bounds = await reader.bounds(self._topic(WINDOWS), partition)
-        cuts = cuts[0] + (log_end > bounds[1]), min(cuts[1], bounds[1])
+        log_end = max(
+            checkpoints.end,
+            previous.model.next_offset if previous else 0,
+            await published_end(reader, self._topic(NODE_STATE), partition, cuts[0]),
+        )
+        windows = self._topic(WINDOWS)
+        bounds = await reader.bounds(windows, partition)
+        is_truncated = within_log(windows, partition, log_end, bounds[1]) < log_end
+        cuts = cuts[0] + is_truncated, min(cuts[1], bounds[1])
         skipped = {
             offset: node
             for offset, node in checkpoints.skipped.items()
@@ -187,7 +206,7 @@ class Recovery:
                  samples_offset=start, kept=previous is not None,
                  seconds=round(duration, 3))  # fmt: skip
         shard = Shard(ownership, join, model, checkpoints.keys, ends, ids)
-        if model.next_offset < log_end or start < known:
+        if is_truncated or start < known:
             # The next owner must not take new records for those that the log lost.
             await self.save(shard)
         return shard
@@ -224,7 +243,7 @@ class Recovery:
         if nodes.changed:
             # A round that starts before the log keeps its start: windows were lost in between.
             start = min(start, first)
-        start = within_log(self._topic(WINDOWS), ownership.partition, start, end)
+        start = min(start, end)
         empty = nodes.empty_counters()
         model = ModelCursor(
             ownership, start, bank, self.output, self.model_rules,
@@ -270,11 +289,11 @@ class Recovery:
             retracted=previous.retracted, failures=failures,
             generation=cuts[0], rejoined_from=cuts[1],
         )  # fmt: skip
-        topic, (first, end) = self._topic(WINDOWS), bounds
+        first, end = bounds
         if first > model.next_offset:
             self._mark_lost(model, first - model.next_offset)
         mark_truncated(model, dict.fromkeys(model.counters, model.next_offset), end)
-        model.next_offset = within_log(topic, ownership.partition, model.next_offset, end)
+        model.next_offset = min(model.next_offset, end)
         await self.apply_log(reader, model, max(first, model.next_offset), end, {})
         await _encode_replayed(model)
         return model

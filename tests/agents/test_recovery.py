@@ -380,6 +380,21 @@ async def test_windows_that_were_truncated_before_a_round_contained_them_are_joi
     assert {owner.model.counters[node].lost for node in NODES} == {0}
 
 
+async def test_after_a_truncation_of_windows_that_no_round_has_readers_take_new_results() -> None:
+    broker, log, first = await after_a_round()
+    log.windows(2, *NODES)
+    await first.apply()
+    broker.truncate(WINDOWS, 0, 22)
+    owner = await Owner(broker, "y").load()
+    log.windows(1, *NODES)
+    await owner.apply()
+    newest = published(broker, NODE_STATE)
+    positions = {node: (newest[node]["generation"], newest[node]["offset"]) for node in NODES}
+    assert positions == {node: (2, 22 + number) for number, node in enumerate(NODES)}
+    for member in ("z", "zz"):
+        assert (await Owner(broker, member).load()).model.generation == 2
+
+
 @pytest.mark.parametrize("new_samples", [0, 1, 30])
 async def test_after_a_truncation_of_the_samples_no_owner_skips_new_ones(new_samples: int) -> None:
     broker, _, _ = await after_a_round()

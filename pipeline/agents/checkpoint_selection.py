@@ -170,8 +170,10 @@ async def read_checkpoints(
                 elif kind == "skip":
                     skipped = decode_pack(SkippedWindow, record.value)
                     check_payload(key, str(skipped.offset), skipped.epoch, node, epoch)
-                    # A paused worker that resumes decides nothing: its successor has.
-                    if epoch >= max(content.claims, default=-1):
+                    # A paused worker that resumes decides nothing: its successor has. But it may
+                    # repeat what an earlier one decided, before it deletes that record.
+                    is_newest = epoch >= max(content.claims, default=-1)
+                    if is_newest or skipped.offset in content.skipped:
                         content.skips[epoch, skipped.offset] = skipped.node
                 else:
                     checkpoint = decode_pack(NodeCheckpoint, record.value)

@@ -186,6 +186,24 @@ async def test_a_worker_that_was_paused_skips_no_window(break_if: Break) -> None
     assert key not in first.broker.live("t.checkpoints")
 
 
+async def test_a_round_of_a_paused_worker_keeps_the_skips_of_its_predecessor(
+    break_if: Break,
+) -> None:
+    """It deletes the skips that it has written again, after its successor has read them."""
+    log, owner = await owner_of_a_log()
+    log.windows(1, *NODES)
+    break_if(lambda batch: "c" in ends_of(batch))
+    paused = await load_again(await load_again(owner, "y"), "paused")
+    break_if(lambda _: False)
+    assert paused.model.failures.skipped == {14: "c"}
+    successor = await Owner(paused.broker, "successor").load()
+    await paused.round()
+    last = await load_again(successor, "last")
+    assert last.model.failures.skipped == {14: "c"}
+    await last.round()
+    assert skips(last.broker) == [skip_key(last.epoch, 14)]
+
+
 async def test_a_window_whose_results_cannot_be_encoded_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

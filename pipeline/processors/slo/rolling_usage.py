@@ -44,7 +44,7 @@ class _History(NamedTuple):
     observed (windows,), and usage (windows, rows, 2): the node, the system, the pods of the newest
     window, its host applications; NaN where a row is unknown or not listed. Memory of windows that
     counted other pages than the newest is unknown. `recent` are statistics of windows for
-    percentiles. `began_ms` is that of the newest window."""
+    percentiles. `began_ms` is when the newest window began, by the broker's clock."""
 
     machine_id: str
     memory_policy: str
@@ -131,8 +131,9 @@ class Rolling:
             if header.window_end_ms <= end_ms:
                 return False
             if history.machine_id != header.machine_id:
-                # As in the models: two machines of one name must not alternate.
-                if header.window_start_ms - end_ms < end_ms - start_ms:
+                # As in the models: two machines of one name must not alternate, and only the
+                # broker's clock tells that the first is silent.
+                if window.began_ms - history.began_ms < 2 * (end_ms - start_ms):
                     return False
                 history = None
         policy = window.node.strategy.memory_collect_policy
@@ -148,7 +149,7 @@ class Rolling:
             )
             history = history._replace(recent=statistics)
         self._nodes[header.node] = history._replace(
-            began_ms=window.began_ms,
+            began_ms=max(history.began_ms, window.began_ms),
             spans=np.concatenate([history.spans[recent], span[None]]),
             coverages=np.append(history.coverages[recent], usage.coverage),
             usage=np.concatenate([history.usage[recent], usage.rows[None]]),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.processors.slo.rolling_usage import Rolling, RollingUsage
 from pipeline.topics.windows import Window, departure, retraction
@@ -41,9 +42,21 @@ def host(name: str, cpu: float) -> Row:
 
 
 def window(
-    end: int, *rows: Row, node: Row | None = None, of: str = "node-1", **changes: Any
-) -> Window:
-    return logged(joined(NODE_ROW | (node or {}), *rows, of=header(of, end, **changes)))
+    end: int, *rows: Row, node: Row | None = None, of: str = "node-1", fast_ms: int = 0,
+    **changes: Any,
+) -> Window:  # fmt: skip
+    """Return the window `end` places after the first, of a machine whose clock is `fast_ms` ahead.
+
+    The broker appends it as it ends.
+    """
+    head = header(of, end, **changes)
+    head = replace(
+        head,
+        window_start_ms=head.window_start_ms + fast_ms,
+        window_end_ms=head.window_end_ms + fast_ms,
+    )
+    sent = joined(NODE_ROW | (node or {}), *rows, of=head)
+    return logged(replace(sent, appended_ms=END_MS + end * 30_000))
 
 
 def rolled(windows: Sequence[Window], seconds: int = 300) -> RollingUsage:
@@ -145,6 +158,19 @@ def test_two_machines_of_one_name_do_not_alternate() -> None:
     windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]
     results = [rolling.apply([each], [300])[0] for each in windows]
     assert results == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("silent", "fast_ms", "applied"), [(0, 40_000, False), (1, 40_000, True), (1, -15_000, True)]
+)
+def test_only_the_clock_of_the_broker_tells_that_the_first_machine_is_silent(
+    silent: int, fast_ms: int, applied: bool
+) -> None:
+    """As in the models."""
+    rolling = Rolling()
+    rolling.apply([window(0)], [300])
+    other = window(1 + silent, machine_id="m2", fast_ms=fast_ms)
+    assert rolling.apply([other], [300]) == [applied]
 
 
 def test_a_departure_removes_a_node_within_one_call() -> None:

@@ -2,8 +2,9 @@
 
 `open_follower` connects. `Follower.begin` (or `read_from`) starts reading, `poll`
 returns the next records, `is_caught_up` says whether everything that was there at the beginning has
-been returned. Tombstones are records without a value. By default only committed records are
-returned, because the watcher writes in transactions.
+been returned. Tombstones are records without a value. If one of the topics is written in
+transactions, only committed records are returned; otherwise nobody who leaves a transaction open
+hides records.
 
 Errors are those of `translated_errors`, and two more. If a follower is behind and nothing arrives
 for a minute, `poll` raises `SilentTopicError`. If a partition no longer has the next offset,
@@ -40,7 +41,7 @@ from pipeline.kafka.client import limit_connections, limit_metadata_requests, tr
 from pipeline.kafka.topic_ids import topic_ids
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
-from pipeline.topics.registry import MAX_RECORD_BYTES, Topic
+from pipeline.topics.registry import MAX_RECORD_BYTES, Topic, is_in_transactions
 
 __all__ = [
     "Backoff", "ConsumerRecord", "Fetching", "Follower", "LostOffsetError", "Positions",
@@ -259,17 +260,15 @@ async def open_follower(
     client: Mapping[str, Any],
     partitions: Iterable[TopicPartition],
     fetching: Fetching = _DEFAULT_FETCHING,
-    *,
-    committed: bool = True,
 ) -> AsyncIterator[Follower]:
     """A connected follower of these partitions, which reads nothing before `begin` or `read_from`.
 
-    Unless only `committed` records are read, nobody who leaves a transaction open hides records.
     `client` is what `client_options` returns. Raises `BrokerUnavailableError` if no broker answers
     within 30 s, `KafkaError` if it refuses the connection.
     """
     record_batches.install()
     assigned = list(partitions)
+    committed = any(is_in_transactions(tp.topic) for tp in assigned)
     consumer = AIOKafkaConsumer(
         **client,
         group_id=None,

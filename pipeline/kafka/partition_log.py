@@ -104,17 +104,16 @@ async def open_reader(
 ) -> AsyncIterator[LogReader]:
     """A reader of these (topic, partition); `client` is what `client_options` returns.
 
-    Name all partitions at once: each assignment costs a wait for metadata. Uncommitted records of
-    topics that are not written in transactions are read, as Faust reads them: a client that
-    leaves a transaction open must not hide samples and windows.
+    Name all partitions at once: each assignment costs a wait for metadata. Topics that are written
+    in transactions are read by a follower of their own: an open transaction must not hide samples
+    and windows.
     """
     followers: dict[str, Follower] = {}
     async with AsyncExitStack() as stack:
         by_isolation = defaultdict[bool, list[TopicPartition]](list)
         for topic, partition in partitions:
             by_isolation[is_in_transactions(topic)].append(TopicPartition(topic, partition))
-        for committed, assigned in by_isolation.items():
-            opening = open_follower(client, assigned, committed=committed)
-            follower = await stack.enter_async_context(opening)
+        for assigned in by_isolation.values():
+            follower = await stack.enter_async_context(open_follower(client, assigned))
             followers |= dict.fromkeys({tp.topic for tp in assigned}, follower)
         yield LogReader(followers)

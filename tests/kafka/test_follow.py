@@ -158,12 +158,23 @@ async def test_errors_of_the_client_are_translated(
             pass
 
 
-async def test_every_consumer_reads_committed_records_without_a_group(logs: Install) -> None:
-    consumer = logs({TP: FakeLog()})
-    async with open_follower(CLIENT, [TP], Fetching(1000, 20, 30)):
+@pytest.mark.parametrize(
+    ("topics", "level"),
+    [
+        (["t.nodes"], "read_committed"),
+        (["t.actions", "t.pods"], "read_committed"),
+        (["t.actions", "t.eviction-plans"], "read_uncommitted"),
+    ],
+)
+async def test_topics_without_transactions_are_read_whatever_others_leave_open(
+    logs: Install, topics: list[str], level: str
+) -> None:
+    assigned = [TopicPartition(topic, 0) for topic in topics]
+    consumer = logs({tp: FakeLog() for tp in assigned})
+    async with open_follower(CLIENT, assigned, Fetching(1000, 20, 30)):
         assert consumer.options == {
             "bootstrap_servers": "fake:9092", "group_id": None, "enable_auto_commit": False,
-            "auto_offset_reset": "none", "isolation_level": "read_committed",
+            "auto_offset_reset": "none", "isolation_level": level,
             "max_partition_fetch_bytes": 1000, "fetch_min_bytes": 20, "fetch_max_wait_ms": 30,
         }  # fmt: skip
 

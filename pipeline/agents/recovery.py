@@ -30,15 +30,11 @@ from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, NodeReport
+from pipeline.agents.published_results import published_end, published_states
 from pipeline.agents.replay_windows import encode_replayed, replay
-from pipeline.agents.restored_nodes import SLICE, restore_nodes
+from pipeline.agents.restored_nodes import SLICE, RestoredNodes, restore_nodes
 from pipeline.agents.shard import Shard
-from pipeline.agents.truncated_logs import (
-    check_topics,
-    mark_truncated,
-    published_end,
-    within_log,
-)
+from pipeline.agents.truncated_logs import check_topics, mark_truncated, within_log
 from pipeline.agents.window_handover import WindowHandover
 from pipeline.clock import Clock
 from pipeline.kafka.partition_log import LogReader
@@ -264,8 +260,7 @@ class Recovery:
         mark_truncated(model, covers, end)
         await self.apply_log(reader, model, max(first, start), end, covers)
         if nodes.missing:
-            for node in sorted(set(model.bank.nodes) - nodes.restored.keys() - empty.keys()):
-                model.lose(node, max(start - first, 1))
+            await self._mark_missing(reader, model, nodes, first, start)
         for node in sorted(empty.keys() - set(model.bank.nodes) - model.reports.keys()):
             _remove_results(model, node)
         for node, before in nodes.rebuilt().items():
@@ -311,6 +306,27 @@ class Recovery:
                 log.info("replaying the log", partition=partition, offset=model.next_offset,
                          end=end)  # fmt: skip
         model.next_offset = max(model.next_offset, end)
+
+    async def _mark_missing(
+        self, reader: LogReader, model: ModelCursor, nodes: RestoredNodes, first: int, start: int
+    ) -> None:
+        """Count the windows in missing checkpoints as lost: by the results of a node, or as the
+        offsets from `first` to the `start` of the replay if it has none. Rounds carry the count of
+        a silent node."""
+        topic, partition = self._topic(NODE_STATE), model.ownership.partition
+        published = await published_states(reader, topic, partition)
+        known = {*nodes.restored, *nodes.changed, *nodes.damaged}
+        for node in sorted({*published, *model.bank.nodes} - known):
+            now, lost = model.counters.get(node), max(start - first, 1)
+            if state := published.get(node):
+                lost = state.counters.applied + state.counters.lost
+                if now is not None and state.offset >= start:  # it counts replayed windows, too
+                    lost = max(lost - now.applied, 0)
+            if now is not None:
+                model.lose(node, lost)
+            elif node not in model.reports:  # no deletion was replayed
+                model.counters[node] = Counters(lost=lost)
+                _remove_results(model, node)
 
     def _mark_rebuilt(self, model: ModelCursor, node: str, before: Counters) -> None:
         """Count the windows in `before` that the log no longer has as lost to a rebuilt node."""

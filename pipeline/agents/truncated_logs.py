@@ -10,23 +10,17 @@ stops, and the operator decides.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from typing import Final, NoReturn
 
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.shard import Shard
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, RecordError, StateError
-from pipeline.kafka.partition_log import LogReader
+from pipeline.errors import KafkaError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.topics.codec import decode_json
-from pipeline.topics.result_header import Result
 
 log = get_logger(__name__)
 
-# A worker that was paused may have published after a newer one.
-_NEWEST_RESULTS: Final = 100
 CHECK_SECONDS: Final = 1.0
 """Time between two looks at the ends of the logs: until a truncated log grows beyond its former
 end, it can be recognized."""
@@ -60,23 +54,6 @@ def within_log(topic: str, partition: int, position: int, end: int) -> int:
         log.error("log was truncated, continuing at its end", topic=topic, partition=partition,
                   position=position, end=end)  # fmt: skip
     return min(position, end)
-
-
-async def published_end(reader: LogReader, topic: str, partition: int, generation: int) -> int:
-    """Return where `windows` ends by the newest results of this generation in `topic`, 0 without.
-
-    A result follows the append of its window, so read the end of the log after this: if it is
-    lower, the log was truncated above the last round of checkpoints.
-    """
-    first, end = await reader.bounds(topic, partition)
-    window_end = 0
-    async for records in reader.read(topic, partition, max(first, end - _NEWEST_RESULTS), end):
-        for record in records:
-            with suppress(RecordError):  # a tombstone, or foreign
-                result = decode_json(Result, record.value or b"")
-                if result.generation == generation:
-                    window_end = max(window_end, result.offset + 1)
-    return window_end
 
 
 def mark_truncated(model: ModelCursor, covers: Mapping[str, int], end: int) -> None:

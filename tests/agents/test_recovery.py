@@ -762,7 +762,32 @@ async def test_missing_checkpoints_mark_the_nodes_that_start_empty() -> None:
     second = await Owner(broker, "y").load()
     assert value_of(restored_nodes.UNREADABLE) - before == 1
     lost = {node: counters.lost for node, counters in second.model.counters.items()}
-    assert lost == dict.fromkeys(NODES, 0) | {"c": 20}
+    assert lost == dict.fromkeys(NODES, 0) | {"c": 4}
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+async def test_a_missing_checkpoint_of_a_silent_node_marks_it_when_it_returns(rounds: int) -> None:
+    broker, log, first = await after_a_round()
+    log.windows(1, *NODES[:4], "new")
+    await first.apply()
+    broker.put(CHECKPOINTS, 0, node_key("e", first.epoch), None)
+    owner = await Owner(broker, "y").load()
+    for number in range(rounds):
+        await owner.round()
+        owner = await Owner(broker, f"y{number}").load()
+    log.window("e")
+    await owner.apply()
+    lost = {node: counters.lost for node, counters in owner.model.counters.items()}
+    assert lost == dict.fromkeys((*NODES, "new"), 0) | {"e": 4}
+
+
+async def test_missing_checkpoints_without_published_results_mark_all_that_start_empty() -> None:
+    broker, log, first = await after_a_round()
+    log.windows(1, *NODES)
+    broker.put(CHECKPOINTS, 0, node_key("c", first.epoch), None)
+    broker.recreate(NODE_STATE)
+    lost = (await Owner(broker, "y").load()).model.counters["c"].lost
+    assert lost == 20
 
 
 async def test_a_node_that_departs_during_a_round_is_not_missing() -> None:

@@ -15,6 +15,8 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.processors.loadaware.usage_outage import UsageOutage, usage_outage
 from pipeline.processors.loadaware.usage_readings import is_fresh, seconds_until_stale
+from pipeline.settings import Settings
+from pipeline.sources.scheduler_config import load_placement
 from pipeline.times import parse_time
 from pipeline.topics.heartbeats import Heartbeats
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, Topic
@@ -25,6 +27,13 @@ log = get_logger(__name__)
 LEASE: Final = "springtide-actuator"
 REPEAT_SECONDS: Final = 1800.0
 """An Event is written again while its outage lasts: API servers keep Events for an hour."""
+
+
+def _expiration_seconds(settings: Settings) -> float:
+    """The age at which usage is lost for extenders with the same settings. Raises
+    `SettingsError`."""
+    placement = load_placement(settings.extender)
+    return placement.expiration_seconds(settings.extender.stale_after_seconds)
 
 
 class _Window(NamedTuple):
@@ -42,7 +51,7 @@ class OutageEvents(Feature):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._stale_after_seconds = context.settings.extender.stale_after_seconds
+        self._expiration_seconds = _expiration_seconds(context.settings) if self.is_on else 0.0
         self._namespace = context.settings.kubernetes.namespace
         self._reporter = EventReporter(context.api, LEASE)
         self._windows: dict[str, _Window] = {}
@@ -73,9 +82,9 @@ class OutageEvents(Feature):
         now = self._clock.now()
         ends = np.array([window.end for window in self._windows.values()])
         seconds = np.array([window.seconds for window in self._windows.values()])
-        fresh = is_fresh(now - ends, seconds_until_stale(seconds, self._stale_after_seconds))
+        fresh = is_fresh(now - ends, seconds_until_stale(seconds, self._expiration_seconds))
         has_node = np.array([node in self._nodes for node in self._windows], np.bool_)
-        self._usage = usage_outage(ends, seconds, fresh, has_node, self._usage)
+        self._usage = usage_outage(now, ends, seconds, fresh, has_node, self._usage)
         self._report(
             "UsageOutage", "UsageRecovered", "" if self._usage is None
             else f"{self._usage}: check exporters, Kafka and workers. Extenders judge these nodes "

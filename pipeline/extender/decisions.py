@@ -191,8 +191,8 @@ class Decisions:
     def __init__(self, table: Table, rules: Rules) -> None:
         self._table = table
         self.rules = rules
-        expiration = rules.placement.load_aware.node_metric_expiration_seconds
-        self.outages = DataOutages(table, expiration or rules.stale_after_seconds)
+        expiration = rules.placement.expiration_seconds(rules.stale_after_seconds)
+        self.outages = DataOutages(table, expiration)
         self._counting = rules.counting
         self._scorers = {name: SCORERS.get(name) for name, _ in rules.placement.scores}
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()

@@ -21,6 +21,7 @@ class DataOutages:
         if self._asked != (self._table.version, now):
             self._asked = self._table.version, now
             self._usage = usage_outage(
+                now,
                 self._table["as_of_seconds"],
                 self._table["window_seconds"],
                 self._table.fresh(_ALL_ROWS, now, self._stale_after_seconds),

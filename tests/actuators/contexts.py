@@ -8,7 +8,7 @@ from actuators.cluster.write_queue import WriteQueue
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.kube.api_client import Api
-from pipeline.settings import ActuatorSettings, Settings
+from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.fake_api import FakeApi, Request
 
@@ -18,12 +18,17 @@ def make_context(
     api: FakeApi,
     *,
     reports: list[ActionRecord] | None = None,
+    extender: ExtenderSettings | None = None,
     **actuator: Any,
 ) -> Context:
     """Mode act unless `actuator` has another; actions are appended to `reports`."""
+    settings = Settings(
+        actuator=ActuatorSettings(**{"mode": "act", **actuator}),
+        extender=extender or ExtenderSettings(),
+    )
     return Context(
         api=cast(Api, api), queue=WriteQueue(RateLimit(20.0, clock), clock, lambda: True),
-        clock=clock, settings=Settings(actuator=ActuatorSettings(**{"mode": "act", **actuator})),
+        clock=clock, settings=settings,
         report=(reports if reports is not None else []).append,
     )  # fmt: skip
 

@@ -1,11 +1,13 @@
 """Events about outages of usage and of the watcher."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actuators.cluster.outage_events import REPEAT_SECONDS, OutageEvents
 from pipeline.errors import KeyMismatchError
+from pipeline.settings import ExtenderSettings
 from pipeline.times import format_time
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.nodes import NodeRecord
@@ -14,6 +16,13 @@ from tests.actuators.contexts import FeatureWorld
 from tests.table.records import node_state
 
 NAMES = ["a", "b", "c"]
+SCHEDULER = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: LoadAwareScheduling}]}}
+  pluginConfig: [{name: LoadAwareScheduling, args: {nodeMetricExpirationSeconds: 600}}]
+"""
 
 
 class World(FeatureWorld):
@@ -55,6 +64,15 @@ async def test_an_outage_of_usage_has_an_event_at_begin_and_end() -> None:
     assert await world.events(600, "a", "b") == []
     assert await world.events(600, "c") == ["UsageOutage"]
     assert await world.events(60, *NAMES) == ["UsageRecovered"]
+
+
+async def test_usage_is_lost_at_the_age_at_which_extenders_refuse_it(tmp_path: Path) -> None:
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(SCHEDULER)
+    world = World(extender=ExtenderSettings(scheduler_config_file=str(config)))
+    assert await world.events(60, *NAMES) == []
+    assert await world.events(580) == []
+    assert await world.events(40) == ["UsageOutage"]
 
 
 async def test_a_window_that_was_once_in_the_future_is_forgotten() -> None:

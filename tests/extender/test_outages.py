@@ -99,6 +99,29 @@ def test_nodes_that_were_silent_before_an_outage_are_refused_in_and_after_it() -
     assert decisions.outages.usage(NOW + 310) is None
 
 
+def test_a_rack_that_dies_for_good_in_an_outage_is_refused_after_it() -> None:
+    """Fresh nodes are judged by their usage all the time."""
+    names = [f"n{index}" for index in range(10)]
+    table, dead = Table(counting=RULES.counting), names[:3]
+    for name in names:
+        table.put_state(node_state(name))
+    decisions = Decisions(table, RULES)
+
+    def refused_at(seconds: float, hot: str) -> list[str]:
+        for name in names[3:]:
+            state = node_state(
+                name, cpu=3.9 if name == hot else 1.0, age=10 - seconds, offset=int(seconds)
+            )
+            table.put_state(state)
+        return decisions.filter(pod(), names, NOW + seconds).refused
+
+    assert decisions.filter(pod(), names, NOW + 600).refused == []
+    for seconds in range(610, 610 + 1800, 60):
+        assert refused_at(seconds, "n7") == ["n7"]
+    assert refused_at(610 + 1800, "n8") == [*dead, "n8"]
+    assert decisions.outages.usage(NOW + 610 + 1800) is None
+
+
 def test_nodes_without_a_node_record_make_no_outage() -> None:
     table = fleet(a=180.0)
     for index in range(5):

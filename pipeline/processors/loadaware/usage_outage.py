@@ -5,6 +5,7 @@ at fault: refusing all of them would stop the cluster. A node whose window ended
 before the outage, and stays silent.
 """
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,15 +16,19 @@ TOGETHER_SECONDS: Final = 120.0
 """Windows that ended within this time, or within two of their lengths, ended together: nodes end
 them at different moments, and workers lag differently."""
 _UNRECOVERED_SHARE: Final = 0.25
+CATCH_UP_SECONDS: Final = 1800.0
+"""The least time that nodes have to return once most nodes are back."""
 
 
 class UsageOutage(NamedTuple):
     """Most nodes that had fresh usage lost it together: `lost` of `nodes` with any usage; windows
-    that ended at `since_seconds` or later count as lost."""
+    that ended at `since_seconds` or later count as lost. Since `returned_at` no more nodes are lost
+    than have fresh usage; None while more are."""
 
     since_seconds: float
     lost: int
     nodes: int
+    returned_at: float | None = None
 
     def affects(self, as_of_seconds: FloatArray, is_fresh: BoolArray) -> BoolArray:
         """Which nodes lost their usage by this outage; NaN (never reported) is none of them."""
@@ -31,26 +36,37 @@ class UsageOutage(NamedTuple):
             lost: BoolArray = ~is_fresh & (as_of_seconds >= self.since_seconds)
         return lost
 
+    @property
+    def ends_by(self) -> float:
+        """When the outage is over whatever is still lost, UTC seconds."""
+        if self.returned_at is None:
+            return math.inf
+        return self.returned_at + max(CATCH_UP_SECONDS, self.returned_at - self.since_seconds)
+
     def __str__(self) -> str:
         return f"{self.lost} of {self.nodes} nodes lost their usage together"
 
 
 def usage_outage(
+    now: float,
     as_of_seconds: FloatArray,
     window_seconds: FloatArray,
     is_fresh: BoolArray,
     has_node: BoolArray,
     running: UsageOutage | None = None,
 ) -> UsageOutage | None:
-    """The outage at this moment, None without one.
+    """The outage at `now`, UTC seconds; None without one.
 
     Arrays are (nodes,): the end of each last window (NaN: never reported), its length, whether it
     is fresh, and whether the node has a Node record. Nodes without a record do not count, except
     where no node has one.
 
     An outage begins when more nodes lost their usage together than have fresh usage. The `running`
-    outage lasts until three quarters of the nodes have fresh usage, not counting those that were
-    silent before it. Its begin does not change, so that workers may catch up at different speeds.
+    outage ends when three quarters of the nodes have fresh usage, not counting those that were
+    silent before it. It also ends some time after no more nodes are lost than have fresh usage: the
+    pipeline works again, and nodes that do not return are silent on their own. That time is as long
+    as the outage had lasted, at least `CATCH_UP_SECONDS`: workers catch up at different speeds, and
+    one that reads twice as fast as windows arrive needs no longer.
 
     The begin depends on the ends of windows alone. Only the outage that runs is remembered: an
     extender that starts while workers catch up may decide otherwise than the others.
@@ -63,8 +79,12 @@ def usage_outage(
     nodes = fresh + int(is_silent.sum())
     if running is not None:
         lost = int(running.affects(as_of_seconds, is_fresh).sum())
-        if lost > _UNRECOVERED_SHARE * (lost + fresh):
-            return running._replace(lost=lost, nodes=nodes)
+        returned_at = None
+        if lost <= fresh:
+            returned_at = now if running.returned_at is None else min(running.returned_at, now)
+        running = running._replace(lost=lost, nodes=nodes, returned_at=returned_at)
+        if lost > _UNRECOVERED_SHARE * (lost + fresh) and now < running.ends_by:
+            return running
     since = _common_end(as_of_seconds[is_silent], window_seconds[is_silent], fresh)
     if since is None:
         return None

@@ -75,6 +75,11 @@ class Placement(NamedTuple):
         args: LoadAwareArgs = self.args[LOAD_AWARE]
         return args
 
+    def expiration_seconds(self, stale_after_seconds: float) -> float:
+        """The age at which usage of a node is lost: that of LoadAware, by default that from which
+        data is stale."""
+        return float(self.load_aware.node_metric_expiration_seconds or stale_after_seconds)
+
     def load_aware_filter(self, now: float) -> LoadAwareArgs | None:
         """LoadAware's arguments with the thresholds in force at `now`, Unix time; None if it does
         not filter."""

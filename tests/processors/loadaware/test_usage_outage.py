@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.processors.loadaware.usage_outage import (
+    CATCH_UP_SECONDS,
     TOGETHER_SECONDS,
     UsageOutage,
     usage_outage,
@@ -28,14 +29,15 @@ def outage(
     window: float = 30.0,
     running: UsageOutage | None = None,
     nodes: int | None = None,
+    now: float = 1e5,
 ) -> UsageOutage | None:
-    """The outage at time 100,000 of nodes whose last windows have these ages. The first `nodes`, or
-    all, have Node records."""
+    """The outage at time 100,000, or `now`, of nodes whose last windows have these ages at time
+    100,000. The first `nodes`, or all, have Node records."""
     age = np.array(ages)
     windows = np.where(np.isfinite(age), window, np.nan)
     fresh = is_fresh(age, max(STALE, 2 * window))
     has_node = np.arange(len(age)) < (len(age) if nodes is None else nodes)
-    return usage_outage(1e5 - age, windows, fresh, has_node, running)
+    return usage_outage(now, 1e5 - age, windows, fresh, has_node, running)
 
 
 def lost(ages: Sequence[float]) -> list[bool]:
@@ -89,6 +91,38 @@ def test_outage_ends_when_three_quarters_of_the_nodes_are_fresh() -> None:
         ages = [10.0] * fresh + [600.0] * (8 - fresh)
         assert (outage(ages) is not None) == (fresh < 4)
         assert (outage(ages, running=running) is not None) == (fresh < 6)
+
+
+@pytest.mark.parametrize(("lasted", "catch_up"), [(600.0, CATCH_UP_SECONDS), (7200.0, 7200.0)])
+def test_nodes_that_never_return_are_silent_on_their_own(lasted: float, catch_up: float) -> None:
+    """As long as the outage lasted, and at least half an hour, after most nodes are back."""
+    everything, dead_rack = [lasted] * 10, [10.0] * 7 + [lasted] * 3
+    running = outage(dead_rack, running=outage(everything))
+    assert running is not None
+    assert running.lost == 3
+    last = 1e5 + catch_up
+    assert outage(dead_rack, running=running, now=last - 1) is not None
+    assert outage(dead_rack, running=running, now=last) is None
+    # If the pipeline stops again meanwhile, they may return with the others.
+    again = outage(everything, running=running, now=last - 1)
+    assert again is not None
+    assert outage(dead_rack, running=again, now=last) is not None
+
+
+def test_a_clock_that_is_set_back_lengthens_no_outage() -> None:
+    everything, dead_rack = [600.0] * 10, [10.0] * 7 + [600.0] * 3
+    running = outage(dead_rack, running=outage(everything), now=1e5 + 86_400)
+    running = outage(dead_rack, running=running)
+    assert outage(dead_rack, running=running, now=1e5 + CATCH_UP_SECONDS) is None
+
+
+def test_an_outage_lasts_while_more_nodes_are_lost_than_fresh() -> None:
+    """Refusing most of a fleet helps nobody: kube-scheduler knows which nodes are down."""
+    most = [10.0] * 4 + [600.0] * 6
+    running = outage([600.0] * 10)
+    for now in (1e5, 1e5 + 86_400, 1e5 + 9e6):
+        running = outage(most, running=running, now=now)
+        assert running is not None
 
 
 def test_an_outage_ends_whatever_was_silent_before() -> None:

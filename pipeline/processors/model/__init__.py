@@ -7,8 +7,8 @@ From a window to a published peak:
 3. `learner` adds the samples to `entity_models`: for each entity a decayed histogram, moments, and
    a day of slots (`day_slots`). Per node it stores the last half hour (`usage_points`) and changes
    of level (`drift`).
-4. `node_peaks` gives the models as a `View` to each `predictor`, and computes what Prod leaves
-   unused from the `Peaks` that it returns (`cold_start`, `reclaimable`).
+4. `peak_prediction` gives the models as a `View` to each `predictor`, and computes what Prod leaves
+   unused from the `Peaks` that it returns (`cold_start`, `reclaimable`); results are `node_peaks`.
 5. `publish_policy` selects the peaks to publish, `result_records` encodes them.
 
 A `bank` has the nodes of one partition; banks of several partitions share one learner, so that a

@@ -33,7 +33,8 @@ from pipeline.processors.model.model_config import (
     ModelConfig,
 )
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.node_peaks import PeakBatch, predict_peaks
+from pipeline.processors.model.node_peaks import PeakBatch
+from pipeline.processors.model.peak_prediction import predict_peaks
 from pipeline.processors.model.predictor import Predictor, may_decide
 from pipeline.processors.model.resource_pairs import per_resource, stack_rows
 from pipeline.processors.model.training_batch import (

@@ -170,7 +170,7 @@ def test_an_outage_affects_no_fresh_and_no_unreported_node(ages: list[float], wa
         affected = result.affects(1e5 - age, is_fresh(age, STALE))
         assert affected.sum() == result.lost
         assert not (affected & ~(age >= STALE)).any()
-        assert 4 * result.lost > np.isfinite(age).sum() or was or not is_fresh(age, STALE).any()
+        assert result.lost > is_fresh(age, STALE).sum() or was
 
 
 @given(AGES)

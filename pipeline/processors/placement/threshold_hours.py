@@ -134,10 +134,14 @@ def thresholds_annotation(
         tree["prodUsageThresholds"] = hours.prod_usage_thresholds
     if hours.aggregated_usage_thresholds is not None:
         aggregated = general.aggregated or Aggregated()
-        tree["aggregatedUsage"] = {
-            "usageThresholds": hours.aggregated_usage_thresholds,
+        statistic = {
             "usageAggregationType": aggregated.usage_aggregation_type,
             "usageAggregatedDuration": aggregated.usage_aggregated_duration,
+        }
+        # Go cannot read an empty duration, and ignores the whole annotation.
+        tree["aggregatedUsage"] = {
+            "usageThresholds": hours.aggregated_usage_thresholds,
+            **{key: text for key, text in statistic.items() if text},
         }
     return msgspec.json.encode(tree, order="deterministic").decode() if tree else None
 

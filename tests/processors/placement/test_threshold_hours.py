@@ -1,5 +1,6 @@
 """Thresholds by the time of day: time zones, midnight and daylight saving time."""
 
+import json
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -111,6 +112,18 @@ def test_the_annotation_selects_the_thresholds_that_are_in_force(
     assert select_limits(usual, text, is_prod=is_prod) == select_limits(
         in_force, None, is_prod=is_prod
     )
+
+
+@pytest.mark.parametrize("duration", ["", "10m"])
+def test_the_annotation_has_no_empty_duration(duration: str) -> None:
+    """Go cannot read one, and Koordinator's scheduler would ignore the whole annotation."""
+    given = {"usageAggregationType": "p95"} | (
+        {"usageAggregatedDuration": duration} if duration else {}
+    )
+    general = load_aware.SCORER.read({"aggregated": given | {"usageThresholds": {"cpu": 60}}})
+    window = {"from": "00:00", "to": "00:00", "aggregatedUsageThresholds": {"cpu": 80}}
+    text = thresholds_annotation(read_args({"windows": [window]}), general, 0.0)
+    assert json.loads(text or "") == {"aggregatedUsage": given | {"usageThresholds": {"cpu": 80}}}
 
 
 @pytest.mark.parametrize(

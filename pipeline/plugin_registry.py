@@ -1,6 +1,6 @@
 """Find plugins of one kind by name, in a package of Springtide and in other installed packages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -39,14 +39,17 @@ class Registry(Generic[PluginT]):
             points.setdefault(point.name, []).append(point)
         return dict(sorted(points.items()))
 
-    def _built_in(self) -> list[EntryPoint]:
-        names = [f"{self.package.__name__}.{m.name}" for m in iter_modules(self.package.__path__)]
-        plugins = {name: getattr(import_module(name), self.attribute, None) for name in names}
-        return [
-            EntryPoint(plugin.name, f"{name}:{self.attribute}", self.group)
-            for name, plugin in plugins.items()
-            if plugin is not None
-        ]
+    def _built_in(self) -> Iterator[EntryPoint]:
+        for module in iter_modules(self.package.__path__):
+            path, name = f"{self.package.__name__}.{module.name}", module.name
+            try:
+                plugin = getattr(import_module(path), self.attribute, None)
+                if plugin is None:
+                    continue
+                name = plugin.name
+            except Exception:  # under the name of its module `get` raises it; others can be used
+                pass
+            yield EntryPoint(name, f"{path}:{self.attribute}", self.group)
 
     def packages(self, name: str) -> list[str]:
         """Names and versions of the packages with a plugin of this name: exactly one if it can be

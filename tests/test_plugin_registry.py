@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import __version__
 from pipeline.processors.predictors.declaration import Declaration
 from tests.docs.guides import install, run
 
@@ -49,6 +50,36 @@ def test_an_unusable_plugin_is_an_error_of_its_package_and_others_work(tmp_path:
             f"there is no {kind} 'Unknown'",
         )
     ]
+
+
+def test_a_module_that_fails_leaves_the_plugins_of_others(tmp_path: Path) -> None:
+    package = tmp_path / "plugins_here"
+    package.mkdir()
+    for name, source in (
+        ("__init__", ""), ("good", "PLUGIN = Plugin"), ("bad", "import nowhere"), ("helper", ""),
+    ):  # fmt: skip
+        good = "class Plugin:\n    name = 'works'\n"
+        (package / f"{name}.py").write_text(good * (name == "good") + source)
+    code = """
+import plugins_here
+from pipeline.errors import SpringtideError
+from pipeline.plugin_registry import Registry
+
+def error(problem, hint):
+    return SpringtideError(problem, hint=hint)
+
+registry = Registry("plugin", plugins_here, "PLUGIN", "none", "a plugin", bool, error)
+print(registry.get("works").name, *registry.points)
+try:
+    registry.get("bad")
+except SpringtideError as error:
+    print(error.message)
+"""
+    which = f"plugin bad of springtide {__version__}"
+    problem = ModuleNotFoundError("No module named 'nowhere'")
+    assert run(code, tmp_path).splitlines() == [
+        "works bad works", f"{which} cannot be loaded: {problem!r}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [{"summary": None}, {"options": ["a"]}, {"formulas": [1]}])

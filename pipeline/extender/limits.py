@@ -59,6 +59,8 @@ MAX_POD_BYTES: Final = 4 * 1024 * 1024
 take a second and hundreds of megabytes."""
 MAX_NODES: Final = 50_000
 """Nodes of one request, several times those of the largest clusters; 400 for more."""
+MAX_EXPLAIN_BYTES: Final = MAX_POD_BYTES + 256 * MAX_NODES
+"""A pod and names of nodes, of up to 253 bytes: larger bodies of `/v1/explain` get 413."""
 NEW_NODE_SECONDS: Final = 300.0
 """A node that never reported counts as new until one of its pods is older than this."""
 

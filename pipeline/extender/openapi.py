@@ -11,6 +11,7 @@ import msgspec
 
 from pipeline import __version__
 from pipeline.extender.authentication import Access
+from pipeline.extender.http_responses import ErrorReply
 from pipeline.extender.routes import REFUSED, JsonObject, Parameter, Response, Route
 from pipeline.extender.scheduler_messages import Pod
 from pipeline.topics.field_texts import field_texts, structs_of, text_of
@@ -48,8 +49,8 @@ def _refusals(access: Access) -> dict[int, Response]:
 
 def openapi_document(routes: Sequence[Route]) -> JsonObject:
     """The document of these routes."""
-    # Bodies that are decoded in parts refer to these.
-    types: list[Any] = [Pod, PodRecord]
+    # Bodies that are decoded in parts refer to the first two, refusals of clients to the last.
+    types: list[Any] = [Pod, PodRecord, ErrorReply]
     for route in routes:
         bodies = [route.body, *(response.type for response in route.responses.values())]
         types += [body for body in bodies if body is not None]
@@ -92,7 +93,8 @@ def _require_returned_fields(
     """Mark fields of responses as required, also those with a default: they are always sent."""
     returned = [response.type for route in routes for response in route.responses.values()]
     bodies = [schema_of[repr(route.body)] for route in routes if route.body is not None]
-    optional = _referred([*bodies, *map(_reference, _MAY_LACK_FIELDS)], components)
+    lacking = [_reference(name) for name in _MAY_LACK_FIELDS if name in components]
+    optional = _referred([*bodies, *lacking], components)
     for name in _referred([schema_of.get(repr(kind)) for kind in returned], components):
         if name not in optional and "properties" in components[name]:
             components[name]["required"] = [*components[name]["properties"]]

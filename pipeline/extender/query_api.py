@@ -195,7 +195,7 @@ class QueryHandler:
 
     async def explain(self, request: web.Request) -> web.Response:
         timer = StageTimer("v1/explain")
-        body = await self._bodies.read(request)
+        body = await self._bodies.read(request, limits.MAX_EXPLAIN_BYTES)
         timer.done("receive")
         subject = read_subject(body)
         await timer.end_turn("read")

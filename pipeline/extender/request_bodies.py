@@ -26,27 +26,27 @@ class RequestBodies:
         self._small: dict[int, int] = {}  # bytes by id of the requests without one
         self._small_bytes = 0
 
-    async def read(self, request: web.Request) -> bytes:
-        """The body, decompressed.
+    async def read(self, request: web.Request, most: int = limits.MAX_BODY_BYTES) -> bytes:
+        """The body, decompressed, of at most so many bytes.
 
         Raises `BadRequestError` (unreadable or too slow), `OverloadedError` (no slot within
         `limits.LARGE_WAIT_SECONDS`), `HTTPRequestEntityTooLarge`.
         """
         try:
             async with asyncio.timeout(limits.BODY_TIMEOUT_SECONDS):
-                return await self._read(request)
+                return await self._read(request, most)
         except TimeoutError:
             message = f"the body did not arrive within {limits.BODY_TIMEOUT_SECONDS:g} s"
             raise BadRequestError(message) from None
         except web.RequestPayloadError as error:
             raise BadRequestError(f"the body is not readable: {error}") from error
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def _read(self, request: web.Request, most: int) -> bytes:
         chunks: list[bytes] = []
         length, size = 0, request.content_length or 0
         while True:
-            if size > limits.MAX_BODY_BYTES:
-                raise web.HTTPRequestEntityTooLarge(limits.MAX_BODY_BYTES, size)
+            if size > most:
+                raise web.HTTPRequestEntityTooLarge(most, size)
             is_large = (
                 size > limits.LARGE_BODY_BYTES or self._small_bytes > limits.SMALL_BODIES_BYTES
             )

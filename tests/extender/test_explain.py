@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
+from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.query_api import EXPLAIN_KEYS
 from pipeline.extender.scheduler_api import rules_of
@@ -61,6 +62,14 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     }  # fmt: skip
     ages = [(items[name]["stale"], items[name]["age_seconds"]) for name in ("old", "stranger")]
     assert ages == [(True, 180.0), (True, None)]
+
+
+async def test_a_body_larger_than_pod_and_names_is_refused_unread(start: Start) -> None:
+    client = await start()
+    body = msgspec.json.encode({"pod": POD, "nodeNames": ["a"]})
+    for size, status in ((limits.MAX_EXPLAIN_BYTES, 200), (limits.MAX_EXPLAIN_BYTES + 1, 413)):
+        padded = body + b" " * (size - len(body))
+        assert (await client.post("/v1/explain", data=padded)).status == status
 
 
 async def test_without_names_all_nodes_are_explained(start: Start) -> None:

@@ -21,17 +21,23 @@ MAX_PODS: Final = 8192
 _Usage = npt.NDArray[np.float32]
 
 
+class _LastWindow(NamedTuple):
+    machine_id: str
+    began_ms: int
+    length_ms: int
+
+
 class _Windows(NamedTuple):
     """Windows of a node, oldest first: their ends (n,), and usage (n, pods, 2) in cores and bytes,
-    NaN where a pod is not listed or unknown. `names` are namespace and name of each pod, `began_ms`
-    is that of the last window."""
+    NaN where a pod is not listed or unknown. `names` are namespace and name of each pod. `last` is
+    the last window without its rows: machine, begin by the broker's clock, length."""
 
     uids: tuple[str, ...]
     ends: FloatArray
     usage: _Usage
     names: dict[str, str]
     pods: PodColumns
-    began_ms: int
+    last: _LastWindow
 
 
 class PodHistory:
@@ -65,20 +71,28 @@ class PodHistory:
         return int(np.flatnonzero(known).max(initial=-1))
 
     def put(self, window: Window) -> bool:
-        """Take a window; False if it does not end after the newest of its node. A retraction or
-        departure removes the node; False if it is older than the newest window."""
-        node, end = window.header.node, window.header.window_end_ms / 1000
+        """Take a window; False if it does not end after the newest of its node, or is of another
+        machine and the first is not silent. A retraction or departure removes the node; False if it
+        is older than the newest window."""
+        header = window.header
+        node, end = header.node, header.window_end_ms / 1000
         old = self._nodes.get(node)
         if window.type != "window":
-            if old is not None and old.began_ms > window.appended_ms:
+            if old is not None and old.last.began_ms > window.appended_ms:
                 return False
             self._nodes.pop(node, None)
             return True
+        length_ms = header.window_end_ms - header.window_start_ms
+        last = _LastWindow(header.machine_id, window.began_ms, length_ms)
         if old is None:
             empty = np.empty((0, 0, 2), np.float32)
-            old = _Windows((), np.empty(0), empty, {}, window.rows.pods, window.began_ms)
+            old = _Windows((), np.empty(0), empty, {}, window.rows.pods, last)
         elif not end > old.ends[-1]:
             return False
+        elif header.machine_id != old.last.machine_id and not window.is_after_silence(
+            old.last.began_ms, old.last.length_ms
+        ):
+            return False  # as in the models: two machines of one name must not alternate
         listed = window.rows.listing.uids
         kept = old.usage[-self.windows + 1 :] if self.windows > 1 else old.usage[:0]
         uids = _all_uids(listed, old.uids, kept)
@@ -91,7 +105,7 @@ class PodHistory:
         if old.pods is not window.rows.pods or old.uids != uids:
             names = {uid: old.names.get(uid, uid) for uid in uids} | _names(window)
         ends = np.append(old.ends[len(old.ends) - len(kept) :], end)
-        self._nodes[node] = _Windows(uids, ends, usage, names, window.rows.pods, window.began_ms)
+        self._nodes[node] = _Windows(uids, ends, usage, names, window.rows.pods, last)
         return True
 
     def adopt(self, other: "PodHistory") -> None:

@@ -114,6 +114,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         worker that was paused writes what it knew of the node back then."""
         return self.appended_ms - (self.header.window_end_ms - self.header.window_start_ms)
 
+    def is_after_silence(self, began_ms: int, length_ms: int) -> bool:
+        """Whether a window is missing before this one, by the broker's clock: the last one began at
+        `began_ms`. Then another machine may take over the name of a node; else both alternate."""
+        return self.began_ms - began_ms >= 2 * length_ms
+
 
 class _Head(Record, frozen=True, kw_only=True):
     """First line of a record. `node` is empty in a window: its sample has the name."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pipeline.errors import RecordError
 from pipeline.table import Table
@@ -68,6 +69,22 @@ def test_a_window_that_does_not_end_later_is_refused() -> None:
     found = history(window(1, a1=1.0))
     assert [found.put(window(1, a1=9.0)), found.put(window(0, a1=9.0))] == [False, False]
     assert cores(found, "a1") == [(1, 1.0)]
+
+
+def test_a_second_machine_of_one_name_counts_after_a_silence_of_the_first() -> None:
+    """As in the models, by the broker's clock: that of the second machine may be fast."""
+
+    def of_machine(machine: str, end: int, appended: int, pod: str) -> Window:
+        head = header("node-1", end, machine_id=machine)
+        sent = joined(NODE_ROW, pod_row(pod, cpu_cores_avg=1.0), of=head)
+        return logged(replace(sent, appended_ms=END_MS + 30_000 * appended))
+
+    found = history(of_machine("m1", 0, 0, "a1"))
+    assert not found.put(of_machine("m2", 2, 1, "b1"))
+    assert found.put(of_machine("m1", 1, 1, "a1"))
+    assert cores(found, "a1") == [(0, 1.0), (1, 1.0)]
+    assert found.put(of_machine("m2", 5, 3, "b1"))
+    assert cores(found, "b1") == [(5, 1.0)]
 
 
 def test_a_departure_removes_the_node() -> None:

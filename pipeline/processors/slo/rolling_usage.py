@@ -131,9 +131,8 @@ class Rolling:
             if header.window_end_ms <= end_ms:
                 return False
             if history.machine_id != header.machine_id:
-                # As in the models: two machines of one name must not alternate, and only the
-                # broker's clock tells that the first is silent.
-                if window.began_ms - history.began_ms < 2 * (end_ms - start_ms):
+                # As in the models: two machines of one name must not alternate.
+                if not window.is_after_silence(history.began_ms, end_ms - start_ms):
                     return False
                 history = None
         policy = window.node.strategy.memory_collect_policy

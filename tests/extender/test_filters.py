@@ -490,11 +490,12 @@ def test_the_node_with_less_network_traffic_scores_better() -> None:
 def test_the_numbers_of_a_refusal_are_those_of_its_decision() -> None:
     """Explanations are written by a thread while the table changes."""
     world = World().node("a", node_state("a", cpu=3.5)).node("b", node_state("b", cpu=3.6))
-    world.runs("a", pod("young", 1000))
+    world.table.put_pod(running(pod("young", 1000), "a", age=5.0))
     result = world.filter()
     before = result.details(2)
+    assert "0.85 cores on its way" in before["a"]
     for name in ("a", "b"):
         world.table.put_state(node_state(name, cpu=0.5, age=-5.0, offset=1))
-        world.runs(name, pod(f"more-{name}", 1000))
+        world.table.put_pod(running(pod(f"more-{name}", 1000), name, age=-5.0))
     world.table.bring_up_to_date(NOW + 5)
     assert result.details(2) == before

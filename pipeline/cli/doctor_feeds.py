@@ -68,8 +68,7 @@ def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
     known = set(nodes)
     silent = sorted(known - fresh)
     if not silent:
-        text = f"{len(fresh)} nodes report usage" if fresh else "no node reports usage yet"
-        return Check("usage", "ok", text)
+        return Check("usage", "ok", f"{len(known)} nodes report usage")
     names = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
     todo = "start springtide exporter on them, or springtide provider, and springtide worker"
     return Check("usage", "warn", f"{len(silent)} of {len(known)} nodes have none: {names}", todo)

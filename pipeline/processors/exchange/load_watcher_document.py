@@ -55,7 +55,7 @@ class WatcherWindow(msgspec.Struct, frozen=True, kw_only=True):
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
     """Where the node is.
 
-    data_center: Empty.
+    data_center: Zone of the node; empty if its labels name none.
     """
 
     data_center: str = ""
@@ -65,7 +65,7 @@ class NodeMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The values of a node.
 
     metrics: The values.
-    tags: Empty.
+    tags: Labels of the node.
     metadata: Where the node is.
     """
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,16 @@ def put(kafka: KafkaSettings, source: str, *records: NodeRecord) -> None:
     async def written() -> None:
         async with open_producer(kafka, "test") as producer:
             await write(producer, kafka, source, map(node_entry, records))
+
+    asyncio.run(written())
+
+
+def beat(kafka: KafkaSettings) -> None:
+    """Write the heartbeat of a watcher."""
+
+    async def written() -> None:
+        async with open_producer(kafka, "test") as producer:
+            await write(producer, kafka, "cluster", [heartbeat_entry(time.time())])
 
     asyncio.run(written())
 
@@ -142,11 +153,7 @@ LED = PolicyState("cluster", None, leader="watcher-1")
 
 
 def test_a_watcher_of_a_cluster_without_nodes_is_ok(kafka: KafkaSettings) -> None:
-    async def beat() -> None:
-        async with open_producer(kafka, "test") as producer:
-            await write(producer, kafka, "cluster", [heartbeat_entry(time.time())])
-
-    asyncio.run(beat())
+    beat(kafka)
     assert check_nodes(Settings(kafka=kafka), LED) == Check(
         "nodes", "ok", "a watcher follows a cluster without Nodes; watcher-1 leads"
     )
@@ -159,6 +166,16 @@ def test_a_leading_watcher_of_another_prefix_is_reported(
     put(kafka, "cluster", carrying("n1"))
     found = check_nodes(Settings(kafka=kafka), LED)
     assert (found.status, "compare kafka.topic_prefix" in found.todo) == ("warn", True)
+
+
+def test_a_watcher_of_fresh_topics_gets_time_for_its_first_heartbeat(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = SimpleNamespace(sleep=lambda _: beat(kafka), time=time.time)
+    monkeypatch.setattr(doctor_feeds, "time", paused)
+    put(kafka, "cluster", carrying("n1"))
+    found = check_nodes(Settings(kafka=kafka), LED)
+    assert (found.status, "watcher-1 leads" in found.found) == ("ok", True)
 
 
 def test_nodes_without_an_exporter_are_named(kafka: KafkaSettings) -> None:

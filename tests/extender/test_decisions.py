@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.extender.decisions import BEST_FIT, Decisions
@@ -73,7 +73,24 @@ def put(table: Table, change: object) -> None:
         table.put_pod(change)
 
 
+def with_unknown_cpu() -> list[NodeStateRecord | TableNode | CountedPod | str]:
+    """A node whose CPU is unknown, and a pod on it that alone would make it too hot: examples by
+    chance hardly ever combine these."""
+    busy = CountedPod(
+        node="a", uid="p1", cgroup_uid="p1", pod_class="prod", phase="Running",
+        requests=Resources(cpu_millicores=3000, memory_bytes=1 << 30),
+        scheduled_at=format_time(NOW - 9e5),
+    )  # fmt: skip
+    return [
+        TableNode(node="a", allocatable=Resources(cpu_millicores=4000, memory_bytes=8 << 30)),
+        node_state("a", cpu=None, memory=GIB),
+        busy,
+    ]
+
+
 @given(changes, asked)
+@example(with_unknown_cpu(), any_pod("new", requests=Resources(cpu_millicores=500)))
+@example(with_unknown_cpu(), any_pod("new", requests=Resources(cpu_millicores=1)))
 def test_answers_equal_a_loop_over_the_newest_records(
     given_changes: list[NodeStateRecord | TableNode | CountedPod | str], pod: PodRecord
 ) -> None:

@@ -1,8 +1,9 @@
 """Clients use a renewed certificate for their next connection."""
 
 import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,22 +11,27 @@ import pytest
 
 from pipeline.clock import SystemClock
 from pipeline.kafka.client import ssl_context
+from pipeline.kube.api_access import api_access
 from pipeline.local.pki import Authority, Pair
-from pipeline.settings import KafkaSettings
-from pipeline.tls import RenewedContext
+from pipeline.settings import KafkaSettings, KubernetesSettings, ProviderSettings
+from pipeline.sources.provider.prometheus_source import tls_context
 
 
 @asynccontextmanager
-async def server(authority: Authority) -> AsyncIterator[int]:
-    """A TLS server that answers with the user of the client's certificate; its port."""
+async def server(
+    authority: Authority, verify_mode: ssl.VerifyMode = ssl.CERT_REQUIRED
+) -> AsyncIterator[int]:
+    """A TLS server that answers with the user of the client's certificate, if it requires one; its
+    port."""
     pair = authority.server("server", ["127.0.0.1"], [])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = verify_mode
     context.load_cert_chain(pair.public, pair.private)
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        subject = dict(entry[0] for entry in writer.get_extra_info("peercert")["subject"])
-        writer.write(subject["commonName"].encode() + b"\n")
+        certificate = writer.get_extra_info("peercert") or {"subject": ()}
+        subject = dict(entry[0] for entry in certificate["subject"])
+        writer.write(subject.get("commonName", "").encode() + b"\n")
         writer.close()
 
     listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
@@ -48,16 +54,40 @@ def put(pair: Pair, target: Pair) -> None:
         renewed.replace(old)
 
 
-async def test_a_kafka_client_connects_with_the_renewed_certificate(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, SystemClock())
-    in_use = Pair(tmp_path / "in-use.crt", tmp_path / "in-use.key")
-    put(authority.client("old"), in_use)
+def kafka_context(authority: Authority, pair: Pair) -> ssl.SSLContext:
     kafka = KafkaSettings(
         security_protocol="SSL", ssl_ca_file=authority.certificate,
-        ssl_cert_file=in_use.public, ssl_key_file=in_use.private,
+        ssl_cert_file=pair.public, ssl_key_file=pair.private,
     )  # fmt: skip
     context = ssl_context(kafka)
     assert context is not None
+    return context
+
+
+def api_context(authority: Authority, pair: Pair) -> ssl.SSLContext:
+    name = {"name": "a"}
+    cluster = {"server": "https://127.0.0.1", "certificate-authority": str(authority.certificate)}
+    user = {"client-certificate": str(pair.public), "client-key": str(pair.private)}
+    file = pair.public.with_name("kubeconfig")
+    tree = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [name | {"cluster": cluster}], "users": [name | {"user": user}],
+        "contexts": [name | {"context": {"cluster": "a", "user": "a"}}],
+    }  # fmt: skip
+    file.write_text(json.dumps(tree))
+    access = api_access(KubernetesSettings(kubeconfig=file))
+    assert access.tls is not None
+    return access.tls
+
+
+@pytest.mark.parametrize("create", [kafka_context, api_context])
+async def test_a_client_connects_with_the_renewed_certificate(
+    create: Callable[[Authority, Pair], ssl.SSLContext], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, SystemClock())
+    in_use = Pair(tmp_path / "in-use.crt", tmp_path / "in-use.key")
+    put(authority.client("old"), in_use)
+    context = create(authority, in_use)
     async with server(authority) as port:
         assert await user_seen(port, context) == "old"
         in_use.public.write_bytes(b"half-writ")
@@ -67,21 +97,15 @@ async def test_a_kafka_client_connects_with_the_renewed_certificate(tmp_path: Pa
 
 
 async def test_a_renewed_authority_replaces_the_former(tmp_path: Path) -> None:
+    """Prometheus, whose client has no certificate."""
     for name in ("former", "renewed"):
         (tmp_path / name).mkdir()
     former, renewed = (Authority(tmp_path / n, SystemClock()) for n in ("former", "renewed"))
     file = tmp_path / "ca.crt"
     file.write_bytes(former.certificate.read_bytes())
-
-    def create() -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(file))
-        client = renewed.client("user")
-        context.load_cert_chain(client.public, client.private)
-        return context
-
-    context = RenewedContext(create, [file])
-    async with server(renewed) as port:
+    context = tls_context(ProviderSettings(ca_file=file))
+    async with server(renewed, verify_mode=ssl.CERT_NONE) as port:
         with pytest.raises(ssl.SSLCertVerificationError):
             await user_seen(port, context)
         file.write_bytes(renewed.certificate.read_bytes())
-        assert await user_seen(port, context) == "user"
+        assert await user_seen(port, context) == ""

@@ -186,7 +186,7 @@ async def open_prometheus(
 
     Raises `SettingsError` for an invalid query or CA file.
     """
-    connector = aiohttp.TCPConnector(ssl=_tls(settings.provider))
+    connector = aiohttp.TCPConnector(ssl=tls_context(settings.provider))
     async with aiohttp.ClientSession(connector=connector) as session:
         yield PrometheusSession(session, settings.provider, clock)
 
@@ -201,7 +201,8 @@ SOURCE: Final = SampleSource(
 )
 
 
-def _tls(settings: ProviderSettings) -> ssl.SSLContext:
+def tls_context(settings: ProviderSettings) -> ssl.SSLContext:
+    """The context of connections to Prometheus. Raises `SettingsError` for an invalid file."""
     files = [settings.ca_file] if settings.ca_file else []
     return RenewedContext(partial(_new_context, settings), files)
 

@@ -205,7 +205,6 @@ class ClusterActuator:
             everything = self._clock.monotonic() - last_sweep_seconds >= _SWEEP_SECONDS
             if everything:
                 last_sweep_seconds = self._clock.monotonic()
-                self._limit.per_second = writes_per_second(self._settings, len(self._node_uids))
             self.decide(everything=everything)
             if self._action_counts and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()
@@ -218,7 +217,10 @@ class ClusterActuator:
             feature.start()
 
     def decide(self, *, everything: bool) -> None:
-        """Queue the writes that are due."""
+        """Queue the writes that are due; with `everything` look at every object again, and let the
+        limit of writes follow the number of Nodes."""
+        if everything:
+            self._limit.per_second = writes_per_second(self._settings, len(self._node_uids))
         for feature in self.features:
             feature.decide(everything=everything)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from node_exporter.exporter_service import run
 from node_exporter.only_exporter import only_exporter_of
 from pipeline.errors import UsageError
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
@@ -27,3 +28,9 @@ def test_a_second_exporter_with_another_socket_is_refused(tmp_path: Path) -> Non
                 pass
     with only_exporter_of(settings(tmp_path), "n1"):
         pass
+
+
+async def test_an_exporter_does_not_start_beside_another(tmp_path: Path) -> None:
+    second = settings(tmp_path, node_name="n1", metrics_port=None)
+    with only_exporter_of(settings(tmp_path), "n1"), pytest.raises(UsageError, match="another"):
+        await run(second, {})

@@ -1,18 +1,25 @@
 """Events about outages of usage and of the watcher."""
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from actuators.cluster.cluster_actuator import ClusterActuator
 from actuators.cluster.outage_events import REPEAT_SECONDS, OutageEvents
+from pipeline.clock import ManualClock
 from pipeline.errors import KeyMismatchError
-from pipeline.settings import ExtenderSettings
+from pipeline.settings import ActuatorSettings, ExtenderSettings, Settings
+from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
+from pipeline.topics.codec import encode_json
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES
 from tests.actuators.contexts import FeatureWorld
+from tests.actuators.fake_api import FakeApi
 from tests.table.records import node_state
 
 NAMES = ["a", "b", "c"]
@@ -150,3 +157,20 @@ async def test_mode_observe_writes_no_event(mode: str) -> None:
     world.beat()
     events = await world.events(60, watcher=False)
     assert events == ([] if mode == "observe" else ["WatcherDead"])
+
+
+async def test_the_actuator_has_this_feature() -> None:
+    clock, lease = ManualClock(), cast(Any, SimpleNamespace(is_held=True))
+    api = FakeApi(clock)
+    settings = Settings(actuator=ActuatorSettings(mode="act"))
+    actuator = ClusterActuator(cast(Any, api), settings, clock, lease)
+    record = HeartbeatRecord(source="cluster", at=format_time(clock.now()))
+    message = SimpleNamespace(partition=0, offset=0, key=b"cluster", value=encode_json(record))
+    actuator.learn(HEARTBEATS, cast(Any, message))
+    actuator.start()
+    writing = asyncio.create_task(actuator.queue.run())
+    await clock.advance(600)
+    actuator.decide(everything=True)
+    await clock.advance(1)
+    await cancel_tasks(writing)
+    assert [request.body["reason"] for request in api.requests] == ["WatcherDead"]

@@ -17,7 +17,10 @@ from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.node_columns import TableNode
+from pipeline.topics.wake_ups import WakeUpRecord
 from tests.extender.conftest import running, start_service, unreachable_feed
+from tests.processes import until
+from tests.table.records import ROOM, any_pod, node_state
 
 
 async def started(
@@ -83,6 +86,19 @@ async def test_invalid_annotations_are_logged(
         pass
     (logged,) = [record for record in caplog.records if "thresholds" in record.msg]
     assert logged.fields["nodes"] == ["a"]  # type: ignore[attr-defined]
+
+
+async def test_outages_are_logged_and_waiting_pods_are_woken(
+    ready: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    wake_ups: list[WakeUpRecord] = []
+    ready.table.put_node(TableNode(node="a", allocatable=ROOM))
+    ready.table.put_state(node_state("a"))  # years old, as is the usage of all nodes
+    ready.table.put_pod(any_pod())
+    settings = ExtenderSettings(host="127.0.0.1", port=0, mode="act")
+    async with running(ready, settings, publish_wake_up=wake_ups.append):
+        await until(lambda: wake_ups)
+        await until(lambda: "outage of usage" in caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,14 @@ async def test_answers_are_logged_once_a_second_with_the_number_suppressed(
     assert sum(record.msg == "answer" for record in caplog.records) == 1
 
 
+async def test_a_pod_waits_that_every_node_refuses_until_one_does_not(start: Start) -> None:
+    client = await start(mode="act")
+    pod = POD | {"metadata": POD["metadata"] | {"uid": "waits"}}
+    for names, waiting in (([*REFUSED], 1), (ALL, 0)):
+        await ask(client, "filter", {"Pod": pod, "NodeNames": names})
+        assert metric("waiting_pods") == waiting
+
+
 async def test_pods_of_daemon_sets_pass_everywhere(start: Start) -> None:
     pod = {"metadata": {"name": "p", "ownerReferences": [{"kind": "DaemonSet", "name": "d"}]}}
     assert (await ask(await start(), "filter", {"Pod": pod, "NodeNames": ALL}))["NodeNames"] == ALL

@@ -1,6 +1,7 @@
-"""Run asyncio tasks concurrently or with a time limit, and cancel them reliably."""
+"""Run asyncio tasks concurrently, with a time limit or until a signal; cancel them reliably."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
@@ -8,6 +9,7 @@ from pipeline.clock import Clock
 from pipeline.errors import StateError
 from pipeline.logs import get_logger
 
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 RETRY_SECONDS: Final = 6.0
 """Time until a task is cancelled again; longer than any task needs to clean up."""
 
@@ -31,6 +33,23 @@ async def cancel_tasks(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # else asyncio warns that it was never retrieved
+
+
+async def stop_signal() -> None:
+    """Wait for SIGTERM or Ctrl-C. Further ones are ignored from then on."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    ignore_stop_signals()
+
+
+def ignore_stop_signals() -> None:
+    """Ignore SIGTERM and Ctrl-C while this process ends. The default would return when the event
+    loop closes, and end it with the exit code of the signal although its work is complete."""
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -9,7 +9,6 @@ them.
 
 import asyncio
 import logging
-import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -36,7 +35,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.open_files import raise_file_limit
 from pipeline.settings import ExporterSettings, Settings, node_name
-from pipeline.tasks import cancel_tasks
+from pipeline.tasks import cancel_tasks, stop_signal
 from pipeline.times import format_time
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
@@ -254,7 +253,7 @@ async def _run_until_stopped(
     publishing = asyncio.create_task(publisher.run())
     collecting = asyncio.create_task(_collect_forever(maker, clock, publisher.buffer, live))
     following = asyncio.create_task(follow)
-    stopping = asyncio.create_task(_stop_signal())
+    stopping = asyncio.create_task(stop_signal())
     tasks = (publishing, collecting, following, stopping)
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -331,14 +330,6 @@ async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
         log.error("exporter stopped, windows were not published", windows=lost)
     else:
         log.info("exporter stopped, all windows are published")
-
-
-async def _stop_signal() -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
 
 
 def _epoch(clock: Clock) -> int:

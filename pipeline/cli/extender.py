@@ -26,7 +26,7 @@ from pipeline.table.apply_records import apply_pod_points, apply_point
 from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, POD_HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
-from pipeline.tasks import cancel_tasks
+from pipeline.tasks import cancel_tasks, ignore_stop_signals
 from pipeline.topics.registry import DEAD_LETTERS
 
 _USUAL_WINDOW_SECONDS: Final = 30.0
@@ -107,6 +107,7 @@ async def _run(settings: Settings) -> None:
         )  # fmt: skip
         await records.close()
     finally:
+        ignore_stop_signals()
         await cancel_tasks(freezing)
         await producer.stop()
 

@@ -6,7 +6,6 @@ once and never beside the old one.
 
 import asyncio
 import os
-import signal
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -19,7 +18,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.standby import check_kafka_of_standby
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
-from pipeline.tasks import cancel_tasks
+from pipeline.tasks import cancel_tasks, stop_signal
 from pipeline.topics.access import ROLES
 
 
@@ -76,11 +75,8 @@ async def _beside(work: Coroutine[Any, Any, None], check: Coroutine[Any, Any, No
 
 async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until it ends, or until SIGTERM or Ctrl-C. Raises what `work` raises."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     working = asyncio.create_task(work)
-    stopping = asyncio.create_task(stop.wait())
+    stopping = asyncio.create_task(stop_signal())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():

@@ -26,7 +26,7 @@ from pipeline.cli.main import cli
 from pipeline.local.local_kafka import local_kafka
 from pipeline.local.port_probe import free_port
 from pipeline.local.process_guard import die_with_parent
-from tests.processes import eventually
+from tests.processes import eventually, hears_sigterm
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = sorted([PROJECT / "README.md", *PROJECT.glob("docs/**/*.md")])
@@ -158,25 +158,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 role.communicate()
 
 
-def listens(process: subprocess.Popen[str]) -> bool:
-    """Whether a process would hear SIGTERM by now, instead of being ended by it."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    except OSError:
-        return False
-    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-
-
 @pytest.mark.broker
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.title)
 def test_block_runs(block: Block, place: Place) -> None:
     runs_until_stopped = "run=until-stopped" in block.marks
     process = place.start(f"exec {block.text}" if runs_until_stopped else block.text)
     if runs_until_stopped:
-        deadline = time.monotonic() + STARTING_SECONDS
-        while not listens(process) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        eventually(
+            lambda: hears_sigterm(process.pid) or process.poll() is not None, STARTING_SECONDS
+        )
         time.sleep(RUNNING_SECONDS)
         assert process.poll() is None, process.communicate()[0]
         process.terminate()

@@ -17,7 +17,7 @@ from pipeline.errors import SettingsError
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from tests.node_exporter.fake_node import FakeNode
-from tests.processes import environment, eventually, springtide
+from tests.processes import environment, eventually, hears_sigterm, springtide
 
 ENVIRONMENT = environment(NODE_NAME="n1")
 
@@ -156,6 +156,23 @@ def test_exporter_without_a_broker_warns_rarely_and_stops_in_time(
     assert events.count("windows are waiting for kafka") == 1
     assert events[-1] == "exporter stopped, windows were not published"
     assert len(events) <= 6
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_signals_after_the_first_change_neither_the_clean_up_nor_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode(tmp_path)
+    path, log = tmp_path / "x.sock", tmp_path / "log"
+    flags = ("--bootstrap-servers=127.0.0.1:1", f"--socket-path={path}", "--metrics-port=0")
+    timing = ("--window-seconds=1", "--collect-interval-seconds=0.1")
+    with running(log, *flags, *timing, *roots(node)) as process:
+        assert eventually(lambda: hears_sigterm(process.pid))
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        assert process.returncode == 0
     assert not path.exists()
 
 

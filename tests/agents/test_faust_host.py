@@ -175,7 +175,9 @@ async def test_waiting_for_an_event_works_as_in_faust(consumer: UnpausedConsumer
 
 
 @pytest.mark.filterwarnings("ignore:Setting .* is deprecated")
-async def test_a_fetch_gathers_records_in_the_broker(consumer: UnpausedConsumer) -> None:
+async def test_a_fetch_gathers_records_in_the_broker_and_requests_are_limited(
+    consumer: UnpausedConsumer,
+) -> None:
     ours = consumer._new_consumer_thread()
     theirs = AIOKafkaConsumerThread(consumer, loop=consumer.loop, beacon=consumer.beacon)
     transport: Any = consumer.transport
@@ -183,6 +185,8 @@ async def test_a_fetch_gathers_records_in_the_broker(consumer: UnpausedConsumer)
     try:
         assert [client._fetch_max_wait_ms for client in clients] == [300, 1500]
         assert [client._fetch_min_bytes for client in clients] == [1 << 20, 1]
+        limited = {"_get_conn", "_metadata_update"}
+        assert [limited <= vars(client._client).keys() for client in clients] == [True, False]
     finally:
         for client in clients:
             await client.stop()

@@ -47,6 +47,7 @@ class FakeConsumer:
         self._paused: set[TopicPartition] = set()
 
     async def start(self) -> None:
+        assert None not in (self._client._metadata_update, self._client._get_conn), "unlimited"
         if self.fails:
             raise self.fails
 

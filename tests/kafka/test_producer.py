@@ -76,6 +76,7 @@ class FakeClient:
         self._sender = self._message_accumulator = SimpleNamespace()
 
     async def start(self) -> None:
+        assert None not in (self.client._metadata_update, self.client._get_conn), "unlimited"
         self.starts += 1
         await asyncio.sleep(0)
         if self.start_error:

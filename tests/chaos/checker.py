@@ -26,7 +26,9 @@ MINUTE: Final = 60.0
 JITTER_SECONDS: Final = 2.0
 """An eviction is noted when its answer passes: evenly spaced ones come as much closer together."""
 
-WARM_UP_SECONDS: Final = 600.0
+WARM_UP_SECONDS = 600.0
+STEADY_SECONDS = 900.0
+"""The growth over less time is noise."""
 GROWTH_MIB_PER_HOUR: Final = 8.0
 
 Amounts = tuple[int, ...]
@@ -50,8 +52,8 @@ class Offer(NamedTuple):
 
 @dataclass
 class Observation:
-    """A run. `signs` has the Unix times at which each role was seen to work, `memory` the times and
-    MiB of each process, `evictions` the time of each eviction that the API server accepted."""
+    """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
+    the times and MiB of each process, `evictions` the time of each that the API server accepted."""
 
     settings: Settings
     logs: Logs
@@ -113,12 +115,18 @@ def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]])
 
 
 def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[str]:
-    """Yield processes whose memory grows; those younger than the warm-up are not judged."""
+    """Yield processes whose memory grows."""
+    for process, slope in growth(memory).items():
+        if slope > GROWTH_MIB_PER_HOUR:
+            yield f"{process}: grows by {slope:.1f} MiB an hour"
+
+
+def growth(memory: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
+    """The growth of each process that ran long enough, in MiB an hour after its warm-up."""
+    found = {}
     for process, samples in memory.items():
         start = samples[0][0] + WARM_UP_SECONDS if samples else 0.0
         steady = np.array([sample for sample in samples if sample[0] >= start])
-        if len(steady) < 3:
-            continue
-        slope = 3600 * float(np.polyfit(steady[:, 0] - start, steady[:, 1], 1)[0])
-        if slope > GROWTH_MIB_PER_HOUR:
-            yield f"{process}: grows by {slope:.1f} MiB an hour"
+        if len(steady) >= 3 and np.ptp(steady[:, 0]) >= STEADY_SECONDS:
+            found[process] = 3600 * float(np.polyfit(steady[:, 0] - start, steady[:, 1], 1)[0])
+    return found

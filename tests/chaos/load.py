@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.kafka.partition import partition_of
 from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encode_samples
 from tests.system.load import Message
 
@@ -18,9 +19,13 @@ class ChaosLoad:
 
     def __init__(self, nodes: Sequence[str], pods: Mapping[str, Sequence[str]]) -> None:
         self.departing: set[str] = set()
-        self._nodes = nodes
+        self.nodes = nodes
         self._pods = pods
         self._last_end_ms = 0
+
+    def partitions(self, count: int) -> set[int]:
+        """The partitions of the nodes, of `count`."""
+        return {partition_of(node, count) for node in self.nodes}
 
     def cluster_state(self) -> Iterator[Message]:
         """Yield nothing: a watcher writes nodes and pods."""
@@ -31,7 +36,7 @@ class ChaosLoad:
         window_ms = WINDOW_SECONDS * 1000
         end_ms = int(time.time() * 1000) // window_ms * window_ms
         end_ms = self._last_end_ms = max(end_ms, self._last_end_ms + window_ms)
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             header = SampleHeader(
                 node=node, machine_id=f"machine-{node}", boot_id="b", epoch=1, sequence=step,
                 window_start_ms=end_ms - window_ms, window_end_ms=end_ms,

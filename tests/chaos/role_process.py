@@ -6,7 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.local.process_guard import die_with_parent
@@ -19,15 +19,16 @@ class RoleProcess:
     """A role, started by `start`, and again after each end."""
 
     def __init__(
-        self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path
-    ) -> None:
+        self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path,
+        bugs: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         role = name.partition("-")[0]
         self.name = name
         self.log = folder / f"{name}.log"
         self.clock_file = folder / f"{role}.clock"
         self.process: subprocess.Popen[bytes] | None = None
         entry = [sys.executable, "-m", "tests.chaos.role_entry", str(self.clock_file)]
-        self._argv = [*entry, role, *flags]
+        self._argv = [*entry, ",".join(bugs), role, *flags]
         self._environment = environment(**variables)
 
     def start(self) -> None:
@@ -53,6 +54,11 @@ class RoleProcess:
         self.signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
+
+    @property
+    def incarnation(self) -> str:
+        """Its name with the id of the process that was started last."""
+        return f"{self.name} ({self.process.pid})" if self.process is not None else self.name
 
     def memory_mib(self) -> float | None:
         """Its resident memory; None if it is not running."""

@@ -16,14 +16,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aiokafka.errors import KafkaError
-
-from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import TopicPartition
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.kafka_cluster import LocalCluster, local_cluster
 from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
@@ -31,15 +27,15 @@ from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURC
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
-from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, problems
+from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, growth, problems
+from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
 from tests.chaos.role_process import limit_files
-from tests.chaos.schedule import Fault, Kind, faults
-from tests.chaos.world import EVICTIONS_PER_MINUTE, World, running_world
-from tests.kafka.raw_batches import hostile_batches, produce_raw
+from tests.chaos.schedule import PROCESSES, Fault, faults
+from tests.chaos.world import EVICTIONS_PER_MINUTE, NO_BUGS, Bugs, World, running_world
 from tests.plane import NAMESPACES
 from tests.processes import until
-from tests.system.harness import Logs, gather
+from tests.system.harness import Feed, Logs, gather
 
 Report = Callable[[str], None]
 
@@ -48,29 +44,31 @@ FULL_DISK_BYTES = 1024
 
 async def chaos(
     plane: ControlPlane, cluster: LocalCluster, folder: Path, *, seed: int, seconds: float,
-    nodes: int, instances: int, kinds: Sequence[Kind] = (), report: Report,
+    nodes: int, instances: int, report: Report, planned: Iterable[Fault] = (), bugs: Bugs = NO_BUGS,
 ) -> list[str]:  # fmt: skip
-    """Run, and return the violations of guarantees. Faults are of these kinds, or of all."""
+    """Run, and return the violations of guarantees. Faults are `planned`, or drawn by the seed."""
     done: list[Injected] = []
     async with running_world(
-        plane, cluster, folder, seed=seed, nodes=nodes, instances=instances
+        plane, cluster, folder, seed=seed, nodes=nodes, instances=instances, bugs=bugs
     ) as (world, made):
         async with made.running(WINDOW_SECONDS):
             began = time.time()
             await until(lambda: world.all_work_since(began), 120, lambda: state_of(world))
             report(f"seed {seed}: all roles work after {time.time() - began:.0f} s")
             deadline = time.monotonic() + seconds
-            for fault in faults(seed):
+            for fault in planned or faults(seed):
                 if time.monotonic() >= deadline:
                     break
-                if (kinds and fault.kind not in kinds) or not is_possible(world, fault):
+                if not is_possible(world, fault):
                     continue
                 start = time.time()
-                await inject(world, fault, random.Random(f"{seed}/{len(done)}"))
+                await inject(world, made, fault, random.Random(f"{seed}/{len(done)}"))
                 done.append(Injected(fault, start, time.time()))
                 took = await all_back(world, done[-1].end)
                 report(f"{fault}: all roles back after {took:.1f} s")
-        logs = await gather(world.stage, made.samples, timeout=60)
+        logs = await gather(
+            world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
+        )
     run = Observation(
         settings=world.stage.settings, logs=logs, samples=made.samples, faults=done,
         signs={role: world.signs[role] for role in world.expected_signs()},
@@ -81,14 +79,14 @@ async def chaos(
         f"{len(done)} faults, {len(made.samples)} samples, {len(run.offers)} offers, "
         f"{len(run.evictions)} evictions"
     )
+    for process, slope in growth(run.memory).items():
+        report(f"{process}: {run.memory[process][-1][1]:.0f} MiB, {slope:+.1f} an hour")
     return problems(run)
 
 
 def is_possible(world: World, fault: Fault) -> bool:
     """Whether the run has the target: a run with one instance of each role has half of them."""
-    kind = "full disk" if fault.target.startswith("broker") else fault.kind
-    needs_role = kind in ("kill", "pause") or fault.target.startswith("extender-")
-    return not needs_role or fault.target in world.roles
+    return fault.target in world.roles or fault.target not in PROCESSES
 
 
 async def all_back(world: World, moment: float) -> float:
@@ -108,15 +106,14 @@ def state_of(world: World) -> str:
     )
 
 
-async def inject(world: World, fault: Fault, rng: random.Random) -> None:
+async def inject(world: World, made: Feed, fault: Fault, rng: random.Random) -> None:
     """Begin a fault, wait, and end it."""
     if fault.kind.startswith("broker ") or fault.target.startswith("broker"):
         await disturb_broker(world, fault)
     elif fault.kind.startswith("api "):
         await disturb_api(world, fault)
     elif fault.kind == "hostile records":
-        await send_hostile(world, fault, rng)
-        await asyncio.sleep(fault.seconds)
+        await be_hostile(world, made, fault, rng)
     elif fault.kind == "clock step":
         file = world.folder / f"{fault.target}.clock"
         file.write_text(str(fault.step_seconds))
@@ -182,16 +179,17 @@ async def disturb_api(world: World, fault: Fault) -> None:
     world.proxy.mode = "as drawn"
 
 
-async def send_hostile(world: World, fault: Fault, rng: random.Random) -> None:
-    """Send one of each hostile batch to a random partition; the broker may refuse some."""
-    client = client_options(world.stage.settings.kafka)
-    batches = hostile_batches(b"hostile", rng.randbytes(500))
-    for batch in batches.values():
-        partition = rng.randrange(world.stage.partitions)
-        with contextlib.suppress(KafkaError):
-            await produce_raw(
-                client, TopicPartition(world.stage.topic(fault.target), partition), batch
-            )
+async def be_hostile(world: World, made: Feed, fault: Fault, rng: random.Random) -> None:
+    """Send hostile records to every topic, or create hostile objects for a while."""
+    if fault.target == "topics":
+        nodes, now_ms = world.load.nodes, int(time.time() * 1000)
+        await send_records(world.stage, made.producer, rng, nodes, now_ms)
+        await asyncio.sleep(fault.seconds)
+        return
+    manifest = listing(hostile_objects())
+    await asyncio.to_thread(world.plane.kubectl, "create", "-f", "-", stdin=manifest)
+    await asyncio.sleep(fault.seconds)
+    await asyncio.to_thread(world.plane.kubectl, "delete", "-f", "-", "--force", stdin=manifest)
 
 
 def allowed_offers(logs: Logs) -> Iterator[Offer]:

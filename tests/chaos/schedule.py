@@ -6,29 +6,29 @@ that it can meet, and a length. The run starts the next fault when every role wo
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 Kind = Literal[
     "kill", "pause", "broker killed", "broker stopped", "broker paused", "api killed", "api slow",
     "api lying", "hostile records", "full disk", "clock step",
 ]  # fmt: skip
-Role = Literal["worker", "watcher", "actuator", "evictor", "extender"]
+Role = Literal["exporter", "provider", "worker", "watcher", "actuator", "evictor", "extender"]
 
-ROLES: Final[Sequence[Role]] = ("worker", "watcher", "actuator", "evictor", "extender")
-_PROCESSES: Final = tuple(f"{role}-{number}" for role in ROLES for number in range(2))
+ROLES: Final[Sequence[Role]] = get_args(Role)
+PROCESSES: Final = tuple(f"{role}-{number}" for role in ROLES for number in range(2))
 _BROKERS: Final = ("broker-0", "broker-1", "broker-2")
 
 TARGETS: Final[Mapping[Kind, Sequence[str]]] = {
-    "kill": _PROCESSES,
-    "pause": _PROCESSES,
+    "kill": PROCESSES,
+    "pause": PROCESSES,
     "broker killed": _BROKERS,
     "broker stopped": _BROKERS,
     "broker paused": _BROKERS,
     "api killed": ("api",),
     "api slow": ("api",),
     "api lying": ("api",),
-    "hostile records": ("samples", "nodes"),
-    "full disk": (*_BROKERS, "extender-0"),
+    "hostile records": ("topics", "objects"),
+    "full disk": (*3 * _BROKERS, *PROCESSES),
     "clock step": ROLES,
 }
 """What a fault of each kind can meet."""

@@ -7,11 +7,14 @@ import pytest
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.kafka_cluster import local_cluster
+from tests.chaos import checker
 from tests.chaos.run import chaos
+from tests.chaos.schedule import Fault
+from tests.chaos.world import EVICTIONS_PER_MINUTE, Bugs
 from tests.cluster.objects import Existing, delete_others
 from tests.processes import until
 
-pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SEED = int(os.environ.get("CHAOS_SEED", "23"))
 
@@ -27,3 +30,36 @@ async def test_no_guarantee_is_violated_under_faults(
         )  # fmt: skip
     await until(lambda: delete_others(plane, permanent), 120)
     assert found == [], f"seed {SEED}: {lines}"
+
+
+BUGS: Bugs = {
+    **dict.fromkeys(
+        ("worker-0", "worker-1"), ("samples_dropped", "windows_applied_twice", "replay_left_out")
+    ),
+    "watcher-0": ("leak",),
+    "extender-0": ("late_restart",),
+    "actuator-0": ("offers_doubled",), "actuator-1": ("offers_doubled",),
+    "evictor-0": ("evictions_unlimited",), "evictor-1": ("evictions_unlimited",),
+}  # fmt: skip
+KILLS = [Fault("kill", target, 0.0) for target in ("worker-0", "worker-1", "extender-0")]
+SAID = (
+    "samples missing", "windows, the log has", "checkpoint differs", "offers (",
+    f"more than {EVICTIONS_PER_MINUTE} evictions in the minute",
+    "extender-0: not back within 30 s after kill: extender-0", "watcher-0 (",
+)  # fmt: skip
+"""Of each guarantee, what the checker says; of the leak the process that grows."""
+
+
+async def test_a_seeded_bug_of_each_guarantee_is_found(
+    plane: ControlPlane, permanent: Existing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checker, "WARM_UP_SECONDS", 10.0)
+    monkeypatch.setattr(checker, "STEADY_SECONDS", 20.0)
+    with local_cluster() as cluster:
+        found = await chaos(
+            plane, cluster, tmp_path, seed=SEED, seconds=120, nodes=20, instances=2,
+            report=lambda line: None, planned=KILLS, bugs=BUGS,
+        )  # fmt: skip
+    await until(lambda: delete_others(plane, permanent), 120)
+    missed = [text for text in SAID if not any(text in problem for problem in found)]
+    assert missed == [], found

@@ -5,15 +5,18 @@ import contextlib
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
+from pipeline.kafka import record_batches
+from pipeline.kafka.follow import topic_partitions
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.kafka_cluster import BROKERS, LocalCluster
 from pipeline.local.port_probe import free_port
@@ -25,6 +28,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, Waiti
 from pipeline.topics.registry import EVICTION_PLANS, HEARTBEATS, NODE_STATE
 from tests.chaos.checker import Offer
 from tests.chaos.load import ChaosLoad
+from tests.chaos.provided_usage import PROVIDED
 from tests.chaos.role_process import RoleProcess
 from tests.chaos.schedule import ROLES
 from tests.cluster.objects import apply, named, node, pod, write_policy
@@ -38,11 +42,18 @@ from tests.system.harness import (
     feed,
 )
 
+Bugs = Mapping[str, Sequence[str]]
+"""Names of `seeded_bugs` by process."""
+NO_BUGS: Final[Bugs] = {}
+
+EXPORTERS = ("exporter-0", "exporter-1")
+"""Nodes of real exporters on this machine, by the name of the process."""
 EVICTIONS_PER_MINUTE = 6
 PLAN_SECONDS = 3.0
 VICTIMS = 40
 WAITING = 10
 _LEADERS = ("actuator", "evictor")
+EXPORTER_WINDOW_SECONDS = PROVIDER_WINDOW_SECONDS = 5
 
 
 class World:
@@ -50,7 +61,7 @@ class World:
 
     def __init__(
         self, plane: ControlPlane, cluster: LocalCluster, proxy: FaultProxy, stage: Stage,
-        load: ChaosLoad, folder: Path, instances: int,
+        load: ChaosLoad, folder: Path, instances: int, bugs: Bugs,
     ) -> None:  # fmt: skip
         self.plane, self.cluster, self.proxy, self.stage = plane, cluster, proxy, stage
         self.load = load
@@ -59,12 +70,15 @@ class World:
         self.offers: list[Offer] = []
         self.evictions: list[float] = []
         self.memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        self.ports = [free_port() for _ in range(instances)]
+        names = [f"{role}-{number}" for role in ROLES for number in range(instances)]
+        self.ports = {name: free_port() for name in names}
+        variables = self._variables()
         self.roles = {
-            name: RoleProcess(name, flags, self._variables(), folder)
-            for name, flags in self._flags(instances)
+            name: RoleProcess(name, self._flags(name), variables, folder, bugs.get(name, ()))
+            for name in names
         }
         self._renewals: dict[str, str] = {}
+        self._published: set[int] = set()
         proxy.on_write = self._note_write
 
     def _variables(self) -> dict[str, str]:
@@ -75,33 +89,42 @@ class World:
             "kafka.partitions": kafka.partitions,
             "kafka.topic_prefix": kafka.topic_prefix, "kubernetes.kubeconfig": kubeconfig,
             "kafka.replication_factor": kafka.replication_factor,
-            "kubernetes.config_name": self.stage.prefix, "watcher.metrics_port": 0,
-            "actuator.metrics_port": 0, "evictor.metrics_port": 0, "worker.metrics_port": 0,
+            "kubernetes.config_name": self.stage.prefix,
         }  # fmt: skip
         return {variable_name(key): str(value) for key, value in values.items()}
 
-    def _flags(self, instances: int) -> Iterator[tuple[str, list[str]]]:
-        of_role = {
+    def _flags(self, name: str) -> list[str]:
+        role = name.partition("-")[0]
+        port = str(self.ports[name])
+        page = ["--metrics-host", "127.0.0.1", "--metrics-port", port]
+        flags = {
+            "exporter": [
+                *page, "--node-name", name, "--socket-path", str(self.folder / f"{name}.socket"),
+                "--window-seconds", str(EXPORTER_WINDOW_SECONDS),
+            ],
+            "provider": [
+                "--port", port, "--kind", "chaos", "--delay-seconds", "0",
+                "--window-seconds", str(PROVIDER_WINDOW_SECONDS),
+                "--step-seconds", str(PROVIDER_WINDOW_SECONDS),
+            ],
             "worker": [
-                "--no-supervise", "--id", self.stage.prefix,
+                *page, "--no-supervise", "--id", self.stage.prefix, "--instance-id", name,
+                "--data-dir", str(self.folder / name),
                 "--session-timeout-seconds", str(SESSION_SECONDS),
                 "--checkpoint-interval-seconds", str(CHECKPOINT_SECONDS),
                 "--expiration-seconds", str(self.stage.settings.model.expiration_seconds),
             ],
-            "watcher": [],
-            "actuator": ["--mode", "act", "--writes-per-second", "50"],
-            "evictor": ["--mode", "act", "--evictions-per-minute", str(EVICTIONS_PER_MINUTE)],
-            "extender": ["--host", "127.0.0.1", "--mode", "act"],
+            "watcher": page,
+            "actuator": [*page, "--mode", "act", "--writes-per-second", "50"],
+            "evictor": [
+                *page, "--mode", "act", "--evictions-per-minute", str(EVICTIONS_PER_MINUTE),
+            ],
+            "extender": [
+                "--host", "127.0.0.1", "--port", port, "--mode", "act",
+                "--snapshot-file", str(self.folder / f"{name}.snapshot"),
+            ],
         }  # fmt: skip
-        for role in ROLES:
-            for number in range(instances):
-                name, more = f"{role}-{number}", []
-                if role == "worker":
-                    more = ["--instance-id", name, "--data-dir", str(self.folder / name)]
-                if role == "extender":
-                    snapshot = self.folder / f"{name}.snapshot"
-                    more = ["--port", str(self.ports[number]), "--snapshot-file", str(snapshot)]
-                yield name, [*of_role[role], *more]
+        return flags[role]
 
     def _note_write(self, method: str, path: str, body: bytes) -> None:
         now = time.time()
@@ -119,37 +142,40 @@ class World:
 
     async def watch_signs(self) -> None:
         """Note when roles were seen to work, until cancelled."""
+        topics = (NODE_STATE, HEARTBEATS)
         async with AIOKafkaConsumer(
             bootstrap_servers=self.stage.bootstrap, group_id=None, request_timeout_ms=5000
         ) as consumer:
-            ends: dict[TopicPartition, int] = {}
+            consumer.assign(topic_partitions(self.stage.settings.kafka, *topics))
             while True:
-                for check in (self._watch_topics(consumer, ends), self._watch_leases(),
-                              self._watch_extenders()):  # fmt: skip
+                for check in (self._watch_topics(consumer), self._watch_leases(),
+                              self._watch_pages()):  # fmt: skip
                     with contextlib.suppress(
                         aiohttp.ClientError, KafkaError, TimeoutError, ValueError, KeyError
                     ):
                         await asyncio.wait_for(check, 5.0)
-                for name, role in self.roles.items():
+                for role in self.roles.values():
                     if (mib := role.memory_mib()) is not None:
-                        self.memory[name].append((time.time(), mib))
+                        self.memory[role.incarnation].append((time.time(), mib))
                 await asyncio.sleep(1.0)
 
-    async def _watch_topics(
-        self, consumer: AIOKafkaConsumer, seen: dict[TopicPartition, int]
-    ) -> None:
-        for role, topic in (("worker", NODE_STATE), ("watcher", HEARTBEATS)):
-            partitions = [
-                TopicPartition(self.stage.topic(topic.name), number)
-                for number in range(self.stage.partitions)
-            ]
-            ends = await consumer.end_offsets(partitions)
-            used = [tp for tp in partitions if ends[tp]]
-            grown = [tp for tp in used if ends[tp] > seen.get(tp, -1)]
-            # A heartbeat is in one partition, node states are in all.
-            if grown and (role == "watcher" or len(grown) == len(used)):
-                self.signs[role].append(time.time())
-                seen.update({tp: ends[tp] for tp in grown})
+    async def _watch_topics(self, consumer: AIOKafkaConsumer) -> None:
+        for tp, records in (await consumer.getmany(timeout_ms=500)).items():
+            if tp.topic == self.stage.topic(HEARTBEATS.name):
+                self._note_sign("watcher")
+                continue
+            self._published.add(tp.partition)
+            nodes = {(record.key or b"").decode(errors="replace") for record in records}
+            for name in nodes.intersection(self.roles):
+                self._note_sign(name)
+            if not nodes.isdisjoint(PROVIDED):
+                self._note_sign("provider")
+        if self._published >= self.load.partitions(self.stage.partitions):
+            self._note_sign("worker")
+            self._published.clear()
+
+    def _note_sign(self, role: str) -> None:
+        self.signs[role].append(time.time())
 
     async def _watch_leases(self) -> None:
         path = "/apis/coordination.k8s.io/v1/namespaces/springtide-system/leases"
@@ -157,23 +183,32 @@ class World:
             role = item["metadata"]["name"].removeprefix("springtide-")
             renewed = str(item["spec"].get("renewTime"))
             if role in _LEADERS and self._renewals.get(role) not in (None, renewed):
-                self.signs[role].append(time.time())
+                self._note_sign(role)
             self._renewals[role] = renewed
 
-    async def _watch_extenders(self) -> None:
-        async with aiohttp.ClientSession() as session:
-            for number, port in enumerate(self.ports):
-                url = f"http://127.0.0.1:{port}/filter"
-                question = {"Pod": {}, "NodeNames": ["chaos-0"]}
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                    async with session.post(url, json=question, timeout=_two_seconds()) as answer:
-                        if answer.status == 200:
-                            self.signs[f"extender-{number}"].append(time.time())
+    async def _watch_pages(self) -> None:
+        """Ask extenders as a scheduler does, other instances for their metrics. The results of an
+        exporter are its sign."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as session:
+            pages = [name for name in self.roles if not name.startswith("exporter")]
+            await asyncio.gather(*(self._watch_page(session, name) for name in pages))
+
+    async def _watch_page(self, session: aiohttp.ClientSession, name: str) -> None:
+        url = f"http://127.0.0.1:{self.ports[name]}"
+        question = {"Pod": {}, "NodeNames": ["chaos-0"]}
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            asked = (
+                session.post(f"{url}/filter", json=question)
+                if name.startswith("extender")
+                else session.get(f"{url}/metrics")
+            )
+            async with asked as answer:
+                if answer.status == 200:
+                    self._note_sign(name)
 
     def expected_signs(self) -> set[str]:
-        """The roles, and each extender, that must show signs."""
-        extenders = {f"extender-{number}" for number in range(len(self.ports))}
-        return {"worker", "watcher", *_LEADERS} | extenders
+        """The roles whose instances work together, and each instance."""
+        return {"worker", "watcher", "provider", *_LEADERS, *self.roles}
 
     def all_work_since(self, moment: float) -> bool:
         """Whether each role was seen to work after `moment`."""
@@ -216,10 +251,6 @@ class World:
             role.kill()
 
 
-def _two_seconds() -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=2.0)
-
-
 def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLoad:
     """Create nodes, pods of class Mid that may be evicted, and pods that wait for room."""
     colocation = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 0}}
@@ -232,7 +263,7 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
         plane,
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
          "metadata": {"name": "evicting"}},
-        *(node(name, cpu="32", memory="128Gi") for name in names),
+        *(node(name, cpu="32", memory="128Gi") for name in (*names, *EXPORTERS, *PROVIDED)),
         *(pod(f"victim-{number}", on=names[number % nodes], labels=mid)
           for number in range(VICTIMS)),
         *(pod(f"waiting-{number}", labels=prod, priority_class="evicting", cpu="1000")
@@ -248,15 +279,16 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
 @asynccontextmanager
 async def running_world(
     plane: ControlPlane, cluster: LocalCluster, folder: Path, *, seed: int, nodes: int,
-    instances: int,
+    instances: int, bugs: Bugs,
 ) -> AsyncIterator[tuple[World, Feed]]:  # fmt: skip
     """All roles, and a feed of their load, which does not run yet; they are killed at the end."""
+    record_batches.install()  # the consumers of this process read hostile records, too
     stage = await create_stage(cluster.bootstrap_servers, replicas=BROKERS)
     load = await asyncio.to_thread(create_objects, plane, nodes, stage.prefix)
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(fault_proxy(plane, seed=seed))
         proxy.is_fair = True
-        world = World(plane, cluster, proxy, stage, load, folder, instances)
+        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs)
         stack.callback(world.close)
         for role in world.roles.values():
             role.start()

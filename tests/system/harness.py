@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -289,10 +289,11 @@ async def gather(
     samples: Sequence[tuple[int, int, str]],
     *,
     ignore: set[str] | frozenset[str] = frozenset(),
+    keep: Callable[[Record], bool] = lambda record: True,
     timeout: float = 150,
 ) -> Logs:
-    """Return all records, once every sample (except of nodes in `ignore`) is joined and every
-    window is covered by a complete round, or after `timeout`."""
+    """Return all records to `keep`, once every sample (except of nodes in `ignore`) is joined and
+    every window is covered by a complete round, or after `timeout`."""
     last: dict[int, int] = {}
     for number, offset, node in samples:
         if node not in ignore:
@@ -307,7 +308,7 @@ async def gather(
         )
         deadline, done_at = time.monotonic() + timeout, None
         while time.monotonic() < deadline:
-            await _read(consumer, logs)
+            await _read(consumer, logs, keep)
             if not (_joined(logs, last) and _covered(logs) and _published(logs)):
                 done_at = None
             elif done_at is None:
@@ -317,17 +318,18 @@ async def gather(
     return logs
 
 
-async def _read(consumer: AIOKafkaConsumer, logs: Logs) -> None:
+async def _read(consumer: AIOKafkaConsumer, logs: Logs, keep: Callable[[Record], bool]) -> None:
     found = await consumer.getmany(timeout_ms=300, max_records=5000)
     for tp, messages in found.items():
         topic = tp.topic.partition(".")[2]
-        logs[topic][tp.partition] += [
+        records = [
             Record(
                 tp.partition, message.offset, message.key or b"", message.value,
                 message.timestamp / 1000, dict(message.headers),
             )
             for message in messages
         ]  # fmt: skip
+        logs[topic][tp.partition] += filter(keep, records)
 
 
 def _joined(logs: Logs, last: dict[int, int]) -> bool:

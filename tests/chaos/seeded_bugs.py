@@ -1,0 +1,107 @@
+"""One known mistake per guarantee, each of which a chaos run must detect.
+
+A role that runs with one is an ordinary process of the product, with one function replaced.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actuators.cluster import offer_writer
+from actuators.rate_limit import RateLimit
+from pipeline.agents import apply_windows
+from pipeline.agents.apply_windows import Applied
+from pipeline.agents.join_agent import JoinCursor
+from pipeline.agents.partition_models import PartitionWindow
+from pipeline.kafka.partition_log import LogRecord
+from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
+from tests.system.worker_entry import replay_left_out
+
+LEAK_BYTES, LEAK_SECONDS = 1 << 20, 0.5
+LATE_SECONDS = 45.0
+
+_leaked: list[bytes] = []
+
+
+def samples_dropped() -> None:
+    """The join loses one sample in fifty."""
+    join = JoinCursor._join_sample
+
+    def join_most(self: JoinCursor, record: LogRecord) -> Any:
+        return None if record.offset % 50 == 49 else join(self, record)
+
+    JoinCursor._join_sample = join_most  # type: ignore[method-assign]
+
+
+def windows_applied_twice() -> None:
+    """The models take one window in twenty for two, of which the second ends a little later."""
+    apply_distinct = apply_windows.apply_distinct
+
+    def apply_some_again(windows: Sequence[PartitionWindow]) -> list[Applied]:
+        applied = apply_distinct(windows)
+        if again := [_a_little_later(window) for window in windows if window.offset % 20 == 19]:
+            apply_distinct(again)
+        return applied
+
+    apply_windows.apply_distinct = apply_some_again
+
+
+def _a_little_later(source: PartitionWindow) -> PartitionWindow:
+    header = source.window.header
+    later = msgspec.structs.replace(header, window_end_ms=header.window_end_ms + 1)
+    return source._replace(window=msgspec.structs.replace(source.window, header=later))
+
+
+def offers_doubled() -> None:
+    """The actuator writes twice what records allow."""
+
+    def doubled(nodes: Sequence[OfferInputs], now: float) -> list[Offer]:
+        return [
+            offer._replace(amounts=tuple(2 * amount for amount in offer.amounts))
+            if max(offer.amounts) > 0
+            else offer
+            for offer in offers_now(nodes, now)
+        ]
+
+    offer_writer.offers_now = doubled  # type: ignore[attr-defined]
+
+
+def evictions_unlimited() -> None:
+    """The evictor does not wait between evictions."""
+
+    async def wait(self: RateLimit) -> None:
+        return None
+
+    RateLimit.wait = wait  # type: ignore[method-assign]
+
+
+def late_restart() -> None:
+    """From its second start on, the role does nothing for longer than it may."""
+    started = Path("started-before")
+    if started.exists():
+        time.sleep(LATE_SECONDS)
+    started.touch()
+
+
+def leak() -> None:
+    """The role keeps two megabytes more each second."""
+
+    def grow() -> None:
+        for number in itertools.count():
+            _leaked.append(bytes([number % 255 + 1]) * LEAK_BYTES)
+            time.sleep(LEAK_SECONDS)
+
+    threading.Thread(target=grow, daemon=True).start()
+
+
+BUGS: Mapping[str, Callable[[], None]] = {
+    "samples_dropped": samples_dropped, "windows_applied_twice": windows_applied_twice,
+    "replay_left_out": replay_left_out,
+    "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
+    "late_restart": late_restart, "leak": leak,
+}  # fmt: skip

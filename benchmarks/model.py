@@ -47,6 +47,7 @@ from pipeline.processors.model.histogram import (
 )
 from pipeline.processors.model.model_config import KOORDINATOR
 from pipeline.processors.model.training_batch import NodeWindow, TrainingBatch, training_batch
+from pipeline.topics.workloads import Workload
 
 PODS_PER_NODE = 100
 NODES_PER_BATCH = 100
@@ -54,6 +55,11 @@ WINDOW_MS = 30_000
 START_MS = 1_800_000_000_000
 MOST_IN_C = 100_000
 MOST_IN_PYTHON = 1_000
+# Decoded windows share these objects.
+WORKLOADS = [
+    Workload(f"namespace-{pod % 7}", "Deployment", f"workload-{pod:04d}")
+    for pod in range(PODS_PER_NODE)
+]
 LAYOUTS = (CPU_LAYOUT, MEMORY_LAYOUT)
 FRACTIONS = (0.95, 0.98)
 SIGMAS = 3.0
@@ -122,6 +128,7 @@ def batches(values: FloatArray, number: int) -> Iterator[TrainingBatch]:
                 pod_classes=classes, pod_usage=values[own],
                 requests=np.full((PODS_PER_NODE, 2), 1e3),
                 pod_ages=np.full(PODS_PER_NODE, 1e6), pod_active=np.ones(PODS_PER_NODE, np.bool_),
+                pod_workloads=WORKLOADS,
             ))  # fmt: skip
         yield training_batch(made)
 

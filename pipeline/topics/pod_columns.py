@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pipeline.settings.model_settings import CLASSES as CLASSES
 from pipeline.topics.codec import DECODE_ERRORS, decode_error
 from pipeline.topics.sample_rows import BoolArray, FloatArray
+from pipeline.topics.workloads import NO_WORKLOAD, Workload
 
 GONE: Final = "Gone"
 """Phase of a pod that was deleted; the window still counts what it used before."""
@@ -28,6 +29,8 @@ _UNKNOWN: Final = _CODES["unknown"]
 # cache serves readers of the log.
 _CACHED_LINES: Final = 4_096
 _CACHED_BYTES: Final = 64 * 1024
+# Kubernetes' limit of names.
+_LONGEST_NAME: Final = 253
 
 _Texts = tuple[str | None, ...]
 _Numbers = tuple[float | None, ...]
@@ -71,12 +74,13 @@ class PodColumns:
     `ended` or was deleted, whether it is `listed` (runs or will run), has CPUs of its own
     (`exclusive`, QoS LSE) or is being deleted (`terminating`), and when it was `created`, in Unix
     seconds. `requests` (pods, 2) are millicores and bytes. NaN is unknown. Nobody may write to the
-    arrays. `decode` returns all facts, as objects that take five times the memory of the line.
+    arrays. `workloads` are the pods' workloads, None is unknown. `decode` returns all facts, as
+    objects that take five times the memory of the line.
     """
 
     __slots__ = (
         "__weakref__", "classes", "created", "data", "ended", "exclusive", "listed", "requests",
-        "terminating",
+        "terminating", "workloads",
     )  # fmt: skip
 
     def __init__(self, line: bytes) -> None:
@@ -92,6 +96,8 @@ class PodColumns:
         self.created: FloatArray = np.array(pods.column("created_seconds"), np.float64)
         requests = pods.column("request_cpu_millicores"), pods.column("request_memory_bytes")
         self.requests: FloatArray = np.array(requests, np.float64).T.copy()
+        owners = (pods.column(name) for name in ("namespace", "owner_kind", "owner_name"))
+        self.workloads = tuple(map(_workload, *owners))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -102,6 +108,20 @@ class PodColumns:
             return _pods.decode(self.data)
         except DECODE_ERRORS as error:
             raise decode_error("the line about pods", error) from error
+
+
+@lru_cache(maxsize=65_536)  # one object for all pods of a workload
+def _workload(namespace: str | None, kind: str | None, name: str | None) -> Workload | None:
+    """The workload of a pod with this owner, None for a pod without a record.
+
+    A pod without a controller has none, nor has a static pod, whose owner is its node.
+    """
+    if namespace is None:
+        return None
+    parts = (namespace, kind or "", name or "")
+    if kind == "Node" or not all(parts) or max(map(len, parts)) > _LONGEST_NAME:
+        return NO_WORKLOAD
+    return NO_WORKLOAD if "/" in "".join(parts) else Workload(*parts)
 
 
 _json = msgspec.json.Encoder(order="deterministic")

@@ -5,12 +5,27 @@ Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs have `replicas`, Pod
 `budget`. The namespace decides the partition.
 """
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pipeline.topics.codec import Record
 from pipeline.topics.pods import Owner
+
+
+class Workload(NamedTuple):
+    """The name of a workload: the controller of pods that its users know, such as a Deployment."""
+
+    namespace: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+NO_WORKLOAD: Final = Workload("", "", "")
+"""The workload of a pod that is known to have none."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pipeline.processors.join.view_documents import pod_view
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.kubernetes.top_owner import top_owner
 from pipeline.times import time_or_none
 from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
@@ -17,8 +18,8 @@ from pipeline.topics.pods import PodFacts, PodRecord
 class PodRow(NamedTuple):
     """The facts of a pod by column.
 
-    `uid` tells the pod from another one with the same cgroup. `view` is its part of the node's
-    view, as JSON.
+    `owner_kind` and `owner_name` are of the workload: a Deployment, not its ReplicaSet. `uid` tells
+    the pod from another one with the same cgroup. `view` is its part of the node's view, as JSON.
     """
 
     pod_class: int | None = None
@@ -40,14 +41,15 @@ class PodRow(NamedTuple):
 
 def pod_row(pod: PodFacts | PodRecord) -> PodRow:
     """The facts of this pod."""
+    owner = top_owner(pod)
     return PodRow(
         pod_class=CLASS_CODES.get(pod.pod_class, CLASS_CODES["unknown"]),
         namespace=sys.intern(pod.namespace),
         name=pod.name,
         koordinator_qos=sys.intern(pod.qos),
         phase=sys.intern(pod.phase),
-        owner_kind=sys.intern(pod.owner.kind) if pod.owner else None,
-        owner_name=pod.owner.name if pod.owner else None,
+        owner_kind=sys.intern(owner.kind) if owner else None,
+        owner_name=sys.intern(owner.name) if owner else None,
         # Absent requests of a known pod are 0, not unknown.
         request_cpu_millicores=_number(pod.requests.cpu_millicores or 0),
         request_memory_bytes=_number(pod.requests.memory_bytes or 0),

@@ -30,6 +30,7 @@ from pipeline.processors.model.training_batch import (
     training_batch,
 )
 from pipeline.processors.model.usage_points import RecentUsage
+from pipeline.processors.model.workload_models import WorkloadModels
 
 Status = Literal["applied", "duplicate", "late", "second_exporter"]
 
@@ -84,6 +85,11 @@ class Bank:
     def predictors(self) -> tuple[str, ...]:
         """Names under which peaks are given."""
         return tuple(self.learner.predictors)
+
+    @property
+    def workloads(self) -> WorkloadModels:
+        """The models of workloads of all banks that share columns with this one."""
+        return self.learner.workloads
 
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""

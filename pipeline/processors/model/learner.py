@@ -44,6 +44,7 @@ from pipeline.processors.model.training_batch import (
     WindowHead,
     valid,
 )
+from pipeline.processors.model.workload_models import POD_COLUMNS, WorkloadModels
 from pipeline.processors.predictors.registry import build
 
 MAX_PODS: Final = 4096
@@ -54,6 +55,8 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
     **drift.COLUMNS,
 }
 """Columns per node, by slot."""
+_OWN_COLUMNS: Final[dict[str, Column]] = {**day_slots.COLUMNS, **POD_COLUMNS}
+"""Columns per entity beside those of predictors."""
 
 
 class Learner:
@@ -84,7 +87,8 @@ class Learner:
                 key="model.predictor",
                 hint="let it run beside another one, or as a member of `max`",
             )
-        self.models = EntityModels(config.profiles, day_slots.COLUMNS | _columns(self.predictors))
+        self.models = EntityModels(config.profiles, _OWN_COLUMNS | _columns(self.predictors))
+        self.workloads = WorkloadModels(self.models)
         self._slots = Columns(NODE_COLUMNS)
         self._free_slots: list[int] = []
         profiles = [config.profile_index(entity) for entity in ENTITIES]
@@ -101,7 +105,7 @@ class Learner:
     @property
     def nbytes(self) -> int:
         """Memory of the columns, spare rows included."""
-        return self.models.nbytes + self._slots.nbytes
+        return self.models.nbytes + self.workloads.models.nbytes + self._slots.nbytes
 
     # -- rows and slots
 
@@ -145,6 +149,7 @@ class Learner:
     def release(self, nodes: Sequence[NodeModels]) -> None:
         """Drop all models of these nodes, at least one."""
         self.models.release(np.concatenate([node.all_rows() for node in nodes]))
+        self.workloads.release(nodes)
         slots = [node.slot for node in nodes]
         self._slots.clear(np.array(slots))
         self._free_slots.extend(slots)
@@ -161,13 +166,17 @@ class Learner:
         enough = self._covers_enough(window)
         if enough:
             self._move_references(node, window.end_ms)
+            self.workloads.move_reference(node, window.end_ms)
+        self.workloads.expire(node, window.start_ms, window.end_ms)
         return enough
 
     def _covers_enough(self, window: WindowHead) -> bool:
         return window.coverage >= self.config.minimum_coverage
 
     def _list_pods(self, node: NodeModels, pods: ListedPods) -> None:
-        if pods.uids is not node.listed.uids and pods.uids != node.listed.uids:
+        known = node.listed
+        has_changed = pods.uids is not known.uids and pods.uids != known.uids
+        if has_changed:
             new = [uid for uid in pods.uids if uid not in node.row_by_uid]
             # Their profile is that of their class, which `_assign_profiles` sets.
             rows = self.models.allocate(np.zeros(len(new), np.int8))
@@ -175,6 +184,8 @@ class Learner:
             node.pod_rows = np.array([node.row_by_uid[uid] for uid in pods.uids], dtype=np.int64)
             listed = set(pods.uids)
             node.absent_uids = tuple(uid for uid in node.row_by_uid if uid not in listed)
+        if has_changed or pods.workloads != known.workloads:
+            self.workloads.assign(node, pods)
         node.listed = pods
 
     def _move_references(self, node: NodeModels, end_ms: int) -> None:
@@ -252,6 +263,7 @@ class Learner:
             weights.reshape(-1, 2).take(place, axis=0),
             batch.end_ms.take(node_index),
         )
+        self.workloads.train(batch, nodes, rows[len(entity_nodes) :], usage)
 
     def _train(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
@@ -313,16 +325,22 @@ class Learner:
 
     def encode_state(self, name: str, node: NodeModels) -> bytes:
         """The exact state of the models of `node`, called `name`."""
-        return state_codec.capture(name, node, self.models, self._slots, self.fingerprint)
+        return state_codec.capture(
+            name, node, self.models, self.workloads.models, self._slots, self.fingerprint
+        )
 
     def decode_state(self, name: str, data: bytes) -> state_codec.CheckedState:
         """The state in `data`, for `restore_node`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
-        return state_codec.read(name, data, self.models, self._slots, self.fingerprint)
+        return state_codec.read(
+            name, data, self.models, self.workloads.models, self._slots, self.fingerprint
+        )
 
     def restore_node(self, state: state_codec.CheckedState) -> NodeModels:
         """A node with the models of a state."""
-        return state_codec.install(state, self.models, self._slots, self._new_slot())
+        return state_codec.install(
+            state, self.models, self.workloads.models, self._slots, self._new_slot()
+        )
 
 
 def _node_slots(nodes: Sequence[NodeModels]) -> IntArray:
@@ -333,7 +351,7 @@ def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
     """The columns of the predictors. Raises `PredictorError` if two have one name."""
     columns: dict[str, Column] = {}
     for name, predictor in predictors.items():
-        if taken := sorted(predictor.columns.keys() & {*columns, *day_slots.COLUMNS}):
+        if taken := sorted(predictor.columns.keys() & {*columns, *_OWN_COLUMNS}):
             raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
         columns |= predictor.columns
     return columns

@@ -13,6 +13,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.training_batch import NO_PODS, ListedPods
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.workloads import Workload
 
 
 @dataclass(slots=True)
@@ -23,7 +24,9 @@ class NodeModels:
     the last window or not. `listed` are the pods of the last window, `pod_rows` and `pod_ages`
     (seconds) theirs; `absent_uids` are the other pods with a model. `slot` is the node's row in the
     columns per node. `reference_ms` are the decay references by profile and resource, None until
-    something was learned. `appended_ms` is the newest append time of an applied sample.
+    something was learned. `workload_rows` are the rows of workloads that have a model, with or
+    without pods, and `workload_reference_ms` is their decay reference. `appended_ms` is the
+    newest append time of an applied sample.
     """
 
     machine_id: str
@@ -44,6 +47,8 @@ class NodeModels:
     pod_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
     absent_uids: tuple[str, ...] = ()
+    workload_rows: dict[Workload, int] = field(default_factory=dict)
+    workload_reference_ms: int | None = None
 
     def all_rows(self) -> IntArray:
         """Every row of the node: entities, then all pods with a model, in no order."""

@@ -117,16 +117,39 @@ class Histograms:
         self, rows: IntArray, values: FloatArray, weights: FloatArray, profiles: ByteArray
     ) -> None:
         """One sample per row; `rows` are distinct, no value is NaN, weights are >= epsilon."""
-        buckets = self._bucket_indices(values, profiles)
+        cells = self._cells_of(rows, self._bucket_indices(values, profiles))
+        self.cells.flat[cells] += weights
+
+    def add_repeated(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
+        """Add `weights` to `buckets` of rows that may repeat, one after the other."""
+        cells = self._cells_of(rows, buckets)
+        np.add.at(self.cells.flat, cells, weights)
+
+    def subtract(self, rows: IntArray, buckets: IntArray, weights: FloatArray) -> None:
+        """Take back weights that were added to rows of the first layout, which may repeat; what is
+        left below its epsilon becomes 0."""
+        offset = buckets.astype(np.uint16) - self._base.take(rows)
+        # A weight that has decayed since may have lost its cell.
+        inside = offset < self._width.take(rows)
+        cells = self._unit[rows[inside]] * np.int64(_UNIT) + offset[inside]
+        flat = self.cells.flat
+        np.subtract.at(flat, cells, weights[inside])
+        flat[cells] = np.where(flat[cells] < self.epsilon[0], 0.0, flat[cells])
+
+    def _cells_of(self, rows: IntArray, buckets: IntArray) -> IntArray:
+        """The cell of a bucket of each row; rows without one move to a wider stretch."""
         codes = buckets.astype(np.uint16)
         # Below the base the difference wraps around to more than any width.
         offset = codes - self._base.take(rows)
         outside = (offset >= self._width.take(rows)).nonzero()[0]
         if len(outside):
+            moving = np.zeros(len(self._width), np.bool_)
+            moving[rows.take(outside)] = True
+            # Rows that repeat also need room for buckets that are within the present stretch.
+            outside = moving.take(rows).nonzero()[0]
             self._make_room(rows.take(outside), buckets.take(outside))
             offset = codes - self._base.take(rows)
-        cells = self._unit.take(rows) * np.int64(_UNIT) + offset
-        self.cells.flat[cells] += weights
+        return self._unit.take(rows) * np.int64(_UNIT) + offset
 
     def quantile_buckets(self, rows: IntArray, fractions: FloatArray) -> IntArray:
         """The bucket of a quantile of each row, of `fractions` (n,); -1 where the row is empty."""
@@ -231,9 +254,12 @@ class Histograms:
                 yield width, positions
 
     def _make_room(self, rows: IntArray, buckets: IntArray) -> None:
-        """Move these rows to stretches with room for their weights and one of `buckets` each."""
+        """Move these rows to stretches with room for their weights and `buckets`."""
+        rows, index = np.unique(rows, return_inverse=True)
+        low, high = np.full(len(rows), self._max_buckets), np.full(len(rows), -1)
+        np.minimum.at(low, index, buckets)
+        np.maximum.at(high, index, buckets)
         positions, filled, weights = self._nonzero_buckets(rows)
-        low, high = buckets.copy(), buckets.copy()
         np.minimum.at(low, positions, filled)
         np.maximum.at(high, positions, filled)
         self.clear(rows)

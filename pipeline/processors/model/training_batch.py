@@ -16,16 +16,22 @@ from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArra
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model.resource_pairs import stack_rows
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.workloads import Workload
 
 UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
 _LARGEST: Final = float(np.finfo(np.float64).max)
+_LEAST_CPU_WEIGHT: Final = 0.1
+# A pod may request any amount: an absurd one must not outweigh all other pods of its workload.
+_MOST_REQUESTED_CORES: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedPods:
     """The pods that a window lists and what is known of them, by ascending UID.
 
-    Windows of a node share one object until one of its pods changes.
+    `cpu_weights` are the weights of their cpu samples for their workload. `workloads` has an item
+    for each pod, None if unknown; without items all are unknown. Windows of a node share one object
+    until one of its pods changes.
     """
 
     uids: tuple[str, ...]
@@ -33,11 +39,8 @@ class ListedPods:
     requests: FloatArray
     active: BoolArray
     ended: BoolArray
-
-
-NO_PODS: Final = ListedPods(
-    (), np.zeros(0, np.int8), np.zeros((0, 2)), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-)
+    cpu_weights: FloatArray
+    workloads: tuple[Workload | None, ...] = ()
 
 
 def listed_pods(
@@ -46,11 +49,14 @@ def listed_pods(
     requests: FloatArray,
     active: BoolArray,
     ended: BoolArray,
+    workloads: tuple[Workload | None, ...] = (),
 ) -> ListedPods:
     """The pods with invalid classes as `unknown` and invalid requests as NaN."""
     is_class = (classes >= 0) & (classes < len(CLASSES))
     classes = np.where(is_class, classes, np.int8(UNKNOWN_CLASS)).astype(np.int8)
-    return ListedPods(uids, classes, valid(requests), active, ended)
+    # As in the Vertical Pod Autoscaler: the request in cores, at least 0.1.
+    weights = np.fmax(valid(requests[:, 0] / 1000.0, _MOST_REQUESTED_CORES), _LEAST_CPU_WEIGHT)
+    return ListedPods(uids, classes, valid(requests), active, ended, weights, workloads)
 
 
 class WindowHead(NamedTuple):
@@ -131,8 +137,9 @@ class NodeWindow:
     of the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
-    for the latter; None: no pod has ended. `points`, `epoch`, `machine_id` and `strategy` are those
-    of `WindowHead`; an `appended_ms` of None is `end_ms`.
+    for the latter; None: no pod has ended. `pod_workloads` are those of `ListedPods`, `points`,
+    `epoch`, `machine_id` and `strategy` those of `WindowHead`. An `appended_ms` of None is
+    `end_ms`.
     """
 
     node: str
@@ -155,6 +162,7 @@ class NodeWindow:
     pod_ages: FloatArray = field(default_factory=lambda: np.zeros(0))
     pod_active: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     pod_ended: BoolArray | None = None
+    pod_workloads: Sequence[Workload | None] = ()
 
 
 def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
@@ -205,6 +213,9 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
             window.requests[order],
             window.pod_active[order],
             np.zeros(len(order), np.bool_) if ended is None else ended[order],
+            tuple(window.pod_workloads[position] for position in order.tolist())
+            if window.pod_workloads
+            else (),
         ),
     )
 
@@ -224,3 +235,8 @@ def system_remainder(
     """Usage of the system: max(node - pods - host_apps, 0); NaN where any of them is NaN."""
     left = node - pods - host_apps
     return np.where(left < 0.0, 0.0, left)
+
+
+NO_PODS: Final = listed_pods(
+    (), np.zeros(0, np.int8), np.zeros((0, 2)), np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+)

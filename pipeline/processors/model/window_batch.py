@@ -103,7 +103,12 @@ def _read_facts(listing: Listing, pods: PodColumns) -> EntityFacts:
         hosts=np.flatnonzero(listing.kinds == _HOST_APP),
         system=np.array([row for row in tiers if listing.ids[row] == SYSTEM_TIER], np.int64),
         pods=listed_pods(
-            listing.uids, pods.classes, pods.requests, ~(pods.ended | pods.terminating), pods.ended
+            listing.uids,
+            pods.classes,
+            pods.requests,
+            ~(pods.ended | pods.terminating),
+            pods.ended,
+            pods.workloads,
         ),
         running=pods.listed,
         exclusive=pods.exclusive,

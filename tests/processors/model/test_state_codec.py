@@ -57,7 +57,7 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
         (STATE[:20], "damaged"),
         (STATE[:-1], "damaged"),
         (STATE + b"x", "damaged"),
-        (STATE[:6] + b"\x01\x00" + STATE[8:], "version 1; this release reads 3"),
+        (STATE[:6] + b"\x01\x00" + STATE[8:], "version 1; this release reads 4"),
         (_changed(node="node-b"), "state of node 'node-b' given for node 'node-a'"),
         (_changed(fingerprint="0"), "shape what is learned or what predictors keep"),
         (_changed(weight=b"123"), "3 bytes instead of"),

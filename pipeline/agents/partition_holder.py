@@ -25,6 +25,12 @@ from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.koordlet_metrics import serve
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
+from pipeline.agents.recommendation_agent import (
+    PUBLISHING_PARTITION,
+    Places,
+    Recommendations,
+    publish_recommendations,
+)
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import refuse_records
 from pipeline.agents.shard import Shard
@@ -50,6 +56,11 @@ log = get_logger(__name__)
 
 PARTITIONS = gauge("worker_partitions", "Partitions that this worker owns.")
 NODES = gauge("worker_nodes", "Nodes with models in this worker.")
+WORKLOADS = gauge("worker_workloads", "Models of workloads, one per node and workload.")
+DROPPED = gauge(
+    "worker_dropped_workloads",
+    "Models of workloads without pods that were dropped because their node had too many.",
+)
 
 _SHUTDOWN_SECONDS = 10.0
 # Two file sources would remove each other's records: only the owner of this partition runs one.
@@ -66,6 +77,7 @@ class PartitionHolder:
         self._client = client_options(settings.kafka)
         self._resources = AsyncExitStack()
         self.recovery: Recovery | None = None
+        self._bank: Bank | None = None
         self._handover = WindowHandover(settings.worker.batch_size)
         self._feeding: asyncio.Task[None] | None = None
         self.shards: dict[int, Shard] = {}
@@ -79,6 +91,8 @@ class PartitionHolder:
         NODES.set_function(
             lambda: sum(len(s.model.bank.node_models) for s in list(self.shards.values()))
         )
+        WORKLOADS.set_function(lambda: 0 if self._bank is None else len(self._bank.workloads))
+        DROPPED.set_function(lambda: 0 if self._bank is None else self._bank.workloads.dropped)
         serve(
             lambda: [shard.model.prod_amounts for shard in list(self.shards.values())],
             settings.worker.node_metrics,
@@ -192,6 +206,7 @@ class PartitionHolder:
             kafka, model = self._settings.kafka, self._settings.model
             output = await self._resources.enter_async_context(log_producer(self._client))
             config = model_config(self._settings)
+            self._bank = Bank(config)
             reader = partial(open_reader, self._client)
             windows = WINDOWS.full_name(kafka.topic_prefix)
             self._feeding = self._watched(feed_models(self._handover, windows, reader))
@@ -214,7 +229,7 @@ class PartitionHolder:
                     statistic=model.training_statistic,
                     node_metrics=self._settings.worker.node_metrics > 0,
                 ),
-                bank=Bank(config),
+                bank=self._bank,
                 handover=self._handover,
                 clock=self._clock,
             )
@@ -247,6 +262,19 @@ class PartitionHolder:
             ends = partial(self._ends_of_samples, list(loaded))
             self.run_task(
                 expire_silent_nodes(shards, worker.node_expiration_seconds, ends, self._clock)
+            )
+        if PUBLISHING_PARTITION in loaded:
+            kafka = self._settings.kafka
+            places = Places(
+                kafka.topic_prefix, kafka.partitions, partial(open_reader, self._client)
+            )
+            ownership = loaded[PUBLISHING_PARTITION].ownership
+            self.run_task(
+                publish_recommendations(
+                    Recommendations(places, recovery.output, ownership),
+                    worker.recommendation_interval_seconds,
+                    self._clock,
+                )
             )
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):

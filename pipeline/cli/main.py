@@ -61,7 +61,7 @@ COMMANDS = {
     "model": _Command(
         "List predictors; inspect, fit, export and import models of a node.", "pipeline"
     ),
-    "recommend": _Command("Show recommended requests for the pods of each owner.", "pipeline"),
+    "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "scheduler": _Command(
         "Create and check the kube-scheduler configuration; simulate targets.", "pipeline"
     ),

@@ -34,6 +34,13 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     checkpoint_interval_seconds: Annotated[
         float, Meta(gt=0, le=86_400, description="Time between the starts of checkpoint rounds.")
     ] = 300.0
+    recommendation_interval_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=86_400)],
+        Meta(
+            description="Time between two publications of recommended requests, for which the "
+            "worker of partition 0 reads all checkpoints."
+        ),
+    ] = 900.0
     data_dir: Annotated[
         Path | None,
         Meta(

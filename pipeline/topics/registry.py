@@ -167,6 +167,11 @@ ACCURACY: Final = Topic(
     name="accuracy", key="node", retention_ms=30 * DAY_MS,
     value="past predictions compared with usage", written_by="model agent",
 )  # fmt: skip
+RECOMMENDATIONS: Final = Topic(
+    name="recommendations", key="namespace/kind/name",
+    value="requests recommended for a workload, as the Vertical Pod Autoscaler does",
+    written_by="worker of partition 0", record="recommendations",
+)  # fmt: skip
 CHECKPOINTS: Final = Topic(
     name="checkpoints", key="node@epoch", codec="msgpack",
     value="exact model state, round markers, claims, skipped windows", written_by="model agent",
@@ -180,7 +185,7 @@ DEAD_LETTERS: Final = Topic(
 
 TOPICS: Final = (
     SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
-    NODE_VIEWS, EVICTION_PLANS, WAKE_UPS, ACTIONS, CHECKPOINTS, DEAD_LETTERS,
+    NODE_VIEWS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 

@@ -3,9 +3,11 @@
 import random
 from typing import Any
 
+from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.pods import Owner, PodRecord
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import departure, encode_window, retraction
@@ -15,9 +17,19 @@ CONFIG = ModelConfig(expiration_seconds=60)
 
 
 def window(
-    node: str, step: int, *, sample_offset: int, machine: str = "m", epoch: int = 1, **usage: Any
+    node: str,
+    step: int,
+    *,
+    sample_offset: int,
+    machine: str = "m",
+    epoch: int = 1,
+    deployment: str = "",
+    **usage: Any,
 ) -> bytes:
-    """Return the encoded window number `step` (5 s each) of `node`, with this `usage`."""
+    """Return the encoded window number `step` (5 s each) of `node`, with this `usage`.
+
+    Every sixth window has a new pod, of this Deployment if there is one.
+    """
     rng = random.Random(f"{node}/{step}/{epoch}")
     end = APPENDED_MS - 3_600_000 + step * 5000
     # A repeated window may precede the first one, but a sequence is not negative.
@@ -32,11 +44,22 @@ def window(
         {"kind": "pod", "id": f"pod-{step // 6}", "coverage": 1.0,
          "cpu_cores_p90": rng.random(), "memory_bytes_p90": rng.random() * 1e9},
     ]  # fmt: skip
+    uid = f"pod-{step // 6}"
+    pods = {uid: pod_row(pod_of(deployment, node, uid))} if deployment else {}
     joined = join(
-        read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, {}), Strategy(),
+        read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, pods), Strategy(),
         sample_offset=sample_offset, appended_ms=end + 1000,
     )  # fmt: skip
     return encode_window(joined)
+
+
+def pod_of(deployment: str, node: str, uid: str) -> PodRecord:
+    """Return the record of a pod of a Deployment in the namespace `shop`."""
+    return PodRecord(
+        node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=uid, pod_class="prod",
+        owner=Owner(kind="ReplicaSet", name=f"{deployment}-5d4"),
+        labels={"pod-template-hash": "5d4"}, phase="Running",
+    )  # fmt: skip
 
 
 def make_log(count: int, *nodes: str) -> tuple[MemoryBroker, "LogWriter"]:

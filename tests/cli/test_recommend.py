@@ -1,7 +1,6 @@
-"""`springtide recommend`: selected owners, and output of known and unknown amounts."""
+"""`springtide recommend`: selected workloads, and output of known and unknown amounts."""
 
 import json
-import math
 from typing import Any
 
 import pytest
@@ -9,138 +8,123 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import recommend
 from pipeline.cli.main import cli
-from pipeline.errors import CheckpointError
-from pipeline.processors.model.bank import Bank
-from pipeline.processors.recommendation import Advice, PodOwner, Recommendation, WorkloadSums
-from tests.processors.windows import GIB, Pod, window
+from pipeline.topics.codec import encode_json
+from pipeline.topics.recommendations import (
+    ContainerRecommendation,
+    PodRecommendation,
+    RecommendationRecord,
+)
 
-NAN = math.nan
-WEB = PodOwner("ReplicaSet", "shop", "web-5d4")
-KNOWN = Recommendation(
-    WEB, 3, 1_700_000_010_000,
-    Advice(0.0301, 0.5, NAN, 0.0, 1, 1, 0.4, 0.4),
-    Advice(NAN, NAN, NAN, 0.0, 0, 0, NAN, NAN),
+
+def record(kind: str, name: str, **amounts: dict[str, str]) -> RecommendationRecord:
+    given = {key: {"cpu": "500m"} for key in ("target", "lower_bound", "upper_bound")} | amounts
+    container = ContainerRecommendation(uncapped_target=given["target"], **given)
+    return RecommendationRecord(
+        namespace="shop", kind=kind, name=name, as_of="2023-11-14T22:13:30Z", pods=0, pods_seen=12,
+        samples=30, history_days=1.25,
+        recommendation=PodRecommendation(container_recommendations=(container,)),
+    )  # fmt: skip
+
+
+WEB = record(
+    "Deployment", "web", target={"cpu": "500m", "memory": "262144001"},
+    lower_bound={"cpu": "31m", "memory": "262144000"}, upper_bound={},
 )  # fmt: skip
+HOSTILE = record("Job", "once\x1b[2J")
 
 
-def recommending(monkeypatch: pytest.MonkeyPatch, *arguments: str, failed: Any = None) -> Result:
-    """Run the command over one node with pods of two owners; one of them has samples."""
-    bank = Bank()
-    bank.apply([window(i, [Pod("p", (1.0, GIB)), Pod("other", (1.0, GIB))]) for i in range(30)])
+def typed(monkeypatch: pytest.MonkeyPatch, *arguments: str, values: Any = None) -> Result:
+    """Run the command over a topic with two workloads, or with these values."""
+    values = [encode_json(each) for each in (HOSTILE, WEB)] if values is None else values
 
-    async def read(settings: object, workloads: WorkloadSums, selected: Any) -> Any:
-        owners = [WEB, WEB, PodOwner("Job", "shop", "once\x1b[2J")]
-        numbers = {
-            uid: workloads.count(owner)
-            for uid, owner in zip(["p", "q", "r"], owners, strict=True)
-            if selected is None or selected(owner)
-        }
-        workloads.add("node-a", bank.encode_state("node-a"), numbers)
-        return failed or {}
+    async def require(*_: Any) -> None:
+        pass
 
-    monkeypatch.setattr(recommend, "read_models", read)
+    async def read(*_: Any) -> dict[bytes, bytes]:
+        return {f"key {number}".encode(): value for number, value in enumerate(values)}
+
+    monkeypatch.setattr(recommend, "require_topics", require)
+    monkeypatch.setattr(recommend, "read_recommendations", read)
     return CliRunner().invoke(cli, ["recommend", *arguments])
 
 
-def test_table_has_two_lines_per_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = recommending(monkeypatch)
+def test_table_has_two_lines_per_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = typed(monkeypatch)
     assert result.exit_code == 0, result.output
     headers, *lines = [line.split() for line in result.stdout.splitlines()]
     rows = [dict(zip(headers, line, strict=True)) for line in lines]
-    assert [line["OWNER"] for line in rows] == [
-        r"Job/shop/once\x1b[2J", r"Job/shop/once\x1b[2J", str(WEB), str(WEB),
+    web = "Deployment/shop/web"
+    assert [line["WORKLOAD"] for line in rows] == [web, web, *[r"Job/shop/once\x1b[2J"] * 2]
+    cpu, memory, _, unknown = rows
+    assert [cpu[name] for name in ("LOWER", "TARGET", "UPPER")] == ["31m", "500m", "-"]
+    assert [memory[name] for name in ("LOWER", "TARGET", "UPPER")] == ["250Mi", "251Mi", "-"]
+    assert [cpu[name] for name in ("DAYS", "PODS", "SEEN", "SAMPLES", "AS-OF")] == [
+        "1.2", "0", "12", "30", "2023-11-14T22:13:30Z",
     ]  # fmt: skip
-    job, _, cpu, memory = rows
-    assert {job[header] for header in ("LOWER", "TARGET", "UPPER", "DAYS", "POD-MAX")} == {"-"}
-    assert (job["PODS"], job["SAMPLES"]) == ("0/1", "none")
-    assert (cpu["RESOURCE"], cpu["PODS"], cpu["SAMPLES"]) == ("cpu", "1/2", "30")
-    assert 1150 <= int(cpu["TARGET"].removesuffix("m")) <= 1250
-    assert 1177 <= int(memory["TARGET"].removesuffix("Mi")) <= 1270
-    assert "skipped 1 pods with models but without a record" in result.stderr
+    assert {unknown[name] for name in ("LOWER", "TARGET", "UPPER")} == {"-"}
 
 
-def test_json_has_the_fields_of_vpa_and_koordinator_without_unknown() -> None:
-    assert recommend.owner_document(KNOWN) == {
-        "owner": {"kind": "ReplicaSet", "namespace": "shop", "name": "web-5d4"},
-        "as_of": "2023-11-14T22:13:30Z",
-        "pods": 3,
-        "resources": {
-            "cpu": {
-                "pods_with_samples": 1, "samples": 1, "history_days": 0.0,
-                "pod_peaks": {"median": "400m", "max": "400m"},
-            },
-            "memory": {
-                "pods_with_samples": 0, "samples": 0, "history_days": None,
-                "pod_peaks": {"median": None, "max": None},
-            },
-        },
-        "recommendation": {
-            "containerRecommendations": [
-                {
-                    "target": {"cpu": "500m"}, "lowerBound": {"cpu": "31m"},
-                    "upperBound": {}, "uncappedTarget": {"cpu": "500m"},
-                }
-            ]
-        },
-        "koordinator": {
-            "apiVersion": "analysis.koordinator.sh/v1alpha1",
-            "kind": "Recommendation",
-            "metadata": {"namespace": "shop", "name": "web-5d4"},
-            "spec": {
-                "target": {
-                    "type": "workload", "workload": {"kind": "ReplicaSet", "name": "web-5d4"},
-                }
-            },
-            "status": {"containerStatuses": [{"resources": {"cpu": "500m"}}]},
-        },
+def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
+    document = recommend.item_document(WEB)
+    target = {"cpu": "500m", "memory": "262144001"}
+    assert document["recommendation"] == {
+        "containerRecommendations": [
+            {
+                "target": target, "uncappedTarget": target, "upperBound": {},
+                "lowerBound": {"cpu": "31m", "memory": "262144000"},
+            }
+        ]
     }  # fmt: skip
+    assert (document["as_of"], document["pods"]) == ("2023-11-14T22:13:30Z", 0)
+    assert document["koordinator"] == {
+        "apiVersion": "analysis.koordinator.sh/v1alpha1",
+        "kind": "Recommendation",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "target": {"type": "workload", "workload": {"kind": "Deployment", "name": "web"}},
+        },
+        "status": {"containerStatuses": [{"resources": target}]},
+    }
 
 
-@pytest.mark.parametrize(
-    "name", ["shop/web-5d4", "ReplicaSet/shop/web-5d4", "replicaset/shop/web-5d4"]
-)
-def test_owner_is_selected_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    result = recommending(monkeypatch, name, "--json")
+@pytest.mark.parametrize("name", ["shop/web", "Deployment/shop/web", "deployment/shop/web"])
+def test_workload_is_selected_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    result = typed(monkeypatch, name, "--json")
     assert result.exit_code == 0, result.output
     (web,) = json.loads(result.stdout)["items"]
-    assert web["owner"]["name"] == "web-5d4"
-    (container,) = web["recommendation"]["containerRecommendations"]
-    assert container["target"] == container["uncappedTarget"]
-    lower, target, upper = (
-        int(container[name]["memory"]) for name in ("lowerBound", "target", "upperBound")
-    )
-    assert lower < target < upper
+    assert web["name"] == "web"
 
 
 @pytest.mark.parametrize("name", ["web", "a/b/c/d", "shop/", "/web", ""])
-def test_invalid_owner_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    result = recommending(monkeypatch, name)
+def test_invalid_name_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    result = typed(monkeypatch, name)
     assert (result.exit_code, "give Kind/namespace/name" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Deployment/shop/web", "did you mean ReplicaSet/shop/web-5d4?"),
-        ("Job/shop/web-5d4", "did you mean ReplicaSet/shop/web-5d4?"),
-        ("shop/nobody", "the ReplicaSet of a Deployment"),
-        ("elsewhere/web-5d4", "the ReplicaSet of a Deployment"),
+        ("ReplicaSet/shop/web-5d4", "did you mean Deployment/shop/web?"),
+        ("Job/shop/web", "did you mean Deployment/shop/web?"),
+        ("shop/nobody", "a pod without a controller has none"),
+        ("elsewhere/web", "a pod without a controller has none"),
     ],
 )
-def test_owner_without_pods_exits_with_4(
+def test_workload_without_a_recommendation_exits_with_4(
     monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
-    result = recommending(monkeypatch, name)
+    result = typed(monkeypatch, name)
     assert (result.exit_code, message in result.stderr) == (4, True), result.output
     assert result.stdout == ""
 
 
-def test_owner_without_samples_is_shown_and_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = {"node-b": CheckpointError("its checksum does not match")}
-    result = recommending(monkeypatch, "shop/once\x1b[2J", "--json", failed=failed)
-    assert result.exit_code == 4
-    (job,) = json.loads(result.stdout)["items"]
-    assert (job["as_of"], job["recommendation"]) == (None, {"containerRecommendations": []})
-    assert job["koordinator"]["status"] == {"containerStatuses": []}
-    assert "skipped 1 nodes, such as node-b: its checksum does not match" in result.stderr
-    assert "no model of these pods has samples" in result.stderr
+def test_invalid_record_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = typed(monkeypatch, values=[b"no json", encode_json(WEB)])
+    assert result.exit_code == 0
+    assert "skipped the record key 0" in result.stderr
+    assert "Deployment/shop/web" in result.stdout
+
+
+def test_without_any_recommendation_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = typed(monkeypatch, "--json", values=[])
+    assert (result.exit_code, json.loads(result.stdout)) == (4, {"items": []})

@@ -10,8 +10,11 @@ from pipeline.topics.field_texts import field_texts, structs_of
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.recommendations import RecommendationRecord
 
-RECORDS: Final = (NodeStateRecord, PredictionRecord, NodeResourcesRecord)
+RECORDS: Final = (
+    NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord,
+)  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",
     type(None): "null", Any: "any",

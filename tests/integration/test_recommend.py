@@ -1,47 +1,91 @@
-"""The command `recommend` with a real broker."""
+"""Recommendations with a real broker: published by workers, shown by the command."""
 
 import json
+from functools import partial
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.recommendation_agent import Places, Recommendations
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.partition_log import open_reader
+from pipeline.kafka.producer import log_producer
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.settings import KafkaSettings
-from pipeline.topics.codec import encode_json
-from pipeline.topics.pods import Owner, PodRecord, pod_key
-from pipeline.topics.registry import PODS
-from tests.integration.test_model_commands import NODE, filled, typed
+from pipeline.topics.registry import SAMPLES, WINDOWS
+from tests.agents.logs import window
+from tests.integration.test_model_commands import NODE, owner, typed
 
 
-async def test_recommended_requests_are_printed(kafka: KafkaSettings) -> None:
-    shown = await typed(kafka, "recommend")
-    assert shown.exit_code == 3, shown.output
-    await filled(kafka)
-    shown = await typed(kafka, "recommend")
-    assert (shown.exit_code, "there are no pods" in shown.output) == (4, True)
-
-    # The pods that have run on the node: pod-0, pod-1 and pod-2.
+async def put_windows(kafka: KafkaSettings, first: int, end: int, deployment: str) -> None:
+    """Write these windows of the node; every sixth has another pod of the Deployment."""
+    samples, windows = (topic.full_name(kafka.topic_prefix) for topic in (SAMPLES, WINDOWS))
+    place, key = partition_of(NODE, kafka.partitions), NODE.encode()
     async with AIOKafkaProducer(**client_options(kafka)) as producer:
-        for node, uid in ((NODE, "pod-0"), (NODE, "pod-1"), ("other", "pod-9")):
-            owner = Owner(kind="ReplicaSet", name="web-5d4")
-            pod = PodRecord(
-                node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=uid, owner=owner
-            )
-            await producer.send_and_wait(
-                PODS.full_name(kafka.topic_prefix), encode_json(pod), pod_key(node, uid),
-                partition=partition_of(node, kafka.partitions),
-            )  # fmt: skip
+        for step in range(first, end):
+            await producer.send_and_wait(samples, b"a sample", key, partition=place)
+            value = window(NODE, step + 1, sample_offset=step, deployment=deployment)
+            await producer.send_and_wait(windows, value, key, partition=place)
 
-    shown = await typed(kafka, "recommend")
-    assert shown.exit_code == 0, shown.output
-    assert "skipped 1 pods with models" in shown.output
-    (cpu,) = (line.split() for line in shown.output.splitlines() if " cpu " in line)
-    assert (cpu[0], cpu[6]) == ("ReplicaSet/shop/web-5d4", "2/3")
-    assert int(cpu[2][:-1]) <= int(cpu[3][:-1]) <= int(cpu[4][:-1])
 
-    shown = await typed(kafka, "recommend", "shop/web-5d4", "--json")
-    (web,) = json.loads(shown.stdout)["items"]
-    (found,) = web["recommendation"]["containerRecommendations"]
-    assert found["target"]["cpu"] == cpu[3]
-    shown = await typed(kafka, "recommend", "Deployment/shop/web")
-    assert (shown.exit_code, "ReplicaSet/shop/web-5d4?" in shown.output) == (4, True)
+async def publish(kafka: KafkaSettings) -> None:
+    """Run a worker that loads the partition, writes a round and publishes, and stops."""
+    places = Places(
+        kafka.topic_prefix, kafka.partitions, partial(open_reader, client_options(kafka))
+    )
+    async with owner(kafka) as (_, rounds), log_producer(client_options(kafka)) as output:
+        await rounds.write()
+        await Recommendations(places, output, Ownership(0, 0)).publish()
+
+
+async def shown(kafka: KafkaSettings) -> dict[str, Any]:
+    result = await typed(kafka, "recommend", "Deployment/shop/web", "--json")
+    assert result.exit_code == 0, result.output
+    (item,) = json.loads(result.stdout)["items"]
+    assert isinstance(item, dict)
+    return item
+
+
+async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
+    kafka: KafkaSettings,
+) -> None:
+    result = await typed(kafka, "recommend")
+    assert result.exit_code == 3, result.output
+    await apply_topics(kafka)
+    result = await typed(kafka, "recommend")
+    assert (result.exit_code, "there is no recommendation" in result.output) == (4, True)
+
+    await put_windows(kafka, 0, 30, "web")
+    await publish(kafka)
+    before = await shown(kafka)
+    assert (before["pods"], before["pods_seen"], before["samples"]) == (1, 6, 30)
+
+    # A restart without new windows changes nothing.
+    await publish(kafka)
+    assert await shown(kafka) == before
+
+    # Other pods, of another Deployment: `web` has none.
+    await put_windows(kafka, 30, 36, "other")
+    await publish(kafka)
+    at_zero = await shown(kafka)
+    assert at_zero == before | {"pods": 0}
+
+    await put_windows(kafka, 36, 42, "web")
+    await publish(kafka)
+    back = await shown(kafka)
+    assert (back["pods"], back["samples"]) == (1, 36)
+    (container,) = back["recommendation"]["containerRecommendations"]
+    lower, target, upper = (
+        int(container[name]["cpu"].removesuffix("m"))
+        for name in ("lowerBound", "target", "upperBound")
+    )
+    assert lower <= target <= upper
+
+    result = await typed(kafka, "recommend")
+    assert [line.split()[0] for line in result.output.splitlines()] == [
+        "WORKLOAD", *["Deployment/shop/other"] * 2, *["Deployment/shop/web"] * 2,
+    ]  # fmt: skip
+    result = await typed(kafka, "recommend", "ReplicaSet/shop/web-5d4")
+    assert (result.exit_code, "Deployment/shop/web?" in result.output) == (4, True)

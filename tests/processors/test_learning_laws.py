@@ -53,7 +53,7 @@ def test_merging_is_adding_one_after_the_other(
             models.histograms[r].dense(at)
             for models, at in map(_row, (first, second, first + second))
         )
-        histogram.merge(merged, other)
+        merged += other
         assert merged.tobytes() == both.tobytes()
         fractions = (0.0, 0.5, 0.95, 1.0)
         result = histogram.quantiles(merged, layout, fractions)

@@ -46,6 +46,11 @@ from pipeline.topics.predictions import (
     Reclaimable,
     UsageColumns,
 )
+from pipeline.topics.recommendations import (
+    ContainerRecommendation,
+    PodRecommendation,
+    RecommendationRecord,
+)
 from pipeline.topics.resource_amounts import ByResource, Resources, Usage
 from pipeline.topics.sample_rows import read_rows, read_samples
 from pipeline.topics.samples import (
@@ -316,6 +321,17 @@ NODE_STATE = NodeStateRecord(
 )  # fmt: skip
 HEARTBEAT = HeartbeatRecord(source="cluster", at="2023-11-14T22:14:00Z")
 WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0")
+_TARGET = {"cpu": "500m", "memory": "262144000"}
+RECOMMENDATION = RecommendationRecord(
+    namespace="shop", kind="Deployment", name="web", as_of="2023-11-14T22:13:30Z", pods=3,
+    pods_seen=12, samples=2880, history_days=0.5,
+    recommendation=PodRecommendation(container_recommendations=(
+        ContainerRecommendation(
+            target=_TARGET, lower_bound={"cpu": "250m", "memory": "262144000"},
+            upper_bound={"cpu": "1500m"}, uncapped_target=_TARGET,
+        ),
+    )),
+)  # fmt: skip
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,
     state=bytes(range(256)), prediction=b"{}", node_state=b"",
@@ -368,6 +384,7 @@ GOLDEN = (
     _json("eviction-plans", EVICTION_PLAN),
     _json("heartbeats", HEARTBEAT),
     _json("wake-ups", WAKE_UP),
+    _json("recommendations", RECOMMENDATION),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

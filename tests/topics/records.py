@@ -16,12 +16,13 @@ from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.predictions import PredictionRecord
+from pipeline.topics.recommendations import RecommendationRecord
 from pipeline.topics.result_header import Result
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
-    PodRecord, PredictionRecord,
+    PodRecord, PredictionRecord, RecommendationRecord,
 )  # fmt: skip
 PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim, SkippedWindow)
 

@@ -12,7 +12,7 @@ ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
 
 def test_names_are_unique_and_lower_case() -> None:
     names = [topic.name for topic in ALL_TOPICS]
-    assert len(set(names)) == len(names) == 19
+    assert len(set(names)) == len(names) == 20
     # Names of Kafka's metrics do not tell `.` from `_`.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
 

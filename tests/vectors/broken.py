@@ -27,12 +27,13 @@ _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
 _OFFERS: Final = f"{_P}.overcommit.offer_decision:amounts_to_write"
 _RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
 _TRAIN: Final = f"{_P}.model.entity_models:EntityModels.train"
+_ADD: Final = f"{_P}.model.sparse_histograms:Histograms.add_repeated"
 _WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
 
 BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram_buckets": (f"{_P}.model.histogram:Layout.digitize",),
     "histogram_percentile": (
-        f"{_P}.model.entity_models:EntityModels.quantile", f"{_P}.model.histogram:merge",
+        f"{_P}.model.entity_models:EntityModels.quantile", _ADD,
     ),
     "decaying_histogram": (
         f"{_P}.model.entity_models:EntityModels.quantile",
@@ -124,7 +125,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
 SKIPPED: Final = frozenset(
     {
         f"{_P}.model.bank:Bank.restore", f"{_P}.model.bank:Bank.forget", _TRAIN,
-        f"{_P}.model.entity_models:EntityModels.shift", f"{_P}.model.histogram:merge",
+        f"{_P}.model.entity_models:EntityModels.shift", _ADD,
     }
 )  # fmt: skip
 """Functions that change what they are given: the mutation leaves it alone."""

@@ -85,6 +85,13 @@ class Row:
         rows = np.repeat(self.rows, len(queries))
         return _known(self.models.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
 
+    def merge(self, other: "Row") -> None:
+        """Add the weights of another row, as recommendations add up those of nodes."""
+        filled = np.flatnonzero(other.weights[0])
+        self.models.histograms[0].add_repeated(
+            self.rows.repeat(len(filled)), filled, other.weights[0, filled]
+        )
+
     @property
     def weights(self) -> FloatArray:
         """All buckets, (1, buckets)."""
@@ -113,7 +120,7 @@ def _empty_is_unknown(given: Case, expected: Case) -> Difference | None:
     )
 
 
-@group(f"{_MODELS}, histogram.merge", differs=_empty_is_unknown)
+@group(f"{_MODELS}, Histograms.add_repeated", differs=_empty_is_unknown)
 def histogram_percentile(case: Case) -> object:
     layout = _layout(case["options"])
     row = Row(layout)
@@ -126,13 +133,9 @@ def histogram_percentile(case: Case) -> object:
         other = Row(layout)
         for value, weight in case["merge_with"]:
             other.add(value, weight)
-        weights = row.weights
-        histogram.merge(weights, other.weights)
-        answer["bucket_weights"] = _filled(weights[0])
-        if "queries" in case:
-            values = histogram.quantiles(weights, layout, case["queries"])
-            answer["values"] = _known(values[:, 0])
-    elif "queries" in case:
+        row.merge(other)
+        answer["bucket_weights"] = _filled(row.weights[0])
+    if "queries" in case:
         answer["values"] = row.values(case["queries"])
     return answer
 
@@ -147,7 +150,7 @@ def _emptiness(row: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool
     return empty
 
 
-@group(f"{_MODELS}, histogram.merge", differs=_empty_is_unknown)
+@group(f"{_MODELS}, Histograms.add_repeated", differs=_empty_is_unknown)
 def decaying_histogram(case: Case) -> object:
     layout, half_life, start = (case[k] for k in ("options", "half_life_seconds", "start_unix"))
     row = _decayed(_layout(layout), half_life, start, case["samples"])
@@ -157,10 +160,8 @@ def decaying_histogram(case: Case) -> object:
     latest = max(r.reference_ms for r in (row, other) if r.reference_ms is not None)
     for each in (row, other):
         each.move_to(latest)
-    weights = row.weights
-    histogram.merge(weights, other.weights)
-    values = histogram.quantiles(weights, _layout(layout), case["queries"])
-    return {"values": _known(values[:, 0])}
+    row.merge(other)
+    return {"values": row.values(case["queries"])}
 
 
 def _decayed(layout: Layout, half_life: float, start: float, samples: Any) -> Row:

@@ -130,15 +130,6 @@ VPA_CPU_LAYOUT: Final = exponential_layout(max_value=1000.0, first_bucket_size=0
 VPA_MEMORY_LAYOUT: Final = exponential_layout(max_value=1e12, first_bucket_size=1e7)
 
 
-def merge(weights: FloatArray, others: FloatArray) -> None:
-    """Add the histograms `others` to `weights` in place; same layout, same reference."""
-    if weights.shape != others.shape:
-        raise ValueError(
-            f"cannot merge layouts of {weights.shape[-1]} and {others.shape[-1]} buckets"
-        )
-    weights += others
-
-
 def is_empty(weights: FloatArray) -> npt.NDArray[np.bool_]:
     """Whether each row is without samples, (rows,)."""
     return np.asarray(~weights.any(axis=-1))

@@ -138,23 +138,6 @@ def test_quantiles_are_those_of_the_slow_reference(
         assert found == expected or (fraction * total * 64) % 1 == pytest.approx(0, abs=1e-9)
 
 
-@given(
-    st.lists(st.tuples(cores, weights_above_epsilon), max_size=15),
-    st.lists(st.tuples(cores, weights_above_epsilon), max_size=15),
-)
-def test_merge_equals_adding_one_after_the_other(
-    first: list[tuple[float, float]], second: list[tuple[float, float]]
-) -> None:
-    merged = _weights(CPU_LAYOUT, first)
-    histogram.merge(merged, _weights(CPU_LAYOUT, second))
-    assert (merged == _weights(CPU_LAYOUT, first + second)).all()
-
-
-def test_merge_of_other_layouts_is_an_error() -> None:
-    with pytest.raises(ValueError, match="158 and 205"):
-        histogram.merge(np.zeros((1, 158)), np.zeros((1, 205)))
-
-
 @given(st.lists(st.tuples(cores, weights_above_epsilon), min_size=1, max_size=30))
 def test_quantiles_rise_with_the_fraction(samples: list[tuple[float, float]]) -> None:
     found = histogram.quantiles(_weights(CPU_LAYOUT, samples), CPU_LAYOUT, FRACTIONS)[:, 0]

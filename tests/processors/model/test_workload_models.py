@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -305,7 +306,7 @@ def test_forgotten_node_releases_the_rows_of_its_workloads() -> None:
     assert len(bank.learner.workloads.models) == 0
 
 
-def state_with(**fields: object) -> bytes:
+def state_with(**fields: Any) -> bytes:
     bank = Bank(ModelConfig())
     bank.apply([listed(1, [Pod("p", (1.0, GIB)), Pod("q", (1.0, GIB))], [WEB, DB])])
     state = state_codec.decode(bank.encode_state("a"))
@@ -331,7 +332,7 @@ def state_with(**fields: object) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else str(sorted(value)),
 )
-def test_invalid_state_of_workloads_is_refused(fields: dict[str, object], message: str) -> None:
+def test_invalid_state_of_workloads_is_refused(fields: dict[str, Any], message: str) -> None:
     bank = Bank(ModelConfig())
     with pytest.raises(CheckpointError, match=message):
         bank.restore("a", state_with(**fields))

@@ -1,0 +1,48 @@
+"""Recommendations as records of `springtide.recommendations`, in the terms of a VPA's status."""
+
+import math
+
+from pipeline.processors.model.model_config import RESOURCES
+from pipeline.processors.recommendation import Recommendation
+from pipeline.times import format_time
+from pipeline.topics.recommendations import (
+    ContainerRecommendation,
+    PodRecommendation,
+    RecommendationRecord,
+    ResourceList,
+)
+
+
+def recommendation_record(recommendation: Recommendation) -> RecommendationRecord:
+    """The record of a recommendation; unknown amounts are left out."""
+    advice = dict(zip(RESOURCES, (recommendation.cpu, recommendation.memory), strict=True))
+    target = _resource_list({name: each.target for name, each in advice.items()})
+    container = ContainerRecommendation(
+        target=target,
+        lower_bound=_resource_list({name: each.lower for name, each in advice.items()}),
+        upper_bound=_resource_list({name: each.upper for name, each in advice.items()}),
+        uncapped_target=target,
+    )
+    namespace, kind, name = recommendation.workload
+    return RecommendationRecord(
+        namespace=namespace,
+        kind=kind,
+        name=name,
+        as_of=format_time(recommendation.last_ms / 1000),
+        pods=recommendation.pods,
+        pods_seen=recommendation.pods_seen,
+        samples=recommendation.samples,
+        history_days=round(recommendation.history_days, 4),
+        recommendation=PodRecommendation(container_recommendations=(container,)),
+    )
+
+
+def _resource_list(amounts: dict[str, float]) -> ResourceList:
+    return {
+        name: _quantity(name, amount) for name, amount in amounts.items() if not math.isnan(amount)
+    }
+
+
+def _quantity(resource: str, amount: float) -> str:
+    """Whole millicores or bytes, rounded up as Kubernetes rounds."""
+    return f"{math.ceil(amount * 1000)}m" if resource == "cpu" else str(math.ceil(amount))

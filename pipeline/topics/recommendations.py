@@ -1,0 +1,62 @@
+"""`springtide.recommendations`: requests recommended for workloads, keyed `namespace/kind/name`.
+
+The worker that owns partition 0 writes a record for each workload, and a tombstone when no models
+of the workload are left. The namespace decides the partition. The field `recommendation` has the
+form of `status.recommendation` of a VerticalPodAutoscaler.
+"""
+
+import msgspec
+
+from pipeline.topics.codec import Record
+
+ResourceList = dict[str, str]
+"""Quantities by resource; unknown ones are missing."""
+
+
+class ContainerRecommendation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Recommended requests of a pod as a whole, for the exporter measures pods.
+
+    target: Recommended request.
+    lower_bound: A request below it should be raised.
+    upper_bound: A request above it should be lowered.
+    uncapped_target: The target, because no policy caps it.
+    """
+
+    target: ResourceList
+    lower_bound: ResourceList
+    upper_bound: ResourceList
+    uncapped_target: ResourceList
+
+
+class PodRecommendation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Recommendations by container: one, without a name, for the pod as a whole.
+
+    container_recommendations: The recommendations.
+    """
+
+    container_recommendations: tuple[ContainerRecommendation, ...]
+
+
+class RecommendationRecord(Record, frozen=True, kw_only=True):
+    """The requests recommended for each pod of a workload.
+
+    namespace: Namespace.
+    kind: Kind of the workload: a Deployment, not its ReplicaSet.
+    name: Name.
+    as_of: End of the newest window with a sample of the workload; RFC 3339, UTC.
+    pods: Pods in the newest windows of their nodes; 0 if the workload is scaled to zero.
+    pods_seen: Pods that ever ran on a node, as long as the workload has a model there.
+    samples: Samples of cpu.
+    history_days: Length of the history, by which the bounds widen.
+    recommendation: The recommendation.
+    """
+
+    namespace: str
+    kind: str
+    name: str
+    as_of: str
+    pods: int
+    pods_seen: int
+    samples: int
+    history_days: float
+    recommendation: PodRecommendation

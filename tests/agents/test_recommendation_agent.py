@@ -1,0 +1,146 @@
+"""Recommendations are published from the newest checkpoints of all partitions."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from pipeline.agents.ownership import Ownership
+from pipeline.agents.recommendation_agent import Places, Recommendations, publish_recommendations
+from pipeline.clock import ManualClock
+from pipeline.errors import KafkaError
+from pipeline.kafka.partition import partition_of
+from pipeline.topics.checkpoints import NodeCheckpoint, node_key
+from pipeline.topics.codec import decode_json, decode_pack, encode_pack
+from pipeline.topics.recommendations import RecommendationRecord
+from tests.agents.fakes import MemoryBroker, MemoryProducer
+from tests.agents.logs import LogWriter, make_log
+from tests.agents.owners import Owner, settle
+
+TOPIC, SHOP = "t.recommendations", partition_of("shop", 2)
+WEB = b"shop/Deployment/web"
+
+
+def publisher(broker: MemoryBroker, partitions: int = 1) -> Recommendations:
+    output: Any = MemoryProducer(broker)
+    places = Places("t", partitions, broker.open_reader)
+    return Recommendations(places, output, Ownership(0, 0))
+
+
+def records(broker: MemoryBroker, partition: int = 0) -> dict[bytes, RecommendationRecord]:
+    live = broker.live(TOPIC, partition)
+    return {key: decode_json(RecommendationRecord, value) for key, value in live.items()}
+
+
+async def filled(nodes: Sequence[str] = ("a", "b"), count: int = 12) -> tuple[MemoryBroker, Owner]:
+    """Write windows of pods of one Deployment, three on each node one after the other."""
+    broker, log = make_log(0)
+    for _ in range(count):
+        for node in nodes:
+            log.window(node, deployment="web")
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    return broker, owner
+
+
+async def test_all_nodes_and_past_pods_are_in_one_record() -> None:
+    broker, _ = await filled()
+    await publisher(broker).publish()
+    (web,) = records(broker).values()
+    assert (web.namespace, web.kind, web.name) == ("shop", "Deployment", "web")
+    assert (web.pods, web.pods_seen, web.samples) == (2, 6, 24)
+    (container,) = web.recommendation.container_recommendations
+    assert container.target == container.uncapped_target
+    for resource, scale in (("cpu", "m"), ("memory", "")):
+        lower, target, upper = (
+            int(amounts[resource].removesuffix(scale))
+            for amounts in (container.lower_bound, container.target, container.upper_bound)
+        )
+        assert 0 < lower <= target <= upper
+
+
+async def test_restart_of_the_worker_changes_nothing() -> None:
+    broker, owner = await filled()
+    await publisher(broker).publish()
+    before = broker.live(TOPIC)
+    count = len(broker.records(TOPIC))
+    owner.die()
+    second = await Owner(broker, "y").load()
+    await second.round()
+    await publisher(broker).publish()
+    assert broker.live(TOPIC) == before
+    assert len(broker.records(TOPIC)) == count
+
+
+async def test_record_lies_in_the_partition_of_its_namespace() -> None:
+    broker, _ = await filled()
+    other = LogWriter(broker, partition=1)
+    for _ in range(3):
+        other.window("c", deployment="web")
+    await publisher(broker, 2).publish()
+    assert WEB in records(broker, SHOP)
+    assert not records(broker, 1 - SHOP)
+
+
+async def test_unreadable_models_withdraw_no_recommendation() -> None:
+    broker, _ = await filled(("a",))
+    await publisher(broker).publish()
+    (key,) = (key for key in broker.live("t.checkpoints") if key.startswith(b"a@"))
+    checkpoint = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
+    damaged = replace(checkpoint, state=checkpoint.state[:-1])
+    broker.put("t.checkpoints", 0, node_key("a", damaged.epoch), encode_pack(damaged))
+    await publisher(broker).publish()
+    assert WEB in records(broker)
+
+
+async def test_workload_without_models_is_withdrawn() -> None:
+    broker, owner = await filled(("a",))
+    agent = publisher(broker)
+    await agent.publish()
+    log = LogWriter(broker)
+    log.depart("a")
+    await owner.apply()
+    await owner.round()
+    for each in (agent, publisher(broker)):
+        await each.publish()
+        assert broker.live(TOPIC) == {}
+    assert broker.records(TOPIC)[-1].key == WEB
+
+
+async def test_partition_without_a_round_withdraws_nothing() -> None:
+    broker, _ = await filled(("a",))
+    await publisher(broker).publish()
+    broker.logs["t.checkpoints", 0].clear()
+    await publisher(broker).publish()
+    assert WEB in records(broker)
+
+
+async def test_nothing_is_written_after_the_partition_was_revoked() -> None:
+    broker, _ = await filled()
+    agent = publisher(broker)
+    agent._ownership.owned = False
+    await agent.publish()
+    assert not broker.records(TOPIC)
+
+
+async def test_publication_is_repeated_and_survives_an_unavailable_broker() -> None:
+    passes: list[int] = []
+
+    class Unavailable(Recommendations):
+        async def publish(self) -> None:
+            passes.append(len(passes))
+            if len(passes) == 1:
+                raise KafkaError("the broker does not answer")
+
+    broker = MemoryBroker()
+    output: Any = MemoryProducer(broker)
+    agent = Unavailable(Places("t", 1, broker.open_reader), output, Ownership(0, 0))
+    clock = ManualClock()
+    task = asyncio.create_task(publish_recommendations(agent, 900.0, clock))
+    for seconds in (899.0, 1.0, 900.0):
+        await settle()
+        await clock.advance(seconds)
+    await settle()
+    assert passes == [0, 1]
+    task.cancel()

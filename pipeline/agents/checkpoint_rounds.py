@@ -88,6 +88,8 @@ class CheckpointRounds:
             # Deleted after the marker. It counts those of nodes that depart while it is written.
             departed = self._written - present
             await self._send(self._model.failures.take_records(epoch))
+            ends = (self._model.bank.end_ms(node) or 0 for node in present)
+            await self._send(self._model.departed.take_records(max(ends, default=0)))
             marker = RoundMarker(
                 epoch=epoch, round=self._number, generation=generation, resume=resume,
                 joined=joined, nodes=remaining, rejoined_from=self._model.rejoined_from,

@@ -20,6 +20,7 @@ from pipeline.topics.checkpoints import (
     FIRST_GENERATION,
     IMPORT,
     Claim,
+    DepartedNode,
     KeyKind,
     NodeCheckpoint,
     RoundMarker,
@@ -39,7 +40,8 @@ class PartitionCheckpoints:
     `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
     record is not readable by node. `keys` are the keys of readable records of older epochs,
     `claims` the offsets of claims, `skips` the nodes of skipped windows by epoch and offset.
-    `topic_ids` are the ids of topics by epoch and name. `group` is the consumer group of the last
+    `departed` are the states of departed nodes by node and end of the last window. `topic_ids` are
+    the ids of topics by epoch and name. `group` is the consumer group of the last
     claim, `imported` the epoch of the last import.
     """
 
@@ -49,6 +51,7 @@ class PartitionCheckpoints:
     keys: list[bytes] = field(default_factory=list)
     skips: dict[tuple[int, int], str] = field(default_factory=dict)
     claims: list[int] = field(default_factory=list)
+    departed: dict[tuple[str, int], bytes] = field(default_factory=dict)
     topic_ids: dict[int, dict[str, str]] = field(default_factory=dict)
     group: str = ""
     imported: int = -1
@@ -175,6 +178,11 @@ async def read_checkpoints(
                     is_newest = epoch >= max(content.claims, default=-1)
                     if is_newest or skipped.offset in content.skipped:
                         content.skips[epoch, skipped.offset] = skipped.node
+                elif kind == "departed":
+                    departed = decode_pack(DepartedNode, record.value)
+                    check_payload(key, departed.node, departed.end_ms, node, epoch)
+                    content.departed[node, epoch] = departed.state
+                    continue
                 else:
                     checkpoint = decode_pack(NodeCheckpoint, record.value)
                     check_payload(key, checkpoint.node, checkpoint.epoch, node, epoch)
@@ -209,6 +217,8 @@ def _remove(
         content.markers.pop(epoch, None)
     elif kind == "skip":
         content.skips.pop((epoch, int(node)), None)
+    elif kind == "departed":
+        content.departed.pop((node, epoch), None)
     elif kind == "node":
         epochs = content.unreadable.get(node, set())
         epochs.discard(epoch)

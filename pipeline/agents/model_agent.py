@@ -24,6 +24,7 @@ from pipeline.agents.apply_windows import (
     encode_applied,
     encode_reports,
 )
+from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.failed_windows import (
     ABSENT,
     ATTEMPTS,
@@ -90,6 +91,7 @@ class ModelCursor(PartitionModels):
         counters: dict[str, Counters] | None = None,
         retracted: dict[str, int] | None = None,
         failures: FailedWindows | None = None,
+        departed: DepartedNodes | None = None,
     ) -> None:
         super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
@@ -97,6 +99,7 @@ class ModelCursor(PartitionModels):
         self.rejoined_from = rejoined_from
         self.generation = generation
         self.failures = failures or FailedWindows()
+        self.departed = departed or DepartedNodes()
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.ownership import Ownership
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.bank import Bank
@@ -76,8 +77,9 @@ class PartitionModels:
     are delivered. `retracted` maps a deleted node whose models are still here to the time of its
     deletion. `amounts` maps a node to each predictor's reclaimable amount and peak of Prod.
     `generation` is that of results: readers order them by generation and offset, and a truncated
-    log gives offsets again. `joined` is the highest sample offset in the applied windows from
-    `rejoined_from` on: samples were truncated when `windows` ended there.
+    log gives offsets again. `departed` has the workloads of departed nodes. `joined` is the
+    highest sample offset in the applied windows from `rejoined_from` on: samples were truncated
+    when `windows` ended there.
     """
 
     ownership: Ownership
@@ -91,6 +93,7 @@ class PartitionModels:
     generation: int = field(default=FIRST_GENERATION, init=False)
     joined: int = field(default=-1, init=False)
     rejoined_from: int = field(default=0, init=False)
+    departed: DepartedNodes = field(default_factory=DepartedNodes, init=False)
 
     @property
     def owned(self) -> bool:
@@ -120,7 +123,8 @@ class PartitionModels:
         self.reports[node] = None
 
     def forget(self, node: str) -> None:
-        """Drop the models of a node that departed."""
+        """Drop the models of a node that departed, except those of workloads."""
+        self.departed.add(node, self.bank)
         self.bank.forget(node)
         self.counters.pop(node, None)
         self.retracted.pop(node, None)

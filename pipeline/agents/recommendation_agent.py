@@ -8,7 +8,7 @@ memory. A node is loaded from the checkpoint that a worker would start from.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from pipeline.agents.checkpoint_selection import read_checkpoints
@@ -23,7 +23,6 @@ from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.recommendation import WorkloadSums
 from pipeline.processors.recommendation_records import recommendation_record
-from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import CHECKPOINTS, RECOMMENDATIONS
 from pipeline.topics.workloads import workload_key
@@ -70,18 +69,22 @@ async def read_models(places: Places) -> NewestModels:
             if marker is None or content.missing or marker.left_out or content.reset_nodes():
                 is_complete = False
             for node, checkpoints in content.usable().items():
-                if not _add(sums, node, checkpoints):
+                if not _add(sums, node, [checkpoint.state for checkpoint in checkpoints]):
                     is_complete = False
                 # Other tasks of the worker must not wait for a whole partition.
+                await asyncio.sleep(0)
+            for (node, _), state in content.departed.items():
+                # A state of another release, which nobody can read, withdraws nothing.
+                _add(sums, node, [state])
                 await asyncio.sleep(0)
     return NewestModels(sums, is_complete)
 
 
-def _add(sums: WorkloadSums, node: str, checkpoints: Sequence[NodeCheckpoint]) -> bool:
-    """Add a node from its first intact checkpoint; return whether there is one."""
-    for checkpoint in checkpoints:
+def _add(sums: WorkloadSums, node: str, states: Iterable[bytes]) -> bool:
+    """Add a node from its first intact state; return whether there is one."""
+    for state in states:
         try:
-            sums.add(node, checkpoint.state)
+            sums.add(node, state)
         except CheckpointError as error:
             log.warning("no recommendation counts this checkpoint", node=node, error=error.message)
         else:

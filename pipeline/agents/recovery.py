@@ -25,6 +25,7 @@ from pipeline.agents.checkpoint_selection import (
 )
 from pipeline.agents.cluster_state import ClusterState, ClusterStateTopics
 from pipeline.agents.consume import Readers
+from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.failed_windows import FailedWindows, ReplayAgainError
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.model_agent import ModelCursor
@@ -157,6 +158,7 @@ class Recovery:
         failures, model = FailedWindows(skipped, checkpoints.resume), None
         if previous is not None:
             failures.nodes |= previous.model.failures.nodes
+            previous.model.departed.known |= checkpoints.departed.keys()
             try:
                 model = await self._catch_up(
                     reader, bounds, cuts, ownership, previous.model, failures
@@ -253,6 +255,7 @@ class Recovery:
             generation=cuts[0],
             rejoined_from=cuts[1],
             failures=failures,
+            departed=DepartedNodes(checkpoints.departed),
         )  # fmt: skip
         if first > start:
             self._mark_lost(model, first - start)
@@ -281,7 +284,7 @@ class Recovery:
         model = ModelCursor(
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
-            retracted=previous.retracted, failures=failures,
+            retracted=previous.retracted, failures=failures, departed=previous.departed,
             generation=cuts[0], rejoined_from=cuts[1],
         )  # fmt: skip
         first, end = bounds

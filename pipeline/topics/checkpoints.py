@@ -1,12 +1,14 @@
 """`springtide.checkpoints`: exact model state, round markers, claims and skipped windows.
 
-Four kinds of record share the topic. Keys carry the writer's epoch, so that a paused worker that
+Five kinds of record share the topic. Keys carry the writer's epoch, so that a paused worker that
 wakes up overwrites no record of its successor; the partition is therefore given explicitly.
 
 - `<node>@<epoch>`: models of a node, after all `windows` below the offset `covers`;
 - `@marker@<epoch>`: all checkpoints of a round are written; replay may start at `resume`;
 - `@claim@<member>`: a worker took the partition; the offset of this record is its epoch;
-- `@skip@<epoch>@<offset>`: every replay skips the record of `windows` at this offset.
+- `@skip@<epoch>@<offset>`: every replay skips the record of `windows` at this offset;
+- `@departed@<end>@<node>`: models of workloads of a node that departed after a window that ended
+  at this time. Its workloads may run elsewhere, or again.
 """
 
 import re
@@ -88,15 +90,26 @@ class SkippedWindow(Record, frozen=True, kw_only=True):
     error: str
 
 
-KeyKind = Literal["node", "marker", "claim", "skip"]
+class DepartedNode(Record, frozen=True, kw_only=True):
+    """The `state` of a departed node, without pods, after its last window, which ended at `end_ms`.
+    No worker restores it: recommendations count its models of workloads."""
+
+    node: str
+    end_ms: int
+    state: bytes
+
+
+KeyKind = Literal["node", "marker", "claim", "skip", "departed"]
 
 _MARKER = "@marker@"
 _CLAIM = "@claim@"
 _SKIP = "@skip@"
+_DEPARTED = "@departed@"
 _EPOCH = "(0|[1-9][0-9]{0,18})"
 _NODE_KEY = re.compile(f"([^@]+)@{_EPOCH}", re.DOTALL)
 _MARKER_KEY = re.compile(f"{_MARKER}{_EPOCH}")
 _SKIP_KEY = re.compile(f"{_SKIP}{_EPOCH}@{_EPOCH}")
+_DEPARTED_KEY = re.compile(f"{_DEPARTED}{_EPOCH}@([^@]+)", re.DOTALL)
 
 
 def node_key(node: str, epoch: int) -> bytes:
@@ -119,8 +132,14 @@ def skip_key(epoch: int, offset: int) -> bytes:
     return f"{_SKIP}{epoch}@{offset}".encode()
 
 
+def departed_key(node: str, end_ms: int) -> bytes:
+    """The record key of a departed node."""
+    return f"{_DEPARTED}{end_ms}@{node}".encode()
+
+
 def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
-    """Kind, node, member or offset, and epoch (-1 for a claim) of a checkpoint key.
+    """Kind, node, member or offset, and epoch of a checkpoint key: -1 for a claim, the end of the
+    last window for a departed node.
 
     >>> parse_key(b"node-1@42")
     ('node', 'node-1', 42)
@@ -137,6 +156,8 @@ def parse_key(key: bytes) -> tuple[KeyKind, str, int]:
         return "marker", "", int(match[1])
     if match := _SKIP_KEY.fullmatch(text):
         return "skip", match[2], int(match[1])
+    if match := _DEPARTED_KEY.fullmatch(text):
+        return "departed", match[2], int(match[1])
     if len(text) > len(_CLAIM) and text.startswith(_CLAIM):
         return "claim", text.removeprefix(_CLAIM), -1
     raise InvalidRecordError(f"checkpoint key {key[:80]!r} is of no kind of record")

@@ -94,12 +94,18 @@ async def test_unreadable_models_withdraw_no_recommendation() -> None:
     assert WEB in records(broker)
 
 
-async def test_workload_without_models_is_withdrawn() -> None:
+async def test_workload_of_a_departed_node_stays_for_eight_days() -> None:
     broker, owner = await filled(("a",))
     agent = publisher(broker)
     await agent.publish()
+    (before,) = records(broker).values()
     log = LogWriter(broker)
     log.depart("a")
+    await owner.apply()
+    await owner.round()
+    await agent.publish()
+    assert records(broker) == {WEB: replace(before, pods=0)}
+    log.window("b", skip=9 * 86_400 // 5)
     await owner.apply()
     await owner.round()
     for each in (agent, publisher(broker)):

@@ -17,7 +17,13 @@ import msgspec
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import windows
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, SkippedWindow
+from pipeline.topics.checkpoints import (
+    Claim,
+    DepartedNode,
+    NodeCheckpoint,
+    RoundMarker,
+    SkippedWindow,
+)
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
@@ -338,6 +344,7 @@ CHECKPOINT = NodeCheckpoint(
 )  # fmt: skip
 MARKER = RoundMarker(epoch=12, round=3, generation=0, resume=640, joined=1234, nodes=20)
 SKIPPED = SkippedWindow(node=HEADER.node, epoch=12, offset=641, error="a predictor failed")
+DEPARTED = DepartedNode(node=HEADER.node, end_ms=HEADER.window_end_ms, state=bytes(range(256)))
 CLAIM = Claim(member="worker-0", claimed_at="2023-11-14T22:14:00.250Z")
 DEAD_LETTER = dead_letter(
     "springtide.samples", 3, 99, b"node-1", b"\xff\x00 no Arrow", InvalidRecordError("no rows")
@@ -390,6 +397,7 @@ GOLDEN = (
     _pack("checkpoints-marker", MARKER),
     _pack("checkpoints-claim", CLAIM),
     _pack("checkpoints-skip", SKIPPED),
+    _pack("checkpoints-departed", DEPARTED),
     Golden("dead-letters", "json", DEAD_LETTER, _write_dead_letter, msgspec.json.decode),
 )  # fmt: skip
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.checkpoints import Claim, NodeCheckpoint, RoundMarker, SkippedWindow
+from pipeline.topics.checkpoints import (
+    Claim,
+    DepartedNode,
+    NodeCheckpoint,
+    RoundMarker,
+    SkippedWindow,
+)
 from pipeline.topics.codec import Record
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
@@ -24,7 +30,9 @@ JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
     PodRecord, PredictionRecord, RecommendationRecord,
 )  # fmt: skip
-PACK_RECORDS: tuple[type[Record], ...] = (NodeCheckpoint, RoundMarker, Claim, SkippedWindow)
+PACK_RECORDS: tuple[type[Record], ...] = (
+    NodeCheckpoint, RoundMarker, Claim, SkippedWindow, DepartedNode,
+)  # fmt: skip
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=20),

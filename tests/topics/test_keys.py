@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
-from pipeline.topics.checkpoints import claim_key, marker_key, node_key, parse_key, skip_key
+from pipeline.topics.checkpoints import (
+    claim_key,
+    departed_key,
+    marker_key,
+    node_key,
+    parse_key,
+    skip_key,
+)
 from pipeline.topics.pods import pod_key, split_pod_key
 
 _NODES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?", fullmatch=True)
@@ -15,10 +22,13 @@ _NODES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?", fullmatch=True)
 
 @given(_NODES, st.integers(0, 2**63 - 1), st.text(min_size=1, max_size=40))
 def test_keys_of_each_kind_are_parsed(node: str, epoch: int, member: str) -> None:
-    keys = node_key(node, epoch), marker_key(epoch), claim_key(member), skip_key(epoch, 7)
+    keys = (
+        node_key(node, epoch), marker_key(epoch), claim_key(member), skip_key(epoch, 7),
+        departed_key(node, epoch),
+    )  # fmt: skip
     assert [parse_key(key) for key in keys] == [
         ("node", node, epoch), ("marker", "", epoch), ("claim", member, -1),
-        ("skip", "7", epoch),
+        ("skip", "7", epoch), ("departed", node, epoch),
     ]  # fmt: skip
 
 
@@ -28,6 +38,7 @@ def test_keys_of_each_kind_are_parsed(node: str, epoch: int, member: str) -> Non
         b"", b"node", b"@", b"node@", b"@5", b"node@x", b"node@-1", b"node@1_0", b"node@ 1",
         b"node@01", b"node@+1", b"node@1.0", b"a@b@3", b"@marker@", b"@marker@x", b"@marker@-1",
         b"@marker@5@6", b"@claim@", b"@other@5", b"@skip@5", b"@skip@5@x", b"\xff@5",
+        b"@departed@5", b"@departed@x@a", b"@departed@5@", b"@departed@5@a@b",
         b"node@\xd9\xa1", b"node@" + b"9" * 30,
         b"node@5\n",
     ],

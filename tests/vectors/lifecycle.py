@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
+from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.failed_windows import FailedWindows
 from pipeline.agents.shard import Shard
 from pipeline.clock import ManualClock
@@ -94,7 +95,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     model = SimpleNamespace(
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()}, retracted={}, failures=FailedWindows(),
-        generation=1, rejoined_from=0,
+        generation=1, rejoined_from=0, departed=DepartedNodes(),
     )  # fmt: skip
     join = SimpleNamespace(next_offset=1)
     shard = cast(

@@ -210,6 +210,13 @@ class Bank:
         """The exact state of a node's models. Raises KeyError for a node without models."""
         return self.learner.encode_state(node, self.node_models[node])
 
+    def encode_workloads(self, node: str) -> bytes | None:
+        """The state of a node without its pods; None if it has no models of workloads."""
+        models = self.node_models.get(node)
+        if models is None or not models.workload_rows:
+            return None
+        return self.learner.encode_state(node, models.without_pods())
+
     def restore(self, node: str, data: bytes) -> None:
         """Replace the models of a node by the state in `data`.
 

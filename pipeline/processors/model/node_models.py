@@ -5,7 +5,7 @@ It is a few values per node and window; everything per entity is in columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,6 +49,14 @@ class NodeModels:
     absent_uids: tuple[str, ...] = ()
     workload_rows: dict[Workload, int] = field(default_factory=dict)
     workload_reference_ms: int | None = None
+
+    def without_pods(self) -> NodeModels:
+        """The same models, except those of pods."""
+        nothing = np.zeros(0, np.int64)
+        return replace(
+            self, row_by_uid={}, listed=NO_PODS, pod_rows=nothing, pod_ages=np.zeros(0),
+            absent_uids=(),
+        )  # fmt: skip
 
     def all_rows(self) -> IntArray:
         """Every row of the node: entities, then all pods with a model, in no order."""

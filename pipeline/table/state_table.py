@@ -347,7 +347,9 @@ class Table:
         self.dropped_resources = other.dropped_resources
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
         self._capacity, self.pods = other._capacity, other.pods
-        self.heartbeats, self.pending = other.heartbeats, other.pending
+        self.pending = other.pending
+        if not self.heartbeats.is_same(other.heartbeats):
+            self.heartbeats = other.heartbeats
         self.views.adopt(other.views)
         self.history.adopt(other.history)
         self.pod_history.adopt(other.pod_history)

@@ -67,6 +67,11 @@ class Heartbeats:
         if at is not None and at != self.complete_until:
             self.complete_until, self.complete_at = at, math.inf
 
+    def is_same(self, other: "Heartbeats") -> bool:
+        """Whether another reader of the topic has found no other heartbeat."""
+        mine, others = self.complete_until, other.complete_until
+        return self.have_come and other.have_come and mine == others
+
     def observe(self, now: float) -> None:
         """Let heartbeats that were taken since the last call have come at `now`, UTC seconds or
         those of any other clock of the reader. The first call begins to wait for them."""

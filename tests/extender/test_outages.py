@@ -198,6 +198,19 @@ def test_a_tombstone_does_not_hide_a_dead_watcher() -> None:
     assert outages.watcher(NOW + 31) == WatcherTrouble(True, 31.0)
 
 
+def test_reading_the_topics_again_revives_no_watcher() -> None:
+    table = fleet()
+    outages = DataOutages(table, 180.0)
+    beat(table, NOW)
+    assert outages.watcher(NOW) is None
+    for at, expected in ((NOW, WatcherTrouble(True, 41.0)), (NOW + 35, None)):
+        again = fleet()
+        beat(again, at)
+        again.bring_up_to_date(NOW + 40)
+        table.adopt(again)
+        assert outages.watcher(NOW + 41) == expected
+
+
 def test_a_watcher_that_lists_again_is_behind_and_not_dead() -> None:
     table = fleet()
     outages = DataOutages(table, 180.0)

@@ -234,8 +234,8 @@ class Explain(NamedTuple):
         assert [item["node"] for item in result] == [*dict.fromkeys(named)]
         for item in result:
             name = item["node"]
-            assert (item["verdict"] == "refused") == (name in refused)
-            assert item["score"] == score_of.get(name)
+            assert (item["verdict"] == "refused") == (name in refused), (item, refused)
+            assert item["score"] == score_of.get(name), (item, score_of)
 
 
 class Together(NamedTuple):
@@ -259,11 +259,12 @@ class Together(NamedTuple):
             oracle.scores(world, each, self.asked.pod, fleet.now, STALE).steps for world in worlds
         ]
         for answer in answers[::2]:
-            assert filtered(answer, self.names, whole=self.form.whole) in possible
+            result = filtered(answer, self.names, whole=self.form.whole)
+            assert result in possible, (result, possible)
         for answer in answers[1::2]:
             result = check(answer, 200, "HostPriorityList")
             assert [entry["Host"] for entry in result] == each
-            assert [entry["Score"] for entry in result] in scores
+            assert [entry["Score"] for entry in result] in scores, (result, scores)
 
 
 class Many(NamedTuple):

@@ -12,13 +12,14 @@ as much. In the order of the request, 10,000 nodes take 1.7 times the processor 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import compress
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.extender import limits
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.scorers.scorer import MetadataSource, Texts
 from pipeline.table import UNKNOWN_ROW, NodeNames, NodeRecords, RowArray, Rows, Table
 from pipeline.table.pod_arrays import EvictablePods
 from pipeline.topics.node_state import DEVIATION
@@ -118,7 +119,7 @@ class CandidateNodes:
             whole, positions = self._whole
             of_whole = whole._known(name)
             if of_whole is not None:
-                values = self._cache[name] = of_whole[positions]
+                values = self._cache[name] = _taken(of_whole, positions)
                 values.flags.writeable = False
         return values
 
@@ -128,7 +129,7 @@ class CandidateNodes:
 
     def column(self, name: str) -> FloatArray:
         """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
-        return self.cached(name, lambda: self._table[name][self._index])
+        return self.cached(name, lambda: _taken(self._table[name], self._index))
 
     def allocatable(self, resource: str, kind: str = "allocatable") -> IntArray:
         """Allocatable of a resource in whole units, 0 for none; `kind` may also be `capacity`, or
@@ -136,7 +137,8 @@ class CandidateNodes:
         column = _COLUMNS.get(resource)
         if column is not None:
             name = f"{kind}_{column}"
-            return self.cached(f"whole {name}", lambda: self._table.whole(name)[self._index])
+            whole = self._table.whole(name)
+            return self.cached(f"whole {name}", lambda: _taken(whole, self._index))
         return self.cached(f"scalar {resource}", lambda: self._table.scalar(resource, self.rows))
 
     @property
@@ -238,8 +240,8 @@ class CandidateNodes:
 
     def _added(self, name: str, of_rows: IntArray) -> IntArray:
         if not self._in_flight:
-            return self.cached(name, lambda: np.zeros_like(of_rows[self._index]))
-        return self.cached(name, lambda: of_rows[self._index])
+            return self.cached(name, lambda: np.zeros_like(_taken(of_rows, self._index)))
+        return self.cached(name, lambda: _taken(of_rows, self._index))
 
     def ages(self) -> FloatArray:
         """Seconds since the end of the last window, NaN for none."""
@@ -263,19 +265,43 @@ class CandidateNodes:
         is_new: BoolArray = exists & never & (oldest > self.now - limits.NEW_NODE_SECONDS)
         return is_new
 
-    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
-        """A label or an annotation of each node, None where a node has none."""
-        nodes = [self.records(position).node for position in range(len(self))]
-        return [
-            None
-            if node is None
-            else (node.labels if source == "Label" else node.annotations).get(key)
-            for node in nodes
-        ]
+    def metadata(self, source: MetadataSource, key: str) -> Texts:
+        """A label or an annotation of each node."""
+        return self._table.texts(source, key, self._index)
+
+    def by_name(self, values: Mapping[str, Any], fields: Sequence[str]) -> FloatArray:
+        """Fields of the value of each node, (fields, nodes), from `values` by name; NaN for a node
+        without a value, and for one that is not in the table. `values` must not change."""
+        return self._table.by_name(values, fields, self._index)
+
+    def remembered(
+        self, name: str, inputs: FloatArray, compute: Callable[[FloatArray], FloatArray]
+    ) -> FloatArray:
+        """`compute(inputs)`, (nodes,), computed only for nodes whose `inputs` (n, nodes) are not
+        those of the last call under this name."""
+        memory = self._table.memory(name, len(inputs) + 1)
+        before = memory[:, self._index]
+        # Bits are compared: NaN is equal to itself.
+        bits = np.ascontiguousarray(inputs).view(np.int64)
+        is_new = np.logical_or.reduce(bits != before[:-1].view(np.int64), axis=0)
+        changed = np.flatnonzero(is_new)
+        result: FloatArray = before[-1].copy()
+        if len(changed):
+            result[changed] = compute(inputs[:, changed])
+            rows = self.rows[changed]
+            memory[:-1, rows], memory[-1, rows] = inputs[:, changed], result[changed]
+        return result
 
     def records(self, position: int) -> NodeRecords:
         """The newest records of one of these nodes."""
         return self._table.records(int(self.rows[position]))
+
+
+def _taken(values: Array, index: Rows) -> Array:
+    """The values at these rows; columns stay contiguous, which indexing does not care for."""
+    if isinstance(index, slice):
+        return values[index]  # type: ignore[return-value]
+    return values.T.take(index, axis=-1).T  # type: ignore[return-value]
 
 
 def _as_slice(rows: RowArray) -> Rows:

@@ -6,7 +6,7 @@ copies their values (`table["usage_cpu_cores"][rows]`) without an await sees one
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from pipeline.processors.loadaware.usage_readings import (
     is_fresh,
     seconds_until_stale,
 )
+from pipeline.processors.scorers.scorer import MetadataSource, Texts
 from pipeline.table import limits
 from pipeline.table.compressed_views import NodeViewStore
+from pipeline.table.derived_columns import DerivedColumns
 from pipeline.table.dropped_results import DroppedResults
 from pipeline.table.extended_resources import ExtendedResources
 from pipeline.table.node_columns import (
@@ -90,6 +92,7 @@ class Table:
         self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
         self._scalars = ExtendedResources()
+        self._derived = DerivedColumns()
         self._capacity = limits.FIRST_ROWS
         self._free: list[int] = []
         self._arrays: dict[str, npt.NDArray[Any]] = {
@@ -322,6 +325,22 @@ class Table:
         """The resources other than cpu and memory that nodes have."""
         return self._scalars.names
 
+    def texts(self, source: MetadataSource, key: str, rows: Rows) -> Texts:
+        """A label or an annotation of the Node of each row."""
+        codes, texts = self._derived.texts(source, key, self._rows, self._capacity)
+        return Texts(codes[rows], texts)
+
+    def by_name(self, values: Mapping[str, Any], fields: Sequence[str], rows: Rows) -> FloatArray:
+        """Fields of the value of each row's node, (fields, rows), from `values` by name; NaN for a
+        node without a value. `values` must not change."""
+        columns = self._derived.by_name(values, fields, self._index, self._capacity)
+        return columns[:, rows]
+
+    def memory(self, name: str, values: int) -> FloatArray:
+        """Numbers (values, all rows) that stay as they were last written; at first they are equal,
+        by their bits, to no number that occurs."""
+        return self._derived.memory(name, values, self._capacity)
+
     def rows(self) -> tuple[list[str], list[NodeRecords]]:
         """A copy of the name and records of every row; a free row has no name."""
         return self._names[:], self._rows[:]
@@ -346,6 +365,7 @@ class Table:
         self.dropped_states = other.dropped_states
         self.dropped_resources = other.dropped_resources
         self._names, self._states, self._scalars = other._names, other._states, other._scalars
+        self._derived = other._derived
         self._capacity, self.pods = other._capacity, other.pods
         self.pending = other.pending
         if not self.heartbeats.is_same(other.heartbeats):
@@ -376,6 +396,8 @@ class Table:
         self._rows[row], self._states[row] = records, records.state
         for column, value in zip(columns, values, strict=True):
             self._arrays[column.name][row] = value
+        if "node" not in same:
+            self._derived.put(row, records.node)
         if not same >= {"node", "resources"}:
             self._scalars.put(row, scalars_of(records))
         self.pods.usage_changed(row)
@@ -393,6 +415,7 @@ class Table:
     def _renamed(self) -> None:
         self.names_version += 1
         self._name_index = None
+        self._derived.renamed()
 
     def _release_if_unused(self, row: int | None) -> None:
         """Free a row without records and pods."""
@@ -426,5 +449,6 @@ class Table:
         self._names[row], self._rows[row], self._states[row] = "", NodeRecords(), None
         self._free.append(row)
         self._scalars.put(row, {})
+        self._derived.put(row, None)
         for column in self._stored:
             self._arrays[column.name][row] = column.missing

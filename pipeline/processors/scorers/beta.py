@@ -68,10 +68,12 @@ def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> Float
 
 
 def _continued_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArray:
-    """The continued fraction, by Lentz's method as modified by Thompson and Barnett."""
+    """The continued fraction, by Lentz's method as modified by Thompson and Barnett. Each value on
+    its own: a value that has converged, or is NaN, gets no further terms with the others."""
     c = np.ones_like(x)
     d = 1 / _not_zero(1 - (a + b) * x / (a + 1))
     value = d.copy()
+    result, unfinished = np.empty_like(x), np.arange(len(x))
     for m in range(1, _MOST_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
@@ -79,9 +81,15 @@ def _continued_fraction(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArr
             d = 1 / _not_zero(1 + term * d)
             c = _not_zero(1 + term / c)
             value = value * c * d
-        if np.all(np.abs(c * d - 1) < _CLOSE_ENOUGH):
-            break
-    return value
+        goes_on = np.abs(c * d - 1) >= _CLOSE_ENOUGH
+        if not goes_on.all():
+            result[unfinished] = value
+            unfinished = unfinished[goes_on]
+            a, b, x, c, d, value = (each[goes_on] for each in (a, b, x, c, d, value))
+            if not len(unfinished):
+                break
+    result[unfinished] = value
+    return result
 
 
 def _not_zero(values: FloatArray) -> FloatArray:

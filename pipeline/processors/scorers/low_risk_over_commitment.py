@@ -5,6 +5,8 @@ risk = weight * limits + (1 - weight) * load, per resource; the worst resource d
 plugin's code.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,6 +64,14 @@ def sums_with_pod(
     return RequestSums(requests + pod_request, limits + added, requests, limits)
 
 
+Remember = Callable[[FloatArray, Callable[[FloatArray], FloatArray]], FloatArray]
+"""Compute a function of inputs (n, nodes), or take a former result."""
+
+
+def _compute(inputs: FloatArray, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    return function(inputs)
+
+
 def limit_risk(capacity: FloatArray, sums: RequestSums) -> FloatArray:
     """The part of limits above capacity, as a share of the part above requests, (nodes,)."""
     above = sums.limit - capacity
@@ -71,29 +81,42 @@ def limit_risk(capacity: FloatArray, sums: RequestSums) -> FloatArray:
 
 
 def load_risk(
-    capacity: FloatArray, sums: RequestSums, load: Load, smoothing_window: float = 5.0
+    capacity: FloatArray,
+    sums: RequestSums,
+    load: Load,
+    smoothing_window: float = 5.0,
+    remember: Remember = _compute,
 ) -> FloatArray:
     """The probability that load exceeds requests, given that it is below the limits,
     (nodes,). Where usage is unknown, the highest of the nodes whose usage is known, 0 without any:
     upstream takes 0 everywhere, so that a node scores better because its usage is unknown."""
-    share = shares(capacity, load)
+    inputs = np.array([capacity, sums.request_before, sums.limit_before, *load])
+    risk = remember(inputs, partial(_excess, smoothing_window=smoothing_window))
+    known = np.isfinite(load.average)
+    highest = np.where(known, risk, 0.0).max(initial=0.0)
+    return np.where(known, risk, highest)
+
+
+def _excess(inputs: FloatArray, smoothing_window: float) -> FloatArray:
+    """`load_risk` of nodes whose usage is known, (nodes,), each on its own. `inputs` (5, nodes) are
+    capacity, requests and limits without the pod, average and deviation of the load."""
+    capacity, requests, limits, average, deviation = inputs
+    share = shares(capacity, Load(average, deviation))
     mean = share.mean
     spread = np.minimum(
         share.deviation * np.sqrt(smoothing_window), np.sqrt(_MOST_SPREAD * mean * (1 - mean))
     )
     with np.errstate(all="ignore"):
-        request_share = clamp(sums.request_before / capacity)
-        limit_share = sums.limit_before / capacity
+        request_share = clamp(requests / capacity)
+        limit_share = limits / capacity
     within = probability_below(mean, spread, request_share)
-    is_limited = (sums.limit_before < capacity) & (sums.request_before <= sums.limit_before)
+    is_limited = (limits < capacity) & (requests <= limits)
     under_limit = probability_below(mean, spread, clamp(limit_share))
     can_be_scaled = is_limited & fit(mean, spread).is_fit & (under_limit > 0)
     scaled = clamp(within / np.where(can_be_scaled, under_limit, 1.0))
     within = np.where(can_be_scaled, scaled, within)
-    within = np.where(is_limited & (sums.limit_before == 0), 1.0, within)
-    known = np.isfinite(load.average)
-    highest = np.where(known, 1 - within, 0.0).max(initial=0.0)
-    return np.where(known, 1 - within, highest)
+    excess: FloatArray = 1 - np.where(is_limited & (limits == 0), 1.0, within)
+    return excess
 
 
 def total_risk(
@@ -103,9 +126,10 @@ def total_risk(
     *,
     limit_weight: float = 0.5,
     smoothing_window: float = 5.0,
+    remember: Remember = _compute,
 ) -> FloatArray:
     """The risk of one resource, (nodes,), 0 to 1."""
-    by_load = load_risk(capacity, sums, load, smoothing_window)
+    by_load = load_risk(capacity, sums, load, smoothing_window, remember)
     return clamp(limit_weight * limit_risk(capacity, sums) + (1 - limit_weight) * by_load)
 
 
@@ -123,7 +147,7 @@ def request_sums(nodes: NodesView, demand: PodDemand, resource: str) -> RequestS
 def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) -> IntArray:
     if not any(demand.counted[f"bound:{name}"] for name in _RESOURCES):
         return np.full(len(nodes), _BEST_EFFORT, np.int64)
-    risks = []
+    risks, smoothing_window = [], float(args.smoothing_window_size or 0)
     for resource in _RESOURCES:
         capacity = nodes.allocatable(resource) / resource_unit(resource)
         risks.append(
@@ -132,7 +156,8 @@ def score(nodes: NodesView, demand: PodDemand, args: LowRiskOverCommitmentArgs) 
                 request_sums(nodes, demand, resource),
                 load(nodes, resource, capacity),
                 limit_weight=(args.risk_limit_weights or {}).get(resource, _DEFAULT_WEIGHT),
-                smoothing_window=float(args.smoothing_window_size or 0),
+                smoothing_window=smoothing_window,
+                remember=partial(nodes.remembered, f"load risk {resource} {smoothing_window}"),
             )
         )
     known = np.isfinite(average_percent(nodes, "cpu"))

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ Order = Literal["Highest", "Lowest", "Newest", "Oldest"]
 
 _NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?")
 _LARGEST: Final = 2.0**63
+_REMEMBERED_TEXTS: Final = 1 << 16
 
 
 class NodeMetadataArgs(ScorerArgs, frozen=True, kw_only=True):
@@ -31,10 +33,12 @@ class NodeMetadataArgs(ScorerArgs, frozen=True, kw_only=True):
 
 
 def raw_metadata(texts: Sequence[str | None], kind: Kind, order: Order, now: float) -> FloatArray:
-    """The value of each node, (nodes,), the more the better: the number, truncated, or the age in
+    """The value of each text, (texts,), the more the better: the number, truncated, or the age in
     seconds, negated for `Lowest` and `Newest`; NaN where there is no valid value."""
-    read = _number if kind == "Number" else lambda text: _age(text, now)
-    values = np.array([math.nan if text is None else read(text) for text in texts])
+    if kind == "Number":
+        values = np.array([*map(_number, texts)])
+    else:
+        values = np.trunc(now - np.array([*map(_time, texts)]))
     return -values if order in ("Lowest", "Newest") else values
 
 
@@ -52,24 +56,27 @@ def metadata_scores(raw: FloatArray) -> IntArray:
 
 def node_values(nodes: NodesView, args: NodeMetadataArgs) -> FloatArray:
     """The value of each node, (nodes,), NaN where it has none."""
-    texts = nodes.metadata(args.metadata_source, args.metadata_key)
-    return raw_metadata(texts, args.metadata_type, args.scoring_strategy, nodes.now)
+    codes, texts = nodes.metadata(args.metadata_source, args.metadata_key)
+    return raw_metadata(texts, args.metadata_type, args.scoring_strategy, nodes.now)[codes]
 
 
 def score(nodes: NodesView, demand: PodDemand, args: NodeMetadataArgs) -> IntArray:
     return metadata_scores(node_values(nodes, args))
 
 
-def _number(text: str) -> float:
-    if not _NUMBER.fullmatch(text):
+# Texts of all nodes may differ, and parsing one takes microseconds.
+@lru_cache(maxsize=_REMEMBERED_TEXTS)
+def _number(text: str | None) -> float:
+    if text is None or not _NUMBER.fullmatch(text):
         return math.nan
     value = float(text.replace("_", ""))
     return float(math.trunc(value)) if abs(value) < _LARGEST else math.nan
 
 
-def _age(text: str, now: float) -> float:
+@lru_cache(maxsize=_REMEMBERED_TEXTS)
+def _time(text: str | None) -> float:
     try:
-        return float(math.trunc(now - parse_time(text)))
+        return math.nan if text is None else parse_time(text)
     except (ValueError, InvalidRecordError):
         return math.nan
 

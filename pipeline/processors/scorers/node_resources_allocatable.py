@@ -17,6 +17,7 @@ from pipeline.processors.scorers.scorer import (
 )
 
 Mode = Literal["Least", "Most"]
+_SQUARE_FITS: Final = 1 << 31
 
 
 class NodeResourcesAllocatableArgs(ScorerArgs, frozen=True, kw_only=True):
@@ -32,9 +33,16 @@ def node_sizes(nodes: NodesView, args: NodeResourcesAllocatableArgs) -> IntArray
     `Least`."""
     weights = {resource.name: resource.weight for resource in args.resources}
     total, sign = sum(weights.values()), 1 if args.mode == "Most" else -1
-    # Python integers: amounts times weights exceed 64 bits.
-    summed = sum(nodes.allocatable(name).astype(object) * w for name, w in weights.items())
-    return np.array([sign * (int(size) // total) for size in np.atleast_1d(summed)], np.int64)
+    # Amounts times weights may exceed 64 bits: divide before, and the remainders after. The object
+    # type has integers of any size; remainders below the square root of 2**63 need it not.
+    kind = object if total >= _SQUARE_FITS else np.int64
+    parts = [np.divmod(nodes.allocatable(name), total) for name in weights]
+    whole = sum(part * weight for (part, _), weight in zip(parts, weights.values(), strict=True))
+    rest = sum(
+        rest.astype(kind) * weight
+        for (_, rest), weight in zip(parts, weights.values(), strict=True)
+    )
+    return sign * np.asarray(whole + rest // total, np.int64)
 
 
 def score(nodes: NodesView, demand: PodDemand, args: NodeResourcesAllocatableArgs) -> IntArray:

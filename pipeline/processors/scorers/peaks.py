@@ -66,19 +66,18 @@ def cheapest_first(cost: IntArray, known: BoolArray) -> IntArray:
     if not known.any() or not cost[known].any():
         return np.zeros(len(cost), np.int64)
     lowest, highest = int(cost[known].min()), int(cost[known].max())
-    # Python integers: differences may exceed 64 bits.
+    # Differences may exceed signed 64 bits, and their multiples unsigned ones: count the steps that
+    # a difference reaches.
     spread = max(highest - lowest, 1)
-    judged = np.where(known, cost, lowest).tolist()
-    scores = [MAX_SCORE - MAX_SCORE * (each - lowest) // spread for each in judged]
-    return np.where(known, np.array(scores, np.int64), 0)
+    steps = [-(-spread * step // MAX_SCORE) for step in range(1, MAX_SCORE + 1)]
+    above = np.where(known, cost, lowest).astype(np.uint64) - np.uint64(lowest % 2**64)
+    reached = np.searchsorted(np.array(steps, np.uint64), above, side="right")
+    return np.where(known, MAX_SCORE - reached, 0)
 
 
 def node_power_rise(nodes: NodesView, demand: PodDemand, args: PeaksArgs) -> FloatArray:
     """How much more power nodes take with the pod, (nodes,); NaN is unknown."""
-    unknown = _PowerConstants(k0=np.nan, k1=np.nan, k2=np.nan)
-    models = (args.node_power_model.get(name, unknown) for name in nodes.names)
-    constants = np.array([msgspec.structs.astuple(model) for model in models], np.float64)
-    model = constants.reshape(-1, 3).T
+    model = nodes.by_name(args.node_power_model, ("k0", "k1", "k2"))
     capacity = nodes.allocatable("cpu", "capacity").astype(np.float64)
     return power_rise(model, average_percent(nodes, "cpu"), capacity, demand.counted["request:cpu"])
 

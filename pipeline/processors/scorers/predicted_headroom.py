@@ -39,29 +39,35 @@ def score(nodes: NodesView, demand: PodDemand, args: PredictedHeadroomArgs) -> I
     weights = {resource.name: resource.weight for resource in args.resources}
     estimated = {name: index for index, name in enumerate(_estimated_resources(demand))}
     # Peaks that add up pods have those of the last window already, cold ones at their request.
-    has_requests = nodes.column("peak_counts_requests").astype(np.bool_)[:, None]
-    flight = np.where(has_requests, nodes.unreported_usage(), nodes.in_flight_usage())
+    has_requests = nodes.column("peak_counts_requests").astype(np.bool_)
+    flight, unreported = nodes.in_flight_usage(), nodes.unreported_usage()
     summed, known = np.zeros(len(nodes), np.int64), np.ones(len(nodes), np.bool_)
-    for (name, weight), measured in zip(weights.items(), _peaks(nodes, args).T, strict=True):
-        peak = np.where(nodes.is_new(), 0.0, measured)
-        in_flight = flight[:, estimated[name]] if name in estimated else 0
+    for name, weight in weights.items():
+        peak = np.where(nodes.is_new(), 0.0, _peak(nodes, name, args))
         capacity = nodes.allocatable(name, "raw")
-        known &= np.isfinite(peak) & (capacity > 0)
-        used = np.nan_to_num(peak).astype(np.int64) + in_flight
+        has_peak = np.isfinite(peak)
+        known &= has_peak & (capacity > 0)
+        used = np.where(has_peak, peak, 0.0).astype(np.int64)
+        if name in estimated:
+            column = estimated[name]
+            used += np.where(has_requests, unreported[:, column], flight[:, column])
         left = np.maximum(capacity - used - demand.counted.get(f"estimate:{name}", 0), 0)
         summed += weight * (left * MAX_SCORE // np.maximum(capacity, 1))
     return np.where(known, summed // sum(weights.values()), 0)
 
 
-def _peaks(nodes: NodesView, args: PredictedHeadroomArgs) -> FloatArray:
-    """Predicted peaks, (nodes, resources), NaN unknown."""
-    names = dict.fromkeys(resource.name for resource in args.resources)
-    peaks = nodes.usage("peak", [*names])
-    return np.where(nodes.is_fresh(args.usage_expiration_seconds)[:, None], peaks, np.nan)
+def _peak(nodes: NodesView, resource: str, args: PredictedHeadroomArgs) -> FloatArray:
+    """The predicted peak, (nodes,), NaN unknown."""
+    seconds = args.usage_expiration_seconds
+
+    def compute() -> FloatArray:
+        return np.where(nodes.is_fresh(seconds), nodes.usage("peak", [resource])[:, 0], np.nan)
+
+    return nodes.cached(f"used peak {resource} {seconds}", compute)
 
 
 def _knows(nodes: NodesView, args: PredictedHeadroomArgs) -> bool:
-    return bool(np.isfinite(_peaks(nodes, args)).any())
+    return any(np.isfinite(_peak(nodes, each.name, args)).any() for each in args.resources)
 
 
 def _estimated_resources(demand: PodDemand) -> Sequence[str]:

@@ -52,6 +52,8 @@ def preferred_nodes(
 
 def score(nodes: NodesView, demand: PodDemand, args: SchedulingHintArgs) -> IntArray:
     preferred = read_hint(demand.pod.annotations).preferred_node_names
+    if not preferred:
+        return np.zeros(len(nodes), np.int64)
     names = preferred_nodes(preferred, set(nodes.names), args.max_hint_nodes)
     scores = {name: max(MAX_SCORE - rank, 1) for rank, name in enumerate(names)}
     return np.array([scores.get(name, 0) for name in nodes.names], np.int64)

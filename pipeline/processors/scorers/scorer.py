@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
@@ -22,10 +23,20 @@ Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 PodAmount = Callable[[CountedPod | PodRecord], int]
 """A whole amount of a pod, which the table sums per node."""
 
+MetadataSource = Literal["Label", "Annotation"]
+
 USAGE_EXPIRES_SECONDS: Final = 300.0
 """Age from which usage is ignored; scheduler-plugins' KEP-61: use windows up to 5 minutes old."""
 
 Weight = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class Texts(NamedTuple):
+    """Texts of nodes: `codes` (nodes,) are indexes into `texts`, which may have more texts than
+    occur; None: a node has no text."""
+
+    codes: npt.NDArray[np.intp]
+    texts: Sequence[str | None]
 
 
 class NodesView(Protocol):
@@ -81,8 +92,19 @@ class NodesView(Protocol):
     def unseen(self) -> IntArray:
         """Millicores of pods that started after the last window began."""
 
-    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
-        """A label or an annotation of each node, None where a node has none."""
+    def metadata(self, source: MetadataSource, key: str) -> Texts:
+        """A label or an annotation of each node."""
+
+    def by_name(self, values: Mapping[str, Any], fields: Sequence[str]) -> FloatArray:
+        """Fields of the value of each node, (fields, nodes), from `values` by name; NaN for a node
+        without a value. `values` must not change: results are cached for it."""
+
+    def remembered(
+        self, name: str, inputs: FloatArray, compute: Callable[[FloatArray], FloatArray]
+    ) -> FloatArray:
+        """`compute(inputs)`, (nodes,), computed only for nodes whose `inputs` (n, nodes) are not
+        those of the last question under this name. For functions that take a microsecond a node,
+        and whose result for a node depends on its own inputs alone."""
 
     def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         """Cache an array (nodes, ..) under a name for the rest of the question."""

@@ -7,7 +7,7 @@ law that is broken. It needs no test framework.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -19,7 +19,7 @@ from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs, with_def
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.scorers.doubtful_usage import cap_doubtful
 from pipeline.processors.scorers.rounding import MAX_SCORE
-from pipeline.processors.scorers.scorer import Array, Scorer
+from pipeline.processors.scorers.scorer import Array, MetadataSource, Scorer, Texts
 from pipeline.topics.pods import Container, PodRecord
 from pipeline.topics.resource_amounts import MID, Resources
 
@@ -113,9 +113,19 @@ class Nodes:
     def unseen(self) -> IntArray:
         return self._chosen((self._random("unseen") * 1000).astype(np.int64))
 
-    def metadata(self, source: Literal["Label", "Annotation"], key: str) -> list[str | None]:
-        values = (self._random(f"{source} {key}") * 100).astype(np.int64).tolist()
-        return [None if values[p] < 10 else str(values[p]) for p in self.places.tolist()]
+    def metadata(self, source: MetadataSource, key: str) -> Texts:
+        values = (self._random(f"{source} {key}") * 100).astype(np.int64)
+        texts = [None if value < 10 else str(value) for value in range(100)]
+        return Texts(self._chosen(values), texts)
+
+    def by_name(self, values: Mapping[str, Any], fields: Any) -> FloatArray:
+        found = [values.get(name) for name in self.names]
+        rows = [[getattr(value, field, np.nan) for value in found] for field in fields]
+        return np.array(rows, np.float64).reshape(len(fields), len(self))
+
+    def remembered(self, name: str, inputs: FloatArray, compute: Any) -> FloatArray:
+        computed: FloatArray = compute(inputs)
+        return computed
 
     def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         return compute()

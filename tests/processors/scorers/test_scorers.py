@@ -2,6 +2,7 @@
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from scipy import special
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.scorers import beta, node_metadata, peaks, target_load_packing
+from pipeline.processors.scorers import (
+    beta,
+    node_metadata,
+    node_resources_allocatable,
+    peaks,
+    target_load_packing,
+)
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.processors.scorers.rounding import round_half_away, scale_between_extremes
 from pipeline.processors.scorers.scorer import Counts, Scorer
@@ -122,6 +129,25 @@ def test_the_incomplete_beta_function_equals_scipys(cases: list[Any]) -> None:
     np.testing.assert_allclose(beta.incomplete_beta(alpha, beta_, x), exact, rtol=0, atol=1e-8)
 
 
+def test_a_threshold_that_is_nan_does_not_prolong_the_fraction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a node without allocatable: two thousand terms for ten thousand nodes took 0.7 s."""
+    terms = 0
+
+    def counted(values: np.ndarray) -> np.ndarray:
+        nonlocal terms
+        terms += 1
+        return values
+
+    monkeypatch.setattr(beta, "_not_zero", counted)
+    x = np.array([0.3, math.nan])
+    below = beta.probability_below(np.full(2, 0.25), np.full(2, 0.05), x)
+    assert below[0] == beta.probability_below(np.array([0.25]), np.array([0.05]), x[:1])[0]
+    assert math.isnan(below[1])
+    assert terms < 400
+
+
 @given(st.floats(0.001, 0.999), st.floats(0.01, 0.999))
 def test_a_fit_has_the_given_mean_and_deviation(mean: float, share: float) -> None:
     deviation = share * math.sqrt(mean * (1 - mean))
@@ -161,6 +187,42 @@ def test_costs_beyond_64_bits_keep_their_order() -> None:
     rise = np.array([1e3, 1e10, -1e10, math.nan])
     cost = peaks.costs(rise)
     assert peaks.cheapest_first(cost, ~np.isnan(rise)).tolist() == [45, 0, 100, 0]
+
+
+@given(st.lists(st.integers(-9_200_000_000_000_000_000, 9_200_000_000_000_000_000), min_size=1))
+@example([-9_200_000_000_000_000_000, 9_200_000_000_000_000_000, 0])
+@example([5, 5])
+def test_costs_become_scores_as_by_integers_of_any_size(costs: list[int]) -> None:
+    scores = peaks.cheapest_first(np.array(costs), np.ones(len(costs), np.bool_)).tolist()
+    spread = max(max(costs) - min(costs), 1)
+    expected = [100 - 100 * (cost - min(costs)) // spread for cost in costs]
+    assert scores == (expected if any(costs) else [0] * len(costs))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)), min_size=1),
+    st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)),
+)
+@example([(2**53, 2**53)], (2**31, 2**31))
+@example([(2**53, 2**53 - 1)], (2**20, 1))
+def test_sizes_are_means_by_integers_of_any_size(
+    amounts: list[tuple[int, int]], weights: tuple[int, int]
+) -> None:
+    by_resource = dict(zip(("cpu", "memory"), np.array(amounts).T, strict=True))
+    args = node_resources_allocatable.SCORER.read(
+        {
+            "mode": "Most",
+            "resources": [
+                {"name": name, "weight": weight}
+                for name, weight in zip(by_resource, weights, strict=True)
+            ],
+        }
+    )
+    nodes: Any = SimpleNamespace(allocatable=by_resource.__getitem__)
+    sizes = node_resources_allocatable.node_sizes(nodes, args).tolist()
+    assert sizes == [
+        (cpu * weights[0] + memory * weights[1]) // sum(weights) for cpu, memory in amounts
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Columns that requests ask for follow names and records of nodes."""
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.extender.candidate_nodes import CandidateNodes
+from pipeline.processors.arrays import FloatArray
+from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
+from tests.table.records import NOW, ROOM
+
+
+class Size(msgspec.Struct, frozen=True):
+    width: float
+    height: float
+
+
+SIZES = {"a": Size(1.0, 2.0), "b": Size(3.0, 4.0), "elsewhere": Size(5.0, 6.0)}
+
+
+def node(name: str, **more: Any) -> TableNode:
+    return TableNode(node=name, allocatable=ROOM, **more)
+
+
+def zones(table: Table, *names: str) -> list[str | None]:
+    codes, texts = CandidateNodes(table, names, NOW).metadata("Label", "zone")
+    by_row = [texts[code] for code in codes.tolist()]
+    # Candidates are in the order of the table.
+    order = CandidateNodes(table, names, NOW).order
+    return [by_row[order.tolist().index(position)] for position in range(len(names))]
+
+
+def test_texts_follow_the_records_of_nodes() -> None:
+    table = Table()
+    for name, zone in (("a", "north"), ("b", "south"), ("c", "north")):
+        table.put_node(node(name, labels={"zone": zone}))
+    assert zones(table, "c", "b", "a", "stranger") == ["north", "south", "north", None]
+    table.put_node(node("a", labels={"zone": "east"}))
+    table.put_node(node("b"))
+    table.drop_node("c")
+    assert zones(table, "a", "b", "c") == ["east", None, None]
+    # The row of c gets another node, and the table grows.
+    for number in range(200):
+        table.put_node(node(f"n{number}", labels={"zone": f"z{number}"}))
+    assert zones(table, "n0", "a", "n199") == ["z0", "east", "z199"]
+
+
+def test_texts_that_no_node_has_any_more_are_forgotten() -> None:
+    table = Table()
+    for number in range(1000):
+        table.put_node(node("a", labels={"zone": f"z{number}"}))
+        assert zones(table, "a") == [f"z{number}"]
+    _, texts = table.texts("Label", "zone", slice(0, 1))
+    assert len(texts) < 200
+
+
+def test_values_by_name_follow_names() -> None:
+    table = Table()
+    for name in ("a", "x"):
+        table.put_node(node(name))
+
+    def heights(*names: str) -> list[float]:
+        nodes = CandidateNodes(table, names, NOW)
+        values = nodes.by_name(SIZES, ("width", "height"))
+        assert values.shape == (2, len(names))
+        return [-1.0 if math.isnan(each) else each for each in values[1].tolist()]
+
+    assert heights("a", "x") == [2.0, -1.0]
+    table.drop_node("x")
+    table.put_node(node("b"))
+    assert heights("a", "b") == [2.0, 4.0]
+    # A node that is not in the table has no row.
+    assert heights("elsewhere") == [-1.0]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_remembered_values_are_those_of_their_inputs(share: float) -> None:
+    random, table, names = np.random.default_rng(7), Table(), [f"n{i}" for i in range(50)]
+    for name in names[:40]:
+        table.put_node(node(name))
+    computed = 0
+
+    def add(inputs: FloatArray) -> FloatArray:
+        nonlocal computed
+        computed += inputs.shape[1]
+        return inputs[0] + 2 * inputs[1]
+
+    inputs = {name: (random.random(), math.nan) for name in names}
+    for _ in range(100):
+        changed = names[int(random.integers(50))]
+        inputs[changed] = (random.random(), float(random.choice([0.0, -0.0, 1.0, math.nan])))
+        asked = [name for name in names if random.random() < share]
+        nodes = CandidateNodes(table, asked, NOW)
+        values = np.array([inputs[name] for name in nodes.names]).reshape(-1, 2).T
+        np.testing.assert_array_equal(
+            nodes.remembered("sum", values, add), values[0] + 2 * values[1]
+        )
+    # At first all; later those that changed, and nodes without a row, which share one.
+    assert computed < 50 + 100 * (2 + 10)
+
+
+def test_an_adopted_table_has_its_own_columns() -> None:
+    table, other = Table(), Table()
+    table.put_node(node("a", labels={"zone": "north"}))
+    other.put_node(node("b", labels={"zone": "south"}))
+    assert zones(table, "a") == ["north"]
+    table.adopt(other)
+    assert zones(table, "a", "b") == [None, "south"]

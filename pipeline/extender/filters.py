@@ -3,7 +3,7 @@
 docs/how-to/add-a-scorer.md has the steps for a new filter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -15,6 +15,7 @@ from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
+from pipeline.processors.loadaware.node_thresholds import Limits, select_limits
 from pipeline.processors.loadaware.node_usage import read_node_usage
 from pipeline.processors.loadaware.usage_outage import UsageOutage
 from pipeline.processors.loadaware.usage_readings import age_text
@@ -26,6 +27,7 @@ from pipeline.processors.placement.reservation_bounds import (
 )
 from pipeline.processors.scorers.scheduling_hint import read_hint
 from pipeline.processors.scorers.scorer import PodDemand
+from pipeline.table import Rows
 from pipeline.table.node_columns import bound_column
 from pipeline.topics.resource_amounts import BATCH, MID, RATES
 
@@ -56,8 +58,8 @@ def hinted(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
 
 
 class _Rule(NamedTuple):
-    """What LoadAware compares on nodes with the same thresholds. `thresholds` and `kinds`, indexes
-    of `_KINDS`, are (nodes, resources), or one row for all nodes."""
+    """What LoadAware compares on some nodes. `thresholds` and `kinds`, indexes of `_KINDS`, are
+    (nodes, resources), or one row for all nodes."""
 
     usage: NodeUsage
     thresholds: IntArray
@@ -77,7 +79,7 @@ class _Rule(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """The verdict on the nodes at `positions`, which have the same thresholds."""
+    """The verdict on the nodes at `positions`, whose thresholds are for the same usage."""
 
     positions: NodePositions
     rule: _Rule
@@ -85,12 +87,13 @@ class _Judged(NamedTuple):
 
     def codes(self) -> IntArray:
         """Indexes of `_load_refusals`, (nodes,)."""
-        code, over = self.verdict.code, self.verdict.resource
-        kinds = np.broadcast_to(self.rule.kinds, self.rule.usage.compared.shape)
+        code, resource = self.verdict.code, self.verdict.resource
         codes: IntArray = np.full(len(code), PASSES, np.int64)
         codes[code == filter_score.EXPIRED] = 0
-        hot = np.flatnonzero(code == filter_score.USAGE)
-        codes[hot] = 1 + kinds[hot, over[hot]] * kinds.shape[1] + over[hot]
+        resources = self.rule.kinds.shape[1]
+        for index in range(resources):
+            of_refusal = 1 + self.rule.kinds[:, index] * resources + index
+            np.copyto(codes, of_refusal, where=resource == index)
         return codes
 
     def detail(
@@ -150,11 +153,7 @@ def load_aware(
     codes = np.full(len(nodes), PASSES, np.int64)
     group_of = np.zeros(len(nodes), np.int64)
     groups: list[_Judged] = []
-    for annotation, positions in _by_annotation(nodes):
-        part = nodes.among(positions)
-        rule = _rule(part, args, annotation, is_prod=demand.is_prod, in_flight=in_flight)
-        if not rule.thresholds.any():
-            continue
+    for positions, rule in _rules(nodes, args, is_prod=demand.is_prod, in_flight=in_flight):
         verdict = filter_score.judge(
             rule.usage,
             estimate,
@@ -170,7 +169,7 @@ def load_aware(
     # Copies: the columns of the table change, and details may be asked for later.
     ages, flights = nodes.ages(), [np.zeros((0, 0), np.int64)] * 2
     if in_flight and (codes != PASSES).any():
-        flights = [nodes.in_flight_usage(prod=prod).copy() for prod in (False, True)]
+        flights = [nodes.in_flight_usage(prod=prod).copy("F") for prod in (False, True)]
 
     def detail(position: int) -> str:
         group, age = groups[int(group_of[position])], float(ages[position])
@@ -184,37 +183,57 @@ def load_aware(
     return Refusals(codes, _load_refusals(args.resources), detail)
 
 
+def _rules(
+    nodes: CandidateNodes, args: LoadAwareArgs, *, is_prod: bool, in_flight: bool
+) -> Iterator[tuple[NodePositions, _Rule]]:
+    """The rules of nodes by their annotations of thresholds, and the ascending positions of the
+    nodes of each. Nodes share a rule if they compare the same usage, whatever their thresholds."""
+    codes, texts = nodes.metadata("Annotation", node_thresholds.ANNOTATION)
+    by_usage: dict[Hashable, dict[int, _Limits]] = {}
+    for code in np.flatnonzero(np.bincount(codes)).tolist():
+        limits = _Limits(
+            *(select_limits(args, texts[code], is_prod=prod) for prod in (is_prod, False))
+        )
+        by_usage.setdefault((limits.own.usage, limits.of_all.usage), {})[code] = limits
+    for by_code in by_usage.values():
+        positions = np.arange(len(nodes))
+        if len(by_usage) > 1:
+            positions = np.flatnonzero(np.isin(codes, [*by_code]))
+        if any(limits.own.are_any for limits in by_code.values()):
+            part, row_of = nodes.among(positions), np.zeros(len(texts), np.intp)
+            row_of[[*by_code]] = np.arange(len(by_code))
+            rows = row_of[codes[positions]] if len(by_code) > 1 else slice(1)
+            yield positions, _rule(part, args, [*by_code.values()], rows, in_flight=in_flight)
+
+
+class _Limits(NamedTuple):
+    """The thresholds for the pod, and those of all usage, which apply where that of Prod is
+    unknown."""
+
+    own: Limits
+    of_all: Limits
+
+
 def _rule(
-    nodes: CandidateNodes, args: LoadAwareArgs, annotation: str | None,
-    *, is_prod: bool, in_flight: bool,
+    nodes: CandidateNodes, args: LoadAwareArgs, limits: Sequence[_Limits], rows: Rows,
+    *, in_flight: bool,
 ) -> _Rule:  # fmt: skip
-    """The rule for nodes with this annotation. Where usage of Prod is unknown, the thresholds for
-    all usage apply to Prod, too."""
-    limits = node_thresholds.select_limits(args, annotation, is_prod=is_prod)
-    usage = read_node_usage(nodes, args, limits, in_flight=in_flight)
-    thresholds = np.array([[limits.thresholds.get(name, 0) for name in args.resources]])
-    kinds = np.full(thresholds.shape, _KINDS.index(limits.kind))
+    """The rule of nodes with thresholds for the same usage: `rows` selects those of each node from
+    `limits`, or one for all nodes. Where usage of Prod is unknown, the thresholds for all usage
+    apply to Prod, too."""
+    first = limits[0].own
+    usage = read_node_usage(nodes, args, first, in_flight=in_flight)
+    percents = [[each.own.thresholds.get(name, 0) for name in args.resources] for each in limits]
+    thresholds = np.array(percents)[rows]
+    kinds = np.full((1, len(args.resources)), _KINDS.index(first.kind))
     if not usage.is_estimated.any():
         return _Rule(usage, thresholds, kinds)
-    if limits.kind != node_thresholds.PROD:
+    if first.kind != node_thresholds.PROD:
         kinds = np.where(usage.is_estimated, _KINDS.index(_ESTIMATED), kinds)
         return _Rule(usage, thresholds, kinds)
-    of_all = _rule(nodes, args, annotation, is_prod=False, in_flight=in_flight)
-    return _Rule(usage, thresholds, kinds).where(usage.is_estimated, of_all)
-
-
-def _by_annotation(nodes: CandidateNodes) -> Iterator[tuple[str | None, NodePositions]]:
-    """The nodes grouped by their annotation of thresholds; None for those without one. Positions
-    ascend."""
-    has_own = nodes.cached("own", lambda: nodes.column("own_thresholds").astype(np.bool_))
-    yield None, np.flatnonzero(~has_own)
-    groups: dict[str | None, list[int]] = {}
-    for position in np.flatnonzero(has_own).tolist():
-        node = nodes.records(position).node
-        text = None if node is None else node.annotations.get(node_thresholds.ANNOTATION)
-        groups.setdefault(text, []).append(position)
-    for text, positions in groups.items():
-        yield text, np.array(positions)
+    of_all = [_Limits(each.of_all, each.of_all) for each in limits]
+    other = _rule(nodes, args, of_all, rows, in_flight=in_flight)
+    return _Rule(usage, thresholds, kinds).where(usage.is_estimated, other)
 
 
 def _expired_detail(age_seconds: float, args: LoadAwareArgs) -> str:

@@ -224,10 +224,6 @@ def _reserved(row: NodeRecords) -> Reservation:
     return reserved if reserved.trims_allocatable else Reservation()
 
 
-def _has_own_thresholds(row: NodeRecords) -> bool:
-    return row.node is not None and USAGE_THRESHOLDS in row.node.annotations
-
-
 def _has_invalid_thresholds(row: NodeRecords) -> bool:
     annotation = row.node.annotations.get(USAGE_THRESHOLDS) if row.node else None
     return thresholds_problem(annotation) is not None
@@ -326,7 +322,6 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         "is_watched", "flag", lambda row: bool(row.node and row.node.is_watched), np.bool_, "node"
     ),
-    Column("own_thresholds", "flag", _has_own_thresholds, np.bool_, "node"),
     Column("invalid_thresholds", "flag", _has_invalid_thresholds, np.bool_, "node"),
     _offered(
         "offered_as_of_seconds", "seconds since 1970", lambda offered: parse_time(offered.as_of)

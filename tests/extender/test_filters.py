@@ -1,14 +1,17 @@
 """Filters by annotations of nodes and pods, arguments, reservations and offers to Mid."""
 
+import json
 import re
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.refusals import Refusal
 from pipeline.processors.kubernetes.object_records import OFFERED
+from pipeline.processors.loadaware import node_thresholds
 from pipeline.processors.placement.enabled_plugins import Placement, read_config
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode
@@ -79,6 +82,40 @@ def test_thresholds_of_a_node_apply_to_it_alone() -> None:
         world.node(name, annotations={} if text is None else {key: text})
     assert world.refused() == ["b", "d"]
     assert "over the threshold of 20" in world.detail("d")
+
+
+@pytest.mark.parametrize("pod_class", ["prod", "none"])
+def test_nodes_with_different_thresholds_are_judged_as_each_alone(pod_class: str) -> None:
+    """Of all kinds of usage, and with usage of Prod unknown, for which all usage counts."""
+    random, world = np.random.default_rng(5), World(load_aware(prodUsageThresholds={"cpu": 55}))
+    for number in range(60):
+        percents = {"cpu": int(random.integers(101)), "memory": int(random.integers(101))}
+        aggregated = {"usageThresholds": percents, "usageAggregationType": "p95"}
+        own: dict[str, Any] = {
+            "usageThresholds": percents, "prodUsageThresholds": percents,
+            "aggregatedUsage": aggregated,
+        }  # fmt: skip
+        chosen = {key: own[key] for key in own if random.random() < 0.5}
+        texts = [json.dumps(chosen), "{", None]
+        text = texts[int(random.choice(3, p=[0.8, 0.1, 0.1]))]
+        used = Usage(cpu_cores=4 * random.random(), memory_bytes=16 * GIB * random.random())
+        name, known = f"n{number}", random.random() < 0.7
+        state = node_state(
+            name, cpu=used.cpu_cores, memory=used.memory_bytes,
+            class_usage={"prod": used} if known else {}, unknown_pods=int(not known),
+            aggregated={"5m": AggregatedUsage(avg=used, p50=used, p90=used, p95=used, p99=used)},
+        )  # fmt: skip
+        annotations = {} if text is None else {node_thresholds.ANNOTATION: text}
+        world.node(name, state, annotations=annotations)
+    asking, decisions = pod(pod_class=pod_class), Decisions(world.table, world.rules)
+    together = world.filter(asking)
+    assert 10 < len(together.refused) < 50
+    details = together.details(60)
+    for name in world.table:
+        alone = decisions.filter(asking, [name], NOW)
+        assert (alone.refused == [name]) == (name in together.refused), name
+        assert alone.details(1).get(name) == details.get(name)
+        assert alone.refusals.kind(0) == together.refusals.kind([*together.names].index(name))
 
 
 def test_prod_is_judged_by_what_prod_uses() -> None:

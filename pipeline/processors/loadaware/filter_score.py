@@ -99,10 +99,13 @@ def judge(
     code = np.where(too_much, USAGE, PASSES)
     if not passes_expired:
         code = np.where(is_judged & expired, EXPIRED, code)
-    refused = np.flatnonzero(code == USAGE)
     resource, shown = np.full(len(code), -1), np.full(len(code), np.nan)
-    resource[refused] = over[refused].argmax(axis=1)
-    shown[refused] = percent[refused, resource[refused]]
+    if too_much.any():
+        # The first resource that is over last. Column by column: each is contiguous in memory.
+        for index in reversed(range(over.shape[1])):
+            refuses = over[:, index] & (code == USAGE)
+            np.copyto(resource, index, where=refuses)
+            np.copyto(shown, percent[:, index], where=refuses)
     return Verdict(code, resource, shown)
 
 

@@ -44,6 +44,11 @@ class Limits(NamedTuple):
     span_seconds: int = 0
 
     @property
+    def usage(self) -> tuple[str, str, int]:
+        """The usage that is compared."""
+        return self.kind, self.statistic, self.span_seconds
+
+    @property
     def are_any(self) -> bool:
         return any(self.thresholds.values())
 
@@ -61,10 +66,7 @@ def select_limits(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool)
     The annotation replaces each of the three as a whole. An invalid annotation is ignored:
     `problem` says why.
     """
-    try:
-        own = read_node_thresholds(annotation)
-    except InvalidPolicyError:
-        own = _NodeThresholds()
+    own = _valid_thresholds(annotation)
     prod = own.prod_usage_thresholds or args.prod_usage_thresholds
     if is_prod and any(prod.values()):
         return Limits(prod, PROD)
@@ -73,6 +75,15 @@ def select_limits(args: LoadAwareArgs, annotation: str | None, *, is_prod: bool)
             span = span_seconds(each.usage_aggregated_duration) or 0
             return Limits(each.usage_thresholds, AGGREGATED, each.usage_aggregation_type, span)
     return Limits(own.usage_thresholds or args.usage_thresholds)
+
+
+@lru_cache(maxsize=1024)
+def _valid_thresholds(annotation: str | None) -> _NodeThresholds:
+    try:
+        own: _NodeThresholds = read_node_thresholds(annotation)
+    except InvalidPolicyError:
+        return _NodeThresholds()
+    return own
 
 
 def read_node_thresholds(annotation: str | None) -> Any:

@@ -34,6 +34,11 @@ def load_aware_usage(
 def is_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits = ALL_USAGE) -> BoolArray:
     """Where the usage that `limits` are for is unknown or doubtful, (nodes, resources). False where
     a node has nothing of a resource."""
+    name = f"used unknown {limits.kind} {limits.statistic} {limits.span_seconds}"
+    return nodes.cached(name, lambda: _compute_unknown(nodes, args, limits))
+
+
+def _compute_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits) -> BoolArray:
     unknown = np.isnan(_measured(nodes, args, limits))
     if (doubtful := _is_doubtful(nodes)).any():
         unknown |= doubtful[:, None]

@@ -85,6 +85,8 @@ def usage_outage(
         running = running._replace(lost=lost, nodes=nodes, returned_at=returned_at)
         if lost > _UNRECOVERED_SHARE * (lost + fresh) and now < running.ends_by:
             return running
+    if nodes - fresh <= fresh:
+        return None
     since = _common_end(as_of_seconds[is_silent], window_seconds[is_silent], fresh)
     if since is None:
         return None

@@ -42,6 +42,9 @@ about 66 MB."""
 LARGE_BODY_BYTES: Final = 1024 * 1024
 """Larger bodies need a slot, from the first byte to the end of the answer. 5,000 names are 0.1 MB
 and never do."""
+WARNED_BODY_BYTES: Final = 2 * 1024 * 1024
+"""The first body of whole Nodes beyond this is reported in the log: to read it holds the event loop
+for more than 2 ms, and in all that time no other request is answered."""
 LARGE_BODIES: Final = 4
 """Slots for large bodies: a scheduler asks about one pod at a time, and there are few of them."""
 LARGE_WAIT_SECONDS: Final = 0.5

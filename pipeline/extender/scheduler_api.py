@@ -166,6 +166,7 @@ class Extender:
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
+        self._has_warned = False
         self._answers = AnswerLog(self._mode, clock)
 
     def app(self) -> web.Application:
@@ -258,6 +259,7 @@ class Extender:
         body = await self._bodies.read(request)
         timer.done("receive")
         question = read_question(body, self._table)
+        self._warn_of_whole_nodes(question, len(body))
         await timer.end_turn("read")
         passed = question.names
         refusals = Refusals.none(len(passed))
@@ -280,10 +282,25 @@ class Extender:
         timer.done("write")
         return json_response(reply.body)
 
+    def _warn_of_whole_nodes(self, question: Question, size: int) -> None:
+        """Log once that whole Nodes make every other request wait."""
+        if question.nodes is None or size <= limits.WARNED_BODY_BYTES or self._has_warned:
+            return
+        self._has_warned = True
+        _log.warning(
+            "the scheduler sends whole Nodes, and no other request is answered while they are read",
+            bytes=size,
+            nodes=len(question.names),
+            hint="set nodeCacheCapable: true in the scheduler's configuration of this extender",
+        )
+
     def _remember(self, question: Question, reply: FilterReply) -> None:
-        """The scheduler asks next which of the nodes in this reply is best."""
-        if reply.names and len(question.pod_json) <= limits.REMEMBERED_POD_BYTES:
-            self._replies[question.pod_json] = reply
+        """The scheduler asks next which of the nodes in this reply is best, if there are any."""
+        if not reply.names or not reply.next.names:
+            return
+        if len(question.pod_json) <= limits.REMEMBERED_POD_BYTES:
+            # The body is large, and its memory is needed for the next one.
+            self._replies[question.pod_json] = reply._replace(body=b"")
             while len(self._replies) > limits.CYCLES:
                 del self._replies[next(iter(self._replies))]
 

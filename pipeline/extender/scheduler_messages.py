@@ -14,12 +14,11 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from pipeline.errors import BadRequestError, InvalidRecordError
 from pipeline.extender import limits
-from pipeline.extender.refusals import Refusals
-from pipeline.processors.arrays import BoolArray, IntArray
+from pipeline.extender.refusals import PASSES, Refusals
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.table import NodeNames, Table
 from pipeline.topics.pods import PodRecord
@@ -189,6 +188,9 @@ _nodes = msgspec.json.Decoder(_NodeList | None)
 _pod = msgspec.json.Decoder(Pod)
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
+_BEFORE_NAMES: Final = b'{"Nodes":null,"NodeNames":'
+_AFTER_NAMES: Final = b',"FailedNodes":{},"FailedAndUnresolvableNodes":{'
+_AFTER_REASONS: Final = b'},"Error":""}'
 
 
 class FilterReply(NamedTuple):
@@ -214,11 +216,10 @@ def read_question(
     of NodeNames and Nodes, or more than `limits.MAX_NODES` of them.
     """
     parts = _read_parts(body)
-    pod_json, names_json, nodes_json = (
-        bytes(parts.get(key, b"null")) for key in ("pod", "nodenames", "nodes")
-    )
+    pod_json, names_json = (bytes(parts.get(key, b"null")) for key in ("pod", "nodenames"))
+    nodes_json = parts.get("nodes", b"null")
     reply = (replies or {}).get(pod_json)
-    if reply is not None and nodes_json == b"null" and names_json == reply.names:
+    if reply is not None and names_json == reply.names and bytes(nodes_json) == b"null":
         return reply.next
     # Both before millions of values are in memory.
     refuse_too_many(int(np.count_nonzero(np.frombuffer(names_json, np.uint8) == ord(","))))
@@ -252,9 +253,10 @@ def _read_parts(body: bytes) -> dict[str, msgspec.Raw]:
     A scheduler writes NodeNames last. It is read only once if it is cut off before: to find its end
     takes a decoder longer than all else in the body.
     """
-    start, end = body.find(_LAST_KEY), len(body) - len(b"}")
+    # Whole Nodes end otherwise, and are not searched.
+    start, end = body.find(_LAST_KEY) if body.endswith(b"]}") else -1, len(body) - len(b"}")
     # A comma and an unescaped quote are nowhere inside of a text, so this is a key.
-    if start >= 0 and body.endswith(b"]}") and body.find(b"]", start) == end - len(b"]"):
+    if start >= 0 and body.find(b"]", start) == end - len(b"]"):
         with suppress(BadRequestError):
             parts = read_parts(body[:start] + b"}", _FILTER_KEYS)
             return parts | {"nodenames": msgspec.Raw(body[start + len(_LAST_KEY) : end])}
@@ -268,50 +270,39 @@ def filter_reply(question: Question, passed: Sequence[str], refusals: Refusals) 
     All of them are unresolvable: the scheduler's preemption simulates its own filters alone, so it
     would find no victims on these nodes.
     """
+    following = msgspec.structs.replace(question, names=passed)
+    if isinstance(passed, NodeNames) and isinstance(question.names, NodeNames):
+        texts = [b'":%s,"' % _encoder.encode(kind.reason) for kind in refusals.kinds]
+        reasons = question.names.followed_by(texts, refusals.codes)[: -len(b',"')]
+        quote, names = b'"' if reasons else b"", passed.json()
+        # The encoder would copy half a megabyte several times.
+        parts = (_BEFORE_NAMES, names, _AFTER_NAMES, quote, reasons, _AFTER_REASONS)
+        return FilterReply(b"".join(parts), names, following)
     names, nodes = b"", None
     if question.nodes is None:
-        names = passed.json() if isinstance(passed, NodeNames) else _encoder.encode(passed)
+        names = _encoder.encode([*passed])
     else:
         items = [*compress(question.nodes, (~refusals.is_refused).tolist())]
         nodes = {"metadata": {}, "items": items}
-    refused: list[bytes] = []
-    for code, kind in enumerate(refusals.kinds):
-        is_refused = refusals.codes == code
-        if is_refused.any():
-            refused.append(_members(question.names, is_refused, kind.reason))
     result = ExtenderFilterResult(
         nodes=nodes,
         node_names=msgspec.Raw(names) if names else None,  # type: ignore[arg-type]
-        failed_nodes=_json_object(()),
-        failed_and_unresolvable_nodes=_json_object(refused),
+        failed_nodes={},
+        failed_and_unresolvable_nodes={
+            name: refusals.kinds[code].reason
+            for name, code in zip(question.names, refusals.codes.tolist(), strict=True)
+            if code != PASSES
+        },
     )
-    following = msgspec.structs.replace(question, names=passed)
     return FilterReply(_encoder.encode(result), names, following)
-
-
-def _members(names: Sequence[str], is_member: BoolArray, reason: str) -> bytes:
-    """The members of a JSON object: each of these names with the same reason."""
-    if isinstance(names, NodeNames):
-        # Only `","` separates names, and no name has a quote: one replacement writes all reasons.
-        between = b'":%s,"' % _encoder.encode(reason)
-        return names.take(is_member).json()[1:-1].replace(b'","', between) + between[1:-2]
-    members = dict.fromkeys(compress(names, is_member.tolist()), reason)
-    return _encoder.encode(members)[1:-1]
-
-
-def _json_object(members: Sequence[bytes]) -> Any:
-    return msgspec.Raw(b"{%s}" % b",".join(members))
 
 
 def prioritize_reply(names: Sequence[str], scores: IntArray) -> bytes:
     """The reply to prioritize: a whole number per node (kube-scheduler drops a reply with 7.0)."""
     if isinstance(names, NodeNames) and len(names):
-        # A name ends with the quote at which the next key begins; its score follows it.
-        between = [b'Score":%d},{"Host":"' % score for score in range(int(scores.max()) + 1)]
-        parts = pa.concat_arrays([names.items, pa.array(between)])
-        order = np.stack([np.arange(len(names)), len(names) + scores], axis=1)
-        text = memoryview(parts.take(pa.array(order.ravel())).buffers()[2])
-        return b"".join((b'[{"Host":"', text[: -len(b',{"Host":"')], b"]"))
+        texts = [b'","Score":%d},{"Host":"' % score for score in range(int(scores.max()) + 1)]
+        items = names.followed_by(texts, scores)[: -len(b',{"Host":"')]
+        return b"".join((b'[{"Host":"', items, b"]"))
     return _encoder.encode([*map(HostPriority, names, scores.tolist())])
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.processors.arrays import BoolArray
+from pipeline.processors.arrays import BoolArray, IntArray
 
 RowArray = npt.NDArray[np.intp]
 Rows = RowArray | slice
@@ -58,14 +58,32 @@ class NodeNames(Sequence[str]):
         """The names where `is_taken` (names,) is true."""
         if is_taken.all():
             return self
-        items = self.items.filter(pa.array(is_taken))
-        return NodeNames(items, self.rows[is_taken], self.name_index)
+        taken = np.flatnonzero(is_taken)
+        items = pc.take(self.items, pa.array(taken), boundscheck=False)
+        return NodeNames(items, self.rows[taken], self.name_index)
 
     def json(self) -> bytes:
         """A JSON array of the names."""
         if len(self) == 0:
             return b"[]"
         return b"".join((b'["', memoryview(self.items.buffers()[2])[:-2], b"]"))
+
+    def followed_by(self, texts: Sequence[bytes], codes: IntArray) -> memoryview:
+        """Each name followed by the text at its index in `codes` (names,), without the names whose
+        code is negative."""
+        chosen = np.flatnonzero(codes >= 0)
+        if not len(chosen):
+            return memoryview(b"")
+        offsets = np.frombuffer(self.items.buffers()[1], np.int32)[: len(self) + 1]
+        pieces = np.empty(2 * len(self) + 1, np.int32)
+        pieces[::2], pieces[1::2] = offsets, offsets[1:] - len(_BETWEEN)
+        buffers = [None, pa.py_buffer(pieces), self.items.buffers()[2]]
+        names = pa.Array.from_buffers(pa.binary(), 2 * len(self), buffers)
+        order = np.empty(2 * len(chosen), np.int64)
+        order[::2], order[1::2] = 2 * chosen, 2 * len(self) + codes[chosen]
+        both = pa.concat_arrays([names, pa.array(texts, pa.binary())])
+        taken = pc.take(both, pa.array(order), boundscheck=False)
+        return memoryview(taken.buffers()[2])
 
 
 def joined(first: Sequence[str], other: Sequence[str]) -> Sequence[str]:

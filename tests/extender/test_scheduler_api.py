@@ -301,6 +301,24 @@ async def test_five_thousand_whole_nodes_are_answered(start: Start) -> None:
     assert (response.status, (await response.json())["Nodes"]["items"]) == (200, nodes)
 
 
+async def test_whole_nodes_that_hold_up_other_requests_are_reported_once(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline.extender")
+    client = await start()
+    whole = {"Pod": POD, "Nodes": {"items": full_nodes(ALL)}}
+    await ask(client, "filter", whole)
+    assert not caplog.records
+    monkeypatch.setattr(limits, "WARNED_BODY_BYTES", 100)
+    await ask(client, "filter", {"Pod": POD, "NodeNames": ALL})
+    assert not caplog.records
+    for _ in range(2):
+        await ask(client, "filter", whole)
+    (record,) = caplog.records
+    assert "whole Nodes" in record.message
+    assert "nodeCacheCapable: true" in record.fields["hint"]  # type: ignore[attr-defined]
+
+
 async def test_node_states_are_served(start: Start) -> None:
     client = await start()
     listed = await (await client.get("/v1/nodes")).json()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pipeline.errors import BadRequestError
 from pipeline.extender.refusals import PASSES, Refusal, Refusals
 from pipeline.extender.scheduler_messages import filter_reply, prioritize_reply, read_question
-from pipeline.table import Table
+from pipeline.table import NodeNames, Table
+from tests.table.records import node_state, table_of
 
 NODES = st.lists(st.sampled_from(["a", "b", "c]", 'd"', "e\\", "ä", "f}", "]}", "", "\x7f"]))
 SPACES = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
@@ -49,12 +50,20 @@ def refusals_of(names: Sequence[str], refused: Set[str], kind: Refusal = WHY) ->
     return Refusals(codes, (kind,))
 
 
-@given(st.sets(st.sampled_from("abcdef")))
-def test_a_filter_reply_has_each_node_once(refused: set[str]) -> None:
-    question = read_question(b'{"Pod":{},"NodeNames":["f","b","d","a","c","e"]}')
-    passed = [name for name in question.names if name not in refused]
+KNOWN = table_of(*(node_state(name) for name in "abcdef"))
+
+
+@pytest.mark.parametrize("table", [None, KNOWN], ids=["by a decoder", "by the table"])
+@given(refused=st.sets(st.sampled_from("abcdef")))
+def test_a_filter_reply_has_each_node_once(table: Table | None, refused: set[str]) -> None:
+    question = read_question(b'{"Pod":{},"NodeNames":["f","b","d","a","c","e"]}', table)
+    assert isinstance(question.names, NodeNames) == (table is not None)
+    passed: Any = [name for name in question.names if name not in refused]
+    if isinstance(question.names, NodeNames):
+        passed = question.names.take(np.array([name not in refused for name in question.names]))
     refusals = refusals_of(question.names, refused)
     reply = json.loads(filter_reply(question, passed, refusals).body)
+    passed = [*passed]
     assert reply == {
         "Nodes": None, "NodeNames": passed, "FailedNodes": {},
         "FailedAndUnresolvableNodes": dict.fromkeys(refused, "why"), "Error": "",

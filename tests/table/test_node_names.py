@@ -37,6 +37,9 @@ def test_an_array_is_read_as_by_json_or_not_at_all(
         is_taken = np.array([name.endswith("a") for name in asked])
         taken = names.take(is_taken)
         assert json.loads(taken.json()) == [*taken] == [name for name in asked if name[-1:] == "a"]
+        codes = np.arange(len(asked)) % 3 - 1
+        expected = "".join(f"{n}{'xy'[c]}" for n, c in zip(asked, codes, strict=True) if c >= 0)
+        assert bytes(names.followed_by([b"x", b"y"], codes)) == expected.encode()
         assert NameIndex({"a": 7}).lookup(taken).tolist() == [7 if n == "a" else -1 for n in taken]
 
 

@@ -26,15 +26,15 @@ class RequestBodies:
         self._small: dict[int, int] = {}  # bytes by id of the requests without one
         self._small_bytes = 0
 
-    async def read(self, request: web.Request, most: int = limits.MAX_BODY_BYTES) -> bytes:
-        """The body, decompressed, of at most so many bytes.
+    async def read(self, request: web.Request, most: int | None = None) -> bytes:
+        """The body, decompressed, of at most so many bytes, else `limits.MAX_BODY_BYTES`.
 
         Raises `BadRequestError` (unreadable or too slow), `OverloadedError` (no slot within
         `limits.LARGE_WAIT_SECONDS`), `HTTPRequestEntityTooLarge`.
         """
         try:
             async with asyncio.timeout(limits.BODY_TIMEOUT_SECONDS):
-                return await self._read(request, most)
+                return await self._read(request, limits.MAX_BODY_BYTES if most is None else most)
         except TimeoutError:
             message = f"the body did not arrive within {limits.BODY_TIMEOUT_SECONDS:g} s"
             raise BadRequestError(message) from None

@@ -90,12 +90,13 @@ WAITING_PODS: Final = 100
 FORGET_WAITING_SECONDS: Final = 330.0
 """kube-scheduler asks about a waiting pod every 5 minutes, whatever happens."""
 WAKE_UP_CHECK_SECONDS: Final = 0.5
-"""Between two rounds of judging waiting pods again. With a second of the actuator and at most ten
-of the scheduler's own back-off a pod is retried within seconds."""
+"""Between two looks for waiting pods, while there are none. With a second of the actuator and at
+most ten of the scheduler's own back-off a pod is retried within seconds."""
 JUDGED_NODES: Final = 2000
 """Nodes that are judged in a step of the event loop, which takes less than a millisecond."""
-JUDGEMENTS: Final = 20
-"""Steps of a round: about 3 % of a processor while many kinds of pods wait."""
+JUDGE_SECONDS: Final = 0.025
+"""Between two steps, so that no request waits for more than one: about 3 % of a processor while
+many kinds of pods wait."""
 WAKE_UP_REPEAT_SECONDS: Final = 30.0
 """After a wake-up the pods it retries are judged again, without another question about them, after
 this time, then after twice as long: the actuator may be away, or kube-scheduler itself may refuse

@@ -1,6 +1,5 @@
 """Publish wake-ups in the background: for pods that wait, as soon as a node may take one."""
 
-import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -32,10 +31,8 @@ async def publish_wake_ups(
     if table.pending and node is not None:
         publish(WakeUpRecord(node=node, at=format_time(clock.now())))
     while True:
-        for _ in range(limits.JUDGEMENTS if len(waiting) else 0):
-            wake_up = waiting.judge(clock.now())
-            if wake_up is not None:
-                _log.info("wake-up", node=wake_up.node, pod=wake_up.pod, waiting=len(waiting))
-                publish(wake_up)
-            await asyncio.sleep(0)
-        await clock.sleep(limits.WAKE_UP_CHECK_SECONDS)
+        wake_up = waiting.judge(clock.now())
+        if wake_up is not None:
+            _log.info("wake-up", node=wake_up.node, pod=wake_up.pod, waiting=len(waiting))
+            publish(wake_up)
+        await clock.sleep(limits.JUDGE_SECONDS if len(waiting) else limits.WAKE_UP_CHECK_SECONDS)

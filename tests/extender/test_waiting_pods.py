@@ -1,6 +1,7 @@
 """Pods that every node refused are woken when a node may take one, and at no other time."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ class World:
     def woken(self, seconds: float = 0.0) -> list[str]:
         """The nodes of wake-ups, once so much time has passed."""
         self.now += seconds
-        wake_ups = [self.waiting.judge(self.now) for _ in range(limits.JUDGEMENTS)]
+        wake_ups = [self.waiting.judge(self.now) for _ in range(20)]
         return [each.node for each in wake_ups if each is not None]
 
 
@@ -332,3 +333,22 @@ async def test_pending_pods_are_woken_once_after_a_start() -> None:
     await clock.advance(1.0)
     assert [each.node for each in wake_ups] == ["b", "b"]
     await cancel_tasks(task)
+
+
+async def test_no_request_waits_for_more_than_one_judgement() -> None:
+    """Judgements in a row delayed every request that came in meanwhile by some of them."""
+    world, state, clock = World(), FeedState(caught_up=True), ManualClock(NOW)
+    world.ask()
+    judged_at: list[float] = []
+
+    def judge(now: float) -> None:
+        judged_at.append(now)
+
+    world.waiting.judge = judge  # type: ignore[method-assign]
+    task = asyncio.create_task(
+        publish_wake_ups(world.waiting, world.table, state, clock, lambda _: None)
+    )
+    await clock.advance(1.0)
+    await cancel_tasks(task)
+    assert len(judged_at) > 30
+    assert min(later - earlier for earlier, later in pairwise(judged_at)) > 0.02

@@ -85,6 +85,12 @@ class Row:
         rows = np.repeat(self.rows, len(queries))
         return _known(self.models.quantile(rows, np.repeat(queries, 2).reshape(-1, 2))[:, 0])
 
+    def subtract(self, value: float, weight: float) -> None:
+        """Take a sample back, as models of workloads do with a memory peak for a higher one."""
+        histograms = self.models.histograms[0]
+        bucket = histograms.layouts[0].digitize([value])
+        histograms.subtract(self.rows, bucket, np.array([weight]))
+
     def merge(self, other: "Row") -> None:
         """Add the weights of another row, as recommendations add up those of nodes."""
         filled = np.flatnonzero(other.weights[0])
@@ -143,9 +149,7 @@ def histogram_percentile(case: Case) -> object:
 def _emptiness(row: Row, steps: Sequence[tuple[str, float, float]]) -> list[bool]:
     empty = [bool(histogram.is_empty(row.weights)[0])]
     for operation, value, weight in steps:
-        if operation != "add":
-            raise NotBuiltError(f"{operation}: weights decay, and are never taken back")
-        row.add(value, weight)
+        {"add": row.add, "subtract": row.subtract}[operation](value, weight)
         empty.append(bool(histogram.is_empty(row.weights)[0]))
     return empty
 

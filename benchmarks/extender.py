@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--refused", type=int, nargs="+", default=[0, 10, 50, 100])
-    parser.add_argument("--plugins", nargs="+", choices=[*_PLUGINS], default=[*_PLUGINS])
+    parser.add_argument("--plugins", nargs="+", choices=[*PLUGINS], default=[*PLUGINS])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--whole", type=int, nargs="*", default=[100, 1_000, 5_000, 10_000])
     return parser.parse_args()
@@ -296,7 +296,7 @@ async def caught_up(session: aiohttp.ClientSession) -> None:
 def start(run: Run) -> "subprocess.Popen[bytes]":
     """Start an extender on its own core."""
     config = run.snapshot.with_suffix(".yaml")
-    config.write_text(json.dumps(_PLUGINS[run.plugins](run.fleet)))
+    config.write_text(json.dumps(PLUGINS[run.plugins](run.fleet)))
     values = {
         "kafka.bootstrap_servers": run.settings.bootstrap_servers,
         "kafka.topic_prefix": run.settings.topic_prefix,
@@ -341,7 +341,7 @@ def _all_plugins(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-_PLUGINS: dict[str, Callable[[Fleet], dict[str, Any]]] = {
+PLUGINS: dict[str, Callable[[Fleet], dict[str, Any]]] = {
     "default": lambda fleet: {},
     "all": _all_plugins,
 }

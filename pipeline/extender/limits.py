@@ -90,8 +90,8 @@ WAITING_PODS: Final = 100
 FORGET_WAITING_SECONDS: Final = 330.0
 """kube-scheduler asks about a waiting pod every 5 minutes, whatever happens."""
 WAKE_UP_CHECK_SECONDS: Final = 0.5
-"""Between two looks for waiting pods, while there are none. With a second of the actuator and at
-most ten of the scheduler's own back-off a pod is retried within seconds."""
+"""Between two looks for waiting pods, while there are none. With a second of the actuator a pod is
+retried within seconds, unless the scheduler's own back-off is longer."""
 JUDGED_NODES: Final = 2000
 """Nodes that are judged in a step of the event loop, which takes less than a millisecond."""
 JUDGE_SECONDS: Final = 0.025

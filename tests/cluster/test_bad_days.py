@@ -40,13 +40,16 @@ HOT, COOL = 60.0, 8.0
 SECONDS = 10.0
 """Within this time after the reason has disappeared, waiting pods are bound."""
 PODS = 10
+ATTEMPTS = 6
+"""From so many on the scheduler's back-off is the longest."""
+DEFAULT_BACK_OFF = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 10}
 EXPIRES_SECONDS = 8
 BATCH = "kubernetes.io/batch-cpu"
 
 
 @pytest.fixture(scope="module")
 def asking_plane() -> Iterator[ControlPlane]:
-    with local_control_plane(scheduler=scheduler_config({})) as plane:
+    with local_control_plane(scheduler=scheduler_config({}) | DEFAULT_BACK_OFF) as plane:
         plane.kubectl("create", "namespace", "springtide-system")
         plane.kubectl("create", "namespace", "koordinator-system")
         asyncio.run(add_nodes(plane, *(node(name, **ALLOCATABLE) for name in NODES)))
@@ -121,6 +124,27 @@ def _refused(cluster: Cluster, prefix: str) -> list[str]:
     return [message.partition(" preemption:")[0] for message in messages]
 
 
+async def refuse_often(cluster: Cluster) -> None:
+    """Change a Node until the scheduler has tried waiting pods often."""
+    enough = _questions() + ATTEMPTS * PODS
+
+    def are_tried() -> bool:
+        change = f"test/changed={time.time_ns()}"
+        cluster.plane.kubectl("annotate", "node", NODES[0], change, "--overwrite")
+        return _questions() >= enough
+
+    await until(are_tried, 60, _questions)
+
+
+def _questions() -> int:
+    counter = 'springtide_extender_requests_total{status="200",verb="filter"} '
+    return sum(
+        int(float(line.removeprefix(counter)))
+        for line in get("/metrics").splitlines()
+        if line.startswith(counter)
+    )
+
+
 async def seconds_until_bound(cluster: Cluster, prefix: str) -> float:
     began = time.monotonic()
     await until(lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()), 60)
@@ -158,6 +182,7 @@ async def _all_nodes_turn_hot_and_cool_down(cluster: Cluster, feed: Feed) -> Non
     await asyncio.sleep(1.0)
     text = await reason_to_wait(cluster, "hot", cpu="100m")
     assert "200 node(s) cpu usage exceed threshold" in text
+    await refuse_often(cluster)
     feed.cores = dict.fromkeys(NODES, COOL)
     await feed.publish()
     assert await seconds_until_bound(cluster, "hot") < SECONDS

@@ -80,3 +80,5 @@ class Collection:
     """Number of dropped samples, by reason."""
     errors: Counter[str] = field(default_factory=Counter)
     """Number of failed readings, by kind."""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """The gauges that were read."""

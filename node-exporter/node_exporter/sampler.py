@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from node_exporter.collection import NODE, Collection, Entity, Rates, Usage
 from node_exporter.container_throttling import PodContainers
 from node_exporter.counter_deltas import PressureReading, all_pressure, growth, stall_growth
+from node_exporter.gauge_files import check_gauges, read_gauges
 from node_exporter.host_apps import add_host_apps, check_host_apps, host_app_path
 from node_exporter.kernel import formulas
 from node_exporter.kernel.cgroup import Cgroup, Layout, detect_layout, open_cgroup
@@ -49,7 +50,7 @@ _MAX_AGE_INTERVALS: Final = 20
 _WARN_INTERVAL_SECONDS: Final = 60.0
 # Missing files may appear: a module was loaded, a directory created.
 _REOPEN_SECONDS: Final = 60.0
-# Interval of pressure, network, disks and containers; the end of a window reads them as well.
+# Interval of pressure, network, disks, gauges and containers; the end of a window reads them, too.
 _SLOW_SECONDS: Final = 5.0
 
 log = get_logger(__name__)
@@ -96,6 +97,7 @@ class Sampler:
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
         driver = settings.cgroup_driver
         self._drivers = tuple(Driver) if driver == "auto" else (Driver(driver),)
+        check_gauges(settings.gauges)
         check_host_apps(settings.host_applications, self._drivers, settings.cgroup_parent)
         self.host_applications = settings.host_applications
         """The applications that are measured."""
@@ -130,8 +132,9 @@ class Sampler:
         usages = [] if node is None else [node]
         usages.extend(self._read_tracked(slow, dropped, errors))
         rates = self._attempt("traffic", errors, self._read_rates) if slow else None
+        gauges = self._read_gauges(errors) if slow else {}
         self._update_unsupported()
-        return Collection(at_ms, tuple(usages), rates, self._system(), dropped, errors)
+        return Collection(at_ms, tuple(usages), rates, self._system(), dropped, errors, gauges)
 
     def add_host_applications(self, of_policy: Iterable[HostApplication]) -> list[KernelError]:
         """Measure the applications of the settings and these; returns why some are left out."""
@@ -345,6 +348,16 @@ class Sampler:
         if previous is None or at - previous[0] > self._max_slow_age_seconds:
             return None
         return Rates(at - previous[0], growth(network, previous[1]), growth(disk, previous[2]))
+
+    def _read_gauges(self, errors: Counter[str]) -> dict[str, float]:
+        gauges: dict[str, float] = {}
+        for name, value in read_gauges(self._settings.gauges):
+            if isinstance(value, KernelError):
+                errors["gauge"] += 1
+                self._warn(name, value)
+            else:
+                gauges[name] = value
+        return gauges
 
     def _attempt(
         self, kind: str, errors: Counter[str], read: Callable[[], ValueT]

@@ -63,6 +63,7 @@ class OpenWindow:
         self._series: dict[Entity, _Series] = {}
         self._points: list[tuple[float, float | None, float | None]] = []
         self._rates = {name: _Mean() for name in _RATES}
+        self._gauges: dict[str, _Mean] = {}
 
     def cut(self, end_ms: int) -> None:
         """Cut the window: `end_ms` is before its present end."""
@@ -86,6 +87,8 @@ class OpenWindow:
             for traffic, names in ((rates.network, _RATES[:2]), (rates.disk, _RATES[2:])):
                 for transferred, name in zip(traffic or (), names, strict=False):
                     self._rates[name].add(transferred, rates.seconds)
+        for name, value in collection.gauges.items():
+            self._gauges.setdefault(name, _Mean()).add(value, 1.0)
 
     def _add(self, usage: Usage, max_observed: float) -> None:
         series = self._series.get(usage.entity)
@@ -99,7 +102,7 @@ class OpenWindow:
         node |= {
             "capacity_cpu_cores": _float(capacity_cpu_cores),
             "capacity_memory_bytes": _float(capacity_memory_bytes),
-            **{name: mean.value() for name, mean in self._rates.items()},
+            **{name: mean.value() for name, mean in (self._rates | self._gauges).items()},
         }
         offsets, cores, memory = zip(*self._points, strict=True) if self._points else ((), (), ())
         node["points_offset_seconds"] = list(offsets)
@@ -137,15 +140,15 @@ _STALLS: Final = (
 
 
 class _Mean:
-    """Growth per observed second; None without observed time."""
+    """Growth per observed second, or the mean of readings; None without any."""
 
     __slots__ = ("_seconds", "_total")
 
     def __init__(self) -> None:
-        self._total = 0
+        self._total: float = 0  # counters stay whole
         self._seconds = 0.0
 
-    def add(self, growth: int, seconds: float) -> None:
+    def add(self, growth: float, seconds: float) -> None:
         self._total += growth
         self._seconds += seconds
 

@@ -30,9 +30,16 @@ from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts
-from pipeline.processors.join.sample_join import ListingFacts, check_not_future, join, listing_facts
+from pipeline.processors.join.sample_join import (
+    GAUGES,
+    ListingFacts,
+    check_not_future,
+    join,
+    listing_facts,
+)
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
+from pipeline.topics.resource_amounts import is_gauge
 from pipeline.topics.sample_rows import read_rows
 from pipeline.topics.windows import (
     NodeFacts,
@@ -271,7 +278,9 @@ class JoinCursor:
             raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
         if objects.record is None:
             self.unknown_nodes.add(node)
-        for column, count in window.bad_values.items():
+        for name, count in window.bad_values.items():
+            # Writers may name a gauge anew in every window: a label must not grow with them.
+            column = GAUGES if is_gauge(name) else name
             BAD_VALUES.labels(node, column).inc(count)
             self._bad_columns.setdefault(node, set()).add(column)
         return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))

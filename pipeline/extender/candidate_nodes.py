@@ -152,7 +152,11 @@ class CandidateNodes:
         return by_node([self._used(column, resource) for resource in resources])
 
     def _used(self, column: str, resource: str) -> FloatArray:
-        if resource not in _COLUMNS and not (resource in RATES and column in _RATE_COLUMNS):
+        if not (
+            resource in _COLUMNS
+            or (resource in RATES and column in _RATE_COLUMNS)
+            or (resource in self._table.gauges and column == "usage")
+        ):
             return np.full(len(self), np.nan)
         return self.cached(f"used {column} {resource}", lambda: self._read_used(column, resource))
 

@@ -105,6 +105,14 @@ class ExporterSettings(Section, frozen=True, kw_only=True):
             "{name, priority, qos, cgroupPath: {base, parentDir, relativePath}}."
         ),
     ] = ()
+    gauges: Annotated[
+        dict[str, str],
+        Meta(
+            description="Files with one number each, to be published under the name of an extended "
+            "resource, such as {example.com/conntrack: "
+            "/proc/sys/net/netfilter/nf_conntrack_count}; at most 8."
+        ),
+    ] = field(default_factory=dict)
     buffer_bytes: Annotated[
         Annotated[int, Meta(ge=65_536, le=2**32)],
         Meta(

@@ -140,6 +140,16 @@ def _rate(name: str) -> Column:
     return _used(f"usage_{name}", "bytes per second", lambda state: state.rates.get(name))
 
 
+def gauge_column(name: str) -> Column:
+    """Usage of an extended resource, for a table whose reader judges it."""
+
+    def get(state: NodeStateRecord) -> float | None:
+        value = state.gauges.get(name)
+        return value if value is not None and 0 <= value <= limits.LARGEST_WHOLE else None
+
+    return _of_state(f"usage_{name}", f"units of {name}", get)
+
+
 def _recent_rates() -> Iterator[Column]:
     """Mean and deviation of each rate over each span."""
     places = product(enumerate(DEVIATION), enumerate(("mean", "stdev")), enumerate(RATES))

@@ -34,6 +34,7 @@ from pipeline.table.node_columns import (
     NodeRecords,
     OfferedResources,
     TableNode,
+    gauge_column,
     limited,
     scalars_of,
     value_of,
@@ -47,6 +48,7 @@ from pipeline.table.recent_rates import with_state
 from pipeline.table.usage_history import History
 from pipeline.topics.heartbeats import Heartbeats
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.resource_amounts import is_gauge
 from pipeline.topics.result_header import Position, supersedes
 
 USUAL_COUNTING: Final = Counting(with_defaults(LoadAwareArgs()))
@@ -58,7 +60,8 @@ class Table:
     `version` changes with every change of the table, `names_version` whenever a row gets or loses
     its node. `pod_events` counts pods that came, changed, left or were placed, `recomputed_rows`
     how often the pods in flight of a row were computed. `heartbeats` are those of the watcher,
-    `pending` the UIDs of pods that are on no node.
+    `pending` the UIDs of pods that are on no node. `gauges` are the extended resources whose usage
+    LoadAware may judge, and which have a column `usage_<name>`.
     """
 
     def __init__(
@@ -70,9 +73,12 @@ class Table:
         pod_windows: int = 1,
     ) -> None:
         self.columns = tuple(columns)
+        self.gauges = tuple(filter(is_gauge, counting.load_aware.resources))
         self._stored = (
-            *columns, *(whole(column) for column in columns if column.name in COUNTED_WHOLE)
-        )  # fmt: skip
+            *columns,
+            *map(gauge_column, self.gauges),
+            *(whole(column) for column in columns if column.name in COUNTED_WHOLE),
+        )
         self.version = 0
         self.names_version = 0
         self.pod_events = 0

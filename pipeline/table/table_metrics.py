@@ -34,6 +34,7 @@ class TableMetrics(NamedTuple):
         yield from self._work()
         yield self._limits_ratios()
         yield self._anomalies()
+        yield self._judged_gauges()
         yield from self._records()
 
     def _gauges(self) -> Iterator[Metric]:
@@ -102,6 +103,19 @@ class TableMetrics(NamedTuple):
         rows, now = self.table.known_rows, self.clock.now()
         for name, is_affected in anomalies(self.table, rows, now, self.stale_after_seconds).items():
             metric.add_metric([name], float(is_affected.sum()))
+        return metric
+
+    def _judged_gauges(self) -> Metric:
+        metric = GaugeMetricFamily(
+            f"{NAMESPACE}_table_gauge_nodes",
+            "Nodes whose young window has usage of an extended resource that LoadAware may judge.",
+            labels=["resource"],
+        )
+        table, rows = self.table, self.table.known_rows
+        fresh = table.fresh(rows, self.clock.now(), self.stale_after_seconds)
+        for name in table.gauges:
+            known = np.isfinite(table[f"usage_{name}"][rows])
+            metric.add_metric([name], float((known & fresh).sum()))
         return metric
 
     def _records(self) -> Iterator[Metric]:

@@ -110,6 +110,8 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     system_usage: Average usage outside of pods and host applications.
     host_app_usage: Average usage of host applications.
     rates: Average network and disk rates in bytes a second, by resource name.
+    gauges: Other numbers of the node that its sample had under names of extended resources, each in
+      the unit of the Node's capacity of it; an unknown one is missing.
     class_usage: Average usage of the pods of each class: prod, mid, batch, free, none, unknown.
     pods: Measured pods.
     unknown_pods: Measured pods of which no record was known; their class is unknown.
@@ -139,6 +141,7 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     system_usage: Usage = Usage()
     host_app_usage: Usage = Usage()
     rates: dict[str, float] = msgspec.field(default_factory=dict)
+    gauges: dict[str, float] = msgspec.field(default_factory=dict)
     class_usage: dict[str, Usage] = msgspec.field(default_factory=dict)
     pods: int = 0
     unknown_pods: int = 0

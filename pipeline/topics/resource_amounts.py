@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Final
@@ -50,6 +50,38 @@ RATES: Final = {
 pods."""
 MEASURED: Final = ("cpu", "memory", *RATES)
 """Resources with measured usage; rates have only that of the last window."""
+MAX_GAUGES: Final = 8
+"""Gauges of one sample."""
+# Names of extended resources, in the lengths that the API server allows.
+_GAUGE_NAME = re.compile(
+    "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+def is_gauge(name: str) -> bool:
+    """Whether a statistic of a sample is a *gauge*: a number of the node under the name of an
+    extended resource, whose meaning and unit only its writer and the Node's capacity know.
+
+    >>> is_gauge("example.com/conntrack"), is_gauge("conntrack"), is_gauge([*RATES][0])
+    (True, False, False)
+    """
+    return name not in RATES and _GAUGE_NAME.fullmatch(name) is not None
+
+
+def gauge_problems(names: Collection[str]) -> Iterator[str]:
+    """Yield why these names cannot be the gauges of a sample."""
+    for name in names:
+        if name in RATES:
+            yield f"{name} is the resource of the statistic {RATES[name]}"
+        elif not is_gauge(name):
+            yield f"{name!r:.100} is not a domain and a name, such as example.com/conntrack"
+    if len(names) > MAX_GAUGES:
+        yield f"{len(names)} names are more than {MAX_GAUGES}"
+
+
+def first_gauges(names: Iterable[str]) -> tuple[str, ...]:
+    """The gauges among these names, in their order and at most `MAX_GAUGES`."""
+    return tuple(sorted(filter(is_gauge, names))[:MAX_GAUGES])
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -3,6 +3,7 @@
 Only workers import this module: numpy and pyarrow are too large for the exporter.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from pipeline.topics.codec import check_readable, decode_json, encode_json
 from pipeline.topics.entity_listings import Listing as Listing
 from pipeline.topics.entity_listings import listing_of
 from pipeline.topics.nodes import check_node_name
+from pipeline.topics.resource_amounts import first_gauges
 from pipeline.topics.samples import (
     KINDS,
     LIST_COLUMNS,
@@ -44,7 +46,8 @@ _check_node_name = lru_cache(maxsize=16_384)(check_node_name)
 class _Layout(NamedTuple):
     """Positions of the columns in `schema`, -1 where missing. A row has `size` statistics, of which
     the topic knows those at `known` (None: all). `statistic_rows` maps their names to their rows in
-    `SampleRows.numbers`."""
+    `SampleRows.numbers`; `gauges` are those among them, and `surplus_gauges` counts what looks like
+    a gauge and is ignored."""
 
     schema: pa.Schema
     kind: int
@@ -55,6 +58,8 @@ class _Layout(NamedTuple):
     size: int
     known: list[int] | None
     statistic_rows: Mapping[str, int]
+    gauges: tuple[str, ...]
+    surplus_gauges: int
 
 
 class SampleRows:
@@ -100,6 +105,20 @@ class SampleRows:
         if self._layout.known is None:
             return int(self._values.null_count)
         return int(np.count_nonzero(self.null))
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """The gauges of the node that are known."""
+        if not self._layout.gauges:
+            return {}
+        of_node = self.numbers[:, self.listing.node]
+        values = {name: float(of_node[self.statistic_rows[name]]) for name in self._layout.gauges}
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    @property
+    def surplus_gauges(self) -> int:
+        """Gauges that were ignored: beyond `MAX_GAUGES`, or of invalid names."""
+        return self._layout.surplus_gauges
 
     def number(self, name: str) -> FloatArray:
         """One statistic, (rows,); NaN is unknown."""
@@ -264,13 +283,16 @@ def _layout(message: bytes) -> _Layout:
     for name in ("kind", "id", "statistics"):
         if positions[name] < 0:
             raise InvalidRecordError(f"column {name!r} is missing")
-    known = [index for index, name in enumerate(names) if name in NUMBER_COLUMNS]
+    gauges = first_gauges(names)
+    known = [i for i, name in enumerate(names) if name in NUMBER_COLUMNS or name in gauges]
     return _Layout(
         schema=schema,
         **positions,
         size=len(names),
         known=None if len(known) == len(names) else known,
         statistic_rows={names[index]: row for row, index in enumerate(known)},
+        gauges=gauges,
+        surplus_gauges=sum("/" in name for name in names) - len(gauges),
     )
 
 

@@ -6,6 +6,9 @@ are one fixed-size list, the schema's metadata holds their names. The exporter e
 nanoarrow, because numpy and pyarrow are too large for every node. Workers decode with
 `pipeline.topics.sample_rows`.
 
+A statistic whose name is that of an extended resource is a gauge of the node
+(`pipeline.topics.resource_amounts.is_gauge`); a sample has at most `MAX_GAUGES` of them.
+
 A null statistic is unknown. One that no row has may be left out. NaN, negative and infinite values
 are invalid: the join replaces them with null and counts them.
 """
@@ -25,6 +28,7 @@ from nanoarrow.c_array import CArray
 from nanoarrow.ipc import StreamWriter
 
 from pipeline.topics.codec import Record, encode_json
+from pipeline.topics.resource_amounts import is_gauge
 
 Kind = Literal["node", "pod", "tier", "host_app"]
 KINDS: Final = ("node", "pod", "tier", "host_app")
@@ -101,7 +105,8 @@ class SampleHeader(Record, frozen=True, kw_only=True):
 class SampleBatch:
     """One window of one node: the header and a mapping from column name to value for each entity.
 
-    A row holds `kind`, `id` and any other of `COLUMNS`. The node's row comes first.
+    A row holds `kind`, `id` and any other of `COLUMNS`. The node's row comes first, and may have
+    gauges.
     """
 
     header: SampleHeader
@@ -115,9 +120,10 @@ def encode_samples(batch: SampleBatch) -> bytes:
     """
     rows = batch.rows
     present = {name for row in rows for name in row}
-    if unknown := present.difference(COLUMNS):
+    others = present.difference(COLUMNS)
+    if unknown := [name for name in others if not is_gauge(name)]:
         raise ValueError(f"springtide.samples has no column {sorted(unknown)}")
-    names = tuple(name for name in NUMBER_COLUMNS if name in present)
+    names = (*(name for name in NUMBER_COLUMNS if name in present), *sorted(others))
     numbers = _numbers([row.get(name) for row in rows for name in names])
     children = [na.c_array([row.get(name) or "" for row in rows], _TEXT) for name in TEXT_COLUMNS]
     children += [_fixed_size_lists(len(names), len(rows), numbers), _points(rows)]

@@ -513,6 +513,59 @@ def test_other_resources_are_judged_by_their_measured_rates(
         assert re.match(rf"{TRANSMIT} usage would be .* MB/s used 10 s ago", detail)
 
 
+CONNTRACK = "example.com/conntrack"
+
+
+@pytest.mark.parametrize(
+    ("used", "capacity", "asked", "refused"),
+    [
+        (70_000.0, 100_000, 0, False),
+        (81_000.0, 100_000, 0, True),
+        (70_000.0, 100_000, 20_000, True),
+        (None, 100_000, 20_000, False),
+        (81_000.0, 0, 0, False),
+        (1e308, 100_000, 0, False),
+    ],
+)
+def test_a_resource_that_no_column_measures_is_judged_by_its_gauge(
+    used: float | None, capacity: int, asked: int, refused: bool
+) -> None:
+    """A node without the gauge, or with an absurd one, is judged by the estimates of its pods."""
+    world = World(
+        load_aware(usageThresholds={CONNTRACK: 80}, estimatedScalingFactors={CONNTRACK: 100})
+    )
+    gauges = {} if used is None else {CONNTRACK: used}
+    world.node("a", node_state("a", gauges=gauges), scalars={CONNTRACK: capacity})
+    asking = pod(scalars={CONNTRACK: asked} if asked else None)
+    assert world.refused(asking) == (["a"] if refused else [])
+    if refused:
+        kind = Refusal(f"node(s) {CONNTRACK} usage exceed threshold")
+        assert world.refusal("a", asking) == kind
+        percent = ((used or 0.0) + asked) / 1000
+        text = f"{CONNTRACK} usage would be {percent:.1f} percent of 100000, over the threshold"
+        assert world.detail("a", asking).startswith(text)
+
+
+def test_a_gauge_that_vanishes_is_unknown_from_the_next_window_on() -> None:
+    world = World(load_aware(usageThresholds={CONNTRACK: 80}))
+    world.node("a", node_state("a", gauges={CONNTRACK: 90.0}), scalars={CONNTRACK: 100})
+    assert world.refused() == ["a"]
+    world.table.put_state(node_state("a", offset=1))
+    assert (world.refused(), world.filter().counts()["estimated"]) == ([], 1)
+
+
+def test_a_node_without_the_gauge_never_scores_better_than_one_with_it() -> None:
+    args = {"resourceWeights": {CONNTRACK: 1}, "estimatedScalingFactors": {CONNTRACK: 100}}
+    world = World(load_aware(**args))
+    for name, used in (("busy", 90.0), ("quiet", 10.0), ("unknown", None)):
+        gauges = {} if used is None else {CONNTRACK: used}
+        world.node(name, node_state(name, gauges=gauges), scalars={CONNTRACK: 100})
+    world.node("none", node_state("none"))
+    names = ["quiet", "busy", "unknown", "none"]
+    result = Decisions(world.table, world.rules).prioritize(pod(), names, NOW)
+    assert result.percent.tolist() == [90, 10, 10, 0]
+
+
 def test_the_node_with_less_network_traffic_scores_better() -> None:
     args = {"resourceWeights": {TRANSMIT: 1}, "estimatedScalingFactors": {TRANSMIT: 100}}
     world = World(load_aware(**args))

@@ -306,6 +306,7 @@ NODE_STATE = NodeStateRecord(
     allocatable=Usage(cpu_cores=3.8, memory_bytes=15.0 * 2**30),
     capacity=Usage(cpu_cores=4.0, memory_bytes=16.0 * 2**30),
     rates={"springtide.io/network-receive": 2e6},
+    gauges={"example.com/conntrack": 1200.5},
     young_pods={"0f9d2c1e-61b5-4f6b-9a43-6c1f1b9e4a77": _USAGE},
     usage=_USAGE,
     class_usage={"prod": _USAGE, "batch": Usage(cpu_cores=0.0, memory_bytes=0.0)},

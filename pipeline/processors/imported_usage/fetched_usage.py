@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pipeline.processors.model.model_config import MAX_USAGE
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, is_gauge
 
 MAX_CPU_CORES, MAX_BYTES = float(MAX_USAGE[0]), float(MAX_USAGE[1])
 _PERCENTILES: Final = (("p90", 90), ("p95", 95))
@@ -74,6 +75,8 @@ def window_before(time_ms: int, length_ms: int) -> TimeWindow:
 
 def largest(column: str) -> float:
     """The largest plausible value of a column of samples."""
+    if is_gauge(column):
+        return float(LARGEST_AMOUNT)
     if column.startswith("pressure_") or column.endswith("_ratio"):
         return 1.0
     return MAX_CPU_CORES if "cpu_cores" in column else MAX_BYTES

@@ -2,7 +2,8 @@
 
 A query returns a series for each node or pod. It is sent as a subquery, so that one answer has all
 points of the window for the statistics. The key of a query is `node.` or `pod.`, and a usage
-(`cpu_cores`) or another number of samples (`capacity_cpu_cores`). In its text `$node` and
+(`cpu_cores`), another number of samples (`capacity_cpu_cores`), or of a node a gauge
+(`example.com/conntrack`). In its text `$node` and
 `$pod_node` are the labels with the node's name, `$rate` is the range of rates, and `$window` the
 length of the window.
 """
@@ -12,6 +13,7 @@ from string import Template
 from typing import Final, NamedTuple
 
 from pipeline.errors import SettingsError
+from pipeline.topics.resource_amounts import MAX_GAUGES, is_gauge
 from pipeline.topics.samples import NUMBER_COLUMNS, STATISTICS, USAGES
 
 # The paths of containers' cgroups have the pod's uid, those of static pods its hash.
@@ -79,18 +81,27 @@ class Query(NamedTuple):
 
 def queries(own: Mapping[str, str | None], grid: QueryGrid) -> list[Query]:
     """The default queries with `own` in their places; null removes a query. Raises `SettingsError`
-    for an invalid key."""
+    for an invalid key, and for too many gauges."""
     chosen = []
     for key, text in {**DEFAULT_QUERIES, **own}.items():
         entity, _, column = key.partition(".")
-        if entity not in ("node", "pod") or column not in _QUERYABLE:
+        is_of_node = entity == "node" and is_gauge(column)
+        if not is_of_node and (entity not in ("node", "pod") or column not in _QUERYABLE):
             raise SettingsError(
                 f"provider.queries: {key!r:.100} is not a column that can be queried",
                 key="provider.queries",
-                hint="use node. or pod. and one of " + ", ".join(_QUERYABLE),
+                hint="use node. or pod. and one of "
+                + ", ".join(_QUERYABLE)
+                + ", or node. and the name of an extended resource",
             )
         if text is not None:
             chosen.append(Query(entity, column, _subquery(text, grid)))
+    if sum(is_gauge(query.column) for query in chosen) > MAX_GAUGES:
+        raise SettingsError(
+            f"provider.queries: more than {MAX_GAUGES} extended resources",
+            key="provider.queries",
+            hint="workers ignore further ones",
+        )
     return chosen
 
 

@@ -20,6 +20,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, PodColumns, encode_pod_columns
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, is_gauge
 from pipeline.topics.sample_rows import Listing, SampleRows
 from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import POD_COLUMNS, NodeFacts, Window, WindowRows
@@ -29,6 +30,8 @@ _MAX_SECONDS: Final = 86_400.0 * 1e4
 
 
 def _largest(column: str) -> float:
+    if is_gauge(column):
+        return float(LARGEST_AMOUNT)
     if column.startswith(("coverage", "pressure_")) or column.endswith("_ratio"):
         return 1.0
     if "cpu_cores" in column:
@@ -45,6 +48,9 @@ _AMOUNTS: Final = (
 _LARGEST: Final[Mapping[str, float]] = {
     name: _largest(name) for name in (*NUMBER_COLUMNS, *LIST_COLUMNS, *_AMOUNTS)
 }
+
+GAUGES: Final = "gauges"
+"""Name of all gauges together where values are counted by column."""
 
 _UNKNOWN_POD: Final = PodRow(pod_class=CLASS_CODES["unknown"])
 
@@ -139,9 +145,11 @@ def listing_facts(
 def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     """Replace every number that is NaN, negative, infinite or implausibly large with null.
 
-    Returns the number of such values per column, too. A sample without any is returned itself.
+    Returns the number of such values per column, too, and that of ignored gauges under `GAUGES`. A
+    sample without invalid values is returned itself.
     """
     names, points = tuple(sample.statistic_rows), sample.points
+    ignored = {GAUGES: sample.surplus_gauges} if sample.surplus_gauges else {}
     limits = _limit_bits(names)
     # Floats that are not negative sort as their bits, and those of all others sort above: one
     # comparison finds all invalid values, and takes -0.0 for one.
@@ -149,7 +157,7 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     if good == sample.numbers.size - sample.null_count and (
         not len(points) or (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all()
     ):
-        return sample, {}
+        return sample, ignored
     bad = _is_bad(sample.numbers, limits.view(np.float64)) & ~sample.null
     bad_points = _is_bad(points, _POINT_LIMITS) & ~sample.null_points
     counts = [*bad.sum(axis=1).tolist(), *bad_points.sum(axis=0).tolist()]
@@ -160,12 +168,13 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
         sample = sample.replace(
             np.where(bad, np.nan, sample.numbers), np.where(bad_points, np.nan, points)
         )
-    return sample, bad_values
+    return sample, bad_values | ignored
 
 
 @lru_cache(maxsize=256)
 def _limit_bits(names: tuple[str, ...]) -> npt.NDArray[np.uint64]:
-    return np.array([_LARGEST[name] for name in names]).reshape(-1, 1).view(np.uint64)
+    limits = [_LARGEST.get(name) or _largest(name) for name in names]
+    return np.array(limits).reshape(-1, 1).view(np.uint64)
 
 
 _POINT_LIMITS: Final = np.array([_LARGEST[name] for name in LIST_COLUMNS])

@@ -15,7 +15,7 @@ from pipeline.processors.kubernetes.durations import LONGEST_SECONDS, go_seconds
 from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.processors.policy.config_sections import json_keys
 from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.resource_amounts import MEASURED, RATES
+from pipeline.topics.resource_amounts import MEASURED, is_gauge
 
 ESTIMATOR: Final = "defaultEstimator"
 AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
@@ -138,8 +138,11 @@ def ignored_arguments(args: LoadAwareArgs) -> Iterator[str]:
         *aggregated.usage_thresholds,
     }  # fmt: skip
     for name in sorted(named - {*MEASURED}):
-        yield f"usage of {name:.80} is not measured: it is not judged"
-    for name in sorted(RATES.keys() & args.prod_usage_thresholds.keys()):
+        if is_gauge(name):
+            yield f"usage of {name:.80} is judged where samples of the node have a gauge of it"
+        else:
+            yield f"usage of {name:.80} is not measured: it is not judged"
+    for name in sorted(args.prod_usage_thresholds.keys() - {"cpu", "memory"}):
         yield f"prodUsageThresholds: usage of {name} is not known by class"
     if bool(aggregated.usage_aggregation_type) != bool(aggregated.usage_thresholds):
         yield "aggregated: usageThresholds and usageAggregationType have an effect together only"

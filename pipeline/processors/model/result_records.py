@@ -125,6 +125,7 @@ def encode_node_states(
                 system_usage=_usage(*usages[i][3]),
                 host_app_usage=_usage(*usages[i][4]),
                 rates={n: r for n, r in zip(RATES, rates[i], strict=True) if 0 <= r < math.inf},
+                gauges=dict(average.gauges[i]),
                 class_usage={
                     name: _usage(*usage)
                     for name, usage, pods in zip(

@@ -6,7 +6,7 @@ Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -121,16 +121,17 @@ class AverageUsage:
     """Averages over whole windows: a pod that lived for half of one counts half of its usage.
 
     `node`, `system` (the remainder) and `host_apps` (their sum) are (n, 2), `rates` (n, 4) in the
-    order of `RATES`. `classes` (n, classes, 2) are the sums over those pods of a class whose usage
-    is known, NaN if there are none; `class_pods` (n, classes) counts all its pods. `pods` (p, 2)
-    and `hosts` (h, 2) are of all windows in their order; `pods_alive` (p, 2) is what a pod used
-    while it lived.
+    order of `RATES`, `gauges` those of each node that are known. `classes` (n, classes, 2) are the
+    sums over those pods of a class whose usage is known, NaN if there are none; `class_pods` (n,
+    classes) counts all its pods. `pods` (p, 2) and `hosts` (h, 2) are of all windows in their
+    order; `pods_alive` (p, 2) is what a pod used while it lived.
     """
 
     node: FloatArray
     system: FloatArray
     host_apps: FloatArray
     rates: FloatArray
+    gauges: Sequence[Mapping[str, float]]
     classes: FloatArray
     class_pods: IntArray
     pods: FloatArray
@@ -230,6 +231,7 @@ class WindowBatch:
             system=self._system(usage),
             host_apps=self._sums(whole, self._hosts),
             rates=np.stack([self.number(name)[self.node_rows] for name in RATES.values()], axis=1),
+            gauges=[sample.gauges for sample in self._samples],
             classes=classes,
             class_pods=class_pods,
             pods=pods,

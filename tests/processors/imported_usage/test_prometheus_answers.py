@@ -17,11 +17,13 @@ from pipeline.processors.imported_usage.prometheus_answers import (
     read_matrix,
 )
 from pipeline.processors.imported_usage.promql import DEFAULT_QUERIES, Query, QueryGrid, queries
+from pipeline.topics.samples import LIST_COLUMNS
 
 GRID = QueryGrid(60, 15, 60, "instance", "node")
 WINDOW = TimeWindow(600_000, 660_000)
 CPU = Query("node", "cpu_cores", "")
 MEMORY = Query("node", "memory_bytes", "")
+NO_POINTS: dict[str, Any] = {name: [] for name in LIST_COLUMNS}
 POD_CPU = Query("pod", "cpu_cores", "")
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -237,3 +239,40 @@ def test_any_bytes_are_an_answer_or_an_error(data: bytes) -> None:
         assert isinstance(read_matrix(data), Matrix)
     except SampleSourceError as error:
         assert error.message
+
+
+# -- gauges
+
+CONNTRACK = "example.com/conntrack"
+
+
+def test_a_query_under_the_name_of_a_resource_brings_a_gauge() -> None:
+    *_, query = queries({f"node.{CONNTRACK}": "max by ($node) (conntrack)"}, GRID)
+    assert (query.entity, query.column) == ("node", CONNTRACK)
+    answer = body(({"instance": "n1:9100"}, steps("100", "NaN", "-1", "300")))
+    usage = fetched((query, answer))
+    assert usage.nodes == {"n1": {CONNTRACK: 200.0} | NO_POINTS}
+    assert usage.bad_values == {f"node.{CONNTRACK}": 2}
+
+
+@pytest.mark.parametrize("text", ["1e308", "+Inf", "NaN", "-3", "no number"])
+def test_an_impossible_gauge_is_unknown(text: str) -> None:
+    usage = fetched((Query("node", CONNTRACK, ""), body(({"instance": "n1"}, steps(text)))))
+    assert usage.nodes == {"n1": NO_POINTS}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [f"pod.{CONNTRACK}"],
+        ["node.springtide.io/network-receive"],
+        ["node.example.com/" + "x" * 10_000],
+        [f"node.example.com/{number}" for number in range(9)],
+    ],
+    ids=["of a pod", "a rate", "10 kB", "nine"],
+)
+def test_gauges_that_workers_would_ignore_are_refused(keys: list[str]) -> None:
+    with pytest.raises(SettingsError) as error:
+        queries(dict.fromkeys(keys, "up"), GRID)
+    assert error.value.key == "provider.queries"
+    assert len(error.value.message) < 300

@@ -26,7 +26,7 @@ from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
-from pipeline.topics.node_state import Counters
+from pipeline.topics.node_state import Counters, Dispute
 
 WINDOWS_SEEN = counter("worker_windows", "Windows by outcome.", ["status"])
 OLD_DEPARTURES = counter(
@@ -53,22 +53,24 @@ class DuePrediction(NamedTuple):
 
 
 class PendingReport(NamedTuple):
-    """An applied window to be reported, with the node's counters and peaks as of then, and the
-    newest prediction to be published with it."""
+    """An applied window to be reported, with the node's counters, dispute and peaks as of then, and
+    the newest prediction to be published with it."""
 
     source: PartitionWindow
     counters: Counters
+    dispute: Dispute | None
     summary: PeakSummary
     prediction: bytes | None
 
 
 class Applied(NamedTuple):
-    """A window of `batch` that was applied, with the node's counters and peaks as of then,
+    """A window of `batch` that was applied, with the node's counters, dispute and peaks as of then,
     `peaks[position]`, and the newest prediction to be published with it."""
 
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
+    dispute: Dispute | None
     peaks: PeakBatch
     position: int
     prediction: DuePrediction | bytes | None
@@ -84,7 +86,7 @@ class Applied(NamedTuple):
         summary, prediction = self.peaks.summaries[self.position], self.prediction
         if isinstance(prediction, DuePrediction):
             prediction = prediction.encode()
-        return PendingReport(self.source, self.counters, summary, prediction)
+        return PendingReport(self.source, self.counters, self.dispute, summary, prediction)
 
 
 def apply_in_order(
@@ -143,17 +145,18 @@ def apply_distinct(windows: Sequence[PartitionWindow]) -> list[Applied]:
     """Apply windows of distinct nodes; return those that were new, in order."""
     rules = windows[0].models.rules
     batch = WindowBatch([source.window for source in windows])
-    outcomes = bank.apply(
-        [source.models.bank for source in windows], batch.training(rules.statistic)
-    )
+    training = batch.training(rules.statistic)
+    outcomes = bank.apply([source.models.bank for source in windows], training)
     for status, seen in Counter(outcome.status for outcome in outcomes).items():
         WINDOWS_SEEN.labels(status).inc(seen)
     applied = []
-    for source, outcome in zip(windows, outcomes, strict=True):
+    for position, (source, outcome) in enumerate(zip(windows, outcomes, strict=True)):
         _count(source, outcome)
         if outcome.status == "applied":
             source.models.retracted.pop(source.node, None)
             applied.append(source)
+        else:
+            source.models.bank.corroborate(training.heads[position], batch.average.node[position])
     return _with_peaks(applied, batch) if applied else []
 
 
@@ -176,6 +179,7 @@ def _with_peaks(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[
             source,
             batch,
             source.models.counters[source.node],
+            source.models.bank.dispute(source.node),
             peaks,
             position,
             DuePrediction(source, peaks, position) if due[position] else None,
@@ -216,6 +220,7 @@ def encode_reports(
         [last.summary for last in pending],
         bank.recent_usage([(source.models.bank, source.node) for source in sources]),
         [last.counters for last in pending],
+        [last.dispute for last in pending],
         [_log_position(source) for source in sources],
     )
     reports: list[NodeReport] = []

@@ -115,7 +115,9 @@ async def _run(source: SampleSource, settings: Settings, clock: Clock) -> None:
             await work_until_stopped(work(None))
             return
         try:
-            await lead_until_stopped(settings, LEASE, clock, lambda api, _: work(api))
+            name = settings.provider.name
+            lease = LEASE if name is None else f"{LEASE}-{name}"
+            await lead_until_stopped(settings, lease, clock, lambda api, _: work(api))
         except KubernetesError as error:
             if not source.needs_cluster and error.hint == NO_CLUSTER:
                 error.hint = (

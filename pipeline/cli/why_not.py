@@ -17,11 +17,14 @@ from pipeline.cli.safe_output import print_lines, suggestion
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
 from pipeline.extender.explain_documents import Explanation, NodeExplanation
+from pipeline.extender.filters import amount
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.loadaware.usage_readings import age_text
 from pipeline.settings import Settings
 from pipeline.sources.pod_manifests import pod_on_topic
+from pipeline.topics.node_state import Dispute
 from pipeline.topics.registry import PODS
+from pipeline.topics.resource_amounts import Usage
 
 _REFUSED: Final = 4
 
@@ -117,6 +120,8 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
     if item.estimated:
         names = " and ".join(item.estimated)
         yield f"  usage of {names} is unknown: estimates of the pods on the node count"
+    if item.dispute is not None:
+        yield f"  {_dispute_text(item.dispute)}"
     if item.age_seconds is not None:
         stale = ": stale" if item.stale else ""
         yield f"  its last window ended {age_text(item.age_seconds)}{stale}"
@@ -124,3 +129,16 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
         yield "  the pod runs on this node already: its usage is counted twice"
     if answer.mode == "observe":
         yield "  the extender is in mode observe: it lets every node pass"
+
+
+def _dispute_text(dispute: Dispute) -> str:
+    return (
+        f"two sources differ since {dispute.since}: {_usage_text(dispute.believed)} counts, "
+        f"{dispute.source} reports {_usage_text(dispute.usage)}"
+    )
+
+
+def _usage_text(usage: Usage) -> str:
+    amounts = ("cpu", usage.cpu_cores, 1000), ("memory", usage.memory_bytes, 1)
+    texts = [amount(name, round(used * unit)) for name, used, unit in amounts if used is not None]
+    return " and ".join(texts)

@@ -40,6 +40,7 @@ from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
 from pipeline.table import Table
 from pipeline.table.data_outages import DataOutages
 from pipeline.table.limits import TENTATIVE_SECONDS
+from pipeline.topics.node_state import Dispute
 from pipeline.topics.pods import CountedPod, PodRecord
 
 BEST_FIT: Final = "BestFit"
@@ -162,7 +163,8 @@ class ExplainResult(NamedTuple):
     `passed` are the positions of the nodes without refusal, in whose order `scores` are.
     `is_fresh` is true where a node has a window that is young enough to judge it. Where
     `is_estimated` (nodes, `resources`), usage is unknown and estimates count. `ages` are seconds
-    (NaN: no window). Other arrays are (nodes,). A pod that `is_exempt` passes everywhere.
+    (NaN: no window). Other arrays are (nodes,). `disputes` about usage are by position. A pod that
+    `is_exempt` passes everywhere.
     """
 
     names: Sequence[str]
@@ -174,6 +176,7 @@ class ExplainResult(NamedTuple):
     is_stale: BoolArray
     passed: NodePositions
     scores: PrioritizeResult
+    disputes: Mapping[int, Dispute]
     is_exempt: bool
 
 
@@ -238,6 +241,7 @@ class Decisions:
                 is_stale=nodes.in_requested_order(is_stale),
                 passed=np.flatnonzero(nodes.in_requested_order(passes)),
                 scores=self._scores(nodes.among(np.flatnonzero(passes)), demand),
+                disputes=_disputes(nodes),
                 is_exempt=is_exempt,
             )
 
@@ -399,6 +403,17 @@ class Decisions:
         if version != self._table.version:
             return cycle.demand, nodes.read_again(now), "rows"
         return cycle.demand, nodes, "reused"
+
+
+def _disputes(nodes: CandidateNodes) -> dict[int, Dispute]:
+    """The disputes about usage of the nodes, by position in the request."""
+    positions = np.flatnonzero(nodes.column("disputed")).tolist()
+    states = [nodes.records(position).state for position in positions]
+    return {
+        int(nodes.order[position]): state.dispute
+        for position, state in zip(positions, states, strict=True)
+        if state is not None and state.dispute is not None
+    }
 
 
 def _are_scores(scores: IntArray) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from pipeline import API_VERSION
 from pipeline.extender.decisions import ExplainResult, Rules
 from pipeline.times import format_time
+from pipeline.topics.node_state import Dispute
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
 
@@ -38,6 +39,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     plugins: Score of 0 to 100 by plugin.
     estimated: Resources whose usage the last window lacks: estimates of the pods on the node count
       in its place.
+    dispute: A second source that reports other usage of the node; null if there is none.
     age_seconds: Seconds since the end of the node's last window.
     stale: Whether that is too old to be judged.
     """
@@ -50,6 +52,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     extender_score: int | None = None
     plugins: dict[str, int] = {}
     estimated: tuple[str, ...] = ()
+    dispute: Dispute | None = None
     age_seconds: float | None = None
     stale: bool = True
 
@@ -145,6 +148,7 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
                 extender_score=None if index is None else steps[index],
                 plugins={} if index is None else {p: s[index] for p, s in plugins.items()},
                 estimated=estimated,
+                dispute=result.disputes.get(position),
                 age_seconds=round(ages[position], 3) if math.isfinite(ages[position]) else None,
                 stale=is_stale[position],
             )

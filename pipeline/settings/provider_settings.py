@@ -31,6 +31,27 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         dict[str, Any],
         Meta(description="Options of the sample source that `kind` names, if it declares any."),
     ] = field(default_factory=dict)
+    name: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+                title="a name of lower-case letters, digits and -, at most 63",
+            ),
+        ]
+        | None,
+        Meta(
+            description="Name of this source beside another provider, with a Lease of its own; "
+            "null: that of kind, and the Lease of all providers."
+        ),
+    ] = None
+    corroborate: Annotated[
+        bool,
+        Meta(
+            description="Publish usage of nodes with an exporter, too, so that workers report "
+            "where the two differ."
+        ),
+    ] = False
     window_seconds: Annotated[
         Annotated[int, Meta(ge=5, le=3600)],
         Meta(

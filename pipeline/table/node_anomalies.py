@@ -33,6 +33,7 @@ def anomalies(
         coverage=table["coverage"][rows],
         since_gap_seconds=as_of - table["last_gap_seconds"][rows],
         since_bad_value_seconds=as_of - table["last_bad_value_seconds"][rows],
+        is_disputed=table["disputed"][rows],
     )
     return find_anomalies(usage, table.fresh(rows, now, stale_after_seconds))
 

@@ -346,6 +346,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     _flag("simulated", lambda state: state.simulated),
     _flag("peak_counts_requests", lambda state: state.peak_counts_requests),
     _flag("doubtful_usage", is_doubtful),
+    _flag("disputed", lambda state: state.dispute is not None),
     _flag("node_known", lambda state: state.node_known),
 )
 """Every column of the table. A column that is read from a further topic needs a field of

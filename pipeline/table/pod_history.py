@@ -13,6 +13,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.table.usage_history import Series
 from pipeline.topics.pod_columns import PodColumns
+from pipeline.topics.samples import Origin
 from pipeline.topics.windows import Window
 
 MAX_PODS: Final = 8192
@@ -22,7 +23,7 @@ _Usage = npt.NDArray[np.float32]
 
 
 class _LastWindow(NamedTuple):
-    machine_id: str
+    origin: Origin
     began_ms: int
     length_ms: int
 
@@ -30,7 +31,7 @@ class _LastWindow(NamedTuple):
 class _Windows(NamedTuple):
     """Windows of a node, oldest first: their ends (n,), and usage (n, pods, 2) in cores and bytes,
     NaN where a pod is not listed or unknown. `names` are namespace and name of each pod. `last` is
-    the last window without its rows: machine, begin by the broker's clock, length."""
+    the last window without its rows: origin, begin by the broker's clock, length."""
 
     uids: tuple[str, ...]
     ends: FloatArray
@@ -83,16 +84,14 @@ class PodHistory:
             self._nodes.pop(node, None)
             return True
         length_ms = header.window_end_ms - header.window_start_ms
-        last = _LastWindow(header.machine_id, window.began_ms, length_ms)
+        last = _LastWindow(header.origin, window.began_ms, length_ms)
         if old is None:
             empty = np.empty((0, 0, 2), np.float32)
             old = _Windows((), np.empty(0), empty, {}, window.rows.pods, last)
-        elif not end > old.ends[-1]:
-            return False
-        elif header.machine_id != old.last.machine_id and not window.is_after_silence(
-            old.last.began_ms, old.last.length_ms
+        elif not end > old.ends[-1] or not window.may_follow(
+            old.last.origin, old.last.began_ms, old.last.length_ms
         ):
-            return False  # as in the models: two machines of one name must not alternate
+            return False
         listed = window.rows.listing.uids
         kept = old.usage[-self.windows + 1 :] if self.windows > 1 else old.usage[:0]
         uids = _all_uids(listed, old.uids, kept)

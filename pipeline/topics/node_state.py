@@ -26,7 +26,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     applied: Windows that the models learned.
     duplicate: Windows that were in the log twice.
     late: Windows that ended before one that was applied.
-    second_exporter: Windows of another machine under the same name, which were not applied.
+    second_exporter: Windows of another machine or source under the same name, which were not
+      applied.
     gaps: Missing windows.
     untrained: Applied windows with too few measurements to learn from.
     bad_values: Values replaced by null, because they were impossible.
@@ -92,6 +93,24 @@ class UsageDeviation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stdev_fractions: Fractions = Fractions()
 
 
+class Dispute(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A second source whose usage of the node differs from the usage that counts.
+
+    source: The provider that is not believed.
+    usage: Its average usage in the last span that was compared.
+    believed: Average usage in the same span by the source that is believed.
+    is_more: Whether it reports more of the first resource that differs, so that `usage` of the node
+      may be too low.
+    since: End of the window from which on they differ.
+    """
+
+    source: str
+    usage: Usage = Usage()
+    believed: Usage = Usage()
+    is_more: bool = False
+    since: str = ""
+
+
 class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     """Average usage of the last window, usage of the last half hour, and peaks of a node.
 
@@ -102,6 +121,8 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     coverage: Share of the window that was measured, 0 to 1.
     simulated: Whether the node is simulated.
     node_known: Whether the join knew the Node object.
+    source: The provider whose usage counts; empty: an exporter.
+    dispute: A second source that reports other usage; null if there is none.
     skew_seconds: Append time of the broker minus the end of the window: transport delay plus the
       error of the node's clock.
     allocatable: Allocatable of the node at the time of the window.
@@ -134,6 +155,8 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     coverage: float
     simulated: bool = False
     node_known: bool = False
+    source: str = ""
+    dispute: Dispute | None = None
     skew_seconds: float | None = None
     allocatable: Usage = Usage()
     capacity: Usage = Usage()

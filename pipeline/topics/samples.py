@@ -83,12 +83,16 @@ _TEXT: Final = na.string()
 _NUMBER: Final = na.float64()
 
 
+Origin = tuple[str, str]
+"""Machine and provider of a sample, of which one is empty."""
+
+
 class SampleHeader(Record, frozen=True, kw_only=True):
     """Origin and window of a sample. Times are milliseconds since the Unix epoch, UTC.
 
     `epoch` is the start of the exporter process in milliseconds, `sequence` counts its windows
     from 0: they reveal lost windows and a second exporter on the node. `machine_id` is empty in
-    samples that were not measured on the node itself.
+    samples that were not measured on the node itself; `source` is then the name of the provider.
     """
 
     node: str
@@ -99,6 +103,12 @@ class SampleHeader(Record, frozen=True, kw_only=True):
     window_start_ms: _WholeNumber
     window_end_ms: _WholeNumber
     simulated: bool = False
+    source: _Id = ""
+
+    @property
+    def origin(self) -> Origin:
+        """The machine, or the provider."""
+        return self.machine_id, self.source
 
 
 @dataclass(frozen=True, slots=True)

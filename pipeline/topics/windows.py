@@ -37,7 +37,7 @@ from pipeline.topics.pod_columns import (
 )
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import FloatArray, Listing, SampleRows, read_rows
-from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.samples import Origin, SampleBatch, SampleHeader, encode_samples
 
 POD_COLUMNS: Final = DecodedPods.__struct_fields__
 
@@ -114,10 +114,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         worker that was paused writes what it knew of the node back then."""
         return self.appended_ms - (self.header.window_end_ms - self.header.window_start_ms)
 
-    def is_after_silence(self, began_ms: int, length_ms: int) -> bool:
-        """Whether a window is missing before this one, by the broker's clock: the last one began at
-        `began_ms`. Then another machine may take over the name of a node; else both alternate."""
-        return self.began_ms - began_ms >= 2 * length_ms
+    def may_follow(self, origin: Origin, began_ms: int, length_ms: int) -> bool:
+        """Whether this window counts after the last one, which is of `origin`, began at `began_ms`
+        and is `length_ms` long. An exporter is believed in place of a provider at once, any other
+        source when a window is missing by the broker's clock; else both would alternate."""
+        is_same = self.header.origin == origin
+        is_better = bool(self.header.machine_id) and not origin[0]
+        return is_same or is_better or self.began_ms - began_ms >= 2 * length_ms
 
 
 class _Head(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,8 +18,10 @@ from pipeline.extender.query_api import explain, read_subject
 from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import Table
+from pipeline.topics.node_state import Dispute
+from pipeline.topics.resource_amounts import Usage
 from tests.extender.conftest import cluster
-from tests.table.records import NOW
+from tests.table.records import GIB, NOW, node_state
 
 POD = """
 apiVersion: v1
@@ -137,6 +140,31 @@ def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod
     output = run("why-not", "-f", pod, "hot", "--json")
     nodes = [item["node"] for item in json.loads(output.stdout)["items"]]
     assert (output.exit_code, nodes) == (4, ["hot"])
+
+
+def test_why_not_names_a_dispute_and_the_usage_that_counts(
+    answers: dict[str, Any], pod: str
+) -> None:
+    ours, other = Usage(cpu_cores=2.0, memory_bytes=8 * GIB), Usage(cpu_cores=0.5)
+    since = "2023-11-14T22:10:00Z"
+    dispute = Dispute(source="prometheus", usage=other, believed=ours, since=since)
+    state = node_state("busy", cpu=2.0, memory=8 * GIB, offset=1, dispute=dispute)
+    answers["table"].put_state(state)
+    text = (
+        f"  two sources differ since {since}: 2 cores and 8.0 GiB counts, "
+        "prometheus reports 0.5 cores"
+    )
+    result = run("why-not", "-f", pod, "busy")
+    assert (result.exit_code, text in result.stdout.splitlines()) == (0, True), result.stdout
+    (item,) = json.loads(run("why-not", "-f", pod, "busy", "--json").stdout)["items"]
+    assert (item["verdict"], item["dispute"]["source"]) == ("passed", "prometheus")
+    # What is believed may be too low: estimates of the pods count where they are more.
+    doubted = msgspec.structs.replace(dispute, is_more=True)
+    answers["table"].put_state(msgspec.structs.replace(state, offset=2, dispute=doubted))
+    (item,) = json.loads(run("why-not", "-f", pod, "busy", "--json").stdout)["items"]
+    assert (item["verdict"], item["estimated"]) == ("estimated", ["cpu", "memory"])
+    (item,) = json.loads(run("why-not", "-f", pod, "idle", "--json").stdout)["items"]
+    assert item["dispute"] is None
 
 
 def test_why_not_passes_daemon_sets_on_every_node(answers: dict[str, Any], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from pipeline.topics.node_state import NodeStateRecord, UsageDeviation
+from pipeline.topics.node_state import Dispute, NodeStateRecord, UsageDeviation
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running
 
@@ -42,6 +42,9 @@ STATES = {
     "frozen": state("doubtful", 0.2, stdev=0.0),
     "frozen at the target": state("doubtful", 1.5, stdev=0.0),
     "missing": NO_CPU,
+    "less than a second source reports": msgspec.structs.replace(
+        state("doubtful", 0.2), dispute=Dispute(source="prometheus", is_more=True)
+    ),
 }
 
 
@@ -69,6 +72,8 @@ def test_a_doubtful_node_scores_no_better_than_others(plugin: str, kind: str) ->
     assert doubtful <= honest
 
 
-def test_a_node_of_certain_low_usage_scores_better() -> None:
-    table_scores = scores("PredictedHeadroom", state("doubtful", 0.2))
+@pytest.mark.parametrize("dispute", [None, Dispute(source="prometheus", is_more=False)])
+def test_a_node_of_certain_low_usage_scores_better(dispute: Dispute | None) -> None:
+    certain = msgspec.structs.replace(state("doubtful", 0.2), dispute=dispute)
+    table_scores = scores("PredictedHeadroom", certain)
     assert table_scores[1] > table_scores[0], "usage that is certain is preferred where it is low"

@@ -94,6 +94,7 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = lambda bank:
                 peaks.summaries,
                 bank.recent_usage(nodes),
                 [Counters()] * len(applied),
+                [None] * len(applied),
                 positions,
             )
             for (_, window), peak, position, state in zip(

@@ -95,12 +95,12 @@ def _every_result(windows: Sequence[PartitionWindow]) -> Iterator[tuple[str, int
             continue
         pending = [applied.pending() for applied in apply_distinct(run)]
         reports = encode_reports(pending)
-        for (source, _, _, prediction), reported in zip(pending, reports, strict=True):
-            yield "node-state", source.offset, reported.node_state
+        for each, reported in zip(pending, reports, strict=True):
+            yield "node-state", each.source.offset, reported.node_state
             if reported.resources is not None:
-                yield "resources", source.offset, reported.resources
-            if prediction is not None:
-                yield "predictions", source.offset, prediction
+                yield "resources", each.source.offset, reported.resources
+            if each.prediction is not None:
+                yield "predictions", each.source.offset, each.prediction
 
 
 def differences(logs: Logs, expected: Expected) -> list[str]:

@@ -16,7 +16,7 @@ from pipeline.table.node_columns import TableNode
 from pipeline.table.node_documents import node_facts, node_list, node_state_document
 from pipeline.table.table_metrics import TableMetrics
 from pipeline.times import format_time
-from pipeline.topics.node_state import Counters, UsageDeviation
+from pipeline.topics.node_state import Counters, Dispute, UsageDeviation
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.table.records import GIB, NOW, ROOM, any_pod, node_state, running, table_of
@@ -38,6 +38,7 @@ def odd_nodes() -> Table:
         "frozen": {"deviation": STILL}, "spike": {"cpu": 3.0, "deviation": STILL},
         "gaps": {"counters": Counters(gaps=7, last_gap_at=lately)},
         "impossible": {"counters": Counters(bad_values=1, last_bad_value_at=lately)},
+        "disputed": {"dispute": Dispute(source="prometheus")},
         "good": {"counters": Counters(gaps=9, last_gap_at=before, last_bad_value_at=before)},
         "of a worker of before": {"counters": Counters(gaps=9, bad_values=9)},
     }  # fmt: skip

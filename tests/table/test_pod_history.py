@@ -71,6 +71,18 @@ def test_a_window_that_does_not_end_later_is_refused() -> None:
     assert cores(found, "a1") == [(1, 1.0)]
 
 
+def test_an_exporter_counts_at_once_in_place_of_a_provider_and_not_the_reverse() -> None:
+    def of(end: int, **origin: str) -> Window:
+        head = header("node-1", end, **({"machine_id": ""} | origin))
+        sent = joined(NODE_ROW, pod_row("a", cpu_cores_avg=1.0), of=head)
+        return logged(replace(sent, appended_ms=END_MS + 30_000 * end))
+
+    found = history(of(0, source="prometheus"))
+    assert not found.put(of(1, source="metrics-server"))
+    assert found.put(of(1, machine_id="m1"))
+    assert not found.put(of(2, source="prometheus"))
+
+
 def test_a_second_machine_of_one_name_counts_after_a_silence_of_the_first() -> None:
     """As in the models, by the broker's clock: that of the second machine may be fast."""
 

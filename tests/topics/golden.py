@@ -32,6 +32,7 @@ from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRe
 from pipeline.topics.node_state import (
     AggregatedUsage,
     Counters,
+    Dispute,
     Fractions,
     NodeStateRecord,
     UsageDeviation,
@@ -302,6 +303,8 @@ NODE_STATE = NodeStateRecord(
     window_seconds=30.0,
     coverage=1.0,
     node_known=True,
+    source="prometheus",
+    dispute=Dispute(source="metrics-server", usage=_USAGE, since="2023-11-14T22:13:00Z"),
     skew_seconds=0.25,
     allocatable=Usage(cpu_cores=3.8, memory_bytes=15.0 * 2**30),
     capacity=Usage(cpu_cores=4.0, memory_bytes=16.0 * 2**30),

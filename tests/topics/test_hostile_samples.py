@@ -106,10 +106,13 @@ INVALID_NUMBERS: tuple[Any, ...] = ("", "1", 1.5, -1, 1 << 54, [], True, 1e300)
         ),
         *(
             ({name: value}, name)
-            for name in ("machine_id", "boot_id")
+            for name in ("machine_id", "boot_id", "source")
             for value in ("m" * 129, "a\n", "\x1b[31m", "ü")
         ),
-        *(({name: None}, name) for name in sorted({*HEADER.__struct_fields__} - {"simulated"})),
+        *(
+            ({name: None}, name)
+            for name in sorted({*HEADER.__struct_fields__} - {"simulated", "source"})
+        ),
         *(
             ({"window_start_ms": start, "window_end_ms": end}, "window")
             for start, end in (

@@ -1,6 +1,6 @@
 """Convert fetched usage into the samples that an exporter would write.
 
-All providers write as one exporter. It has no machine (`""`), so that a real
+All providers of one source write as one exporter. It has no machine (`""`), so that a real
 exporter can take the models over. It numbers windows since 1970, so that the same window always has
 the same header, and gaps are visible. A pod belongs to the node of its record in `springtide.pods`,
 under the name of its cgroup. The system remainder of a node is unknown unless all its pods are
@@ -62,21 +62,24 @@ class SampledWindow:
 
 
 class SampleBuilder:
-    """Make samples; remembers the pods of each node."""
+    """Make samples of the usage by `source`; remembers the pods of each node. With `corroborate`,
+    nodes that an exporter serves get a sample, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "", *, corroborate: bool = False) -> None:
+        self._source = source
+        self._corroborate = corroborate
         self._pods: dict[str, tuple[str, ...]] = {}
 
     def samples(
         self, fetched: FetchedUsage, window: TimeWindow, cluster: ClusterFacts
     ) -> SampledWindow:
-        """Make a sample of each fetched node that no exporter serves. Nodes without a record, if
+        """Make a sample of each fetched node that is wanted. Nodes without a record, if
         others have one, are added to `fetched.unknown_nodes`."""
         sampled = SampledWindow()
         pods, unplaced = _group_by_node(fetched.pods, cluster, sampled.left_out)
         for node in pods.keys() - fetched.nodes.keys():
             sampled.left_out["pod of no node"] += len(pods.pop(node))
-        served = cluster.served(window)
+        served = () if self._corroborate else cluster.served(window)
         for node in sorted(fetched.nodes):
             if cluster.nodes and node not in cluster.nodes:
                 fetched.unknown_nodes.add(node)
@@ -90,8 +93,20 @@ class SampleBuilder:
             else:
                 is_complete = node not in unplaced and all(own.values())
                 rows = _rows(fetched.nodes[node], own, is_complete)
-                sampled.batches.append(SampleBatch(_header(node, window), rows))
+                sampled.batches.append(SampleBatch(self._header(node, window), rows))
         return sampled
+
+    def _header(self, node: str, window: TimeWindow) -> SampleHeader:
+        return SampleHeader(
+            node=node,
+            machine_id=MACHINE_ID,
+            boot_id=BOOT_ID,
+            epoch=EPOCH,
+            sequence=window.start_ms // (window.end_ms - window.start_ms),
+            window_start_ms=window.start_ms,
+            window_end_ms=window.end_ms,
+            source=self._source,
+        )
 
     def _pods_of(
         self,
@@ -150,15 +165,3 @@ def _rows(node: SampleColumns, pods: Mapping[str, SampleColumns], is_complete: b
         rows.append(system)
     rows += [{"kind": "pod", "id": uid, **pods[uid]} for uid in sorted(pods)]
     return rows
-
-
-def _header(node: str, window: TimeWindow) -> SampleHeader:
-    return SampleHeader(
-        node=node,
-        machine_id=MACHINE_ID,
-        boot_id=BOOT_ID,
-        epoch=EPOCH,
-        sequence=window.start_ms // (window.end_ms - window.start_ms),
-        window_start_ms=window.start_ms,
-        window_end_ms=window.end_ms,
-    )

@@ -17,12 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipeline.processors.arrays import BoolArray
+from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.model.corroboration import COMPARISONS, second_source
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.predictor import Predictor
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.training_batch import (
     NodeWindow,
     TrainingBatch,
@@ -31,6 +33,7 @@ from pipeline.processors.model.training_batch import (
 )
 from pipeline.processors.model.usage_points import RecentUsage
 from pipeline.processors.model.workload_models import WorkloadModels
+from pipeline.topics.node_state import Dispute
 
 Status = Literal["applied", "duplicate", "late", "second_exporter"]
 
@@ -101,6 +104,10 @@ class Bank:
         known = self.node_models.get(node)
         return None if known is None else known.appended_ms
 
+    def dispute(self, node: str) -> Dispute | None:
+        """The dispute about the usage of a node with models."""
+        return self.node_models[node].dispute
+
     def has_window_since(self, node: str, time_ms: int) -> bool:
         """Whether the last window applied to a node began after this time, by the broker's
         clock."""
@@ -123,13 +130,14 @@ class Bank:
         if window.end_ms > known.end_ms:
             # Otherwise two machines of one name would reset each other's models for ever. Only the
             # broker's clock tells that the first is silent: the other's clock may be fast.
-            other = _is_of_another(known, window)
+            other = _is_of_another(known, window) or _is_of_another_provider(known, window)
             began_ms = window.appended_ms - (window.end_ms - window.start_ms)
             is_silent = began_ms - known.appended_ms >= known.window_ms
             return "second_exporter" if other and not is_silent else "applied"
         if window.end_ms < known.end_ms:
             return "late"
         same = (window.machine_id, window.epoch) == (known.machine_id, known.epoch)
+        same = same and not _is_of_another_provider(known, window)
         return "duplicate" if same else "second_exporter"
 
     def _admit(self, window: WindowHead) -> tuple[NodeModels, Outcome]:
@@ -145,7 +153,10 @@ class Bank:
             restarted = _is_of_another(node, window)
         if restarted:
             self.learner.reset(node)
+        if (window.machine_id, window.source) != (node.machine_id, node.source):
+            node.second = None
         node.machine_id, node.epoch = window.machine_id, window.epoch
+        node.source = window.source
         node.end_ms, node.window_ms = window.end_ms, window.end_ms - window.start_ms
         node.appended_ms = max(node.appended_ms, window.appended_ms)
         node.coverage = window.coverage
@@ -154,6 +165,31 @@ class Bank:
         node.gaps += gap
         trained = self.learner.prepare(node, window)
         return node, Outcome(window.node, window.end_ms, "applied", trained, gap, restarted)
+
+    def corroborate(self, window: WindowHead, usage: FloatArray) -> None:
+        """Compare the average `usage` (2,) of a window that was not applied with that of the
+        believed source. Nothing happens unless a provider sent it beside another source.
+
+        A span is compared when the next window comes: the believed source may be the later one.
+        """
+        node = self.node_models.get(window.node)
+        if node is None or window.machine_id:
+            return
+        if not node.machine_id and not _is_of_another_provider(node, window):
+            return
+        second = node.second
+        if second is None or second.is_silent(window.appended_ms):
+            node.second = second_source(window, usage)
+            return
+        if second.source != window.source or window.end_ms <= second.end_ms:
+            return
+        if second.start_ms < second.end_ms <= node.end_ms:
+            believed = self.learner.usage_between(node, second.start_ms, second.end_ms)
+            second = second.compared(believed, node.allocatable / TO_KUBERNETES)
+        node.second = second = second.with_window(window, usage)
+        if second.more >= COMPARISONS and not node.machine_id:
+            node.second = second.replaced_by(node.source, node.window_ms, node.appended_ms)
+            node.source = window.source
 
     # -- forgetting
 
@@ -277,6 +313,11 @@ def _is_of_another(node: NodeModels, window: WindowHead) -> bool:
     """Whether a window is of another machine than the node's models. Fitted models have no machine
     and accept the first one."""
     return node.machine_id not in ("", window.machine_id)
+
+
+def _is_of_another_provider(node: NodeModels, window: WindowHead) -> bool:
+    """Whether both are usage that providers imported, and two of them."""
+    return not node.machine_id and not window.machine_id and node.source not in ("", window.source)
 
 
 def _learner_of(banks: Sequence[Bank]) -> Learner:

@@ -321,6 +321,11 @@ class Learner:
         points, newest = self._slots["points"], self._slots["points_second"]
         return usage_points.read(points, newest, _node_slots(nodes))
 
+    def usage_between(self, node: NodeModels, start_ms: int, end_ms: int) -> FloatArray:
+        """Average usage of a node in a part of the half hour before its last window ended, (2,)."""
+        points, newest = self._slots["points"], self._slots["points_second"]
+        return usage_points.mean_between(points, newest, node.slot, start_ms, end_ms)
+
     # -- state
 
     def encode_state(self, name: str, node: NodeModels) -> bytes:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.model.corroboration import SecondSource
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.training_batch import NO_PODS, ListedPods
+from pipeline.topics.node_state import Dispute
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.workloads import Workload
 
@@ -26,7 +28,8 @@ class NodeModels:
     columns per node. `reference_ms` are the decay references by profile and resource, None until
     something was learned. `workload_rows` are the rows of workloads that have a model, with or
     without pods, and `workload_reference_ms` is their decay reference. `appended_ms` is the
-    newest append time of an applied sample.
+    newest append time of an applied sample. `source` is the provider that is believed, empty for an
+    exporter; `second` is not believed.
     """
 
     machine_id: str
@@ -49,6 +52,15 @@ class NodeModels:
     absent_uids: tuple[str, ...] = ()
     workload_rows: dict[Workload, int] = field(default_factory=dict)
     workload_reference_ms: int | None = None
+    source: str = ""
+    second: SecondSource | None = None
+
+    @property
+    def dispute(self) -> Dispute | None:
+        """The dispute with the second source, unless that is silent."""
+        if self.second is None or self.second.is_silent(self.appended_ms):
+            return None
+        return self.second.dispute
 
     def without_pods(self) -> NodeModels:
         """The same models, except those of pods."""

@@ -35,6 +35,7 @@ from pipeline.topics.node_state import (
     DEVIATION,
     AggregatedUsage,
     Counters,
+    Dispute,
     Fractions,
     NodeStateRecord,
     UsageDeviation,
@@ -86,11 +87,13 @@ def encode_node_states(
     summaries: Sequence[PeakSummary],
     recent: RecentUsage,
     counters: Sequence[Counters],
+    disputes: Sequence[Dispute | None],
     positions: Sequence[Position],
 ) -> list[bytes]:
     """The row of the state table of each node after its window in `batch`, as JSON.
 
-    `summaries`, `recent`, `counters` and the `positions` in the log are of the same nodes.
+    `summaries`, `recent`, `counters`, `disputes` and the `positions` in the log are of the same
+    nodes.
     """
     average = batch.average
     allocatable = amounts([window.node.allocatable for window in batch.windows])
@@ -118,6 +121,8 @@ def encode_node_states(
                 coverage=coverage[i],
                 simulated=window.header.simulated,
                 node_known=window.node.known,
+                source=window.header.source,
+                dispute=disputes[i],
                 skew_seconds=(window.appended_ms - window.header.window_end_ms) / 1000,
                 allocatable=_usage(*usages[i][0]),
                 capacity=_usage(*usages[i][1]),

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.arrays import ByteArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
+from pipeline.processors.model.corroboration import SecondSource
 from pipeline.processors.model.entity_models import COLUMNS, NO_ROW, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, Profile
 from pipeline.processors.model.node_models import NodeModels
@@ -39,7 +40,7 @@ COMPRESSION: Final = pa.Codec("zstd", compression_level=1)
 _LARGEST: Final = 1 << 30
 _NODE_FIELDS: Final = (
     "machine_id", "epoch", "end_ms", "appended_ms", "window_ms", "coverage", "strategy",
-    "applied", "gaps", "workload_reference_ms",
+    "applied", "gaps", "workload_reference_ms", "source", "second",
 )  # fmt: skip
 """Fields of `NodeModels` that a state has unchanged."""
 
@@ -107,6 +108,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     workloads: tuple[Workload, ...]
     workload_models: WorkloadState
     pod_workloads: bytes
+    source: str = ""
+    second: SecondSource | None = None
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:

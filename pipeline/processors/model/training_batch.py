@@ -62,7 +62,8 @@ def listed_pods(
 class WindowHead(NamedTuple):
     """The facts of one window: its node, exporter and time, and the pods that it lists.
 
-    `machine_id` and the exporter's `epoch` tell two exporters under one node name apart.
+    `machine_id` and the exporter's `epoch` tell two exporters under one node name apart, `source`
+    two providers.
     `appended_ms` is when the broker appended the sample.
     `coverage` is the share of the window that was measured. `strategy` is None where that of the
     bank's settings is in force. `points` (m, 3) were measured of the node: seconds after the
@@ -79,6 +80,7 @@ class WindowHead(NamedTuple):
     strategy: Strategy | None
     points: FloatArray
     pods: ListedPods
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +140,8 @@ class NodeWindow:
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
     for the latter; None: no pod has ended. `pod_workloads` are those of `ListedPods`, `points`,
-    `epoch`, `machine_id` and `strategy` those of `WindowHead`. An `appended_ms` of None is
-    `end_ms`.
+    `epoch`, `machine_id`, `source` and `strategy` those of `WindowHead`. An `appended_ms` of None
+    is `end_ms`.
     """
 
     node: str
@@ -150,6 +152,7 @@ class NodeWindow:
     coverage: float
     node_usage: FloatArray
     appended_ms: int | None = None
+    source: str = ""
     host_apps: FloatArray = field(default_factory=lambda: np.zeros(2))
     points: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
     allocatable: FloatArray = field(default_factory=lambda: np.full(2, np.nan))
@@ -207,6 +210,7 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
         coverage=window.coverage,
         strategy=window.strategy,
         points=window.points,
+        source=window.source,
         pods=listed_pods(
             tuple(window.pod_uids[position] for position in order.tolist()),
             window.pod_classes[order],

@@ -1,9 +1,9 @@
 """Find anomalies in the usage that nodes report, over all nodes at once.
 
-Usage with an anomaly of `DOUBTFUL` may be too low: the extender counts the estimates of the pods on
-the node instead, if these are higher, and such a node never scores better than others. Other
-anomalies hide nothing: a spike may be real, and what is missing is unknown anyway. Idea: the
-metrics analyser in KEP-61 of kubernetes-sigs/scheduler-plugins.
+Usage with an anomaly of `DOUBTFUL`, or below that of a second source, may be too low: the extender
+counts the estimates of the pods on the node instead, if these are higher, and such a node never
+scores better than others. Other anomalies hide nothing: a spike may be real, and what is missing is
+unknown anyway. Idea: the metrics analyser in KEP-61 of kubernetes-sigs/scheduler-plugins.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ ANOMALIES: Final[Mapping[str, str]] = {
     "spike": "usage differs sharply from that of the last 15 minutes",
     "gaps": "windows were missing in the last 15 minutes",
     "impossible": "an invalid value was replaced by null in the last 15 minutes",
+    "disputed": "a second source reports other usage",
 }
 
 DOUBTFUL: Final = ("partial", "beyond", "frozen")
@@ -41,7 +42,7 @@ class ReportedUsage(NamedTuple):
     Arrays (nodes, 2) hold cpu and memory in the unit of `capacity`, NaN is unknown; `mean` and
     `deviation` cover 15 minutes. `coverage` (nodes,) is that of the last window. Seconds from the
     last missing window, and from the last invalid value, to the end of the last window are
-    (nodes,), NaN for never.
+    (nodes,), NaN for never. `is_disputed` (nodes,): a second source reports other usage.
     """
 
     usage: FloatArray
@@ -51,10 +52,14 @@ class ReportedUsage(NamedTuple):
     coverage: FloatArray
     since_gap_seconds: FloatArray
     since_bad_value_seconds: FloatArray
+    is_disputed: BoolArray
 
 
 def is_doubtful(state: NodeStateRecord) -> bool:
-    """Whether a node state has an anomaly of `DOUBTFUL`. Simulated nodes may be constant."""
+    """Whether a node state has an anomaly of `DOUBTFUL`, or a second source reports more. Simulated
+    nodes may be constant."""
+    if state.dispute is not None and state.dispute.is_more:
+        return True
     used, capacity = state.usage, state.capacity
     deviation = state.deviation.get("15m", UsageDeviation())
     is_frozen = deviation.stdev.cpu_cores == 0 and (deviation.mean.cpu_cores or 0) > 0
@@ -84,5 +89,6 @@ def find_anomalies(reported: ReportedUsage, is_fresh: BoolArray) -> dict[str, Bo
             "spike": jumped.any(axis=1),
             "gaps": reported.since_gap_seconds <= _RECENT_SECONDS,
             "impossible": reported.since_bad_value_seconds <= _RECENT_SECONDS,
+            "disputed": reported.is_disputed,
         }
     return {"stale": ~is_fresh} | {name: where & is_fresh for name, where in flags.items()}

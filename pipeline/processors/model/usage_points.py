@@ -10,6 +10,7 @@ apart, as in Koordinator's aggregated usage; each resource is judged separately.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -112,6 +113,24 @@ def read(ring: FloatArray, newest: IntArray, rows: IntArray) -> RecentUsage:
         aggregated[part], deviation[part] = _statistics(_newest_first(ring, newest, rows[part]))
     # By span and statistic, then resource.
     return RecentUsage(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1))
+
+
+def mean_between(
+    ring: FloatArray, newest: IntArray, row: int, start_ms: int, end_ms: int
+) -> FloatArray:
+    """Mean of the points of one row in (start, end], (2,); NaN where first and last point are less
+    than half of it apart."""
+    last = math.ceil(end_ms / 1000)
+    first = max(start_ms // 1000 + 1, int(newest[row]) - SECONDS + 1)
+    mean = np.full(2, np.nan)
+    if first > last or last > newest[row]:
+        return mean
+    points = ring[row][:, np.arange(first, last + 1) % SECONDS]
+    for r, values in enumerate(points):
+        known = np.flatnonzero(~np.isnan(values))
+        if len(known) and 2000 * (known[-1] - known[0]) >= end_ms - start_ms:
+            mean[r] = values[known].mean()
+    return mean
 
 
 def fractions(usage: FloatArray, allocatable: FloatArray) -> FloatArray:

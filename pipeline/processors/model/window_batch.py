@@ -194,6 +194,7 @@ class WindowBatch:
                 WindowHead(
                     node=window.header.node,
                     machine_id=window.header.machine_id,
+                    source=window.header.source,
                     epoch=window.header.epoch,
                     start_ms=window.header.window_start_ms,
                     end_ms=window.header.window_end_ms,

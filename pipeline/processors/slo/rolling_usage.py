@@ -15,7 +15,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.slo.usage_percentiles import WindowStatistics, window_statistics
 from pipeline.topics.entity_listings import Listing
-from pipeline.topics.samples import KINDS
+from pipeline.topics.samples import KINDS, Origin
 from pipeline.topics.windows import Window
 
 _HOST_APP: Final = KINDS.index("host_app")
@@ -46,7 +46,7 @@ class _History(NamedTuple):
     counted other pages than the newest is unknown. `recent` are statistics of windows for
     percentiles. `began_ms` is when the newest window began, by the broker's clock."""
 
-    machine_id: str
+    origin: Origin
     memory_policy: str
     began_ms: int = 0
     recent: WindowStatistics = WindowStatistics()
@@ -130,13 +130,12 @@ class Rolling:
             start_ms, end_ms = history.spans[-1]
             if header.window_end_ms <= end_ms:
                 return False
-            if history.machine_id != header.machine_id:
-                # As in the models: two machines of one name must not alternate.
-                if not window.is_after_silence(history.began_ms, end_ms - start_ms):
-                    return False
+            if not window.may_follow(history.origin, history.began_ms, end_ms - start_ms):
+                return False
+            if history.origin != header.origin:
                 history = None
         policy = window.node.strategy.memory_collect_policy
-        history = history or _History(header.machine_id, policy)
+        history = history or _History(header.origin, policy)
         history = _aligned(history, window.rows.listing)
         if history.memory_policy != policy:
             history = _without_memory(history)._replace(memory_policy=policy)

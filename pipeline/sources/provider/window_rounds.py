@@ -82,7 +82,8 @@ class WindowPublisher:
         self._status = status
         self._producer = producer
         self._cluster_state = ProviderClusterState()
-        self._builder = SampleBuilder()
+        own = settings.provider
+        self._builder = SampleBuilder(own.name or own.kind, corroborate=own.corroborate)
         self._logged_names: set[str] = set()
 
     async def run(self) -> None:

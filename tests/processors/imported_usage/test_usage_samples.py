@@ -182,3 +182,11 @@ def test_samples_carry_the_fetched_usage(
         for uid, columns in wanted.items():
             for column, value in columns.items():
                 np.testing.assert_equal(read[uid].get(column), value)
+
+
+def test_samples_have_the_name_of_their_source_and_corroborate_exporters_if_wanted() -> None:
+    fetched, served = FetchedUsage(nodes={"n1": USED}), Cluster(served=("n1",))
+    result = SampleBuilder("prometheus").samples(fetched, WINDOW, served)
+    assert (result.batches, result.left_out) == ([], {"served by an exporter": 1})
+    (batch,) = SampleBuilder("p", corroborate=True).samples(fetched, WINDOW, served).batches
+    assert (batch.header.machine_id, batch.header.source) == ("", "p")

@@ -69,7 +69,9 @@ def encoded(
     bank.apply(batch.training("p90"))
     node, position = window.header.node, POSITION | changes
     peaks, recent = bank.peaks([node]), bank.recent_usage([node])
-    (state,) = encode_node_states(batch, [peaks.summaries[0]], recent, [COUNTERS], [position])
+    (state,) = encode_node_states(
+        batch, [peaks.summaries[0]], recent, [COUNTERS], [None], [position]
+    )
     return encode_prediction(window, peaks[0], position), state
 
 
@@ -304,6 +306,7 @@ def test_the_node_state_of_the_golden_example() -> None:
         msgspec.json.decode(encode_json(found)),
         {
             **COMMON, "window_seconds": 30.0, "coverage": 1.0, "node_known": True,
+            "source": "", "dispute": None, "gauges": {},
             "skew_seconds": 0.25,
             "capacity": usage(16.0, 32 * GIB),
             "usage": gib(4.0),

@@ -11,13 +11,17 @@ from pipeline.processors.model.usage_anomalies import ANOMALIES, ReportedUsage, 
 GOOD = {
     "usage": [2.0, 8.0], "mean": [1.9, 8.0], "deviation": [0.3, 0.0], "capacity": [4.0, 16.0],
     "coverage": 1.0, "since_gap_seconds": math.nan, "since_bad_value_seconds": 901.0,
+    "is_disputed": False,
 }  # fmt: skip
 
 
 def found(fresh: bool = True, **changes: Any) -> set[str]:
     one = GOOD | changes
     reported = ReportedUsage(
-        **{name: np.array([value, GOOD[name]], float) for name, value in one.items()}
+        **{
+            name: np.array([value, GOOD[name]], bool if name == "is_disputed" else float)
+            for name, value in one.items()
+        }
     )
     flags = find_anomalies(reported, np.array([fresh, True]))
     assert flags.keys() == ANOMALIES.keys()
@@ -48,6 +52,7 @@ def found(fresh: bool = True, **changes: Any) -> set[str]:
         ({"since_gap_seconds": 0.0}, {"gaps"}),
         ({"since_gap_seconds": 901.0}, set()),
         ({"since_bad_value_seconds": 900.0}, {"impossible"}),
+        ({"is_disputed": True}, {"disputed"}),
     ],
 )  # fmt: skip
 def test_each_anomaly_is_found_alone(changes: dict[str, Any], names: set[str]) -> None:

@@ -259,8 +259,10 @@ def test_values_without_effect_are_noted() -> None:
     }
     assert list(read_config(stated).notes) == [
         f"{LOAD_AWARE}: estimator 'better' is not known: defaultEstimator estimates",
-        f"{LOAD_AWARE}: usage of amd.com/gpu is not measured: it is not judged",
-        f"{LOAD_AWARE}: usage of nvidia.com/gpu is not measured: it is not judged",
+        f"{LOAD_AWARE}: usage of amd.com/gpu is judged where samples of the node have "
+        "a gauge of it",
+        f"{LOAD_AWARE}: usage of nvidia.com/gpu is judged where samples of the node have "
+        "a gauge of it",
         f"{LOAD_AWARE}: prodUsageThresholds: usage of springtide.io/disk-read is not known by "
         "class",
         f"{LOAD_AWARE}: aggregated: usageThresholds and usageAggregationType have an effect "

@@ -153,6 +153,17 @@ def test_another_machine_starts_empty() -> None:
     assert (result.pods[0, 0], result.span_ms) == (1.0, 30_000)
 
 
+def test_an_exporter_counts_at_once_in_place_of_a_provider_and_not_the_reverse() -> None:
+    rolling = Rolling()
+    origins = [("", "prometheus"), ("", "metrics-server"), ("m", ""), ("", "prometheus")]
+    windows = [
+        window(end, machine_id=machine, source=source)
+        for end, (machine, source) in enumerate(origins)
+    ]
+    results = [rolling.apply([each], [300])[0] for each in windows]
+    assert results == [True, False, True, False]
+
+
 def test_two_machines_of_one_name_do_not_alternate() -> None:
     rolling = Rolling()
     windows = [window(end, machine_id=f"m{end % 2}") for end in (0, 1, 2, 3, 4)]

@@ -57,7 +57,7 @@ class DerivedColumns:
         capacity: int,
     ) -> FloatArray:
         """Fields of the value of each row's node, (fields, rows), NaN without a value."""
-        key = id(values), fields
+        key = id(values), tuple(fields)
         _, columns = self._by_name.get(key, (None, None))
         if columns is None or columns.shape[1] != capacity:
             columns = np.full((len(fields), capacity), np.nan)

@@ -61,6 +61,7 @@ async def chaos(
                     break
                 if not is_possible(world, fault):
                     continue
+                await restart_brokers(world, report)
                 start = time.time()
                 await inject(world, made, fault, random.Random(f"{seed}/{len(done)}"))
                 done.append(Injected(fault, start, time.time()))
@@ -94,6 +95,14 @@ async def all_back(world: World, moment: float) -> float:
     with contextlib.suppress(AssertionError):
         await until(lambda: world.all_work_since(moment), 2 * BACK_SECONDS)
     return time.time() - moment
+
+
+async def restart_brokers(world: World, report: Report) -> None:
+    """Restart brokers that ended, as Kubernetes does: one whose disk was full may end later."""
+    for number, broker in enumerate(world.cluster.brokers):
+        if broker.pid is None:
+            report(f"broker-{number} had ended; its log ends:\n{broker.log_tail()}")
+            await asyncio.to_thread(broker.start)
 
 
 def state_of(world: World) -> str:

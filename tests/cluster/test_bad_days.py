@@ -157,6 +157,20 @@ def touched(cluster: Cluster) -> int:
     return sum("springtide/cooled" in n["metadata"].get("annotations", {}) for n in nodes)
 
 
+async def test_without_wake_ups_pods_wait_on(cluster: Cluster, tmp_path: Path) -> None:
+    """The next test fails without them: the scheduler does not notice that nodes have cooled down.
+    It is the first one, because any change of the cluster makes the scheduler retry pods."""
+    async with running(cluster, tmp_path) as feed:
+        feed.cores = dict.fromkeys(NODES, HOT)
+        await feed.publish()
+        await asyncio.sleep(1.0)
+        await reason_to_wait(cluster, "waiting", cpu="100m")
+        feed.cores = dict.fromkeys(NODES, COOL)
+        await feed.publish()
+        await asyncio.sleep(SECONDS)
+        assert not any(cluster.nodes_of_pods("waiting-").values())
+
+
 async def test_pods_wait_shortly_and_are_bound_within_seconds_on_bad_days(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.processors.arrays import FloatArray
 from pipeline.settings import Settings
 from tests.chaos.schedule import Fault
 from tests.system import oracle
@@ -122,11 +123,16 @@ def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Itera
 
 
 def growth(memory: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """The growth of each process that ran long enough, in MiB an hour after its warm-up."""
+    """The growth of each process that ran long enough, in MiB an hour after its warm-up: that of
+    the quarter in which it grew least, because a role that begins to lead takes a step."""
     found = {}
     for process, samples in memory.items():
         start = samples[0][0] + WARM_UP_SECONDS if samples else 0.0
         steady = np.array([sample for sample in samples if sample[0] >= start])
-        if len(steady) >= 3 and np.ptp(steady[:, 0]) >= STEADY_SECONDS:
-            found[process] = 3600 * float(np.polyfit(steady[:, 0] - start, steady[:, 1], 1)[0])
+        if len(steady) >= 12 and np.ptp(steady[:, 0]) >= STEADY_SECONDS:
+            found[process] = 3600 * min(map(_slope, np.array_split(steady, 4)))
     return found
+
+
+def _slope(samples: FloatArray) -> float:
+    return float(np.polyfit(samples[:, 0] - samples[0, 0], samples[:, 1], 1)[0])

@@ -132,6 +132,12 @@ def test_a_sound_run_has_no_problem() -> None:
     assert problems(sound_run()) == []
 
 
+def test_memory_that_takes_a_step_is_flat() -> None:
+    run = sound_run()
+    run.memory = {"actuator": [(START + 60 * m, 100.0 + 50 * (m > 30) + m % 2) for m in range(60)]}
+    assert problems(run) == []
+
+
 @pytest.mark.parametrize(
     ("says", "seed_bug"), BUGS.items(), ids=[b.__name__ for b in BUGS.values()]
 )

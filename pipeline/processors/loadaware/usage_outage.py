@@ -13,8 +13,11 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray
 
 TOGETHER_SECONDS: Final = 120.0
-"""Windows that ended within this time, or within two of their lengths, ended together: nodes end
-them at different moments, and workers lag differently."""
+"""A node fell silent together with the node before it if its window ended within this time, or
+within two lengths of that node's windows: nodes end them at different moments, workers lag
+differently, and may stop one after another."""
+_LONGEST_WINDOW_SECONDS: Final = 3600.0
+"""Longer windows, which no setting allows, link no nodes over a longer time."""
 _UNRECOVERED_SHARE: Final = 0.25
 CATCH_UP_SECONDS: Final = 1800.0
 """The least time that nodes have to return once most nodes are back."""
@@ -96,13 +99,22 @@ def usage_outage(
 
 def _common_end(as_of_seconds: FloatArray, window_seconds: FloatArray, fresh: int) -> float | None:
     """The first end of the largest group of silent nodes whose windows ended together; None if it
-    has no more nodes than are `fresh`."""
+    has no more nodes than are `fresh`.
+
+    With no node fresh, a group of less than half of the silent nodes is no reason to refuse the
+    others: all are lost.
+    """
     if not len(as_of_seconds):
         return None
-    ends = np.sort(as_of_seconds)
-    window = float(np.nan_to_num(np.nanmedian(window_seconds)))
-    span = max(TOGETHER_SECONDS, 2 * window)
-    together = np.searchsorted(ends, ends + span, side="right") - np.arange(len(ends))
+    order = np.argsort(as_of_seconds)
+    ends, windows = as_of_seconds[order], np.nan_to_num(window_seconds[order])
+    spans = np.maximum(TOGETHER_SECONDS, 2 * np.minimum(windows, _LONGEST_WINDOW_SECONDS))
+    is_apart = ends[1:] > np.maximum.accumulate(ends + spans)[:-1]
+    firsts = np.concatenate(([0], np.flatnonzero(is_apart) + 1))
+    sizes = np.diff(firsts, append=len(ends))
     # The latest of equal groups: nodes that fell silent before it did so on their own.
-    first = len(ends) - 1 - int(together[::-1].argmax())
-    return float(ends[first]) if together[first] > fresh else None
+    group = len(sizes) - 1 - int(sizes[::-1].argmax())
+    if sizes[group] <= fresh:
+        return None
+    is_most = fresh > 0 or 2 * sizes[group] >= len(ends)
+    return float(ends[firsts[group] if is_most else 0])

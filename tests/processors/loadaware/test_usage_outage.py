@@ -85,6 +85,32 @@ def test_long_windows_end_together_within_two_of_their_lengths() -> None:
     assert outage(ages, window=30.0) is None
 
 
+def test_nodes_whose_windows_differ_in_length_are_lost_together() -> None:
+    """One moment, at which windows of 300 s had ended up to 300 s ago."""
+    age = np.concatenate([np.full(60, 1000.0), 1000.0 + np.linspace(0.0, 300.0, 40)])
+    windows = np.repeat([30.0, 300.0], [60, 40])
+    windows[0] = 1e12
+    fresh, has_node = np.zeros(100, np.bool_), np.ones(100, np.bool_)
+    result = usage_outage(1e5, 1e5 - age, windows, fresh, has_node)
+    assert result is not None
+    assert result.lost == 100
+
+
+def test_nodes_that_are_lost_one_shortly_after_another_are_lost_together() -> None:
+    """Workers stop one after another."""
+    for span, fresh in ((300.0, 450), (3600.0, 0)):
+        silent = (400.0 + np.linspace(0.0, span, 550)).tolist()
+        result = outage([*silent, *[10.0] * fresh])
+        assert result is not None
+        assert result.lost == 550
+
+
+def test_with_no_fresh_node_no_small_group_is_judged_alone() -> None:
+    """Else nearly the whole fleet would be refused, for as long as no usage comes."""
+    assert lost([400.0 + 600.0 * index for index in range(20)]) == [True] * 20
+    assert lost([200.0, 210.0, 5000.0]) == [True, True, False]
+
+
 def test_outage_ends_when_three_quarters_of_the_nodes_are_fresh() -> None:
     running = outage([600.0] * 8)
     for fresh in range(9):

@@ -62,7 +62,7 @@ class Role:
         environment = os.environ | {variable_name(key): str(value) for key, value in values.items()}
         argv = springtide(role, *flags)
         if clock_file is not None:
-            entry = [sys.executable, "-m", "tests.chaos.role_entry", str(clock_file)]
+            entry = [sys.executable, "-m", "tests.chaos.role_entry", str(clock_file), ""]
             argv = [*entry, role, *flags]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(

@@ -16,11 +16,11 @@ from pipeline.agents.consume import Readers
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.refusals import ignore_records
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError, KafkaError
+from pipeline.errors import CheckpointError
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
-from pipeline.metrics import gauge
+from pipeline.metrics import counter, gauge
 from pipeline.processors.recommendation import WorkloadSums
 from pipeline.processors.recommendation_records import recommendation_record
 from pipeline.topics.codec import encode_json
@@ -39,6 +39,7 @@ LEFT_OUT = gauge(
     "worker_left_out_workloads",
     "Models of workloads without a recommendation, because their namespace has too many.",
 )
+FAILURES = counter("worker_recommendation_failures", "Publications of recommendations that failed.")
 
 
 class Places(NamedTuple):
@@ -93,14 +94,15 @@ def _add(sums: WorkloadSums, node: str, states: Iterable[bytes]) -> bool:
 
 
 class Recommendations:
-    """Publishes what changed. `_published` are the newest values in the topic by key."""
+    """Publishes what changed. `_published` are the newest values in the topic by partition and key:
+    keys of others may be any bytes, in any partition."""
 
     def __init__(self, places: Places, output: Producer, ownership: Ownership) -> None:
         self._places = places
         self._output = output
         self._ownership = ownership
         self._topic = RECOMMENDATIONS.full_name(places.prefix)
-        self._published: dict[bytes, bytes] | None = None
+        self._published: dict[tuple[int, bytes], bytes] | None = None
 
     async def publish(self) -> None:
         """Publish recommendations that changed, and tombstones of workloads without models.
@@ -112,22 +114,23 @@ class Recommendations:
         sums, is_complete = await read_models(self._places)
         newest = {}
         for number, recommendation in enumerate(sums.recommendations()):
-            key = workload_key(*recommendation.workload)
-            newest[key] = encode_json(recommendation_record(recommendation))
+            workload = recommendation.workload
+            partition = partition_of(workload.namespace, self._places.partitions)
+            newest[partition, workload_key(*workload)] = encode_json(
+                recommendation_record(recommendation)
+            )
             if number % 1000 == 0:
                 await asyncio.sleep(0)
         RECOMMENDATIONS_PUBLISHED.set(len(newest))
         LEFT_OUT.set(sums.left_out)
-        changed: dict[bytes, bytes | None] = {
-            key: value for key, value in newest.items() if self._published.get(key) != value
+        changed: dict[tuple[int, bytes], bytes | None] = {
+            place: value for place, value in newest.items() if self._published.get(place) != value
         }
         if is_complete:
             changed |= dict.fromkeys(self._published.keys() - newest.keys())
         by_partition = defaultdict(list)
-        for key in sorted(changed):
-            namespace = key.decode().partition("/")[0]
-            partition = partition_of(namespace, self._places.partitions)
-            by_partition[partition].append(Keyed(key, changed[key]))
+        for partition, key in sorted(changed):
+            by_partition[partition].append(Keyed(key, changed[partition, key]))
         for partition, records in by_partition.items():
             if self._ownership.owned:
                 await self._output.append(self._topic, partition, records)
@@ -136,33 +139,36 @@ class Recommendations:
 
 async def read_recommendations(
     places: Places, is_wanted: Callable[[int], bool] | None = None
-) -> dict[bytes, bytes]:
-    """The newest values of the topic by key; of wanted partitions, by default of all."""
+) -> dict[tuple[int, bytes], bytes]:
+    """The newest values by partition and key; of wanted partitions, by default of all."""
     topic = RECOMMENDATIONS.full_name(places.prefix)
-    values: dict[bytes, bytes] = {}
+    values: dict[tuple[int, bytes], bytes] = {}
     partitions = [each for each in range(places.partitions) if is_wanted is None or is_wanted(each)]
     async with places.open_reader([(topic, partition) for partition in partitions]) as reader:
         for partition in partitions:
             first, end = await reader.bounds(topic, partition)
             async for records in reader.read(topic, partition, first, end):
                 for record in records:
+                    place = (partition, record.key or b"")
                     if record.value is None:
-                        values.pop(record.key or b"", None)
+                        values.pop(place, None)
                     else:
-                        values[record.key or b""] = record.value
+                        values[place] = record.value
     return values
 
 
 async def publish_recommendations(
     recommendations: Recommendations, interval_seconds: float, clock: Clock
 ) -> None:
-    """Publish recommendations once per interval, until cancelled."""
+    """Publish recommendations once per interval, until cancelled. A failure of any kind waits for
+    the next interval: it must not stop the models of the worker."""
     while True:
         await clock.sleep(interval_seconds)
         began = clock.monotonic()
         try:
             await recommendations.publish()
-        except KafkaError as error:
-            log.warning("recommendations were not published", error=error.message)
+        except Exception as error:
+            FAILURES.inc()
+            log.warning("recommendations were not published", error=repr(error))
         else:
             log.info("recommendations published", seconds=round(clock.monotonic() - began, 1))

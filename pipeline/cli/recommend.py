@@ -125,7 +125,7 @@ async def read_records(
     with translated_errors(kafka, "reading recommendations"):
         values = await read_recommendations(places, None if own is None else own.__eq__)
     records = []
-    for key, value in values.items():
+    for (_, key), value in values.items():
         try:
             records.append(decode_json(RecommendationRecord, value))
         except RecordError as error:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from pipeline.agents.ownership import Ownership
@@ -130,14 +131,30 @@ async def test_nothing_is_written_after_the_partition_was_revoked() -> None:
     assert not broker.records(TOPIC)
 
 
-async def test_publication_is_repeated_and_survives_an_unavailable_broker() -> None:
+async def test_foreign_records_are_removed_where_they_lie() -> None:
+    broker, _ = await filled()
+    empty, owner = await filled(())
+    await owner.round()
+    for key, value in empty.live("t.checkpoints").items():
+        broker.put("t.checkpoints", 1, key, value)
+    for partition in range(2):
+        broker.put(TOPIC, partition, b"\xff\xfe/x/y", b"hostile")
+        broker.put(TOPIC, partition, b"ghost/Deployment/x", b"hostile")
+    broker.put(TOPIC, 1 - SHOP, WEB, b"hostile")
+    await publisher(broker, 2).publish()
+    assert list(records(broker, SHOP)) == [WEB]
+    assert broker.live(TOPIC, 1 - SHOP) == {}
+
+
+@pytest.mark.parametrize("error", [KafkaError("the broker does not answer"), ValueError("a bug")])
+async def test_publication_is_repeated_and_survives_any_failure(error: Exception) -> None:
     passes: list[int] = []
 
     class Unavailable(Recommendations):
         async def publish(self) -> None:
             passes.append(len(passes))
             if len(passes) == 1:
-                raise KafkaError("the broker does not answer")
+                raise error
 
     broker = MemoryBroker()
     output: Any = MemoryProducer(broker)

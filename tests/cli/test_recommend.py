@@ -40,8 +40,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, *arguments: str, values: Any = None) 
     async def require(*_: Any) -> None:
         pass
 
-    async def read(*_: Any) -> dict[bytes, bytes]:
-        return {f"key {number}".encode(): value for number, value in enumerate(values)}
+    async def read(*_: Any) -> dict[tuple[int, bytes], bytes]:
+        return {(0, f"key {number}".encode()): value for number, value in enumerate(values)}
 
     monkeypatch.setattr(recommend, "require_topics", require)
     monkeypatch.setattr(recommend, "read_recommendations", read)

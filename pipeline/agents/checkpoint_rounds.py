@@ -89,7 +89,7 @@ class CheckpointRounds:
             departed = self._written - present
             await self._send(self._model.failures.take_records(epoch))
             ends = (self._model.bank.end_ms(node) or 0 for node in present)
-            await self._send(self._model.departed.take_records(max(ends, default=0)))
+            await self._model.departed.write(max(ends, default=0), self._send)
             marker = RoundMarker(
                 epoch=epoch, round=self._number, generation=generation, resume=resume,
                 joined=joined, nodes=remaining, rejoined_from=self._model.rejoined_from,

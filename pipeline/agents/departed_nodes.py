@@ -6,7 +6,7 @@ marker, and stay in `checkpoints` for eight half-lives. They are a function of t
 that meets the departure again finds the record, or writes the same one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from pipeline.kafka.producer import Keyed
@@ -40,18 +40,24 @@ class DepartedNodes:
             self.known.add((node, end_ms))
             self._pending[node, end_ms] = state
 
-    def take_records(self, now_ms: int) -> list[Keyed]:
-        """Return the records to be written before a marker: new ones, and tombstones of outdated
-        ones and of the oldest beyond `MAX_DEPARTED`. `now_ms` is the end of the newest window."""
+    async def write(self, now_ms: int, send: Callable[[Sequence[Keyed]], Awaitable[None]]) -> None:
+        """Send what is to be written before a marker: new records, and tombstones of outdated ones
+        and of the oldest beyond `MAX_DEPARTED`. `now_ms` is the end of the newest window.
+
+        If `send` fails or is cancelled, the next round writes all of them again.
+        """
         newest = sorted(self.known, key=lambda place: (-place[1], place[0]))
         kept = [place for place in newest if place[1] >= now_ms - RETAINED_MS]
-        DROPPED.inc(len(kept[MAX_DEPARTED:]))
         removed = self.known.difference(kept[:MAX_DEPARTED])
-        self.known -= removed
+        # Nodes may depart during the delivery: they are pending until the next round.
+        pending = self._pending.copy()
         records = [Keyed(departed_key(*place), None) for place in sorted(removed)]
-        for (node, end_ms), state in self._pending.items():
-            if (node, end_ms) in self.known:
+        for (node, end_ms), state in pending.items():
+            if (node, end_ms) not in removed:
                 record = DepartedNode(node=node, end_ms=end_ms, state=state)
                 records.append(Keyed(departed_key(node, end_ms), encode_pack(record)))
-        self._pending.clear()
-        return records
+        await send(records)
+        DROPPED.inc(len(kept[MAX_DEPARTED:]))
+        self.known -= removed
+        for place in pending:
+            self._pending.pop(place, None)

@@ -16,6 +16,7 @@ from pipeline.kafka.partition_log import LogReader, LogRecord
 from pipeline.logs import get_logger
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.state_codec import is_damaged
+from pipeline.processors.model.workload_models import RETAINED_MS
 from pipeline.topics.checkpoints import (
     FIRST_GENERATION,
     IMPORT,
@@ -26,6 +27,7 @@ from pipeline.topics.checkpoints import (
     RoundMarker,
     SkippedWindow,
     check_payload,
+    departed_key,
     parse_key,
 )
 from pipeline.topics.codec import decode_pack
@@ -38,11 +40,11 @@ class PartitionCheckpoints:
     """The content of a partition of `checkpoints`.
 
     `nodes` has the newest readable record by node and epoch, `unreadable` the epochs whose newest
-    record is not readable by node. `keys` are the keys of readable records of older epochs,
-    `claims` the offsets of claims, `skips` the nodes of skipped windows by epoch and offset.
-    `departed` are the states of departed nodes by node and end of the last window. `topic_ids` are
-    the ids of topics by epoch and name. `group` is the consumer group of the last
-    claim, `imported` the epoch of the last import.
+    record is not readable by node. `keys` are the keys of readable records of older epochs, and of
+    outdated departed nodes. `claims` are the offsets of claims, `skips` the nodes of skipped
+    windows by epoch and offset. `departed` are the states of departed nodes by node and end of the
+    last window, unless they are outdated. `topic_ids` are the ids of topics by epoch and name.
+    `group` is the consumer group of the last claim, `imported` the epoch of the last import.
     """
 
     markers: dict[int, RoundMarker] = field(default_factory=dict)
@@ -147,11 +149,13 @@ async def read_checkpoints(
     content = PartitionCheckpoints()
     keys: dict[bytes, None] = {}
     refused: dict[bytes | None, tuple[KeyKind | None, int, LogRecord, RecordError]] = {}
+    appended_ms = 0
     first, end = await reader.bounds(topic, partition)
     async for records in reader.read(topic, partition, first, end):
         for record in records:
             kind, epoch = None, -1
             key = record.key or b""
+            appended_ms = record.appended_ms
             keys.pop(key, None)
             refused.pop(key, None)
             try:
@@ -195,7 +199,7 @@ async def read_checkpoints(
                 refused[key] = kind, epoch, record, error
                 if kind == "node":
                     content.unreadable.setdefault(node, set()).add(epoch)
-    content.keys = list(keys)
+    content.keys = [*keys, *_take_outdated(content, appended_ms)]
     _replace_markers(content, [epoch for kind, epoch, *_ in refused.values() if kind == "marker"])
     marker_epoch = max(content.markers, default=-1)
     # Former owners have refused records of older epochs.
@@ -226,6 +230,20 @@ def _remove(
             content.unreadable.pop(node, None)
         if is_tombstone:
             content.nodes.get(node, {}).pop(epoch, None)
+
+
+def _take_outdated(content: PartitionCheckpoints, appended_ms: int) -> list[bytes]:
+    """Remove departed nodes that were outdated when the last record was appended; return their
+    keys.
+
+    Rounds compare with the newest window. A partition whose last node departed has none, but it
+    has a marker with every round and a claim with every owner.
+    """
+    oldest_ms = appended_ms - RETAINED_MS
+    outdated = [place for place in content.departed if place[1] < oldest_ms]
+    for place in outdated:
+        del content.departed[place]
+    return [departed_key(*place) for place in outdated]
 
 
 def _replace_markers(content: PartitionCheckpoints, unreadable: Collection[int]) -> None:

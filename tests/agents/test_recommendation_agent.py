@@ -15,7 +15,8 @@ from pipeline.kafka.partition import partition_of
 from pipeline.topics.checkpoints import NodeCheckpoint, node_key
 from pipeline.topics.codec import decode_json, decode_pack, encode_pack
 from pipeline.topics.recommendations import RecommendationRecord
-from tests.agents.fakes import MemoryBroker, MemoryProducer
+from tests.agents import fakes
+from tests.agents.fakes import APPENDED_MS, MemoryBroker, MemoryProducer
 from tests.agents.logs import LogWriter, make_log
 from tests.agents.owners import Owner, settle
 
@@ -113,6 +114,27 @@ async def test_workload_of_a_departed_node_stays_for_eight_days() -> None:
         await each.publish()
         assert broker.live(TOPIC) == {}
     assert broker.records(TOPIC)[-1].key == WEB
+
+
+async def test_departed_nodes_of_a_partition_without_nodes_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, owner = await filled(("a",))
+    agent = publisher(broker)
+    LogWriter(broker).depart("a")
+    await owner.apply()
+    await owner.round()
+    for days, is_live in ((7, True), (9, False)):
+        monkeypatch.setattr(fakes, "APPENDED_MS", APPENDED_MS + days * 86_400_000)
+        await owner.round()
+        for each in (agent, publisher(broker)):
+            await each.publish()
+            assert (WEB in records(broker)) is is_live
+    owner.die()
+    second = await Owner(broker, "y").load()
+    assert not second.model.departed.known
+    await second.round()
+    assert not [key for key in broker.live("t.checkpoints") if key.startswith(b"@departed@")]
 
 
 async def test_partition_without_a_round_withdraws_nothing() -> None:

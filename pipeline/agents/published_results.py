@@ -15,6 +15,7 @@ from pipeline.topics.node_state import NodeStateRecord
 
 # A worker that was paused may have published after a newer one.
 _NEWEST: Final = 100
+_GROWTH: Final = 10
 
 
 async def published_end(reader: LogReader, topic: str, partition: int, generation: int) -> int:
@@ -22,13 +23,22 @@ async def published_end(reader: LogReader, topic: str, partition: int, generatio
 
     A result follows the append of its window, so read the end of the log after this: if it is
     lower, the log was truncated above the last round of checkpoints.
+
+    Tombstones, foreign records and compaction may leave no such state among the newest offsets.
+    Then ten times as many are read, at most the partition: a ninth more than to read it once.
+    Whoever may write node states can feign a truncation once per record, because it starts the next
+    generation. It costs a round of checkpoints, and marks no node.
     """
-    _, end = await reader.bounds(topic, partition)
-    states = _node_states(reader, topic, partition, end - _NEWEST)
-    offsets = [
-        state.offset async for _, state in states if state and state.generation == generation
-    ]
-    return max(offsets, default=-1) + 1
+    first, end = await reader.bounds(topic, partition)
+    newest = _NEWEST
+    while True:
+        states = _node_states(reader, topic, partition, end - newest)
+        offsets = [
+            state.offset async for _, state in states if state and state.generation == generation
+        ]
+        if offsets or end - newest <= first:
+            return max(offsets, default=-1) + 1
+        newest *= _GROWTH
 
 
 async def published_states(
@@ -46,11 +56,13 @@ async def published_states(
 async def _node_states(
     reader: LogReader, topic: str, partition: int, start: int = 0
 ) -> AsyncIterator[tuple[str, NodeStateRecord | None]]:
-    """Yield the valid node states from the offset `start` on, None for a tombstone."""
+    """Yield the valid node states under their own keys from the offset `start` on, None for a
+    tombstone."""
     first, end = await reader.bounds(topic, partition)
     async for records in reader.read(topic, partition, max(first, start), end):
         for record in records:
             with suppress(RecordError):
-                value = record.value
+                key, value = (record.key or b"").decode(errors="replace"), record.value
                 state = None if value is None else decode_json(NodeStateRecord, value)
-                yield (record.key or b"").decode(errors="replace"), state
+                if state is None or state.node == key:
+                    yield key, state

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import traceback
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
@@ -57,14 +58,30 @@ async def run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 
     Raises `StateError` if a coroutine was cancelled without a request.
     """
+    group = asyncio.TaskGroup()
+    tasks: list[asyncio.Task[None]] = []
+    failure: BaseException | None = None
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+        async with group:
+            tasks += [group.create_task(coroutine) for coroutine in coroutines]
+        # A client may raise the cancellation of its own tasks, which a task group ignores.
+        if any(task.cancelled() for task in tasks):
+            raise StateError("a task of a partition was cancelled without a request")
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the first is as good as any
-    # A client may raise the cancellation of its own tasks, which a task group ignores.
-    if any(task.cancelled() for task in tasks):
-        raise StateError("a task of a partition was cancelled without a request")
+        traceback.clear_frames(failures.__traceback__)
+        failure = failures.exceptions[0]  # as good as any
+    except asyncio.CancelledError as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        # Exceptions refer by their tracebacks to this frame and to those of the task group, which
+        # refer to the exceptions: what tasks held would stay until Python collects garbage.
+        del group, tasks
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure
 
 
 async def run_within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:

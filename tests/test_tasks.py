@@ -1,6 +1,8 @@
 """Cancelled tasks end, even if they swallow a cancellation."""
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -57,3 +59,36 @@ async def test_without_running_tasks_it_does_not_wait() -> None:
     await done
     await tasks.cancel_tasks(done)
     assert not done.cancelled()
+
+
+class State:
+    """What a task reads."""
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "failed"])
+async def test_what_tasks_held_is_freed_when_they_end(is_cancelled: bool) -> None:
+    held: list[weakref.ref[State]] = []
+
+    async def read(state: State) -> None:
+        held.append(weakref.ref(state))
+        await asyncio.sleep(60 if is_cancelled else 0)
+        raise OSError("gone")
+
+    async def write() -> None:
+        await asyncio.sleep(60)
+
+    async def run() -> None:
+        with suppress(OSError):
+            await tasks.run_all([read(State()), write()])
+
+    gc.collect()
+    gc.disable()
+    try:
+        running = asyncio.create_task(run())
+        await asyncio.sleep(0.01)
+        await tasks.cancel_tasks(running)
+        del running
+        await asyncio.sleep(0)
+        assert [state() for state in held] == [None]
+    finally:
+        gc.enable()

@@ -34,6 +34,7 @@ from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.local_kafka import local_kafka
 from pipeline.settings import Settings, load_settings
 from pipeline.sources.simulated_fleet import run_fleet
+from pipeline.tasks import cancel_tasks
 from tests.cluster.objects import apply, node, pod
 from tests.provider.local_prometheus import local_prometheus
 
@@ -127,25 +128,27 @@ async def soak(
     )  # fmt: skip
     began = time.monotonic()
     due = began + SAMPLE_SECONDS
-    while (passed := time.monotonic() - began) < seconds:
-        await asyncio.sleep(1)
-        for task in (fleet, changing):
-            if task.done():
-                task.result()
-        # The extender may start late, or a machine be busy: `resident_mib` sees that a role ended.
-        with suppress(OSError):
-            await asyncio.to_thread(ask)
-        if time.monotonic() >= due:
-            due += SAMPLE_SECONDS
-            memory = {role: resident_mib(pid) for role, pid in pids.items()}
-            samples.append((passed / 3600, memory))
-            if given.out:
-                write_csv(given.out, samples)
-            if len(samples) % 20 == 0:
-                shown = "  ".join(f"{role} {mib:.1f}" for role, mib in memory.items())
-                print(f"{passed / 60:6.1f} min  {shown}", file=sys.stderr, flush=True)
-    fleet.cancel()
-    changing.cancel()
+    try:
+        while (passed := time.monotonic() - began) < seconds:
+            await asyncio.sleep(1)
+            for task in (fleet, changing):
+                if task.done():
+                    task.result()
+            # The extender may start late, or a machine be busy: `resident_mib` sees that a role
+            # ended.
+            with suppress(OSError):
+                await asyncio.to_thread(ask)
+            if time.monotonic() >= due:
+                due += SAMPLE_SECONDS
+                memory = {role: resident_mib(pid) for role, pid in pids.items()}
+                samples.append((passed / 3600, memory))
+                if given.out:
+                    write_csv(given.out, samples)
+                if len(samples) % 20 == 0:
+                    shown = "  ".join(f"{role} {mib:.1f}" for role, mib in memory.items())
+                    print(f"{passed / 60:6.1f} min  {shown}", file=sys.stderr, flush=True)
+    finally:
+        await cancel_tasks(fleet, changing)
     return samples
 
 

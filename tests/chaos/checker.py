@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray
+from benchmarks import soak
 from pipeline.settings import Settings
 from tests.chaos.schedule import Fault
 from tests.system import oracle
@@ -30,6 +30,9 @@ JITTER_SECONDS: Final = 2.0
 WARM_UP_SECONDS = 600.0
 STEADY_SECONDS = 900.0
 """The growth over less time is noise."""
+LEAST_SAMPLES: Final = 12
+MOST_SAMPLES: Final = 2000
+"""More samples are thinned: their slopes are compared pair by pair."""
 GROWTH_MIB_PER_HOUR: Final = 8.0
 
 Amounts = tuple[int, ...]
@@ -123,16 +126,13 @@ def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Itera
 
 
 def growth(memory: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """The growth of each process that ran long enough, in MiB an hour after its warm-up: that of
-    the quarter in which it grew least, because a role that begins to lead takes a step."""
+    """The growth of each process that ran long enough, in MiB an hour after its warm-up, as the
+    soak computes it: a role that begins to lead takes a step, which is no growth."""
     found = {}
     for process, samples in memory.items():
         start = samples[0][0] + WARM_UP_SECONDS if samples else 0.0
         steady = np.array([sample for sample in samples if sample[0] >= start])
-        if len(steady) >= 12 and np.ptp(steady[:, 0]) >= STEADY_SECONDS:
-            found[process] = 3600 * min(map(_slope, np.array_split(steady, 4)))
+        if len(steady) >= LEAST_SAMPLES and np.ptp(steady[:, 0]) >= STEADY_SECONDS:
+            times, mib = steady[:: 1 + len(steady) // MOST_SAMPLES].T
+            found[process] = soak.growth((times - start) / 3600, mib)
     return found
-
-
-def _slope(samples: FloatArray) -> float:
-    return float(np.polyfit(samples[:, 0] - samples[0, 0], samples[:, 1], 1)[0])

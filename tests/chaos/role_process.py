@@ -1,7 +1,6 @@
 """A role as a process that a chaos run can kill, pause, step in time, and deprive of its disk."""
 
 import contextlib
-import os
 import resource
 import signal
 import subprocess
@@ -60,12 +59,14 @@ class RoleProcess:
         """Its name with the id of the process that was started last."""
         return f"{self.name} ({self.process.pid})" if self.process is not None else self.name
 
-    def memory_mib(self) -> float | None:
-        """Its resident memory; None if it is not running."""
-        with contextlib.suppress(OSError, IndexError):
+    def memory_mib(self) -> tuple[float, float] | None:
+        """Its resident memory, and the part that is not of files; None if it is not running."""
+        with contextlib.suppress(OSError, KeyError):
             if self.process is not None:
-                pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
-                return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+                status = Path(f"/proc/{self.process.pid}/status").read_text()
+                kib = dict(line.split(":", 1) for line in status.splitlines())
+                resident, anonymous = (int(kib[name].split()[0]) for name in ("VmRSS", "RssAnon"))
+                return resident / 1024, anonymous / 1024
         return None
 
     def tail(self) -> str:

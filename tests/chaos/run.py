@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--instances", type=int, default=2)
-    parser.add_argument("--logs", type=Path, help="folder for the logs of roles")
+    parser.add_argument("--logs", type=Path, help="folder for logs and memory.csv")
     given = parser.parse_args()
     # Clients of this process meet the faults, too.
     for noisy in ("aiohttp", "aiokafka", "asyncio"):

@@ -111,6 +111,11 @@ def with_a_late_role(run: Observation) -> None:
     run.signs = {"worker": [START, START + 36]}
 
 
+def with_a_leak_at_faults(run: Observation) -> None:
+    """A provider leaks in all quarters of an hour but one, in which no fault meets it."""
+    run.memory = {"provider": [(START + 60 * m, 100.0 + max(m - 22, 0)) for m in range(60)]}
+
+
 def with_a_leak(run: Observation) -> None:
     """A worker leaks a third of a megabyte a minute."""
     run.memory = {"worker": [(START + 60 * m, 100.0 + m / 3) for m in range(60)]}
@@ -125,6 +130,7 @@ BUGS = {
     "more than 2 evictions in the minute": with_many_evictions,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
     "grows by 20.0 MiB an hour": with_a_leak,
+    "provider: grows by": with_a_leak_at_faults,
 }
 
 

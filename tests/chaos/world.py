@@ -55,6 +55,8 @@ EVICTIONS_PER_MINUTE = 6
 PLAN_SECONDS = 3.0
 VICTIMS = 40
 WAITING = 10
+MEMORY_FILE = "memory.csv"
+"""Process, Unix time, resident memory and the part of it that is not of files, in MiB."""
 _LEADERS = ("actuator", "evictor")
 EXPORTER_WINDOW_SECONDS = PROVIDER_WINDOW_SECONDS = 5
 
@@ -158,10 +160,18 @@ class World:
                         aiohttp.ClientError, KafkaError, TimeoutError, ValueError, KeyError
                     ):
                         await asyncio.wait_for(check(), 5.0)
-                for role in self.roles.values():
-                    if (mib := role.memory_mib()) is not None:
-                        self.memory[role.incarnation].append((time.time(), mib))
+                self._note_memory()
                 await asyncio.sleep(1.0)
+
+    def _note_memory(self) -> None:
+        """Note the memory of each role, also in a file of the run's folder."""
+        with (self.folder / MEMORY_FILE).open("a") as table:
+            for role in self.roles.values():
+                if (mib := role.memory_mib()) is not None:
+                    resident, anonymous = mib
+                    now = time.time()
+                    self.memory[role.incarnation].append((now, resident))
+                    table.write(f"{role.incarnation},{now:.1f},{resident:.2f},{anonymous:.2f}\n")
 
     async def _watch_topics(self, consumer: AIOKafkaConsumer) -> None:
         for tp, records in (await consumer.getmany(timeout_ms=500)).items():

@@ -32,6 +32,10 @@ from pipeline.local.running_brokers import RunningBroker, state_file
 # Storage is formatted with a cluster id; a constant needs no run of Java to generate one.
 CLUSTER_ID: Final = "c3ByaW5ndGlkZS1sb2NhbA"
 
+# Names in the data directory.
+_FORMATTED: Final = "formatted"
+_SECURITY: Final = "security"
+
 _PORT_ATTEMPTS = 5
 LOG_ROTATION_BYTES = 16 * 1024 * 1024
 _TAIL_LINES = 15
@@ -127,11 +131,14 @@ class LocalKafka:
         """Start it, with the port and data of an earlier start; return when it is ready.
 
         Downloads missing jars first. Raises `LocalKafkaError` without Java, or with the end of
-        Kafka's log if it ends or is not ready within `timeout_seconds` (without the download), or
-        what `ensure_jars` raises.
+        Kafka's log if it ends or is not ready within `timeout_seconds` (without the download), if
+        an existing data directory is secure and this broker is not or vice versa, or what
+        `ensure_jars` raises.
         """
         if self.pid is not None:
             return
+        if self._requested_dir is not None:
+            _check_protection(self._requested_dir, secure=self._is_secure)
         self._java = self._java or find_java()
         class_path = os.pathsep.join(map(str, ensure_jars()))
         deadline = time.monotonic() + timeout_seconds
@@ -210,7 +217,7 @@ class LocalKafka:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         self.log_file.touch()
         if self._is_secure:
-            self._security = BrokerSecurity(self._dir / "security", SystemClock())
+            self._security = BrokerSecurity(self._dir / _SECURITY, SystemClock())
         if self._child is None:
             remove = self._dir if self._requested_dir is None else None
             self._child = GuardedProcess(self.log_file, remove)
@@ -229,7 +236,7 @@ class LocalKafka:
         self._launched_at_byte = self.log_file.stat().st_size
         java, tmp = str(self.java.path), self.data_dir / "tmp"
         shared = [*_COMMON_JVM, f"-Djava.io.tmpdir={tmp}", "-cp", class_path]
-        formatted = self.data_dir / "formatted"
+        formatted = self.data_dir / _FORMATTED
         if not formatted.exists():
             tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
             tool += ["--cluster-id", CLUSTER_ID, "--config", str(file)]
@@ -301,6 +308,23 @@ def _require_started(value: _T | None) -> _T:
     if value is None:
         raise LocalKafkaError("the local broker is not running", hint="call start() first")
     return value
+
+
+def _check_protection(data_dir: Path, *, secure: bool) -> None:
+    """Raise `LocalKafkaError` if the data is protected and the broker would not be, or if the
+    broker would require users that its data does not have."""
+    has_users = (data_dir / _SECURITY).exists()
+    if has_users and not secure:
+        raise LocalKafkaError(
+            f"the data directory {data_dir} is of a secure broker",
+            hint="start it with --secure, or give another directory with --data-dir",
+        )
+    if secure and not has_users and (data_dir / _FORMATTED).exists():
+        raise LocalKafkaError(
+            f"the data directory {data_dir} is of a broker without users, which are created only "
+            "in a new one",
+            hint="give a new directory with --data-dir, or start it without --secure",
+        )
 
 
 def _make_dir(requested: Path | None) -> Path:

@@ -268,3 +268,17 @@ def test_broker_settings_use_only_loopback(tmp_path: Path) -> None:
     settings = server_properties(port=1, node=node, log_dir=tmp_path, identity="local-test")
     addresses = settings["listeners"] + settings["advertised.listeners"]
     assert addresses.count("://") == addresses.count(f"://{HOST}:") == 7
+
+
+def test_a_secure_data_directory_is_never_opened_without_protection(tmp_path: Path) -> None:
+    (tmp_path / "security").mkdir()
+    with pytest.raises(LocalKafkaError, match=r"is of a secure broker.*--secure"):
+        LocalKafka(tmp_path).start()
+    assert [path.name for path in tmp_path.iterdir()] == ["security"]
+
+
+def test_an_open_data_directory_is_not_made_secure(tmp_path: Path) -> None:
+    (tmp_path / "formatted").touch()
+    with pytest.raises(LocalKafkaError, match=r"is of a broker without users.*--data-dir"):
+        LocalKafka(tmp_path, secure=True).start()
+    assert [path.name for path in tmp_path.iterdir()] == ["formatted"]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 import click
@@ -66,8 +66,11 @@ class ExtenderClient(NamedTuple):
                 hint="give the CA certificate that signed it with --extender-ca-file",
             ) from error
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            # aiohttp's text has "ssl:default" for http, too.
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            reason = str(cause) or type(error).__name__
             raise SpringtideError(
-                f"no extender answers at {url}: {error or type(error).__name__}", hint=_ADDRESS
+                f"no extender answers at {url}: {reason}", hint=_ADDRESS
             ) from error
         if response.status == 401:
             raise SpringtideError(
@@ -132,6 +135,7 @@ def _client(
                 hint="give --extender https://host:8888",
             )
         return None
+    parts = _check_url(url)
     if (cert_file is None) != (key_file is None):
         raise UsageError(
             "a client certificate and its key are given together",
@@ -147,7 +151,7 @@ def _client(
         reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(f"cannot load {file}: {reason}", hint="give readable PEM files") from error
     token = _token(token_file)
-    _warn_if_exposed(url, token)
+    _warn_if_exposed(parts, token)
     return ExtenderClient(url, tls, token)
 
 
@@ -163,11 +167,23 @@ def _token(file: Path | None) -> str | None:
         ) from error
 
 
-def _warn_if_exposed(url: str, token: str | None) -> None:
+def _check_url(url: str) -> SplitResult:
+    """The parts of an address of an extender. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
     except ValueError:
-        return  # The request reports the invalid address.
+        pass  # an invalid port or IPv6 address
+    raise UsageError(
+        f"{url!r} is not the address of an extender",
+        hint="give http:// or https:// with a host, such as http://host:8888",
+    )
+
+
+def _warn_if_exposed(parts: SplitResult, token: str | None) -> None:
     if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        text = f"warning: the bearer token goes to {url} without encryption; use https://"
+        text = (
+            f"warning: the bearer token goes to {parts.geturl()} without encryption; use https://"
+        )
         click.echo(printable(text), err=True)

@@ -16,7 +16,7 @@ from aiokafka import TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from pipeline.errors import BrokerUnavailableError, KafkaError, PartitionCountError, TopicDriftError
+from pipeline.errors import KafkaError, PartitionCountError, TopicDriftError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES, TOPICS, Topic
@@ -194,7 +194,7 @@ async def existing_partitions(
     """All partitions of these topics, by full name; `client` is what `client_options` returns.
 
     Raises `TopicDriftError` if a topic is missing that is not `optional`, `BrokerUnavailableError`
-    if no broker answers.
+    if no broker answers, `KafkaError` if it refuses the connection.
     """
     with translated_errors(client, "listing topics"):
         admin = AIOKafkaAdminClient(**client)
@@ -202,9 +202,6 @@ async def existing_partitions(
             await admin.start()
             # All topics: asking for one by name would make some brokers create it.
             found = {topic["topic"]: topic for topic in await admin.describe_topics()}
-        except errors.KafkaConnectionError as error:
-            servers = client["bootstrap_servers"]
-            raise BrokerUnavailableError(f"no broker answers at {servers}") from error
         finally:
             await admin.close()
     if missing := sorted(set(names) - set(found) - set(optional)):

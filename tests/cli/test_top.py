@@ -155,7 +155,7 @@ def test_bytes_have_a_binary_unit(amount: float, text: str) -> None:
 def test_unavailable_broker_is_an_error_with_a_fix() -> None:
     result = CliRunner().invoke(cli, ["top", "--bootstrap-servers", "127.0.0.1:1"])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "error: no broker answers at 127.0.0.1:1" in result.stderr
+    assert "error: listing topics: no broker answers at 127.0.0.1:1" in result.stderr
     assert "fix: " in result.stderr
 
 
@@ -253,3 +253,15 @@ def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
         }  # fmt: skip
     again = node_list(from_extender.table, NOW, 180.0, from_extender.facts)
     assert json.loads(msgspec.json.encode(again)) == json.loads(msgspec.json.encode(document))
+
+
+@pytest.mark.parametrize("url", ["foo", "ftp://x", "http://", "http://[", "http://x:99999"])
+def test_an_extender_address_that_is_no_url_is_a_usage_error(url: str) -> None:
+    result = CliRunner().invoke(cli, ["top", "--extender", url])
+    assert (result.exit_code, "give http:// or https://" in result.output) == (2, True)
+
+
+def test_an_extender_that_is_away_is_reported_without_tls_for_http() -> None:
+    result = CliRunner().invoke(cli, ["top", "--extender", "http://127.0.0.1:1"])
+    assert "no extender answers at http://127.0.0.1:1" in result.output
+    assert (result.exit_code, "ssl:" in result.output) == (1, False)

@@ -190,7 +190,7 @@ async def test_without_a_broker_it_stays_up_and_names_what_is_missing() -> None:
                 async with session.get("/readyz") as response:
                     assert response.status == 503
                     message = (await response.json())["table"]
-        assert message == "no broker answers at 127.0.0.1:1"
+        assert message == "listing topics: no broker answers at 127.0.0.1:1"
         assert (await session.get("/healthz")).status == 200
 
 

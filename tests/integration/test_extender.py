@@ -258,7 +258,7 @@ async def test_a_missing_broker_is_reported(cluster: Cluster) -> None:
     cluster.client["bootstrap_servers"] = "127.0.0.1:1"
     async with following(cluster) as feed:
         failure = await asyncio.wait_for(feed.wait_failure(), 30)
-        assert failure.message == "no broker answers at 127.0.0.1:1"
+        assert failure.message == "listing topics: no broker answers at 127.0.0.1:1"
         assert not feed.state.caught_up
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import errors
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupLoadInProgressError,
@@ -13,8 +14,9 @@ from aiokafka.errors import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import TopicDriftError
-from pipeline.kafka import topic_admin
+from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
+from pipeline.kafka import connection_problems, topic_admin
+from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import (
     ConsumerGroup,
     Drift,
@@ -222,3 +224,15 @@ async def test_a_group_that_must_not_be_described_is_an_error(
     _answers(monkeypatch, GroupAuthorizationFailedError.errno)
     with pytest.raises(GroupAuthorizationFailedError):
         await find_group(KAFKA, "g")
+
+
+async def test_listing_topics_names_why_the_broker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: object) -> None:
+        raise errors.KafkaConnectionError("Unable to bootstrap from [('127.0.0.1', 9092)]")
+
+    causes = {("127.0.0.1", 9092): errors.SaslAuthenticationFailed("no")}
+    monkeypatch.setattr(connection_problems, "CAUSES", causes)
+    monkeypatch.setattr(topic_admin.AIOKafkaAdminClient, "start", fail)
+    with pytest.raises(KafkaError, match="refused the password") as caught:
+        await topic_admin.existing_partitions(client_options(KafkaSettings()), ["topic"])
+    assert not isinstance(caught.value, BrokerUnavailableError)

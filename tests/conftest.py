@@ -4,8 +4,10 @@ One process runs the pure tests first. Several processes (`make test`) start wit
 wait longest, and run each file in one process, so that its broker or control plane starts once.
 """
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,16 @@ def group_of(item: pytest.Item) -> str:
     if item.path.name == "test_state_survives.py":
         return item.name
     return str(item.path)
+
+
+@pytest.fixture(autouse=True)
+def restored_log_level() -> Iterator[None]:
+    """Commands that run in the test process set the level of the root logger, which would hide
+    what later tests look for."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture

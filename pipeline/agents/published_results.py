@@ -26,8 +26,8 @@ async def published_end(reader: LogReader, topic: str, partition: int, generatio
 
     Tombstones, foreign records and compaction may leave no such state among the newest offsets.
     Then ten times as many are read, at most the partition: a ninth more than to read it once.
-    Whoever may write node states can feign a truncation once per record, because it starts the next
-    generation. It costs a round of checkpoints, and marks no node.
+    A client that may write node states can feign a truncation once per record, because it starts
+    the next generation. It costs a round of checkpoints, and marks no node.
     """
     first, end = await reader.bounds(topic, partition)
     newest = _NEWEST

@@ -201,7 +201,6 @@ def test_unavailable_broker_or_extender_is_named(pod: str) -> None:
         ("https://extender.example:8888", False),
         ("http://127.0.0.1:8888", False),
         ("http://[::1]:8888", False),
-        ("http://[", False),
     ],
 )
 def test_a_token_without_tls_is_a_warning_except_on_this_machine(

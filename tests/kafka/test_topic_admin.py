@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiokafka import errors
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupLoadInProgressError,
@@ -232,7 +233,7 @@ async def test_listing_topics_names_why_the_broker_refuses(monkeypatch: pytest.M
 
     causes = {("127.0.0.1", 9092): errors.SaslAuthenticationFailed("no")}
     monkeypatch.setattr(connection_problems, "CAUSES", causes)
-    monkeypatch.setattr(topic_admin.AIOKafkaAdminClient, "start", fail)
+    monkeypatch.setattr(AIOKafkaAdminClient, "start", fail)
     with pytest.raises(KafkaError, match="refused the password") as caught:
         await topic_admin.existing_partitions(client_options(KafkaSettings()), ["topic"])
     assert not isinstance(caught.value, BrokerUnavailableError)

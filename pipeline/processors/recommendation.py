@@ -11,7 +11,7 @@ minimum is 25 millicores and 250 MiB. The autoscaler also adds memory after an O
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import compress
 from typing import Final, NamedTuple
@@ -40,8 +40,9 @@ MAX_PER_NAMESPACE: Final = 10_000
 """Workloads of a namespace with a recommendation: jobs may have new names for ever."""
 
 _DAY_MS: Final = 86_400_000
-_AT_ONCE: Final = 2048
-"""Quantiles of more workloads at once would need a dense copy of all histograms."""
+_AT_ONCE: Final = 1024
+"""More workloads at once would need a dense copy of all histograms, and hold up a caller's event
+loop for more than some milliseconds."""
 _FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
 _SUM_COLUMNS: Final = {
     **COLUMNS, "present": Column((), "<i8"), "observed_ms": Column((), "<i8"),
@@ -78,14 +79,16 @@ class Recommendation(NamedTuple):
 class WorkloadSums:
     """Sum the models of workloads over nodes, which are added one after the other, in any order.
 
-    Memory: a row of models for each workload. `left_out` counts models of workloads beyond
-    `MAX_PER_NAMESPACE`.
+    A namespace has room for `MAX_PER_NAMESPACE` workloads: those with pods now come first, then
+    those with the newest samples. While nodes are added, up to twice as many are kept, so that the
+    choice hardly depends on the order; of a workload that was removed and comes again, only later
+    nodes count. `left_out` counts removals.
     """
 
     def __init__(self) -> None:
         self._models = EntityModels((VPA,), _SUM_COLUMNS)
         self._rows: dict[Workload, int] = {}
-        self._in_namespace: Counter[str] = Counter()
+        self._in_namespace: defaultdict[str, set[Workload]] = defaultdict(set)
         self._reference_ms: int | None = None
         self.left_out = 0
 
@@ -107,7 +110,7 @@ class WorkloadSums:
         positions = [
             position
             for position, workload in enumerate(state.workloads)
-            if (is_wanted is None or is_wanted(workload)) and self._has_room(workload)
+            if is_wanted is None or is_wanted(workload)
         ]
         if not positions or state.workload_reference_ms is None:
             return
@@ -133,10 +136,20 @@ class WorkloadSums:
         earliest = np.where(before == NEVER, first, np.minimum(before, first))
         totals.first_ms[rows] = np.where(first == NEVER, before, earliest)
         totals.last_ms[rows] = np.maximum(totals.last_ms[rows], last)
+        for namespace in {state.workloads[position].namespace for position in positions}:
+            if len(self._in_namespace[namespace]) > 2 * MAX_PER_NAMESPACE:
+                self._leave_out(namespace)
 
     def recommendations(self) -> Iterator[Recommendation]:
-        """The recommendation for each workload with samples, by namespace, kind and name."""
+        """The recommendation for each workload with samples, by namespace, kind and name, computed
+        for some hundreds at a time. After this, no node may be added."""
+        for namespace in self._in_namespace:
+            self._leave_out(namespace)
         workloads = sorted(self._rows)
+        for first in range(0, len(workloads), _AT_ONCE):
+            yield from self._recommendations(workloads[first : first + _AT_ONCE])
+
+    def _recommendations(self, workloads: list[Workload]) -> Iterator[Recommendation]:
         rows = np.array([self._rows[workload] for workload in workloads], np.int64)
         models = self._models
         lifetime_ms = models.last_ms[rows] - models.first_ms[rows]
@@ -158,19 +171,25 @@ class WorkloadSums:
         each = zip(workloads, *columns, *advice, strict=True)
         return (Recommendation(*row) for row in compress(each, known.tolist()))
 
-    def _has_room(self, workload: Workload) -> bool:
-        is_known = workload in self._rows
-        if not is_known and self._in_namespace[workload.namespace] >= MAX_PER_NAMESPACE:
-            self.left_out += 1
-            return False
-        self._in_namespace[workload.namespace] += not is_known
-        return True
+    def _leave_out(self, namespace: str) -> None:
+        """Remove the workloads of a namespace for which there is no room."""
+        own = sorted(self._in_namespace[namespace])
+        rows = np.array([self._rows[workload] for workload in own], np.int64)
+        absent = self._models.store["present"][rows] == 0
+        order = np.lexsort((-self._models.last_ms[rows], absent))[MAX_PER_NAMESPACE:]
+        for position in order.tolist():
+            del self._rows[own[position]]
+        self._in_namespace[namespace].difference_update(own[i] for i in order.tolist())
+        self._models.release(rows[order])
+        self.left_out += len(order)
 
     def _allocated(self, workloads: list[Workload]) -> IntArray:
         """The rows of these workloads, new ones if necessary."""
         new = [workload for workload in workloads if workload not in self._rows]
         rows = self._models.allocate(np.zeros(len(new), np.int8)).tolist()
         self._rows.update(zip(new, rows, strict=True))
+        for workload in new:
+            self._in_namespace[workload.namespace].add(workload)
         return np.array([self._rows[workload] for workload in workloads], np.int64)
 
     def _moved_to(self, reference_ms: int) -> float:
@@ -187,12 +206,8 @@ class WorkloadSums:
 
     def _quantiles(self, rows: IntArray, resource: int) -> FloatArray:
         """Quantiles of `FRACTIONS`, (3, n), NaN without samples."""
-        histograms = self._models.histograms[resource]
-        parts = [np.zeros((len(FRACTIONS), 0))]
-        for first in range(0, len(rows), _AT_ONCE):
-            weights = histograms.dense(rows[first : first + _AT_ONCE])
-            parts.append(quantiles(weights, VPA.layouts[resource], FRACTIONS))
-        return np.concatenate(parts, axis=1)
+        weights = self._models.histograms[resource].dense(rows)
+        return quantiles(weights, VPA.layouts[resource], FRACTIONS)
 
 
 def bounds(

@@ -228,6 +228,46 @@ def test_a_namespace_with_too_many_names_leaves_room_for_others(
     assert (len(found), WEB in found, sums.left_out) == (6, True, 95)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_room_is_for_workloads_with_pods_and_then_for_the_newest(
+    monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    """Whatever the order of nodes: jobs with ever new names must not push a Deployment out."""
+    monkeypatch.setattr(recommendation, "MAX_PER_NAMESPACE", 3)
+    bank = Bank(ModelConfig(expiration_seconds=1e9))
+    for number in range(10):
+        old = window(number, [Pod(f"p{number}", (1.0, GIB))], node=f"n{number}")
+        old.pod_workloads = [Workload("shop", "Job", f"job-{number}")]
+        # An hour later the job's pod is gone.
+        bank.apply([old])
+        bank.apply([window(number + 120, [], node=f"n{number}")])
+    running = window(0, [Pod("w", (1.0, GIB))], node="z")
+    running.pod_workloads = [WEB]
+    bank.apply([running])
+    sums = WorkloadSums()
+    for node in sorted(bank.nodes, reverse=order < 0):
+        sums.add(node, bank.encode_state(node))
+    found = {each.workload.name for each in sums.recommendations()}
+    assert found == {WEB.name, "job-9", "job-8"}
+
+
+def test_models_without_a_sample_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of little coverage has workloads, and no reference time yet."""
+    monkeypatch.setattr(recommendation, "MAX_PER_NAMESPACE", 1)
+    bank = Bank(ModelConfig(expiration_seconds=1e9))
+    short = window(0, [Pod("p", (1.0, GIB))], node="a")
+    short.coverage = 0.3
+    short.pod_workloads = [Workload("shop", "Job", "unknown")]
+    running = window(0, [Pod("w", (1.0, GIB))], node="b")
+    running.pod_workloads = [WEB]
+    bank.apply([short, running])
+    sums = WorkloadSums()
+    for node in ("a", "b"):
+        sums.add(node, bank.encode_state(node))
+    assert [each.workload for each in sums.recommendations()] == [WEB]
+    assert sums.left_out == 0
+
+
 def test_absurd_amounts_are_unknown_or_in_the_last_bucket() -> None:
     samples = [(end, "a", "p", 1e5, 7 * 2.0**60) for end in range(3)]
     web = recommended(states(windows_of(samples)))[WEB]

@@ -28,8 +28,8 @@ from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recommendation_agent import (
     PUBLISHING_PARTITION,
     Places,
-    Recommendations,
     publish_recommendations,
+    publish_repeatedly,
 )
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import refuse_records
@@ -269,12 +269,9 @@ class PartitionHolder:
                 kafka.topic_prefix, kafka.partitions, partial(open_reader, self._client)
             )
             ownership = loaded[PUBLISHING_PARTITION].ownership
+            publish = partial(publish_recommendations, places, recovery.output, ownership)
             self.run_task(
-                publish_recommendations(
-                    Recommendations(places, recovery.output, ownership),
-                    worker.recommendation_interval_seconds,
-                    self._clock,
-                )
+                publish_repeatedly(publish, worker.recommendation_interval_seconds, self._clock)
             )
         files = (worker.nodes_file, worker.pods_file)
         if _FILE_SOURCE_PARTITION in loaded and any(files):

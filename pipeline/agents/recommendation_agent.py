@@ -8,7 +8,7 @@ memory. A node is loaded from the checkpoint that a worker would start from.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from pipeline.agents.checkpoint_selection import read_checkpoints
@@ -31,6 +31,9 @@ log = get_logger(__name__)
 
 PUBLISHING_PARTITION: Final = 0
 """The owner of this partition publishes recommendations."""
+FIRST_SECONDS: Final = 60.0
+"""From the assignment to the first publication. Rebalances within an interval must not prevent all
+publications, and some in a row not cause one each."""
 
 RECOMMENDATIONS_PUBLISHED = gauge(
     "worker_recommendations", "Workloads with a recommendation, in the worker of partition 0."
@@ -93,48 +96,35 @@ def _add(sums: WorkloadSums, node: str, states: Iterable[bytes]) -> bool:
     return False
 
 
-class Recommendations:
-    """Publishes what changed. `_published` are the newest values in the topic by partition and key:
-    keys of others may be any bytes, in any partition."""
+async def publish_recommendations(places: Places, output: Producer, ownership: Ownership) -> None:
+    """Publish recommendations that changed, and tombstones of workloads without models.
 
-    def __init__(self, places: Places, output: Producer, ownership: Ownership) -> None:
-        self._places = places
-        self._output = output
-        self._ownership = ownership
-        self._topic = RECOMMENDATIONS.full_name(places.prefix)
-        self._published: dict[tuple[int, bytes], bytes] | None = None
-
-    async def publish(self) -> None:
-        """Publish recommendations that changed, and tombstones of workloads without models.
-
-        A workload that is missing because models could not be read keeps its recommendation.
-        """
-        if self._published is None:
-            self._published = await read_recommendations(self._places)
-        sums, is_complete = await read_models(self._places)
-        newest = {}
-        for number, recommendation in enumerate(sums.recommendations()):
-            workload = recommendation.workload
-            partition = partition_of(workload.namespace, self._places.partitions)
-            newest[partition, workload_key(*workload)] = encode_json(
-                recommendation_record(recommendation)
-            )
-            if number % 1000 == 0:
-                await asyncio.sleep(0)
-        RECOMMENDATIONS_PUBLISHED.set(len(newest))
-        LEFT_OUT.set(sums.left_out)
-        changed: dict[tuple[int, bytes], bytes | None] = {
-            place: value for place, value in newest.items() if self._published.get(place) != value
-        }
-        if is_complete:
-            changed |= dict.fromkeys(self._published.keys() - newest.keys())
-        by_partition = defaultdict(list)
-        for partition, key in sorted(changed):
-            by_partition[partition].append(Keyed(key, changed[partition, key]))
-        for partition, records in by_partition.items():
-            if self._ownership.owned:
-                await self._output.append(self._topic, partition, records)
-        self._published = newest if is_complete else self._published | newest
+    A workload that is missing because models could not be read keeps its recommendation. Foreign
+    records are removed: their keys may be any bytes, in any partition.
+    """
+    published = await read_recommendations(places)
+    sums, is_complete = await read_models(places)
+    newest = {}
+    for number, recommendation in enumerate(sums.recommendations()):
+        workload = recommendation.workload
+        place = partition_of(workload.namespace, places.partitions), workload_key(*workload)
+        newest[place] = encode_json(recommendation_record(recommendation))
+        if number % 1000 == 0:
+            await asyncio.sleep(0)
+    RECOMMENDATIONS_PUBLISHED.set(len(newest))
+    LEFT_OUT.set(sums.left_out)
+    changed: dict[tuple[int, bytes], bytes | None] = {
+        place: value for place, value in newest.items() if published.get(place) != value
+    }
+    if is_complete:
+        changed |= dict.fromkeys(published.keys() - newest.keys())
+    by_partition = defaultdict(list)
+    for partition, key in sorted(changed):
+        by_partition[partition].append(Keyed(key, changed[partition, key]))
+    topic = RECOMMENDATIONS.full_name(places.prefix)
+    for partition, records in by_partition.items():
+        if ownership.owned:
+            await output.append(topic, partition, records)
 
 
 async def read_recommendations(
@@ -157,16 +147,19 @@ async def read_recommendations(
     return values
 
 
-async def publish_recommendations(
-    recommendations: Recommendations, interval_seconds: float, clock: Clock
+async def publish_repeatedly(
+    publish: Callable[[], Awaitable[None]], interval_seconds: float, clock: Clock
 ) -> None:
-    """Publish recommendations once per interval, until cancelled. A failure of any kind waits for
-    the next interval: it must not stop the models of the worker."""
+    """Publish soon, and then once per interval, until cancelled.
+
+    A failure of any kind waits for the next interval: it must not stop the models of the worker.
+    """
+    pause_seconds = min(interval_seconds, FIRST_SECONDS)
     while True:
-        await clock.sleep(interval_seconds)
-        began = clock.monotonic()
+        await clock.sleep(pause_seconds)
+        pause_seconds, began = interval_seconds, clock.monotonic()
         try:
-            await recommendations.publish()
+            await publish()
         except Exception as error:
             FAILURES.inc()
             log.warning("recommendations were not published", error=repr(error))

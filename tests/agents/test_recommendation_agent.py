@@ -8,7 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.agents.ownership import Ownership
-from pipeline.agents.recommendation_agent import Places, Recommendations, publish_recommendations
+from pipeline.agents.recommendation_agent import (
+    Places,
+    publish_recommendations,
+    publish_repeatedly,
+)
 from pipeline.clock import ManualClock
 from pipeline.errors import KafkaError
 from pipeline.kafka.partition import partition_of
@@ -24,10 +28,12 @@ TOPIC, SHOP = "t.recommendations", partition_of("shop", 2)
 WEB = b"shop/Deployment/web"
 
 
-def publisher(broker: MemoryBroker, partitions: int = 1) -> Recommendations:
+async def publish(broker: MemoryBroker, partitions: int = 1, *, owned: bool = True) -> None:
     output: Any = MemoryProducer(broker)
+    ownership = Ownership(0, 0)
+    ownership.owned = owned
     places = Places("t", partitions, broker.open_reader)
-    return Recommendations(places, output, Ownership(0, 0))
+    await publish_recommendations(places, output, ownership)
 
 
 def records(broker: MemoryBroker, partition: int = 0) -> dict[bytes, RecommendationRecord]:
@@ -48,7 +54,7 @@ async def filled(nodes: Sequence[str] = ("a", "b"), count: int = 12) -> tuple[Me
 
 async def test_all_nodes_and_past_pods_are_in_one_record() -> None:
     broker, _ = await filled()
-    await publisher(broker).publish()
+    await publish(broker)
     (web,) = records(broker).values()
     assert (web.namespace, web.kind, web.name) == ("shop", "Deployment", "web")
     assert (web.pods, web.pods_seen, web.samples) == (2, 6, 24)
@@ -64,13 +70,13 @@ async def test_all_nodes_and_past_pods_are_in_one_record() -> None:
 
 async def test_restart_of_the_worker_changes_nothing() -> None:
     broker, owner = await filled()
-    await publisher(broker).publish()
+    await publish(broker)
     before = broker.live(TOPIC)
     count = len(broker.records(TOPIC))
     owner.die()
     second = await Owner(broker, "y").load()
     await second.round()
-    await publisher(broker).publish()
+    await publish(broker)
     assert broker.live(TOPIC) == before
     assert len(broker.records(TOPIC)) == count
 
@@ -80,39 +86,37 @@ async def test_record_lies_in_the_partition_of_its_namespace() -> None:
     other = LogWriter(broker, partition=1)
     for _ in range(3):
         other.window("c", deployment="web")
-    await publisher(broker, 2).publish()
+    await publish(broker, 2)
     assert WEB in records(broker, SHOP)
     assert not records(broker, 1 - SHOP)
 
 
 async def test_unreadable_models_withdraw_no_recommendation() -> None:
     broker, _ = await filled(("a",))
-    await publisher(broker).publish()
+    await publish(broker)
     (key,) = (key for key in broker.live("t.checkpoints") if key.startswith(b"a@"))
     checkpoint = decode_pack(NodeCheckpoint, broker.live("t.checkpoints")[key])
     damaged = replace(checkpoint, state=checkpoint.state[:-1])
     broker.put("t.checkpoints", 0, node_key("a", damaged.epoch), encode_pack(damaged))
-    await publisher(broker).publish()
+    await publish(broker)
     assert WEB in records(broker)
 
 
 async def test_workload_of_a_departed_node_stays_for_eight_days() -> None:
     broker, owner = await filled(("a",))
-    agent = publisher(broker)
-    await agent.publish()
+    await publish(broker)
     (before,) = records(broker).values()
     log = LogWriter(broker)
     log.depart("a")
     await owner.apply()
     await owner.round()
-    await agent.publish()
+    await publish(broker)
     assert records(broker) == {WEB: replace(before, pods=0)}
     log.window("b", skip=9 * 86_400 // 5)
     await owner.apply()
     await owner.round()
-    for each in (agent, publisher(broker)):
-        await each.publish()
-        assert broker.live(TOPIC) == {}
+    await publish(broker)
+    assert broker.live(TOPIC) == {}
     assert broker.records(TOPIC)[-1].key == WEB
 
 
@@ -120,16 +124,14 @@ async def test_departed_nodes_of_a_partition_without_nodes_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, owner = await filled(("a",))
-    agent = publisher(broker)
     LogWriter(broker).depart("a")
     await owner.apply()
     await owner.round()
     for days, is_live in ((7, True), (9, False)):
         monkeypatch.setattr(fakes, "APPENDED_MS", APPENDED_MS + days * 86_400_000)
         await owner.round()
-        for each in (agent, publisher(broker)):
-            await each.publish()
-            assert (WEB in records(broker)) is is_live
+        await publish(broker)
+        assert (WEB in records(broker)) is is_live
     owner.die()
     second = await Owner(broker, "y").load()
     assert not second.model.departed.known
@@ -139,17 +141,15 @@ async def test_departed_nodes_of_a_partition_without_nodes_expire(
 
 async def test_partition_without_a_round_withdraws_nothing() -> None:
     broker, _ = await filled(("a",))
-    await publisher(broker).publish()
+    await publish(broker)
     broker.logs["t.checkpoints", 0].clear()
-    await publisher(broker).publish()
+    await publish(broker)
     assert WEB in records(broker)
 
 
 async def test_nothing_is_written_after_the_partition_was_revoked() -> None:
     broker, _ = await filled()
-    agent = publisher(broker)
-    agent._ownership.owned = False
-    await agent.publish()
+    await publish(broker, owned=False)
     assert not broker.records(TOPIC)
 
 
@@ -163,29 +163,38 @@ async def test_foreign_records_are_removed_where_they_lie() -> None:
         broker.put(TOPIC, partition, b"\xff\xfe/x/y", b"hostile")
         broker.put(TOPIC, partition, b"ghost/Deployment/x", b"hostile")
     broker.put(TOPIC, 1 - SHOP, WEB, b"hostile")
-    await publisher(broker, 2).publish()
+    await publish(broker, 2)
     assert list(records(broker, SHOP)) == [WEB]
     assert broker.live(TOPIC, 1 - SHOP) == {}
 
 
+async def test_a_record_of_a_paused_owner_is_replaced() -> None:
+    broker, _ = await filled()
+    await publish(broker)
+    newest = broker.live(TOPIC)
+    for stale in (newest[WEB].replace(b'"samples":24', b'"samples":4'), None):
+        broker.put(TOPIC, 0, WEB, stale)
+        assert broker.live(TOPIC) != newest
+        await publish(broker)
+        assert broker.live(TOPIC) == newest
+
+
 @pytest.mark.parametrize("error", [KafkaError("the broker does not answer"), ValueError("a bug")])
-async def test_publication_is_repeated_and_survives_any_failure(error: Exception) -> None:
-    passes: list[int] = []
-
-    class Unavailable(Recommendations):
-        async def publish(self) -> None:
-            passes.append(len(passes))
-            if len(passes) == 1:
-                raise error
-
-    broker = MemoryBroker()
-    output: Any = MemoryProducer(broker)
-    agent = Unavailable(Places("t", 1, broker.open_reader), output, Ownership(0, 0))
+async def test_publication_comes_soon_is_repeated_and_survives_any_failure(
+    error: Exception,
+) -> None:
     clock = ManualClock()
-    task = asyncio.create_task(publish_recommendations(agent, 900.0, clock))
-    for seconds in (899.0, 1.0, 900.0):
+    times: list[float] = []
+
+    async def fail_once() -> None:
+        times.append(clock.monotonic() - began)
+        if len(times) == 1:
+            raise error
+
+    began = clock.monotonic()
+    task = asyncio.create_task(publish_repeatedly(fail_once, 900.0, clock))
+    for _ in range(200):
         await settle()
-        await clock.advance(seconds)
-    await settle()
-    assert passes == [0, 1]
+        await clock.advance(5.0)
+    assert times == [60.0, 960.0]
     task.cancel()

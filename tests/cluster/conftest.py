@@ -1,6 +1,6 @@
 """Topics for each test, and a clean-up of the control plane."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -13,7 +13,17 @@ from pipeline.settings import KubernetesSettings, Settings
 from tests.broker import own_topics
 from tests.cluster.extender_cluster import Cluster, settings_of
 from tests.cluster.objects import PARTITIONS, Existing, delete_others, existing
+from tests.cluster.roles import recent_logs
 from tests.processes import until
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a test failed, show what its roles logged: another machine may fail it only once."""
+    report = yield
+    if report.failed:
+        report.sections.extend((f"log {name}", text) for name, text in recent_logs())
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ _KINDS = {
 
 # Removed when the test process ends.
 _LOGS = tempfile.TemporaryDirectory(prefix="roles-", ignore_cleanup_errors=True)
+_RECENT_SECONDS, _LAST_LINES = 60, 25
 
 
 class Role:
@@ -99,6 +101,16 @@ class Role:
             self._process.wait(15)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def recent_logs() -> list[tuple[str, str]]:
+    """The file and the last lines of each log that a role wrote to in the last minute."""
+    since = time.time() - _RECENT_SECONDS
+    logs = [path for path in Path(_LOGS.name).glob("*.log") if path.stat().st_mtime > since]
+    return [
+        (log.name, "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:]))
+        for log in sorted(logs)
+    ]
 
 
 @contextmanager

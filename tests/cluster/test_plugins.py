@@ -382,7 +382,8 @@ async def test_a_node_without_usage_is_judged_by_its_pods(cluster: Cluster) -> N
     apply(cluster.plane, pod("then", on="old-pods", **SMALL))
     await cluster.wait_for_pods(3)
     small = partial(pod, cpu="2")
-    assert await cluster.node_for(small("a", among=["old-pods", "no-pods"])) == "no-pods"
+    chosen = await cluster.node_for(small("a", among=["old-pods", "no-pods"]))
+    assert chosen == "no-pods", [get("/v1/nodes"), items(cluster.plane, "pods")]
     assert await cluster.node_for(small("b", among=["old-pods", "young-pods"])) == "young-pods"
     # Packed: 18 of 128 cores are more than 4 of 64, which are more than 2 of 128.
     await cluster.wait_for_pods(5)

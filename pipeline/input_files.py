@@ -37,10 +37,17 @@ def read_file(
         with nullcontext(stream) if stream else path.open("rb") as file:
             data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
-            raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes")
+            raise OSError(errno.EFBIG, f"it is larger than {_size_text(most_bytes)}")
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}", hint=hint) from problem
     return data
+
+
+def _size_text(size_bytes: int) -> str:
+    for unit, unit_bytes in (("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes} {unit}"
+    return f"{size_bytes} bytes"
 
 
 def yaml_documents(text: bytes | str) -> list[Any]:
@@ -56,6 +63,8 @@ def items_of(tree: Any) -> list[Any]:
 
 def yaml_problem(error: Exception) -> str:
     """Return what is wrong with a YAML text, and where if that is known, on one line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -5,9 +5,11 @@ A client that connects and sends no request would hold a thread and a file for e
 
 import socket
 import threading
+from collections.abc import Iterable
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
@@ -24,6 +26,19 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: a scrape comes every few seconds."""
 
 
+def _page(registry: CollectorRegistry) -> WSGIApplication:
+    """The metrics at / and /metrics. Other paths get 404: a probe of one must not succeed."""
+    metrics: WSGIApplication = make_wsgi_app(registry)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] in ("/", "/metrics"):
+            return metrics(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"no such path: the metrics are at /metrics\n"]
+
+    return answer
+
+
 class MetricsServer(ThreadingMixIn, WSGIServer):
     """Serves the metrics of a registry in threads. `stop` ends it."""
 
@@ -35,7 +50,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = resolved[0][0]
         super().__init__((host, port), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        self.set_app(_page(registry))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:

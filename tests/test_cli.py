@@ -355,3 +355,9 @@ def test_help_of_the_control_plane_starts_none() -> None:
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "Run a control plane until Ctrl-C" in ended.stdout
+
+
+def test_a_misspelt_command_has_a_suggestion() -> None:
+    result = CliRunner().invoke(cli, ["tpo"])
+    assert (result.exit_code, "Did you mean 'top'?" in result.output) == (2, True)
+    assert "Did you mean" not in CliRunner().invoke(cli, ["xyzzy"]).output

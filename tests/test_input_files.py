@@ -46,3 +46,5 @@ def test_a_file_has_at_most_the_allowed_bytes(tmp_path: Path) -> None:
     for file, most in ((tmp_path / "file", 4), (Path("/dev/zero"), 1000)):
         with pytest.raises(UsageError, match=f"cannot read {file}: it is larger than {most} bytes"):
             read_file(file, most)
+    with pytest.raises(UsageError, match="it is larger than 1 MiB"):
+        read_file(Path("/dev/zero"), 2**20)

@@ -5,9 +5,11 @@ import socket
 import subprocess
 import sys
 import threading
+from http.client import HTTPConnection
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from pipeline import metrics, metrics_server
 from pipeline.errors import SettingsError
@@ -62,6 +64,20 @@ def test_a_role_has_no_metrics_of_another_role(role: str) -> None:
 
 def test_without_a_port_there_is_no_page() -> None:
     assert metrics.serve_metrics("worker", "127.0.0.1", None) is None
+
+
+def test_only_the_metrics_page_answers() -> None:
+    server = metrics_server.MetricsServer("127.0.0.1", 0, CollectorRegistry())
+    try:
+        answers = {}
+        for path in ("/", "/metrics", "/readyz", "/healthz"):
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+            connection.request("GET", path)
+            answers[path] = connection.getresponse().status
+            connection.close()
+    finally:
+        server.stop()
+    assert answers == {"/": 200, "/metrics": 200, "/readyz": 404, "/healthz": 404}
 
 
 def test_port_in_use_is_an_error_with_the_setting() -> None:

@@ -5,6 +5,7 @@ is imported when it runs, so help is instant, and an exporter does not need a wo
 """
 
 import ctypes
+import difflib
 import errno
 import importlib
 import io
@@ -85,6 +86,14 @@ class LazyGroup(click.Group):
             raise _missing_module_error(error, cmd_name) from error
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if near and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {printable(args[0])!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -81,7 +81,10 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     if output is not None:
         write_atomically(output, data)
     print_lines([f"{node}: {brief(state)}, {state.gaps} missing, {trained} learned"])
-    bad = [f"{name}: {count} invalid values, read as unknown" for name, count in bad_values.items()]
+    bad = [
+        f"{name}: {count} invalid value{'s' if count > 1 else ''}, read as unknown"
+        for name, count in bad_values.items()
+    ]
     print_lines([*bad, "", *peaks_table(bank.peaks([node])[0])])
     if output is not None:
         print_lines(["", f"written to {output}"])

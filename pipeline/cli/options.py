@@ -171,11 +171,13 @@ def _setting_option(setting: SettingDescription) -> Callable[[FunctionT], Functi
         return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
     # Values stay text: the settings validate them, with the same errors for every source.
     return click.option(
-        flag, _parameter(setting.key), type=str, metavar=_metavar(types[0]), help=help
+        flag, _parameter(setting.key), type=str, metavar=_metavar(setting.key, types[0]), help=help
     )
 
 
-def _metavar(kind: Any) -> str:
+def _metavar(key: str, kind: Any) -> str:
     if getattr(kind, "__origin__", None) is Literal:
         return "|".join(get_args(kind))
+    if key.endswith("_file"):
+        return "PATH"
     return {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "YAML")

@@ -11,7 +11,7 @@ import msgspec
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.errors import InvalidPolicyError, InvalidRecordError, SpringtideError
 from pipeline.input_files import LARGEST_LIST_BYTES, read_file
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document
@@ -32,7 +32,7 @@ from pipeline.processors.policy.normalization import (
 )
 from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.settings import Settings
-from pipeline.sources.object_files import read_objects
+from pipeline.sources.object_files import FileObjects, read_objects
 from pipeline.sources.policy_file import filter_limits, read_config_map
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
@@ -74,8 +74,10 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.in_force]
     if any(problem.where in KEYS for problem in refused):
+        invalid = [f"{file}: {problem}" for problem in refused]
+        _print_warnings(str(problem) for problem in problems if problem.in_force)
         raise InvalidPolicyError(
-            "\n".join([f"{file}: {problems[0]}", *map(str, problems[1:])]),
+            "\nerror: ".join([*invalid, *_unreadable_nodes(nodes)]),
             hint="correct it; until then the last valid policy stays in force",
         )
     resolved = [] if nodes is None else list(_resolve_nodes(policies, nodes))
@@ -83,8 +85,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     for node in resolved:
         warnings += [f"node {node.record.node}: {problem}" for problem in node.problems]
         refused += [problem for problem in node.problems if not problem.in_force]
-    for warning in warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+    _print_warnings(warnings)
     if not as_json:
         print_lines(_summary(policies, resolved))
     elif nodes is None:
@@ -96,6 +97,20 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
         raise click.exceptions.Exit(_NOT_IN_FORCE)
 
 
+def _print_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {printable(warning)}", err=True)
+
+
+def _unreadable_nodes(file: Path | None) -> Iterator[str]:
+    """The problem of the nodes in the file, if there is one."""
+    try:
+        if file is not None:
+            _read_nodes(file)
+    except SpringtideError as error:
+        yield error.message
+
+
 class _Node(NamedTuple):
     record: NodeRecord
     problems: tuple[PolicyProblem, ...]
@@ -104,16 +119,21 @@ class _Node(NamedTuple):
 
 def _resolve_nodes(policies: Policies, file: Path) -> Iterator[_Node]:
     """Read the nodes in the file, and resolve the policy for each."""
+    objects = _read_nodes(file)
+    infos = _cpu_infos(file)
+    for entry in objects.entries.values():
+        record, problems = with_policy(decode_json(NodeRecord, entry.value or b""), policies)
+        yield _Node(record, problems, infos.get(record.node))
+
+
+def _read_nodes(file: Path) -> FileObjects:
     objects = read_objects(file, "Node")
     if objects.problems:
         first = objects.problems[0]
         raise InvalidRecordError(
             f"{file}: {first.name}: {first.reason}", hint="write the file again with kubectl"
         )
-    infos = _cpu_infos(file)
-    for entry in objects.entries.values():
-        record, problems = with_policy(decode_json(NodeRecord, entry.value or b""), policies)
-        yield _Node(record, problems, infos.get(record.node))
+    return objects
 
 
 def _cpu_infos(file: Path) -> dict[str, CpuInfo]:

@@ -44,7 +44,11 @@ _COLUMN_HELP: Final = {
     "Columns": [
         ("CPU", "Average of the window in cores."),
         ("MEMORY", "Average of the window in MiB, without page cache."),
-        ("P95, MAX", "Percentile and maximum of the seconds of the window."),
+        (
+            "P95, MAX",
+            "Percentile and maximum of the seconds of the window. Percentiles follow Koordinator's "
+            "rank rule: of few points they may be below the average.",
+        ),
         ("SEEN", "Share of the window that was observed."),
     ]
 }

@@ -200,8 +200,8 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     ),
     Column(
         header="PEAK CPU",
-        help="Predicted peak of CPU usage, and its percent of allocatable. `--sort peak` sorts by "
-        "the higher percent of CPU and memory.",
+        help="Predicted peak of CPU usage, and its percent of allocatable: above 100 for a peak "
+        "above the machine. `--sort peak` sorts by the higher percent of CPU and memory.",
         value=_peak_value("peak_cpu_cores", "peak_cpu_percent"), format=_format_peak(format_cores),
         style="cyan", drop_order=6, sort=SortKey("peak", _highest_peak_percent),
     ),

@@ -56,9 +56,11 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{request.method} is not allowed for {request.path[:200]}"
         return error_response(405, message, f"use {allowed}", {"Allow": allowed})
-    except web.HTTPRequestEntityTooLarge:
-        limit = f"the body is larger than {limits.MAX_BODY_BYTES} bytes"
-        return error_response(413, limit, "set nodeCacheCapable: true, so that only names are sent")
+    except web.HTTPRequestEntityTooLarge as error:
+        hint = "set nodeCacheCapable: true, so that only names are sent"
+        if request.path == "/v1/explain":
+            hint = f"send a pod, and names of at most {limits.MAX_NODES} nodes"
+        return error_response(413, error.text or error.reason, hint)
     except web.HTTPException as error:
         return error_response(error.status, error.reason)
     except Exception:

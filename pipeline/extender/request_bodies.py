@@ -39,14 +39,19 @@ class RequestBodies:
             message = f"the body did not arrive within {limits.BODY_TIMEOUT_SECONDS:g} s"
             raise BadRequestError(message) from None
         except web.RequestPayloadError as error:
-            raise BadRequestError(f"the body is not readable: {error}") from error
+            reason = getattr(error.__cause__ or error, "message", "") or str(error)
+            raise BadRequestError(
+                f"the body is not readable: {' '.join(reason.split()):.200}",
+                hint="send Content-Encoding only with a body that is encoded so",
+            ) from error
 
     async def _read(self, request: web.Request, most: int) -> bytes:
         chunks: list[bytes] = []
         length, size = 0, request.content_length or 0
         while True:
             if size > most:
-                raise web.HTTPRequestEntityTooLarge(most, size)
+                text = f"the body is larger than {most / 2**20:.3g} MiB"
+                raise web.HTTPRequestEntityTooLarge(most, size, text=text)
             is_large = (
                 size > limits.LARGE_BODY_BYTES or self._small_bytes > limits.SMALL_BODIES_BYTES
             )

@@ -330,7 +330,7 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
         raise InvalidRecordError(
             f"{path} is not JSON: {error}", hint="use kubectl with -o json; YAML is not supported"
         ) from error
-    items, implied = _items(tree, path)
+    items, implied = _items(tree, path, hint)
     kinds = [item.get("kind", implied) if isinstance(item, dict) else kind for item in items]
     if kind not in kinds and (items or kind == "Node"):
         # Swapped files or an empty query must not delete the cluster: models are deleted with
@@ -341,7 +341,7 @@ def _objects(path: Path, kind: Kind) -> list[Any]:
     return [item for item, item_kind in zip(items, kinds, strict=True) if item_kind == kind]
 
 
-def _items(tree: Any, path: Path) -> tuple[list[Any], str]:
+def _items(tree: Any, path: Path, hint: str) -> tuple[list[Any], str]:
     if isinstance(tree, list):
         return tree, ""
     if isinstance(tree, dict) and isinstance(kind := tree.get("kind"), str):
@@ -351,7 +351,7 @@ def _items(tree: Any, path: Path) -> tuple[list[Any], str]:
         if isinstance(items, list) or items is None:
             # In a NodeList or PodList of the API server the items have no kind.
             return items or [], kind.removesuffix("List")
-    raise InvalidRecordError(f"{path} has no Kubernetes objects")
+    raise InvalidRecordError(f"{path} has no Kubernetes objects", hint=hint)
 
 
 def _identify(tree: Any, kind: Kind) -> tuple[str, str]:

@@ -170,8 +170,8 @@ def test_fit_prints_peaks_and_writes_the_models(tmp_path: Path) -> None:
     file.write_text(TRACE)
     result = fitting(file, "--predictors", "[percentile, vpa]", "--output", str(output))
     assert result.exit_code == 0, result.output
-    assert "of no machine, 2 windows applied" in result.output
-    assert "cpu_cores_avg: 1 invalid values, read as unknown" in result.output
+    assert "of an unknown machine, 2 windows applied" in result.output
+    assert "cpu_cores_avg: 1 invalid value, read as unknown" in result.output
     assert ["ENTITY", "RESOURCE", "PERCENTILE", "VPA"] in [
         line.split() for line in result.output.splitlines()
     ]

@@ -175,8 +175,13 @@ def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
     ("document", "code", "says"),
     [
         (configmap('{"enable":true,}'), 1, "colocation-config: not JSON"),
+        (configmap("[" * 5000), 1, "colocation-config: nested too deeply"),
         (configmap({"degradeTimeMinutes": 0, "midUnallocatedPercent": 101}), 1, "degradeTimeM"),
-        (configmap({"enable": False, "midUnallocatedPercent": 101}), 1, "switched off is in force"),
+        (
+            configmap({"enable": False, "midUnallocatedPercent": 101}),
+            1,
+            "switched off nevertheless, on every",
+        ),
         (node("n"), 1, "has no ConfigMap slo-controller-config"),
         ("", 1, "has no ConfigMap slo-controller-config"),
         ("a: [", 1, "is neither YAML nor JSON: line 1, column 5: expected the node content"),
@@ -193,6 +198,43 @@ def test_unusable_file_exits_with_1(tmp_path: Path, document: Any, code: int, sa
     result = run(tmp_path, document)
     assert (result.exit_code, says in result.stderr) == (code, True), result.output
     assert not result.stdout
+
+
+def test_every_problem_of_an_invalid_policy_is_reported(tmp_path: Path) -> None:
+    entry = {"nodeSelector": {"matchLabels": {"a": "b"}}, "degradeTimeMinutes": "x", "enabel": 1}
+    colocation = {
+        "memoryReclaimThresholdPercent": "65",
+        "cpuReclaimThresholdPercnt": 60,
+        "enabel": True,
+        "degradeTimeMinutes": 0,
+        "nodeConfigs": [entry],
+    }
+    document = all_keys(**{"colocation-config": colocation, "cpu-burst-config": []})
+    result = run(tmp_path, document, "--nodes", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    file = tmp_path / "policy.yaml"
+    *_, hint = lines = result.stderr.splitlines()
+    assert [line for line in lines if line.startswith("warning: colocation-config: ")] == [
+        "warning: colocation-config: ignored key 'cpuReclaimThresholdPercnt': "
+        "is cpuReclaimThresholdPercent meant?",
+        "warning: colocation-config: ignored key 'enabel': is enable meant?",
+    ]
+    errors = [line.partition(" (")[0] for line in lines if line.startswith("error: ")]
+    assert [error.split("; ")[0].split(" - ")[0] for error in errors] == [
+        f"error: {file}: colocation-config: Expected `int | null`, got `str`",
+        f"error: {file}: colocation-config: degradeTimeMinutes is 0, allowed is 1 or more",
+        f"error: {file}: colocation-config.nodeConfigs[0]: Expected `int | null`, got `str`",
+        f"error: {file}: cpu-burst-config: a list, not an object",
+        f"error: cannot read {tmp_path}: Is a directory",
+    ]
+    assert hint.startswith("  fix: ")
+
+
+def test_nodes_without_objects_have_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "nodes.json").write_text("{}")
+    result = run(tmp_path, configmap(GOOD), "--nodes", str(tmp_path / "nodes.json"))
+    assert (result.exit_code, "has no Kubernetes objects" in result.stderr) == (1, True)
+    assert "fix: write it with: kubectl get nodes" in result.stderr
 
 
 @pytest.mark.parametrize("file", ["missing", "/dev/zero"])

@@ -69,7 +69,11 @@ async def test_a_body_larger_than_pod_and_names_is_refused_unread(start: Start) 
     body = msgspec.json.encode({"pod": POD, "nodeNames": ["a"]})
     for size, status in ((limits.MAX_EXPLAIN_BYTES, 200), (limits.MAX_EXPLAIN_BYTES + 1, 413)):
         padded = body + b" " * (size - len(body))
-        assert (await client.post("/v1/explain", data=padded)).status == status
+        response = await client.post("/v1/explain", data=padded)
+        assert response.status == status
+    answer = await response.json()
+    assert answer["Error"] == "the body is larger than 16.2 MiB"
+    assert "at most 50000 nodes" in answer["Hint"]
 
 
 async def test_without_names_all_nodes_are_explained(start: Start) -> None:

@@ -58,7 +58,7 @@ def head(state: ModelState) -> Iterator[str]:
 
 def brief(state: ModelState) -> str:
     """How much a state has learned, until when, and on which machine, in one line."""
-    machine = f"of machine {state.machine_id}" if state.machine_id else "of no machine"
+    machine = f"of machine {state.machine_id}" if state.machine_id else "of an unknown machine"
     return (
         f"{len(ENTITIES)} entities and {len(state.uids)} pods {machine}, {state.applied} windows "
         f"applied, the last ended {_time(state.end_ms)}"

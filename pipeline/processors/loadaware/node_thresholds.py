@@ -121,8 +121,8 @@ def problem(annotation: str | None) -> str | None:
 def _unread(annotation: str | None) -> Iterator[str]:
     """Unknown keys, which may be misspelt."""
     tree = read_object(annotation) if annotation else {}
-    yield from unknown_keys(tree, json_keys(_NodeThresholds).values(), only_near=False)
+    yield from unknown_keys(tree, json_keys(_NodeThresholds).values())
     aggregated = (
         canonical_keys(tree, json_keys(_NodeThresholds).values()).get("aggregatedUsage") or {}
     )
-    yield from unknown_keys(aggregated, json_keys(Aggregated).values(), only_near=False)
+    yield from unknown_keys(aggregated, json_keys(Aggregated).values())

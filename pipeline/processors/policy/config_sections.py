@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -22,6 +23,8 @@ from pipeline.errors import InvalidPolicyError
 Config = TypeVar("Config", bound=msgspec.Struct)
 
 _MOST_REPORTED_KEYS: Final = 100
+# Koordinator's sections use one or the other, which invites mistakes.
+_ENTRIES_KEYS: Final = ("nodeconfigs", "nodestrategies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,8 @@ class Section(Generic[Config]):
     accepted but unusual values.
 
     `cluster` is the key of the cluster's part, empty if that is the whole object; `entries` the key
-    of the entries for some nodes, which are merged over `entry_defaults`. A section that
-    `knows_all_keys` warns of every other key. If the field `switch` is false, that counts even in
-    an invalid part: an operator must always be able to switch off.
+    of the entries for some nodes, which are merged over `entry_defaults`. If the field `switch` is
+    false, that counts even in an invalid part: an operator must always be able to switch off.
     """
 
     key: str
@@ -42,7 +44,6 @@ class Section(Generic[Config]):
     cluster: str = ""
     entries: str = "nodeConfigs"
     entry_defaults: Config | None = None
-    knows_all_keys: bool = False
     switch: str = ""
 
     @property
@@ -51,9 +52,16 @@ class Section(Generic[Config]):
         return type(self.defaults)()
 
     def unknown_keys(self, tree: Mapping[str, Any], *more: str) -> Iterator[str]:
-        """Warnings of possible typing errors: unknown keys other than `more`."""
-        names = {*json_keys(type(self.defaults)).values(), *more}
-        return unknown_keys(tree, names, only_near=not self.knows_all_keys)
+        """Warnings of unknown keys other than `more`."""
+        meant = dict.fromkeys(_ENTRIES_KEYS, self.entries) if self.entries in more else {}
+        return unknown_keys(tree, {*json_keys(type(self.defaults)).values(), *more}, meant)
+
+    def misplaced_keys(self, tree: Mapping[str, Any]) -> Iterator[str]:
+        """Warnings of keys beside the cluster's part and the entries."""
+        keys = json_keys(type(self.defaults)).values()
+        meant = {key.casefold(): f"{self.cluster}.{key}" for key in keys}
+        meant |= dict.fromkeys(_ENTRIES_KEYS, self.entries)
+        return unknown_keys(tree, (self.cluster, self.entries), meant)
 
     def convert(self, tree: Mapping[str, Any]) -> Config:
         """Convert an object. Raises InvalidPolicyError for a value of another type."""
@@ -87,7 +95,9 @@ def read_object(text: str | bytes) -> dict[str, Any]:
     """Decode a JSON object, its keys as written. Raises InvalidPolicyError for anything else."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise InvalidPolicyError("nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidPolicyError(f"not JSON: {error!s:.200}") from error
     if not isinstance(value, dict):
         raise InvalidPolicyError(f"{json_type(value)}, not an object")
@@ -153,19 +163,21 @@ def canonical_keys(tree: Mapping[str, Any], names: Iterable[str]) -> dict[str, A
 
 
 def unknown_keys(
-    tree: Mapping[str, Any], known_keys: Iterable[str], *, only_near: bool
+    tree: Mapping[str, Any],
+    known_keys: Iterable[str],
+    meant: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """A warning for each unknown key, which may be a typing error; with `only_near` only for keys
-    that are similar to a known one. At most `_MOST_REPORTED_KEYS` are checked: each is compared
-    with every known key, and an annotation has room for thousands."""
+    """A warning for each unknown key, with the known key that is `meant` by it or similar to it.
+
+    `meant` has known keys by lower-case unknown ones. At most `_MOST_REPORTED_KEYS` are checked:
+    each is compared with every known key, and an annotation has room for thousands.
+    """
     known = {name.casefold(): name for name in known_keys}
     unknown = (name for name in tree if name.casefold() not in known)
     for name in islice(unknown, _MOST_REPORTED_KEYS):
         near = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.8)
-        if near:
-            yield f"unknown key {name!r:.80}: is {known[near[0]]} meant?"
-        elif not only_near:
-            yield f"unknown key {name!r:.80}"
+        key = meant.get(name.casefold()) or (known[near[0]] if near else None)
+        yield f"ignored key {name!r:.80}: " + (f"is {key} meant?" if key else "it is unknown")
 
 
 def repeated_keys(text: str | bytes) -> list[str]:

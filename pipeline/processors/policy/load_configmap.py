@@ -18,7 +18,6 @@ from pipeline.processors.policy.config_sections import (
     merge,
     read_object,
     repeated_keys,
-    unknown_keys,
     unset,
 )
 from pipeline.processors.policy.selectors import Selector, check_selector
@@ -105,34 +104,44 @@ def load_section(
         part = _cluster_part(section, tree)
     except InvalidPolicyError as error:
         return Loaded(last, True, (PolicyProblem(section.key, error.message),))
-    try:
-        cluster = merge(section.defaults, section.convert(part))
-        invalid = [PolicyProblem(section.key, text) for _, text in section.problems(cluster)]
-    except InvalidPolicyError as error:
-        invalid = [PolicyProblem(section.key, error.message)]
+    own, wrong_types = section.convert_each(part)
+    cluster = merge(section.defaults, own)
+    texts = [*wrong_types.values(), *(text for _, text in section.problems(cluster))]
+    invalid = [PolicyProblem(section.key, text) for text in texts]
+    ignored = [
+        PolicyProblem(section.key, text, in_force=True)
+        for text in (*_unknown_keys(section, tree, part), *repeated_keys(text))
+    ]
+    # Beside an invalid part the entries are not in force either, but their problems are reported.
+    base = section.defaults if invalid else cluster
+    entries, entry_problems = _entries(section, tree.get(section.entries), base, last)
     if invalid:
+        entry_problems = [problem for problem in entry_problems if not problem.in_force]
+        problems = (*invalid, *ignored, *entry_problems)
         off = section.switched_off(part)
         if off == section.empty:
-            return Loaded(last, True, tuple(invalid))
+            return Loaded(last, True, problems)
         before = last or defaults
         policy = before._replace(cluster=merge(before.cluster, off))
-        return Loaded(policy, True, (*invalid, _switched_off_anyway(section.key)))
-    warnings = [*section.warnings(cluster), *_unknown_keys(section, tree), *repeated_keys(text)]
-    problems = [PolicyProblem(section.key, text, in_force=True) for text in warnings]
-    entries, entry_problems = _entries(section, tree.get(section.entries), cluster, last)
-    return Loaded(Policy(cluster, entries), False, (*problems, *entry_problems))
+        note = _switched_off_anyway(section.key, "on every node of the cluster")
+        return Loaded(policy, True, (*problems, note))
+    warnings = [PolicyProblem(section.key, text, True) for text in section.warnings(cluster)]
+    return Loaded(Policy(cluster, entries), False, (*warnings, *ignored, *entry_problems))
 
 
-def _switched_off_anyway(where: str) -> PolicyProblem:
-    return PolicyProblem(where, "that it is switched off is in force nevertheless", in_force=True)
+def _switched_off_anyway(where: str, nodes: str) -> PolicyProblem:
+    return PolicyProblem(where, f"it is switched off nevertheless, {nodes}", in_force=True)
 
 
-def _unknown_keys(section: Section[Config], tree: Mapping[str, Any]) -> Iterator[str]:
+def _unknown_keys(
+    section: Section[Config], tree: Mapping[str, Any], part: Mapping[str, Any]
+) -> Iterator[str]:
+    """Warn of unknown keys of the section and of the cluster's `part`."""
     if not section.cluster:
         yield from section.unknown_keys(tree, section.entries)
         return
-    yield from unknown_keys(tree, (section.cluster, section.entries), only_near=True)
-    yield from section.unknown_keys(tree.get(section.cluster, {}))
+    yield from section.misplaced_keys(tree)
+    yield from section.unknown_keys(part)
 
 
 def _cluster_part(section: Section[Config], tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,13 +178,13 @@ def _entry(
     if name:
         where = f"{where} ({name:.100})"
     selector, problems = _selector(tree.get("nodeSelector"), where)
-    try:
-        own = merge(section.entry_defaults or empty, section.convert(tree))
-        # The cluster may set the other end of a range.
-        invalid = [text for _, text in section.problems(merge(cluster, own))]
-    except InvalidPolicyError as error:
-        own, invalid = empty, [error.message]
-    problems += [PolicyProblem(where, text) for text in invalid]
+    own, wrong_types = section.convert_each(tree)
+    own = merge(section.entry_defaults or empty, own)
+    # The cluster may set the other end of a range.
+    out_of_range = [text for _, text in section.problems(merge(cluster, own))]
+    problems += [PolicyProblem(where, text) for text in (*wrong_types.values(), *out_of_range)]
+    ignored = section.unknown_keys(tree, *_ENTRY_KEYS)
+    problems += [PolicyProblem(where, text, in_force=True) for text in ignored]
     entry = PolicyEntry(name, selector, own)
     if any(not problem.in_force for problem in problems):
         entry = _last_valid(section, entry, cluster, last) or entry._replace(
@@ -184,9 +193,10 @@ def _entry(
         off = section.switched_off(tree)
         if off == empty:
             return entry, problems
-        return entry._replace(own=merge(entry.own, off)), [*problems, _switched_off_anyway(where)]
-    warnings = [*section.warnings(own), *section.unknown_keys(tree, *_ENTRY_KEYS)]
-    problems += [PolicyProblem(where, text, in_force=True) for text in warnings]
+        if entry.selector is not None:
+            problems.append(_switched_off_anyway(where, "on the nodes that the entry selects"))
+        return entry._replace(own=merge(entry.own, off)), problems
+    problems += [PolicyProblem(where, text, in_force=True) for text in section.warnings(own)]
     return entry, problems
 
 

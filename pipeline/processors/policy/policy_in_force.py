@@ -101,7 +101,7 @@ def load_policies(
     if policies.colocation is not None and policies.springtide is not None:
         threshold = rules.threshold or Policy(THRESHOLD.defaults)
         problems += contradictions(policies.colocation, policies.springtide, threshold, limits)
-    unknown = unknown_keys(data or {}, KEYS, only_near=True)
+    unknown = unknown_keys(data or {}, KEYS)
     problems += [PolicyProblem(CONFIG_MAP, text, True) for text in unknown]
     return policies, tuple(dict.fromkeys(problems))
 

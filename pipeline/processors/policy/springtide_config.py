@@ -71,5 +71,5 @@ def warnings_for(config: SpringtideConfig) -> Iterator[str]:
         )
 
 
-SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, warnings_for, knows_all_keys=True)
+SPRINGTIDE: Final = Section(KEY, DEFAULTS, problems_of, warnings_for)
 """How Springtide predicts and offers."""

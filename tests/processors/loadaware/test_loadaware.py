@@ -101,9 +101,9 @@ def test_a_nodes_own_thresholds_come_first(
                 '{"aggregatedUsage":{"usageAggregatedDuration":"soon"}}',
             )
         ),
-        ('{"usageThreshold":{"cpu":9}}', "unknown key 'usageThreshold': is usageThresholds meant?"),
-        ('{"aggregatedUsage":{"usageType":"p99"}}', "unknown key 'usageType'"),
-        ('{"cpu":9,"USAGETHRESHOLDS":{}}', "unknown key 'cpu'"),
+        ('{"usageThreshold":{"cpu":9}}', "ignored key 'usageThreshold': is usageThresholds meant?"),
+        ('{"aggregatedUsage":{"usageType":"p99"}}', "ignored key 'usageType'"),
+        ('{"cpu":9,"USAGETHRESHOLDS":{}}', "ignored key 'cpu'"),
     ],
 )  # fmt: skip
 def test_invalid_values_and_keys_of_an_annotation_are_ignored_and_reported(

@@ -201,9 +201,11 @@ def test_keys_may_be_in_any_case_and_the_exact_one_counts() -> None:
     assert (result["memoryQOS"]["wmarkRatio"], result["cpuQOS"]["enable"]) == (91, True)
 
 
-def test_null_and_unknown_keys_are_ignored() -> None:
+def test_null_is_ignored_and_an_unknown_key_with_a_warning() -> None:
     text = '{"clusterStrategy":{"enable":null,"new":{"a":1}},"nodeStrategies":null}'
-    assert read(THRESHOLD, text) == (DEFAULTS, False, ())
+    policy, failed, (problem,) = read(THRESHOLD, text)
+    assert (policy, failed) == (DEFAULTS, False)
+    assert (problem.text, problem.in_force) == ("ignored key 'new': it is unknown", True)
 
 
 # -- entries

@@ -47,6 +47,33 @@ EVERYTHING: dict[str, Any] = {
     },
 }
 KEYS = tuple(EVERYTHING)
+# The cluster-wide and per-node keys that Koordinator 1.7 reads, by key of the ConfigMap.
+KOORDINATORS_KEYS = {
+    "colocation-config": """enable metricAggregateDurationSeconds metricReportIntervalSeconds
+        metricAggregatePolicy metricMemoryCollectPolicy cpuReclaimThresholdPercent
+        cpuCalculatePolicy memoryReclaimThresholdPercent memoryCalculatePolicy degradeTimeMinutes
+        updateTimeThresholdSeconds resourceDiffThreshold midReclaimMode midCPUThresholdPercent
+        midMemoryThresholdPercent midUnallocatedPercent midStaticCPUReservedPercent
+        midStaticMemoryReservedPercent batchCPUThresholdPercent batchMemoryThresholdPercent
+        extensions""",
+    "cpu-normalization-config": "enable defaultRatio ratioModel",
+    "resource-amplification-config": "enable resourceAmplificationRatio",
+    "resource-threshold-config": """enable cpuSuppressThresholdPercent cpuSuppressMinPercent
+        cpuSuppressPolicy memoryEvictThresholdPercent memoryEvictLowerPercent
+        memoryAllocatableEvictThresholdPercent memoryAllocatableEvictLowerPercent
+        cpuEvictBESatisfactionUpperPercent cpuEvictBESatisfactionLowerPercent
+        cpuEvictBEUsageThresholdPercent cpuEvictTimeWindowSeconds CPUEvictTimeWindowSeconds
+        cpuEvictThresholdPercent cpuEvictLowerPercent cpuAllocatableEvictThresholdPercent
+        cpuAllocatableEvictLowerPercent cpuEvictPolicy evictEnabledPriorityThreshold
+        allocatableEvictPriorityThreshold""",
+    "resource-qos-config": "policies lsrClass lsClass beClass systemClass cgroupRoot",
+    "cpu-burst-config": """policy cpuBurstPercent cfsQuotaBurstPercent cfsQuotaBurstPeriodSeconds
+        sharePoolThresholdPercent""",
+    "system-config": """minFreeKbytesFactor watermarkScaleFactor memcgReapBackGround
+        schedGroupIdentityEnabled schedIdleSaverWmark schedFeatures pageCacheLimitEnabled
+        totalNetworkBandwidth""",
+    "host-application-config": "applications",
+}
 OTHER: dict[str, Any] = {
     "colocation-config": {**ON, "midUnallocatedPercent": 30},
     "springtide-config": {"predictor": "autopilot"},
@@ -495,9 +522,12 @@ def test_switching_off_counts_in_an_invalid_part(wrong: dict[str, Any], is_known
         # All of it is told, and what of it counts.
         refused = [problem for problem in problems if not problem.in_force]
         assert len(refused) == len(wrong)
-        assert [problem.text for problem in problems if problem.in_force] == [
-            "that it is switched off is in force nevertheless"
-        ]
+        (note,) = [problem.text for problem in problems if problem.in_force]
+        is_entry = "nodeConfigs" in config and config["enable"]
+        nodes = (
+            "on the nodes that the entry selects" if is_entry else "on every node of the cluster"
+        )
+        assert note == f"it is switched off nevertheless, {nodes}"
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -525,7 +555,12 @@ def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> N
     ("stated", "says"),
     [
         ({"springtide-config": {"bufferPercnt": 20}}, "'bufferPercnt': is bufferPercent meant?"),
-        ({"springtide-config": {"whatever": 1}}, "unknown key 'whatever'"),
+        ({"springtide-config": {"whatever": 1}}, "ignored key 'whatever': it is unknown"),
+        ({"colocation-config": {"zzz": 1}}, "ignored key 'zzz': it is unknown"),
+        ({"colocation-config": {"nodeStrategies": [_FOR_GOLD]}}, "is nodeConfigs meant?"),
+        ({"resource-qos-config": {"nodeConfigs": [_FOR_GOLD]}}, "is nodeStrategies meant?"),
+        ({"resource-threshold-config": {"enable": True}}, "is clusterStrategy.enable meant?"),
+        ({"foo-config": {}}, "ignored key 'foo-config': it is unknown"),
         ({"springtide-config": {"predictor": "maxx"}}, "predictor 'maxx' is not installed"),
         ({"colocation-config": {"cpuReclaimThreshholdPercent": 3}},
          "is cpuReclaimThresholdPercent meant?"),
@@ -538,12 +573,26 @@ def test_each_key_of_an_annotation_counts_on_its_own(wrong: dict[str, Any]) -> N
         ({"colocationconfig": {}}, "is colocation-config meant?"),
     ],
 )  # fmt: skip
-def test_a_key_similar_to_a_known_one_is_a_warning(stated: Any, says: str) -> None:
+def test_an_ignored_key_is_a_warning(stated: Any, says: str) -> None:
     result, problems = load_policies({key: json.dumps(config) for key, config in stated.items()})
     assert result.is_usable
     (problem,) = problems
     assert problem.in_force
     assert says in problem.text
+
+
+@pytest.mark.parametrize("key", KOORDINATORS_KEYS)
+def test_no_key_of_koordinator_is_reported_as_ignored(key: str) -> None:
+    values = dict.fromkeys(KOORDINATORS_KEYS[key].split())
+    entries = [{**_FOR_GOLD, "name": "gold", **values}]
+    config = {**values, "nodeConfigs": entries}
+    if key in ("resource-threshold-config", "resource-qos-config", "cpu-burst-config",
+               "system-config"):  # fmt: skip
+        config = {"clusterStrategy": values, "nodeStrategies": entries}
+    assert load_policies({key: json.dumps(config)})[1] == ()
+    if key == "colocation-config":
+        own = node(annotations={OF_KOORDINATOR: json.dumps(values)})
+        assert with_policy(own, policies(ON))[1] == ()
 
 
 def test_a_key_that_occurs_twice_is_a_warning_and_its_last_value_counts() -> None:
@@ -558,8 +607,8 @@ def test_a_key_that_occurs_twice_is_a_warning_and_its_last_value_counts() -> Non
     assert own_problems == (PolicyProblem(f"annotation {STRATEGY}", text, in_force=True),)
 
 
-def test_keys_of_other_programs_are_ignored() -> None:
-    stated = {"colocation-config": {"extensions": {"a": 1}, "owner": "us"}, "our-own-config": {}}
+def test_extensions_are_for_other_programs() -> None:
+    stated = {"colocation-config": {"extensions": {"a": 1}}}
     _, problems = load_policies({key: json.dumps(config) for key, config in stated.items()})
     assert problems == ()
     annotation = '{"extensions":{},"midUnalocatedPercent":3}'

@@ -31,6 +31,7 @@ from pipeline.kafka.client import limit_connections, limit_metadata_requests, ss
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.tasks import run_within
 from pipeline.topics.registry import SAMPLES
 
 log = get_logger(__name__)
@@ -63,6 +64,7 @@ _FETCH_MIN_BYTES: Final = 1024 * 1024
 # Faust puts the records of a response into the queue one by one.
 _LINGER_SECONDS: Final = 0.02
 _LARGE_BATCH: Final = 100
+_DISCONNECT_SECONDS: Final = 5.0
 
 
 def run_worker(
@@ -267,11 +269,7 @@ class BoundedApp(faust.App):
 
 
 class FaustWorker(faust.Worker):
-    """A worker whose shutdown cannot hang.
-
-    If the broker is away, aiokafka raises CancelledError in the consumer's thread, and Faust then
-    waits for that thread for ever.
-    """
+    """A worker whose shutdown cannot hang: Faust waits without an end for threads and tasks."""
 
     async def stop(self) -> None:
         self._exit_later()
@@ -319,6 +317,17 @@ class PromptConsumerThread(AIOKafkaConsumerThread):
         limit_connections(consumer._client)
         consumer._fetch_min_bytes = _FETCH_MIN_BYTES
         return consumer
+
+    async def on_thread_stop(self) -> None:
+        """Disconnect, within a few seconds.
+
+        If the broker is away, aiokafka waits for it, or raises the cancellation of its own tasks.
+        The latter would end this thread before it reports its end, for which Faust waits for ever.
+        """
+        try:
+            await run_within(_DISCONNECT_SECONDS, super().on_thread_stop())
+        except Exception as error:
+            log.warning("consumer did not disconnect", why=error)
 
 
 class UnpausedConsumer(Consumer):

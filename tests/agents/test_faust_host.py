@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import OffsetResetStrategy
+from aiokafka.errors import NodeNotReadyError
 from faust import App
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP, Message
@@ -400,6 +401,23 @@ async def test_a_crash_of_the_group_crashes_the_app(app: App) -> None:
     FaustGroup(app, PARTITION.topic).crash(error)
     await asyncio.sleep(0.01)
     assert app.crash_reason is error
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "waits", "raises"])
+async def test_the_consumer_thread_ends_without_its_broker(
+    consumer: UnpausedConsumer, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    async def stop() -> None:
+        if ending == "cancelled":  # as aiokafka raises it from its own tasks
+            raise asyncio.CancelledError
+        if ending == "raises":
+            raise NodeNotReadyError
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(faust_host, "_DISCONNECT_SECONDS", 0.05)
+    thread = consumer._new_consumer_thread()
+    thread._consumer = SimpleNamespace(stop=stop)
+    await asyncio.wait_for(thread.on_thread_stop(), 10)
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (ValueError("broken"), 1)])

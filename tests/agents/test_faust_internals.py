@@ -68,6 +68,8 @@ CALLEES = (
            "RawSchema replaces the decoder of messages"),
     Callee("faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer",
            "self, transport", "PromptConsumerThread shortens the fetch wait"),
+    Callee("faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.on_thread_stop", "self",
+           "PromptConsumerThread limits the time to disconnect"),
     Callee("faust.transport.drivers.aiokafka:Consumer._new_consumer_thread", "self",
            "UnpausedConsumer fetches with PromptConsumerThread"),
     Callee("faust.transport.drivers.aiokafka:Consumer.on_buffer_full", "self, tp",

@@ -39,7 +39,8 @@ from pipeline.tasks import cancel_tasks, stop_signal
 from pipeline.times import format_time
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 
-_FLUSH_SECONDS: Final = 10.0
+# Clients need up to three more to disconnect if Kafka is away.
+_FLUSH_SECONDS: Final = 7.0
 _WINDOWS_TRIED: Final = 3
 # Workers reject windows that end further ahead of the broker's clock (worker.future_tolerance).
 _MAX_AHEAD_SECONDS: Final = 60.0
@@ -260,7 +261,7 @@ async def _run_until_stopped(
         await cancel_tasks(collecting)
         if (batch := maker.finish(clock.now())) is not None:
             _buffer_window(batch, publisher.buffer)
-        await _flush(publisher.buffer, publishing)
+        await _flush(publisher, publishing)
         for task in done - {stopping}:
             task.result()
     finally:
@@ -319,17 +320,18 @@ def _buffer_window(batch: SampleBatch, buffer: WindowBuffer) -> None:
         exporter_metrics.WINDOWS_DROPPED.labels("buffer_full").inc(dropped)
 
 
-async def _flush(buffer: WindowBuffer, publishing: asyncio.Task[None]) -> None:
+async def _flush(publisher: Publisher, publishing: asyncio.Task[None]) -> None:
     """Wait until Kafka has acknowledged all windows, for a limited time."""
-    emptied = asyncio.ensure_future(buffer.wait_empty())
+    emptied = asyncio.ensure_future(publisher.buffer.wait_empty())
     await asyncio.wait(
         (emptied, publishing), timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED
     )
     await cancel_tasks(emptied)
-    if lost := len(buffer):
-        log.error("exporter stopped, windows were not published", windows=lost)
+    published = publisher.published
+    if lost := len(publisher.buffer):
+        log.error("exporter stopped, windows were not published", windows=lost, published=published)
     else:
-        log.info("exporter stopped, all windows are published")
+        log.info("exporter stopped", published=published)
 
 
 def _epoch(clock: Clock) -> int:

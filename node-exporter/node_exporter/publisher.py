@@ -15,7 +15,7 @@ from pipeline.errors import BrokerUnavailableError, KafkaError, TopicDriftError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import Backoff
 from pipeline.kafka.partition import partition_of
-from pipeline.kafka.producer import Producer, RecordTooLargeError
+from pipeline.kafka.producer import CLOSE_SECONDS, Producer, RecordTooLargeError
 from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import SAMPLES
@@ -28,13 +28,14 @@ log = get_logger(__name__)
 
 
 class Publisher:
-    """Sends the windows of a buffer until cancelled."""
+    """Sends the windows of a buffer until cancelled; `published` counts those that Kafka has."""
 
     def __init__(
         self, buffer: WindowBuffer, settings: KafkaSettings, node: str, clock: Clock
     ) -> None:
         """Raises `SettingsError` if a TLS file is invalid."""
         self.buffer = buffer
+        self.published = 0
         self._settings = settings
         self._node = node
         self._clock = clock
@@ -61,7 +62,8 @@ class Publisher:
                 exporter_metrics.ERRORS.labels("kafka").inc()
                 self._warn(error)
             finally:
-                await producer.stop()
+                # The window in flight stays in the buffer.
+                await producer.stop(CLOSE_SECONDS)
             await self._clock.sleep(backoff.pause())
 
     async def _check_topic(self, producer: Producer) -> None:
@@ -96,6 +98,7 @@ class Publisher:
                 "window is larger than the limit of the topic", bytes=len(window.value), why=error
             )
         else:
+            self.published += 1
             exporter_metrics.WINDOWS.inc()
         finally:
             sending.cancel()

@@ -39,6 +39,8 @@ DELIVERY_SECONDS: Final = 120.0
 replicas are in sync."""
 OFFER_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 1.0
+"""How long each part of a client may take to close, without deliveries."""
 
 _log = get_logger(__name__)
 
@@ -105,12 +107,12 @@ class Producer:
         """Connect, unless connected. Raises `BrokerUnavailableError` if no broker answers."""
         await self._started()
 
-    async def stop(self) -> None:
-        """Deliver what is in flight, within five seconds, and disconnect. Deliveries that did not
-        end by then fail."""
+    async def stop(self, seconds: float | None = None) -> None:
+        """Deliver what is in flight, within five or these `seconds`, and disconnect, within two
+        more. Deliveries that did not end by then fail."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await self._stop(producer)
+            await self._stop(producer, STOP_SECONDS if seconds is None else seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -270,20 +272,20 @@ class Producer:
                     with translated_errors(self._client, "connecting"):
                         await producer.start()
                 except BaseException:
-                    await self._stop(producer)
+                    await self._stop(producer, CLOSE_SECONDS)  # it has sent nothing
                     raise
                 self._producer = producer
             return self._producer
 
-    async def _stop(self, producer: AIOKafkaProducer) -> None:
+    async def _stop(self, producer: AIOKafkaProducer, seconds: float) -> None:
         with suppress(KafkaError, OSError), translated_errors(self._client, "disconnecting"):
             try:
-                await run_within(STOP_SECONDS, producer.stop())
+                await run_within(seconds, producer.stop())
             except TimeoutError:
                 # A cancelled `stop` leaves connections open, tasks running and deliveries pending.
                 for close in (producer.client.close, producer._sender.close):
                     with suppress(Exception):
-                        await run_within(1.0, close())
+                        await run_within(CLOSE_SECONDS, close())
                 accumulator = producer._message_accumulator
                 # Each failed batch is removed from these, and nobody awaits that it is sent.
                 accumulator._pending_batches.update(*accumulator._batches.values())

@@ -350,16 +350,16 @@ async def test_a_client_that_cannot_flush_is_closed_and_deliveries_fail(
     async def close(part: str) -> None:
         closed.append(part)
 
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.02)
     monkeypatch.setattr(client, "stop", hang)
     client.client.close = lambda: close("connections")
     client._sender = SimpleNamespace(close=lambda: close("sender"))
     client._message_accumulator = SimpleNamespace(
         fail_all=failed.append, _batches={}, _pending_batches=set()
     )
-    async with asyncio.timeout(5):
-        async with Producer(CLIENT):
-            pass
+    async with asyncio.timeout(4):
+        producer = Producer(CLIENT)
+        await producer.start()
+        await producer.stop(0.02)
     assert closed == ["connections", "sender"]
     assert [type(error) for error in failed] == [KafkaConnectionError]
 

@@ -1,5 +1,6 @@
 """Windows over time: clock steps, missed ticks, incomplete windows, the bounded buffer."""
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from node_exporter import exporter_metrics
+from node_exporter import exporter_metrics, exporter_service
 from node_exporter.exporter_service import WindowMaker
 from node_exporter.node_policy import NodePolicy
+from node_exporter.publisher import Publisher
 from node_exporter.sampler import Sampler
 from node_exporter.ticks import Tick
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
-from pipeline.clock import ManualClock
+from pipeline.clock import ManualClock, SystemClock
+from pipeline.settings import KafkaSettings
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.samples import SampleBatch
 from tests.metric_values import value_of
 from tests.node_exporter.fake_node import FakeNode
@@ -221,3 +225,15 @@ async def test_window_larger_than_the_buffer_is_sent() -> None:
     buffer = WindowBuffer(10)
     assert buffer.append(EncodedWindow(0, bytes(60))) == 0
     assert (await buffer.first()).end_ms == 0
+
+
+async def test_the_last_log_event_counts_published_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(
+        exporter_service.log, "info", lambda event, **fields: events.append((event, fields))
+    )
+    publisher = Publisher(WindowBuffer(100), KafkaSettings(), "n", SystemClock())
+    publishing = asyncio.create_task(asyncio.sleep(60))
+    await exporter_service._flush(publisher, publishing)
+    await cancel_tasks(publishing)
+    assert events == [("exporter stopped", {"published": 0})]

@@ -17,6 +17,15 @@ def install_hint(extra: str) -> str:
     return f"pip install '.[{extra}]' in a checkout of springtide, or './springtide-*.whl[{extra}]'"
 
 
+def unanswered_reason(error: Exception) -> str:
+    """Why an HTTP request got no answer, for any error of aiohttp, whose own text of a failed
+    connection has "ssl:default", for http, too."""
+    cause = getattr(error, "os_error", error)
+    text = str(cause) or type(error).__name__
+    host = getattr(error, "host", None)
+    return f"cannot connect to {host}:{getattr(error, 'port', None)}: {text}" if host else text
+
+
 class SpringtideError(Exception):
     """Root of the tree: `message` is the problem and its place, `hint` the remedy."""
 

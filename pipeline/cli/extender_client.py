@@ -14,7 +14,7 @@ import msgspec
 
 from pipeline.bearer_tokens import is_loopback, parse_tokens
 from pipeline.cli.safe_output import printable
-from pipeline.errors import NotReadyError, SpringtideError, UsageError
+from pipeline.errors import NotReadyError, SpringtideError, UsageError, unanswered_reason
 from pipeline.input_files import read_file
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
@@ -66,11 +66,8 @@ class ExtenderClient(NamedTuple):
                 hint="give the CA certificate that signed it with --extender-ca-file",
             ) from error
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            # aiohttp's text has "ssl:default" for http, too.
-            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            reason = str(cause) or type(error).__name__
             raise SpringtideError(
-                f"no extender answers at {url}: {reason}", hint=_ADDRESS
+                f"no extender answers at {url}: {unanswered_reason(error)}", hint=_ADDRESS
             ) from error
         if response.status == 401:
             raise SpringtideError(

@@ -25,6 +25,7 @@ from pipeline.errors import (
     NotFoundError,
     SettingsError,
     UnauthenticatedError,
+    unanswered_reason,
 )
 from pipeline.kube import limits
 from pipeline.kube.api_access import ApiAccess, api_access
@@ -213,9 +214,10 @@ def _unavailable(request: str) -> Iterator[None]:
     try:
         yield
     except aiohttp.ClientConnectorError as error:
-        raise ApiUnavailableError(f"{request}: {error}", was_done=False) from error
+        text = f"{request}: {unanswered_reason(error)}"
+        raise ApiUnavailableError(text, was_done=False) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise ApiUnavailableError(f"{request}: {error or type(error).__name__}") from error
+        raise ApiUnavailableError(f"{request}: {unanswered_reason(error)}") from error
 
 
 async def _chunks(response: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:

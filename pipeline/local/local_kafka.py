@@ -313,11 +313,13 @@ def _require_started(value: _T | None) -> _T:
 def _check_protection(data_dir: Path, *, secure: bool) -> None:
     """Raise `LocalKafkaError` if the data is protected and the broker would not be, or if the
     broker would require users that its data does not have."""
-    has_users = (data_dir / _SECURITY).exists()
+    security = data_dir / _SECURITY
+    has_users = security.exists()
     if has_users and not secure:
         raise LocalKafkaError(
-            f"the data directory {data_dir} is of a secure broker",
-            hint="start it with --secure, or give another directory with --data-dir",
+            f"the data directory {data_dir} is of a secure broker: it has {security}",
+            hint="start it with --secure, or give another directory with --data-dir; if its data "
+            f"was always open, remove {security}",
         )
     if secure and not has_users and (data_dir / _FORMATTED).exists():
         raise LocalKafkaError(

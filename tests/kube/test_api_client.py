@@ -121,12 +121,14 @@ class NoAccess:
 
 
 async def test_a_missing_server_is_retried_and_then_reported(tmp_path: Path) -> None:
-    settings = user_file(tmp_path, f"http://127.0.0.1:{free_port()}")
+    port = free_port()
+    settings = user_file(tmp_path, f"http://127.0.0.1:{port}")
     clock = SleeplessClock()
     async with open_api(settings, clock) as api:
         with pytest.raises(ApiUnavailableError, match=r"check kubernetes\.kubeconfig") as raised:
             await api.create(PATH, {})
     assert raised.value.was_done is False
+    assert f"cannot connect to 127.0.0.1:{port}: " in raised.value.message
     assert len(clock.slept) == 4
 
 

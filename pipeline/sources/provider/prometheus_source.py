@@ -16,7 +16,7 @@ import aiohttp
 
 from pipeline.bearer_tokens import parse_tokens
 from pipeline.clock import Clock
-from pipeline.errors import SampleSourceError, SettingsError, UsageError
+from pipeline.errors import SampleSourceError, SettingsError, UsageError, unanswered_reason
 from pipeline.input_files import read_file
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
@@ -131,9 +131,8 @@ class PrometheusSession:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             REQUESTS.labels("no answer").inc()
-            text = str(error) or type(error).__name__
             raise SampleSourceError(
-                f"{self._settings.url}: {text}",
+                f"{self._settings.url}: {unanswered_reason(error)}",
                 may_pass=True,
                 hint="check provider.url, and whether Prometheus answers there",
             ) from error

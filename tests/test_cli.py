@@ -69,6 +69,11 @@ def test_help_of_every_command_lists_its_exit_codes(path: tuple[str, ...]) -> No
     assert (shown.exit_code, "\nExit codes:\n  0  " in shown.output) == (0, True), shown.output
 
 
+@pytest.mark.parametrize("path", [*leaves(cli)], ids=" ".join)
+def test_json_is_selected_by_the_option_output_alone(path: tuple[str, ...]) -> None:
+    assert "--json" not in CliRunner().invoke(cli, [*path, "--help"]).output
+
+
 def test_help_of_groups_does_not_cut_sentences() -> None:
     for group in {path[:-1] for path in leaves(cli)}:
         shown = CliRunner().invoke(cli, [*group, "--help"])
@@ -183,7 +188,7 @@ def test_password_has_no_flag(probe: Callable[..., Result]) -> None:
 
 
 def test_doctor_reports_an_unavailable_broker() -> None:
-    result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
+    result = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "-o", "json"])
     assert result.exit_code == 1
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     statuses = [checks[name]["status"] for name in ("kafka", "topics", "python")]
@@ -204,7 +209,7 @@ def test_doctor_counts_the_pods_that_the_exporter_finds(tmp_path: Path) -> None:
 
     def found(*flags: str) -> dict[str, str]:
         given = ["--bootstrap-servers", "127.0.0.1:1", "--cgroup-root", str(tmp_path), *flags]
-        result = CliRunner().invoke(cli, ["doctor", "--json", *given])
+        result = CliRunner().invoke(cli, ["doctor", "-o", "json", *given])
         (check,) = [c for c in json.loads(result.stdout)["checks"] if c["name"] == "pods"]
         return dict(check)
 
@@ -219,8 +224,8 @@ def test_doctor_counts_the_pods_that_the_exporter_finds(tmp_path: Path) -> None:
 def test_doctor_names_roots_without_cgroups(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         cli,
-        ["doctor", "--json", "--bootstrap-servers", "127.0.0.1:1", "--cgroup-root", str(tmp_path),
-         "--proc-root", str(tmp_path)],
+        ["doctor", "-o", "json", "--bootstrap-servers", "127.0.0.1:1",
+         "--cgroup-root", str(tmp_path), "--proc-root", str(tmp_path)],
     )  # fmt: skip
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert {checks[name]["status"] for name in ("cgroups", "pods", "proc")} == {"fail"}

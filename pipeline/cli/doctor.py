@@ -21,7 +21,13 @@ import msgspec
 from pipeline import __version__
 from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, KUBERNETES_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import (
+    KAFKA_CLIENT,
+    KUBERNETES_CLIENT,
+    output_option,
+    settings_options,
+    silence_logs,
+)
 from pipeline.errors import BrokerUnavailableError, SpringtideError, install_hint
 from pipeline.settings import ExporterSettings, KafkaSettings, Settings
 from pipeline.topics.registry import TOPICS
@@ -37,7 +43,7 @@ _WATCH_GROUP_SECONDS = 4.0
 
 
 @click.command(cls=Command, exit_codes={0: "no check fails", 1: "a check fails"})
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on stdout.")
+@output_option
 @click.option(
     "--scheduler-file", type=click.Path(path_type=Path),
     help="Also check this file, the argument of kube-scheduler's --config.",
@@ -60,7 +66,7 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
     \b
     Examples:
       springtide doctor
-      springtide doctor --bootstrap-servers kafka-0:9092 --json
+      springtide doctor --bootstrap-servers kafka-0:9092 -o json
     """
     silence_logs(settings, "aiokafka")  # the checks report its errors
     checks = list(run_checks(settings))

@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import UsageError
@@ -45,9 +45,7 @@ from pipeline.topics.registry import RESOURCES as OFFERS
     type=click.Choice(TIERS),
     help="Show only the node's amount of this tier, and its derivation.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the selected part of the record as JSON."
-)
+@output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings,
@@ -69,8 +67,8 @@ def command(
       springtide explain node-1 --class prod --resource cpu
       springtide explain node-1 --predictor nsigma-v1 --class node
       springtide explain node-1 --tier mid --resource cpu
-      springtide explain node-1 --json | jq .reclaimable
-      springtide explain node-1 --json --class prod --resource memory
+      springtide explain node-1 -o json | jq .reclaimable
+      springtide explain node-1 -o json --class prod --resource memory
     """
     silence_logs(settings, "aiokafka")
     resources = tuple(RESOURCES) if resource is None else (resource,)

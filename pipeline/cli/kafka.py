@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
 from pipeline.errors import LocalKafkaError, NotReadyError, UsageError
@@ -142,14 +142,12 @@ def stop(port: int | None) -> None:
     exit_codes={0: "all running brokers answer", 4: "no broker is running, or one does not answer"},
 )
 @click.option("--port", type=_Port, help="Show only the broker on this port.")
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
-def status(port: int | None, output: str) -> None:
+@output_option
+def status(port: int | None, as_json: bool) -> None:
     """Show the brokers that `springtide kafka start` started, with uptime and files."""
     brokers = [broker for broker in running_brokers() if port in (None, broker.port)]
     answers_by_port = {broker.port: broker.answers() for broker in brokers}
-    if output == "json":
+    if as_json:
         rows = [
             {
                 **asdict(broker),

@@ -51,9 +51,11 @@ KUBERNETES_CLIENT = (
 )
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Output format.",
+    "-o", "--output", "as_json", type=click.Choice(["text", "json"]), default="text",
+    show_default=True, help="Output format.",
+    callback=lambda _context, _parameter, value: value == "json",
 )  # fmt: skip
+"""`-o json`: the command gets `as_json`."""
 
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")

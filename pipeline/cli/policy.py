@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError, SpringtideError
 from pipeline.input_files import LARGEST_LIST_BYTES, read_file
@@ -54,7 +54,7 @@ _NOT_IN_FORCE = 3
     help="Also resolve the policy for the nodes in this file, the output of `kubectl get nodes -o "
     "json`; with `nodes,noderesourcetopologies` including CPU normalization.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the resolved policy as JSON, by node.")
+@output_option
 @settings_options("extender.cpu_threshold_percent", "extender.memory_threshold_percent")
 def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -> None:
     """Check the policy in FILE, and resolve it per node.
@@ -62,14 +62,14 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
     FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, or a List that
     contains it. The command reports every invalid part, and values that contradict each other or
     the thresholds of the scheduler extender. With --nodes it prints the policy of each node: the
-    cluster's values, the first entry that selects the node, its annotations and labels; with --json
-    also the specs of its NodeMetric and NodeSLO. It reads neither Kafka nor Kubernetes, and writes
-    nothing.
+    cluster's values, the first entry that selects the node, its annotations and labels; with
+    -o json also the specs of its NodeMetric and NodeSLO. It reads neither Kafka nor Kubernetes, and
+    writes nothing.
 
     \b
     Examples:
       springtide policy slo-controller-config.yaml
-      springtide policy slo-controller-config.yaml --nodes nodes.json --json | jq '."node-1"'
+      springtide policy slo-controller-config.yaml --nodes nodes.json -o json | jq '."node-1"'
     """
     policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.in_force]

@@ -11,7 +11,7 @@ import click
 
 from pipeline.agents.recommendation_agent import Places, read_recommendations
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.errors import NotReadyError, RecordError, UsageError
 from pipeline.kafka.client import client_options, translated_errors
@@ -74,10 +74,7 @@ class WorkloadFilter:
     tables=_COLUMN_HELP,
 )
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
-@click.option(
-    "--json", "as_json", is_flag=True,
-    help="Print JSON with the fields of VerticalPodAutoscaler and Recommendation.",
-)  # fmt: skip
+@output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(settings: Settings, workload: str | None, as_json: bool) -> None:
     """Show the requests recommended for the pods of WORKLOAD, or of every workload.
@@ -90,7 +87,7 @@ def command(settings: Settings, workload: str | None, as_json: bool) -> None:
     Examples:
       springtide recommend
       springtide recommend StatefulSet/shop/db
-      springtide recommend shop/db --json | jq '.items[].recommendation'
+      springtide recommend shop/db -o json | jq '.items[].recommendation'
     """
     selected = None if workload is None else WorkloadFilter(workload)
     silence_logs(settings, "aiokafka")

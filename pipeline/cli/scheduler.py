@@ -10,7 +10,7 @@ import click
 import yaml
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, SpringtideError, UsageError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
@@ -163,7 +163,7 @@ def _with_comments(tree: Mapping[str, Any]) -> Iterator[str]:
     },
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@output_option
 @click.option(
     "--url", help="urlPrefix of the extender's entry.  [default: the entry with springtide in its "
     "urlPrefix, or the only entry]",
@@ -179,7 +179,7 @@ def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> Non
     \b
     Examples:
       springtide scheduler check /etc/kubernetes/scheduler.yaml
-      springtide scheduler check scheduler.yaml --mode act --json
+      springtide scheduler check scheduler.yaml --mode act -o json
     """
     results = read_findings(file, settings, url)
     if as_json:
@@ -242,7 +242,7 @@ _DEFAULT_LOAD: Final = SimulatedLoad()
     "--seed", type=click.IntRange(0), default=0, show_default=True,
     help="Seed of the random numbers.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
+@output_option
 def simulate_targets(
     wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,
     deviation: float, seed: int, as_json: bool,

@@ -49,7 +49,7 @@ _COLUMN_HELP: Final = {
 @extender_options
 @settings_options(*SETTINGS)
 def command(
-    settings: Settings, file: Path, output: str, no_headers: bool, extender: ExtenderClient | None
+    settings: Settings, file: Path, as_json: bool, no_headers: bool, extender: ExtenderClient | None
 ) -> None:
     """Rank nodes for the pod in a file, best first.
 
@@ -66,7 +66,7 @@ def command(
     silence_logs(settings)
     answer = asyncio.run(request_explanation(settings, extender, read_explain_request(file)))
     items = best_first(answer.items)
-    if output == "json":
+    if as_json:
         click.echo(msgspec.json.encode(msgspec.structs.replace(answer, items=tuple(items))))
     elif items:
         print_lines(score_lines(items, headers=not no_headers))

@@ -110,13 +110,13 @@ Examples:
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: float | None,
-    since: str | None, until: str | None, output: str,
+    since: str | None, until: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the series."""
     silence_logs(settings, "aiokafka")
     requested = time_range(last, since, until, SystemClock().now())
     series = asyncio.run(_read(settings.kafka, node, _selected_pod(pod, pod_uid), requested))
-    if output == "json":
+    if as_json:
         click.echo(msgspec.json.encode(series))
     else:
         print_lines(series_lines(series))

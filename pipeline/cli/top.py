@@ -52,7 +52,7 @@ REFRESH_SECONDS: Final = 1.0
 @extender_options
 @settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
 def command(
-    settings: Settings, watch: bool, sort: str, output: str, no_headers: bool, with_limits: bool,
+    settings: Settings, watch: bool, sort: str, as_json: bool, no_headers: bool, with_limits: bool,
     extender: ExtenderClient | None,
 ) -> None:  # fmt: skip
     """Show usage, predicted peak and age of every node.
@@ -69,7 +69,7 @@ def command(
       springtide top --extender http://localhost:8888
     """
     silence_logs(settings)
-    view = View(sort, settings.extender.stale_after_seconds, output == "json", not no_headers)
+    view = View(sort, settings.extender.stale_after_seconds, as_json, not no_headers)
     source = (
         _read_extender(extender)
         if extender

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
@@ -58,7 +58,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
 
 
 @command.command(cls=Command, exit_codes={0: "all topics are as declared", 3: "topics differ"})
-@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+@output_option
 @settings_options(*_TOPIC_KEYS)
 def check(settings: Settings, as_json: bool) -> None:
     """Compare the broker's topics with the registry.
@@ -66,7 +66,7 @@ def check(settings: Settings, as_json: bool) -> None:
     \b
     Examples:
       springtide topics check
-      springtide topics check --json | jq '.drift[] | select(.kind == "partitions")'
+      springtide topics check -o json | jq '.drift[] | select(.kind == "partitions")'
     """
     silence_logs(settings, "aiokafka")
     drift = asyncio.run(check_topics(settings.kafka))
@@ -90,7 +90,7 @@ def table() -> None:
 @command.command(cls=Command, exit_codes={0: "printed"})
 @click.option("--role", type=click.Choice([*ROLES]), help="Print only the rights of this role.")
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "commands"]), default="table", show_default=True,
+    "-o", "--output", type=click.Choice(["text", "commands"]), default="text", show_default=True,
     help="A table, or commands of kafka-acls.sh that grant the rights.",
 )  # fmt: skip
 @settings_options("kafka.bootstrap_servers", "kafka.topic_prefix", "worker.id")

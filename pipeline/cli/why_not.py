@@ -12,7 +12,7 @@ import msgspec
 from pipeline.cli.explain_request import SETTINGS, read_explain_request, request_explanation
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options, silence_logs
+from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, suggestion
 from pipeline.cli.score import best_first
 from pipeline.errors import UsageError
@@ -44,7 +44,7 @@ _REFUSED: Final = 4
     help="Manifest of the pod, in place of POD: a Pod, or an object with a pod template; - for "
     "standard input.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the answer about this node as JSON.")
+@output_option
 @extender_options
 @settings_options(*SETTINGS, "kafka.partitions")
 def command(
@@ -65,7 +65,7 @@ def command(
     Examples:
       springtide why-not shop/web-0 node-1
       springtide why-not -f pod.yaml node-1
-      springtide why-not web-0 node-1 --extender http://localhost:8888 --json | jq .items
+      springtide why-not web-0 node-1 --extender http://localhost:8888 -o json | jq .items
     """
     silence_logs(settings)
     if len(names) != (1 if file else 2):

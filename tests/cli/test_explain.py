@@ -28,7 +28,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(*arguments: str) -> Any:
-    run = CliRunner().invoke(cli, ["explain", PREDICTION.node, "--json", *arguments])
+    run = CliRunner().invoke(cli, ["explain", PREDICTION.node, "-o", "json", *arguments])
     assert run.exit_code == 0, run.output
     return json.loads(run.output)
 

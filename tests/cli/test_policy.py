@@ -58,7 +58,7 @@ def test_nodes_are_shown_with_their_differences(tmp_path: Path) -> None:
         "node n2: off, enable false, cpuReclaimThresholdPercent 29",
         "node n3: on, as the cluster",
     ]
-    document = json.loads(run(tmp_path, configmap(GOOD), *options, "--json").stdout)
+    document = json.loads(run(tmp_path, configmap(GOOD), *options, "-o", "json").stdout)
     assert [document[name]["on"] for name in ("n1", "n2", "n3")] == [True, False, True]
     assert document["n2"]["strategy"]["cpuReclaimThresholdPercent"] == 29
 
@@ -121,7 +121,7 @@ def test_every_key_is_shown_by_its_differences_from_defaults(tmp_path: Path) -> 
         "system-config: defaults",
         'host-application-config: applications [{"name": "nginx", "priority": "koord-mid"}]',
     ]
-    document = json.loads(run(tmp_path, all_keys(), "--json").stdout)["cluster"]
+    document = json.loads(run(tmp_path, all_keys(), "-o", "json").stdout)["cluster"]
     assert document["strategy"]["predictor"] == "max"
     assert document["cpu-burst-config"]["policy"] == "auto"
     assert document["resource-threshold-config"]["memoryEvictThresholdPercent"] == 70
@@ -143,7 +143,7 @@ def test_node_is_shown_with_its_custom_resources(tmp_path: Path) -> None:
         "NodeSLO: resourceUsedThresholdWithBE.memoryEvictThresholdPercent 80",
         "node n2: on, as the cluster",
     ]
-    document = json.loads(run(tmp_path, all_keys(), *options, "--json").stdout)
+    document = json.loads(run(tmp_path, all_keys(), *options, "-o", "json").stdout)
     assert document["n1"]["nodeSLO"]["cpuBurstStrategy"]["policy"] == "auto"
     assert document["n1"]["nodeMetric"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
     assert document["n1"]["hostApplications"] == {"nginx": "mid"}

@@ -89,7 +89,7 @@ def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
 
 @pytest.mark.parametrize("name", ["shop/web", "Deployment/shop/web", "deployment/shop/web"])
 def test_workload_is_selected_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    result = typed(monkeypatch, name, "--json")
+    result = typed(monkeypatch, name, "-o", "json")
     assert result.exit_code == 0, result.output
     (web,) = json.loads(result.stdout)["items"]
     assert web["name"] == "web"
@@ -126,5 +126,5 @@ def test_invalid_record_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_any_recommendation_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = typed(monkeypatch, "--json", values=[])
+    result = typed(monkeypatch, "-o", "json", values=[])
     assert (result.exit_code, json.loads(result.stdout)) == (4, {"items": []})

@@ -91,7 +91,7 @@ def test_check_prints_warnings_and_exits_with_3_for_errors(tmp_path: Path) -> No
     assert warned.exit_code == 0
     assert warned.stderr.startswith("warning: profile default-scheduler: NodeResourcesFit, ")
     tree["extenders"][0]["filterVerb"] = "predicates"
-    refused = run("check", write_file(tmp_path, tree), "--json")
+    refused = run("check", write_file(tmp_path, tree), "-o", "json")
     assert refused.exit_code == 3
     (outcomes,) = json.loads(refused.stdout)
     assert (outcomes["where"], outcomes["is_refused"]) == ("extenders[0].filterVerb", True)
@@ -115,16 +115,16 @@ def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
     above = [float(line.split()[-1].rstrip("%")) for line in lines[1:5]]
     assert above == sorted(above, reverse=True)
     assert above[0] > 50 > 10 > above[2]
-    outcomes = json.loads(run("simulate", "--wanted", "60", "--json").stdout)
+    outcomes = json.loads(run("simulate", "--wanted", "60", "-o", "json").stdout)
     assert [one["target_percent"] for one in outcomes] == [60, 55, 50, 45]
-    for flags in (("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "--json")):
+    for flags in (("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "-o", "json")):
         assert run("simulate", *flags).exit_code == 2
 
 
 def test_simulate_reports_targets_that_cannot_be_reached() -> None:
     assert "no target keeps nodes at 20%" in run("simulate", "--wanted", "20").stdout
     assert run("simulate", "--nodes", "1", "--pods", "1").stdout.count("too few pods") == 4
-    outcomes = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "--json").stdout)
+    outcomes = json.loads(run("simulate", "--nodes", "1", "--pods", "1", "-o", "json").stdout)
     assert [one["average"] for one in outcomes] == [None] * 4
     assert "268 pods fit on no node" in run("simulate", "--nodes", "1").stdout
 
@@ -134,7 +134,7 @@ def test_doctor_checks_the_scheduler_file(project: Path) -> None:
     for mode, status in (("observe", "ok"), ("act", "warn")):
         result = CliRunner().invoke(
             cli,
-            ["doctor", "--json", "--mode", mode, "--scheduler-file", file,
+            ["doctor", "-o", "json", "--mode", mode, "--scheduler-file", file,
              "--bootstrap-servers", "127.0.0.1:1"],
         )  # fmt: skip
         checks = {one["name"]: one for one in json.loads(result.stdout)["checks"]}

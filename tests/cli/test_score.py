@@ -137,7 +137,7 @@ def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod
         "  its last window ended 12 s ago",
         "  the extender is in mode observe: it lets every node pass",
     ]
-    output = run("why-not", "-f", pod, "hot", "--json")
+    output = run("why-not", "-f", pod, "hot", "-o", "json")
     nodes = [item["node"] for item in json.loads(output.stdout)["items"]]
     assert (output.exit_code, nodes) == (4, ["hot"])
 
@@ -156,14 +156,14 @@ def test_why_not_names_a_dispute_and_the_usage_that_counts(
     )
     result = run("why-not", "-f", pod, "busy")
     assert (result.exit_code, text in result.stdout.splitlines()) == (0, True), result.stdout
-    (item,) = json.loads(run("why-not", "-f", pod, "busy", "--json").stdout)["items"]
+    (item,) = json.loads(run("why-not", "-f", pod, "busy", "-o", "json").stdout)["items"]
     assert (item["verdict"], item["dispute"]["source"]) == ("passed", "prometheus")
     # What is believed may be too low: estimates of the pods count where they are more.
     doubted = msgspec.structs.replace(dispute, is_more=True)
     answers["table"].put_state(msgspec.structs.replace(state, offset=2, dispute=doubted))
-    (item,) = json.loads(run("why-not", "-f", pod, "busy", "--json").stdout)["items"]
+    (item,) = json.loads(run("why-not", "-f", pod, "busy", "-o", "json").stdout)["items"]
     assert (item["verdict"], item["estimated"]) == ("estimated", ["cpu", "memory"])
-    (item,) = json.loads(run("why-not", "-f", pod, "idle", "--json").stdout)["items"]
+    (item,) = json.loads(run("why-not", "-f", pod, "idle", "-o", "json").stdout)["items"]
     assert item["dispute"] is None
 
 

@@ -208,7 +208,7 @@ def test_doctor_exits_with_1_for_an_invalid_policy(tmp_path: Path, kafka: KafkaS
             },
         })
     )  # fmt: skip
-    result = CliRunner().invoke(cli, ["--config", str(config), "doctor", "--json"])
+    result = CliRunner().invoke(cli, ["--config", str(config), "doctor", "-o", "json"])
     assert result.exit_code == 1
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert [name for name, check in checks.items() if check["status"] == "fail"] == ["policy"]

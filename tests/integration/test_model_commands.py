@@ -121,7 +121,7 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     shown = await typed(kafka, "explain", NODE, "--resource", "cpu", "--class", "node")
     assert (shown.exit_code, f"node {NODE}" in shown.output) == (0, True), shown.output
     assert "raw, mean + N * stdev: " in shown.output
-    shown = await typed(kafka, "explain", NODE, "--json")
+    shown = await typed(kafka, "explain", NODE, "-o", "json")
     assert json.loads(shown.output)["node"] == NODE
     for partitions, arguments, code, message in (
         (2, (NODE, "--predictor", "oracle"), 2, "choose one of percentile"),

@@ -58,7 +58,7 @@ def test_a_pod_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) ->
     ran = run("why-not", "shop/web-1", "calm")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("calm would take shop/web-1\n  score ")
-    ran = run("why-not", "shop/web-0", "hot", "--json")
+    ran = run("why-not", "shop/web-0", "hot", "-o", "json")
     assert ran.returncode == 4
     found: dict[str, Any] = json.loads(ran.stdout)
     assert (found["pod"]["node"], found["items"][0]["verdict"]) == ("hot", "refused")

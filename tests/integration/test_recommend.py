@@ -41,7 +41,7 @@ async def publish(kafka: KafkaSettings) -> None:
 
 
 async def shown(kafka: KafkaSettings) -> dict[str, Any]:
-    result = await typed(kafka, "recommend", "Deployment/shop/web", "--json")
+    result = await typed(kafka, "recommend", "Deployment/shop/web", "-o", "json")
     assert result.exit_code == 0, result.output
     (item,) = json.loads(result.stdout)["items"]
     assert isinstance(item, dict)

@@ -184,7 +184,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command(kafka: KafkaSettings) -> None:
     where = flags_of(kafka)
-    ran = run("topics", "check", "--json", *where)
+    ran = run("topics", "check", "-o", "json", *where)
     assert ran.returncode == 3
     report = json.loads(ran.stdout)
     assert len(report["drift"]) == report["topics"] == len(TOPICS)

@@ -21,6 +21,7 @@ import msgspec
 from pipeline import __version__
 from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import (
     KAFKA_CLIENT,
     KUBERNETES_CLIENT,
@@ -270,7 +271,9 @@ def check_broker(settings: Settings) -> Iterator[Check]:
     servers = settings.kafka.bootstrap_servers
     start = time.monotonic()
     try:
-        drift = asyncio.run(asyncio.wait_for(check_topics(settings.kafka), 3 * _KAFKA_SECONDS))
+        drift = run_requests(
+            settings.kafka, asyncio.wait_for(check_topics(settings.kafka), 3 * _KAFKA_SECONDS)
+        )
     except (SpringtideError, TimeoutError) as error:
         if isinstance(error, TimeoutError):
             error = BrokerUnavailableError(f"no broker answers at {servers} in time")

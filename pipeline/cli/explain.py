@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
@@ -79,7 +80,7 @@ def command(
             )
         _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
         return
-    record, state, offers = asyncio.run(read_records(settings.kafka, node))
+    record, state, offers = run_requests(settings.kafka, read_records(settings.kafka, node))
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(
             f"predictor {predictor!r:.100} does not run for node {node}",
@@ -102,7 +103,7 @@ def command(
 def _show_offers(
     kafka: KafkaSettings, node: str, tier: str, resources: Sequence[str], *, as_json: bool
 ) -> None:
-    record = asyncio.run(read_offers(kafka, node))
+    record = run_requests(kafka, read_offers(kafka, node))
     if as_json:
         click.echo(msgspec.json.encode(record))
     else:

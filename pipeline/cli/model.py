@@ -1,12 +1,12 @@
 """`springtide model`: list predictors; inspect, fit, export and import models."""
 
-import asyncio
 from collections.abc import Iterator
 
 import click
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
@@ -93,7 +93,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
       springtide model inspect node-1 --row prod --row system
     """
     silence_logs(settings, "aiokafka")
-    record = asyncio.run(newest_checkpoint(settings.kafka, node))
+    record = run_requests(settings.kafka, newest_checkpoint(settings.kafka, node))
     where = f"checkpoint {record.key.decode()!r:.120} at offset {record.offset}"
     try:
         checkpoint = decode_pack(NodeCheckpoint, record.value)

@@ -4,7 +4,6 @@ Each file is written beside its place and then moved there: an interrupted expor
 only, old and new.
 """
 
-import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
@@ -68,7 +68,7 @@ def export(settings: Settings, node: str, output: Path, file_format: str, overwr
     if file_format == "springtide":
         require_new(output, overwrite=overwrite)
     silence_logs(settings, "aiokafka")
-    record = asyncio.run(newest_checkpoint(settings.kafka, node))
+    record = run_requests(settings.kafka, newest_checkpoint(settings.kafka, node))
     try:
         data = decode_pack(NodeCheckpoint, record.value).state
         state = state_codec.decode(data)

@@ -4,7 +4,6 @@ The import is a new round of checkpoints, which workers restore when they start.
 would overwrite it, so the command refuses while the groups of the workers have members.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from pipeline.agents.model_import_round import (
     takes_anything,
 )
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
@@ -148,7 +148,9 @@ def _restore_export(
     try:
         config = model_config(settings)
         change = replace_models(node, data, config, SystemClock(), may_be_older=older)
-        replaced = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
+        replaced = run_requests(
+            settings.kafka, _apply_change(settings, node, change, dry_run=dry_run)
+        )
     except CheckpointError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
     print_lines([f"{node}: {brief(state)}", f"replaces: {_replaced_summary(state, replaced)}"])
@@ -180,7 +182,9 @@ def _add_models(
     learned = [model for path in files for model in _read_models(path, read)]
     by_name = assign(learned, pods)
     change = add_models(node, by_name, model_config(settings))
-    imported: ImportResults = asyncio.run(_apply_change(settings, node, change, dry_run=dry_run))
+    imported: ImportResults = run_requests(
+        settings.kafka, _apply_change(settings, node, change, dry_run=dry_run)
+    )
     for name in sorted(by_name):
         row = imported.get(name)
         text = "skipped, the node has no such model" if row is None else _summary(row)

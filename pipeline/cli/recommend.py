@@ -1,6 +1,5 @@
 """`springtide recommend`: show the requests recommended for workloads."""
 
-import asyncio
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ import click
 
 from pipeline.agents.recommendation_agent import Places, read_recommendations
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.errors import NotReadyError, RecordError, UsageError
@@ -91,7 +91,7 @@ def command(settings: Settings, workload: str | None, as_json: bool) -> None:
     """
     selected = None if workload is None else WorkloadFilter(workload)
     silence_logs(settings, "aiokafka")
-    records = asyncio.run(read_records(settings, selected))
+    records = run_requests(settings.kafka, read_records(settings, selected))
     if as_json:
         click.echo(json.dumps({"items": [item_document(record) for record in records]}, indent=2))
     elif records:

@@ -10,6 +10,7 @@ import msgspec
 
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
@@ -115,7 +116,9 @@ def command(
     """Print the series."""
     silence_logs(settings, "aiokafka")
     requested = time_range(last, since, until, SystemClock().now())
-    series = asyncio.run(_read(settings.kafka, node, _selected_pod(pod, pod_uid), requested))
+    series = run_requests(
+        settings.kafka, _read(settings.kafka, node, _selected_pod(pod, pod_uid), requested)
+    )
     if as_json:
         click.echo(msgspec.json.encode(series))
     else:

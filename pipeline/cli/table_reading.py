@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
 
 import click
 
+from pipeline.cli.kafka_requests import NOTICE_SECONDS
 from pipeline.clock import SystemClock
 from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDriftError
 from pipeline.kafka.client import client_options
@@ -16,8 +16,6 @@ from pipeline.table import Feed, Table
 from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import Topic
-
-_PROGRESS_AFTER_SECONDS: Final = 2.0
 
 
 @asynccontextmanager
@@ -57,7 +55,7 @@ async def _wait_caught_up(feed: Feed, *, waits_for_broker: bool) -> None:
         failure = asyncio.create_task(feed.wait_failure())
         awaited = {caught_up} if waits_for_broker else {caught_up, failure}
         done, _ = await asyncio.wait(
-            awaited, timeout=_PROGRESS_AFTER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            awaited, timeout=NOTICE_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
         for task in (caught_up, failure):
             task.cancel()

@@ -1,12 +1,12 @@
 """`springtide topics`: create topics, check them for drift, print them and the rights on them."""
 
-import asyncio
 import json
 from dataclasses import asdict
 
 import click
 
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
@@ -48,12 +48,18 @@ def apply(settings: Settings, dry_run: bool) -> None:
     silence_logs(settings, "aiokafka")
     if not dry_run:
         click.echo(f"applying {len(TOPICS)} topics ...", err=True)
-    changes = asyncio.run(apply_topics(settings.kafka, dry_run, lambda change: click.echo(change)))
+    changes = run_requests(
+        settings.kafka, apply_topics(settings.kafka, dry_run, lambda change: click.echo(change))
+    )
     for change in changes if dry_run else []:
         click.echo(f"would {change}")
     if not changes:
         click.echo("nothing to do" if dry_run else "nothing to do: all topics are as declared")
-    remaining = [drift for drift in asyncio.run(check_topics(settings.kafka)) if not drift.mendable]
+    remaining = [
+        drift
+        for drift in run_requests(settings.kafka, check_topics(settings.kafka))
+        if not drift.mendable
+    ]
     _report_drift(remaining)
 
 
@@ -69,7 +75,7 @@ def check(settings: Settings, as_json: bool) -> None:
       springtide topics check -o json | jq '.drift[] | select(.kind == "partitions")'
     """
     silence_logs(settings, "aiokafka")
-    drift = asyncio.run(check_topics(settings.kafka))
+    drift = run_requests(settings.kafka, check_topics(settings.kafka))
     if as_json:
         rows = [{**asdict(item), "mendable": item.mendable, "message": str(item)} for item in drift]
         click.echo(json.dumps({"topics": len(TOPICS), "drift": rows}, indent=2))

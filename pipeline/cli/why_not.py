@@ -12,6 +12,7 @@ import msgspec
 from pipeline.cli.explain_request import SETTINGS, read_explain_request, request_explanation
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, suggestion
 from pipeline.cli.score import best_first
@@ -71,7 +72,11 @@ def command(
     if len(names) != (1 if file else 2):
         raise UsageError("a pod and a node are needed", hint="give POD NODE, or -f FILE NODE")
     node = names[-1]
-    request = read_explain_request(file) if file else asyncio.run(_read_pod(settings, names[0]))
+    request = (
+        read_explain_request(file)
+        if file
+        else run_requests(settings.kafka, _read_pod(settings, names[0]))
+    )
     answer = asyncio.run(request_explanation(settings, extender, request))
     item = _find_node(answer, node)
     if as_json:

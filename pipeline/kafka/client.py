@@ -188,5 +188,7 @@ def _invalid_file(key: str, file: object, error: OSError) -> SettingsError:
 
 def _text(error: BaseException) -> str:
     name, text = type(error).__name__, str(error)
+    if isinstance(error, TimeoutError) and text:
+        return text
     # aiokafka's errors begin with their names.
     return f"{name}: {text.removeprefix(f'{name}: ')}"[:300] if text else name

@@ -19,6 +19,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from pipeline.errors import KafkaError, PartitionCountError, TopicDriftError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.settings import KafkaSettings
+from pipeline.tasks import run_within
 from pipeline.topics.registry import SAMPLES, TOPICS, Topic
 
 CONNECT_SECONDS: Final = 10.0
@@ -196,14 +197,9 @@ async def existing_partitions(
     Raises `TopicDriftError` if a topic is missing that is not `optional`, `BrokerUnavailableError`
     if no broker answers, `KafkaError` if it refuses the connection.
     """
-    with translated_errors(client, "listing topics"):
-        admin = AIOKafkaAdminClient(**client)
-        try:
-            await admin.start()
-            # All topics: asking for one by name would make some brokers create it.
-            found = {topic["topic"]: topic for topic in await admin.describe_topics()}
-        finally:
-            await admin.close()
+    async with _connect(client, "listing topics") as admin:
+        # All topics: asking for one by name would make some brokers create it.
+        found = {topic["topic"]: topic for topic in await admin.describe_topics()}
     if missing := sorted(set(names) - set(found) - set(optional)):
         raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
     return [
@@ -298,11 +294,17 @@ async def open_admin(kafka: KafkaSettings, doing: str) -> AsyncIterator[AIOKafka
     options["request_timeout_ms"] = min(
         options["request_timeout_ms"], round(_REQUEST_SECONDS * 1000)
     )
-    with translated_errors(kafka, doing):
-        admin = AIOKafkaAdminClient(**options)
+    async with _connect(options, doing) as admin:
+        yield admin
+
+
+@asynccontextmanager
+async def _connect(client: Mapping[str, Any], doing: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client, connected within `CONNECT_SECONDS`, and errors that begin with `doing`."""
+    with translated_errors(client, doing):
+        admin = AIOKafkaAdminClient(**client)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await admin.start()
+            await run_within(CONNECT_SECONDS, admin.start())
             yield admin
         finally:
             await admin.close()

@@ -1,5 +1,7 @@
 """Drift of topics and the changes that correct it, without a broker."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -237,3 +239,24 @@ async def test_listing_topics_names_why_the_broker_refuses(monkeypatch: pytest.M
     with pytest.raises(KafkaError, match="refused the password") as caught:
         await topic_admin.existing_partitions(client_options(KafkaSettings()), ["topic"])
     assert not isinstance(caught.value, BrokerUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "request_topics",
+    [
+        lambda: topic_admin.check_topics(KafkaSettings()),
+        lambda: topic_admin.existing_partitions(client_options(KafkaSettings()), ["topic"]),
+    ],
+    ids=["check", "list"],
+)
+async def test_a_server_that_never_answers_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch, request_topics: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    async def wait(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(topic_admin, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(AIOKafkaAdminClient, "start", wait)
+    async with asyncio.timeout(10):
+        with pytest.raises(BrokerUnavailableError, match=r"no answer within 0\.05 s"):
+            await request_topics()

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.record_writer import RecordWriter
@@ -61,6 +61,8 @@ def command(settings: Settings) -> None:
       springtide extender --mode act --cpu-threshold-percent 70
       curl -s localhost:8888/v1/nodes/node-1 | jq .usage
     """
+    # aiokafka logs each failed attempt of each feed; a feed logs once why it is not fed.
+    silence_logs(settings, "aiokafka")
     asyncio.run(_run(settings))
 
 

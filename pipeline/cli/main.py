@@ -7,6 +7,7 @@ is imported when it runs, so help is instant, and an exporter does not need a wo
 import ctypes
 import difflib
 import errno
+import fcntl
 import importlib
 import io
 import os
@@ -131,8 +132,8 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
 
 def _system_error(error: OSError) -> SpringtideError:
     """Return the error for a request that the operating system refused."""
-    if error.errno in _NO_SPACE:
-        return _no_space_error(error)
+    if _is_write_error(error):
+        return _write_error(error)
     target = f" {error.filename}" if error.filename else ""
     failure = SpringtideError(
         f"the system refuses access{target}: {error.strerror or error}",
@@ -142,17 +143,26 @@ def _system_error(error: OSError) -> SpringtideError:
     return failure
 
 
-def _no_space_error(error: OSError) -> SpringtideError:
-    """Return the error for a full disk, and discard further output to a full stdout."""
+def _is_write_error(error: OSError) -> bool:
+    """Whether a disk is full, or standard output was closed or opened for reading only."""
+    if error.errno == errno.EBADF:
+        return fcntl.fcntl(1, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    return error.errno in _NO_SPACE
+
+
+def _write_error(error: OSError) -> SpringtideError:
+    """Return the error for a failed write, and discard further output to standard output."""
     with suppress(OSError, AttributeError, ValueError):
         sys.stdout.flush()
     # Else the interpreter would flush the buffer at exit, fail and report again.
     with suppress(OSError, AttributeError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    target = f" {error.filename}" if error.filename else ""
-    failure = SpringtideError(
-        f"cannot write{target}: {error.strerror}", hint="free space, or write elsewhere"
-    )
+    if error.errno == errno.EBADF:
+        target, hint = " to standard output", "it is closed: redirect it to a file or /dev/null"
+    else:
+        target = f" {error.filename}" if error.filename else ""
+        hint = "free space, or write elsewhere"
+    failure = SpringtideError(f"cannot write{target}: {error.strerror}", hint=hint)
     failure.__cause__ = error
     return failure
 
@@ -216,15 +226,15 @@ def limit_malloc_arenas() -> None:
 
 
 def open_closed_streams() -> None:
-    """Replace standard streams that the caller closed (`2>&-`) by /dev/null.
-
-    Else the next file or socket would get their descriptor, and what is printed.
-    """
+    """Replace standard streams that the caller closed (`2>&-`) by /dev/null: else the next file or
+    socket would get their descriptor, and what is printed. Standard output is opened for reading
+    only, so that a command whose output is lost fails."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            mode = os.O_RDONLY if name == "stdout" else os.O_RDWR
+            os.open(os.devnull, mode)  # takes the lowest free descriptor, which is this one
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
 
 
@@ -259,9 +269,9 @@ def main() -> None:
     try:
         cli(prog_name="springtide")
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if not _is_write_error(error):
             raise
-        report(_no_space_error(error))
+        report(_write_error(error))
         sys.exit(SpringtideError.exit_code)
 
 

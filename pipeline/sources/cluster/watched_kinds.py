@@ -9,7 +9,7 @@ still exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -166,27 +166,63 @@ class Pods:
         return Entry(PODS, node, pod_key(node, uid), None)
 
 
+Key = TypeVar("Key", str, bytes)
+Record = TypeVar("Record", NodeRecord, WorkloadRecord)
+
+
+class _WrittenRecords(Generic[Key, Record]):
+    """The records of a kind on its topic, and which of their objects the list contains."""
+
+    def __init__(self) -> None:
+        # None: the record on the topic is invalid.
+        self._written: dict[Key, Record | None] = {}
+        self._listed: set[Key] = set()
+        self._suspects: set[Key] = set()
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    def begin(self) -> None:
+        self._listed = set()
+
+    def count_missing(self) -> tuple[int, int]:
+        missing = self._missing()
+        return len(missing), len(missing - self._suspects)
+
+    def suspect_missing(self) -> None:
+        self._suspects = self._missing()
+
+    def complete(self) -> Iterator[Entry]:
+        for key in self._missing():
+            yield from self._drop(key)
+
+    def _missing(self) -> set[Key]:
+        return self._written.keys() - self._listed
+
+    def _mark_listed(self, key: Key) -> None:
+        self._listed.add(key)
+        self._suspects.discard(key)
+
+    def _drop(self, key: Key) -> Iterable[Entry]:
+        """Forget a record; return its tombstone."""
+        raise NotImplementedError
+
+
 ReportProblems = Callable[[str, tuple[PolicyProblem, ...]], None]
 """Takes a node and the problems of its own policy when they change; an empty tuple: resolved."""
 
 
-class Nodes:
+class Nodes(_WrittenRecords[str, NodeRecord]):
     """Nodes, each with the policy in force for it."""
 
     name = "Node"
 
     def __init__(self, report_problems: ReportProblems) -> None:
+        super().__init__()
         self.policies = Policies()
         self._report_problems = report_problems
         self._without_policy: dict[str, NodeRecord] = {}
-        # None: the record on the topic is invalid.
-        self._written: dict[str, NodeRecord | None] = {}
         self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
-        self._listed: set[str] = set()
-        self._suspects: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._written)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         name = key.decode(errors="replace")
@@ -195,16 +231,6 @@ class Nodes:
             return
         self._written[name] = None
         self._written[name] = detached(decode_json(NodeRecord, value))
-
-    def begin(self) -> None:
-        self._listed = set()
-
-    def count_missing(self) -> tuple[int, int]:
-        missing = self._written.keys() - self._listed
-        return len(missing), len(missing - self._suspects)
-
-    def suspect_missing(self) -> None:
-        self._suspects = self._written.keys() - self._listed
 
     def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
@@ -218,10 +244,6 @@ class Nodes:
 
     def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         return self._drop(_metadata(manifest).name)
-
-    def complete(self) -> Iterator[Entry]:
-        for name in self._written.keys() - self._listed:
-            yield from self._drop(name)
 
     def apply(self, policies: Policies) -> Iterator[Entry]:
         """Put another policy in force for all nodes; yield the records that change.
@@ -248,31 +270,21 @@ class Nodes:
         self._written[node.node] = record
         return (node_entry(record),)
 
-    def _mark_listed(self, name: str) -> None:
-        self._listed.add(name)
-        self._suspects.discard(name)
-
-    def _drop(self, name: str) -> Iterable[Entry]:
-        self._without_policy.pop(name, None)
-        self._problems.pop(name, None)
-        if name not in self._written:
+    def _drop(self, key: str) -> Iterable[Entry]:
+        self._without_policy.pop(key, None)
+        self._problems.pop(key, None)
+        if key not in self._written:
             return ()
-        del self._written[name]
-        return (Entry(NODES, name, name.encode(), None),)
+        del self._written[key]
+        return (Entry(NODES, key, key.encode(), None),)
 
 
-class Workloads:
+class Workloads(_WrittenRecords[bytes, WorkloadRecord]):
     """Objects of one kind that own pods or limit their eviction."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.name = kind
-        # None: the record on the topic is invalid.
-        self._written: dict[bytes, WorkloadRecord | None] = {}
-        self._listed: set[bytes] = set()
-        self._suspects: set[bytes] = set()
-
-    def __len__(self) -> int:
-        return len(self._written)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -280,16 +292,6 @@ class Workloads:
             return
         self._written[key] = None
         self._written[key] = decode_json(WorkloadRecord, value)
-
-    def begin(self) -> None:
-        self._listed = set()
-
-    def count_missing(self) -> tuple[int, int]:
-        missing = self._written.keys() - self._listed
-        return len(missing), len(missing - self._suspects)
-
-    def suspect_missing(self) -> None:
-        self._suspects = self._written.keys() - self._listed
 
     def put(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         try:
@@ -307,16 +309,8 @@ class Workloads:
     def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         return self._drop(self._key(_metadata(manifest)))
 
-    def complete(self) -> Iterator[Entry]:
-        for key in self._written.keys() - self._listed:
-            yield from self._drop(key)
-
     def _key(self, metadata: _Metadata) -> bytes:
         return workload_key(metadata.namespace, self.name, metadata.name)
-
-    def _mark_listed(self, key: bytes) -> None:
-        self._listed.add(key)
-        self._suspects.discard(key)
 
     def _drop(self, key: bytes) -> Iterable[Entry]:
         if key not in self._written:

@@ -110,7 +110,7 @@ def save(path: Path, copy: Copied) -> int:
         counting=_counting(copy.counting),
         positions=copy.positions,
         names=tuple(copy.names),
-        sizes=tuple(tuple(map(len, row)) for row in records),  # type: ignore[misc]
+        sizes=tuple((len(state), len(node), len(offered)) for state, node, offered in records),
         topic_ids=dict(copy.topic_ids),
         complete_until=copy.complete_until,
         has_heartbeats=copy.has_heartbeats,

@@ -215,7 +215,8 @@ def read_samples(data: bytes) -> SampleBatch:
         for row, value, null in values:
             row |= {} if null else {name: value}
     if len(sample.points):
-        points = np.where(sample.null_points, None, sample.points)  # type: ignore[call-overload]
+        points = sample.points.astype(object)
+        points[sample.null_points] = None
         rows[sample.listing.node] |= dict(zip(LIST_COLUMNS, points.T.tolist(), strict=True))
     return SampleBatch(sample.header, rows)
 

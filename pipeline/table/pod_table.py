@@ -38,10 +38,10 @@ from pipeline.table.pod_arrays import (
 )
 from pipeline.table.tentative_pods import TentativePods
 from pipeline.times import time_or_none
+from pipeline.topics.pod_columns import ENDED
 
 _PROD: Final = CLASS_CODES["prod"]
 _UNKNOWN: Final = CLASS_CODES["unknown"]
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STORED: Final = [name for name in POD_ARRAYS if name != "flying"]
 _ROW_ARRAYS: Final = (
     "sums",
@@ -177,7 +177,7 @@ class PodTable:
         """Put a pod on a row: from its record or, with a time `now`, placed for so many `seconds`.
         Returns its previous row. A pod that has ended is removed."""
         before = self.remove(pod.uid)
-        if pod.phase in _ENDED:
+        if pod.phase in ENDED:
             return before
         slot = self._new_slot()
         self._index[pod.uid] = slot

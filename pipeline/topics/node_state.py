@@ -67,6 +67,11 @@ class AggregatedUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     p99: Usage = Usage()
 
 
+AGGREGATIONS: Final = AggregatedUsage.__struct_fields__
+"""The keys of Koordinator's `AggregatedUsage.usage`. The maximum is not one: it may be an outlier.
+"""
+
+
 class Fractions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Fractions of allocatable (1 is all of it); None is unknown.
 

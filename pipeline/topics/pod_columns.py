@@ -22,7 +22,9 @@ GONE: Final = "Gone"
 LISTED: Final = ("Running", "Pending", "")
 """Phases of pods that run or will run. A file source may state none."""
 
-_ENDED: Final = ("Succeeded", "Failed", GONE)
+ENDED: Final = ("Succeeded", "Failed")
+"""Phases of pods whose containers have all ended."""
+
 _CODES: Final = {name: code for code, name in enumerate(CLASSES)}
 _UNKNOWN: Final = _CODES["unknown"]
 # A line of 100 pods takes 22 KiB with its arrays. The join holds the newest line of each node; the
@@ -89,7 +91,7 @@ class PodColumns:
         phases, qos = pods.column("phase"), pods.column("koordinator_qos")
         classes = [_CODES.get(name or "", _UNKNOWN) for name in pods.pod_class]
         self.classes: npt.NDArray[np.int8] = np.array(classes, np.int8)
-        self.ended: BoolArray = np.array([phase in _ENDED for phase in phases], np.bool_)
+        self.ended: BoolArray = np.array([phase in (*ENDED, GONE) for phase in phases], np.bool_)
         self.listed: BoolArray = np.array([phase in LISTED for phase in phases], np.bool_)
         self.exclusive: BoolArray = np.array([name == "LSE" for name in qos], np.bool_)
         self.terminating: BoolArray = np.array(pods.column("deleting"), np.bool_)

@@ -9,14 +9,13 @@ from typing import Final
 
 from pipeline.processors.placement.victim_selection import AT_MOST, PUSHED_OUT
 from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.pod_columns import ENDED
 from pipeline.topics.pods import CountedPod, PodRecord
 
 TIED_TO_NODES: Final = frozenset({"DaemonSet", "Node"})
 """Kinds of owners that start their pods on the same node again."""
 PREEMPTIBLE: Final = "quota.scheduling.koordinator.sh/preemptible"
 """A pod with this label and the value `false` is never evicted."""
-
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def is_never_evicted(pod: CountedPod | PodRecord) -> bool:
@@ -28,7 +27,7 @@ def is_never_evicted(pod: CountedPod | PodRecord) -> bool:
 def pods_to_evict(plan: EvictionPlanRecord, on_node: Mapping[str, PodRecord]) -> list[PodRecord]:
     """The pods of a plan that are `on_node` (by UID), not being deleted and not ended."""
     pods = (on_node[pod.uid] for pod in plan.pods if pod.uid in on_node)
-    return [pod for pod in pods if pod.deleted_at is None and pod.phase not in _ENDED]
+    return [pod for pod in pods if pod.deleted_at is None and pod.phase not in ENDED]
 
 
 def objection(

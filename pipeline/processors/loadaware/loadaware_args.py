@@ -14,11 +14,10 @@ import msgspec
 from pipeline.processors.kubernetes.durations import LONGEST_SECONDS, go_seconds
 from pipeline.processors.kubernetes.resource_names import resource_name_problem
 from pipeline.processors.policy.config_sections import json_keys
-from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.node_state import AGGREGATED, AGGREGATIONS
 from pipeline.topics.resource_amounts import MEASURED, is_gauge
 
 ESTIMATOR: Final = "defaultEstimator"
-AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 
 PercentByResource = dict[str, int]
 """Thresholds, weights or scaling factors by resource; all are percentages from 0 or 1 to 100."""

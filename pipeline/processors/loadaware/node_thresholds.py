@@ -13,7 +13,6 @@ import msgspec
 from pipeline.errors import InvalidPolicyError
 from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS
 from pipeline.processors.loadaware.loadaware_args import (
-    AGGREGATIONS,
     Aggregated,
     LoadAwareArgs,
     PercentByResource,
@@ -26,6 +25,7 @@ from pipeline.processors.policy.config_sections import (
     read_object,
     unknown_keys,
 )
+from pipeline.topics.node_state import AGGREGATIONS
 
 ANNOTATION: Final = USAGE_THRESHOLDS
 

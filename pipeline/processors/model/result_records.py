@@ -26,12 +26,13 @@ from pipeline.processors.model.json_templates import (
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE, SYSTEM
 from pipeline.processors.model.node_peaks import NodePeaks, PeakSummary, ProdReclaimable
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
-from pipeline.processors.model.usage_points import STATISTICS, RecentUsage, fractions
+from pipeline.processors.model.usage_points import RecentUsage, fractions
 from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import (
     AGGREGATED,
+    AGGREGATIONS,
     DEVIATION,
     AggregatedUsage,
     Counters,
@@ -67,7 +68,7 @@ _FRACTIONS: Final = Fractions(cpu=VALUE, memory=VALUE)
 # -- node states
 
 _AGGREGATED: Final = Template(
-    dict.fromkeys(AGGREGATED, AggregatedUsage(**dict.fromkeys(STATISTICS, _USAGE)))
+    dict.fromkeys(AGGREGATED, AggregatedUsage(**dict.fromkeys(AGGREGATIONS, _USAGE)))
 )
 _DEVIATION: Final = Template(
     dict.fromkeys(

@@ -22,19 +22,17 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
-from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage
+from pipeline.topics.node_state import AGGREGATED, AGGREGATIONS, DEVIATION
 
 _T = TypeVar("_T", bound=np.generic)
 
 SECONDS: Final = 1800
 
-STATISTICS: Final = AggregatedUsage.__struct_fields__
-
 COLUMNS: Final = {"points": Column((2, SECONDS)), "points_second": Column((), "<i8", -1)}
 """`points` are values by Unix second modulo `SECONDS`, NaN unknown; `points_second` is the newest
 second, -1 before the first window, when `points` are meaningless."""
 
-_PERCENTS: Final = [p for p in map(parse_percentile, STATISTICS) if p is not None]
+_PERCENTS: Final = [p for p in map(parse_percentile, AGGREGATIONS) if p is not None]
 _SPANS: Final = np.array(sorted({*AGGREGATED.values(), *DEVIATION.values()}))
 _PLACES: Final = np.arange(SECONDS)
 _NODES_AT_ONCE: Final = 8  # so that their points stay in the cache of a core
@@ -44,7 +42,7 @@ _NODES_AT_ONCE: Final = 8  # so that their points stay in the cache of a core
 class RecentUsage:
     """Statistics of n nodes, cores and bytes, NaN unknown.
 
-    `aggregated` (n, 3, 5, 2) by `AGGREGATED` and `STATISTICS`; `deviation` (n, 3, 2, 2) by
+    `aggregated` (n, 3, 5, 2) by `AGGREGATED` and `AGGREGATIONS`; `deviation` (n, 3, 2, 2) by
     `DEVIATION`, mean and population standard deviation.
     """
 
@@ -104,7 +102,7 @@ def _forget(ring: FloatArray, newest: IntArray, rows: IntArray, last: IntArray) 
 
 def read(ring: FloatArray, newest: IntArray, rows: IntArray) -> RecentUsage:
     """The statistics of these rows, each of which has observed a window."""
-    aggregated = np.full((len(rows), 2, len(AGGREGATED), len(STATISTICS)), np.nan)
+    aggregated = np.full((len(rows), 2, len(AGGREGATED), len(AGGREGATIONS)), np.nan)
     deviation = np.full((len(rows), 2, len(DEVIATION), 2), np.nan)
     # Nodes without points are skipped: all their statistics are unknown.
     some = [i for i, row in enumerate(rows.tolist()) if not np.isnan(ring[row]).all()]
@@ -153,7 +151,7 @@ def _newest_first(ring: FloatArray, newest: IntArray, rows: IntArray) -> FloatAr
 
 def _statistics(series: FloatArray) -> tuple[FloatArray, FloatArray]:
     """`aggregated` and `deviation` of n rows, by resource, then span and statistic."""
-    aggregated = np.empty((len(series), 2, len(AGGREGATED), len(STATISTICS)))
+    aggregated = np.empty((len(series), 2, len(AGGREGATED), len(AGGREGATIONS)))
     deviation = np.empty((len(series), 2, len(DEVIATION), 2))
     known = ~np.isnan(series)
     values = np.where(known, series, 0.0)

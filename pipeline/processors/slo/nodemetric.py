@@ -18,8 +18,6 @@ from pipeline.processors.slo.crd_fields import (
 )
 from pipeline.settings.base import MemoryCollectPolicy
 
-AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
-"""The keys of `AggregatedUsage.usage`. The maximum is not one: it may be an outlier."""
 SHORTEST_SPAN_SECONDS: Final = 30
 LONGEST_SPAN_SECONDS: Final = 3600
 """Times over which percentiles are reported: from a window to an hour, for windows take memory."""

@@ -17,7 +17,6 @@ from pipeline.processors.kubernetes.durations import duration_text, timestamp_se
 from pipeline.processors.kubernetes.pod_classes import QOS_CLASSES, class_label
 from pipeline.processors.slo.crd_fields import Resources
 from pipeline.processors.slo.nodemetric import (
-    AGGREGATIONS,
     AggregatedUsage,
     HostApplicationMetric,
     NodeMetricStatus,
@@ -114,9 +113,9 @@ def host_apps_of(
 
 
 def aggregated_usage(aggregations: FloatArray) -> node_state.AggregatedUsage:
-    """The record of aggregations (5, 2) in the order of `AGGREGATIONS`."""
+    """The record of aggregations (5, 2) in the order of `node_state.AGGREGATIONS`."""
     usages = map(usage_of, aggregations)
-    return node_state.AggregatedUsage(**dict(zip(AGGREGATIONS, usages, strict=True)))
+    return node_state.AggregatedUsage(**dict(zip(node_state.AGGREGATIONS, usages, strict=True)))
 
 
 def usage_of(used: FloatArray) -> Usage:
@@ -146,7 +145,7 @@ def _seconds(span: str) -> Decimal:
 
 
 def _statistics(usages: node_state.AggregatedUsage) -> dict[str, ResourceMap]:
-    statistics = {name: resource_map(getattr(usages, name)) for name in AGGREGATIONS}
+    statistics = {name: resource_map(getattr(usages, name)) for name in node_state.AGGREGATIONS}
     return {name: usage for name, usage in statistics.items() if usage.resources is not None}
 
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.window_batch import WindowBatch
-from pipeline.processors.slo.nodemetric import AGGREGATIONS, LONGEST_SPAN_SECONDS
+from pipeline.processors.slo.nodemetric import LONGEST_SPAN_SECONDS
+from pipeline.topics.node_state import AGGREGATIONS
 
 STATISTICS: Final = ("avg", "p90", "p95", "max")
 _SHARES: Final = np.array([0.50, 0.40, 0.05, 0.05])

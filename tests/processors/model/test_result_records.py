@@ -14,11 +14,11 @@ from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
-from pipeline.processors.model.usage_points import STATISTICS
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import (
+    AGGREGATIONS,
     AggregatedUsage,
     Counters,
     Fractions,
@@ -316,7 +316,9 @@ def test_the_node_state_of_the_golden_example() -> None:
             "class_usage": {"prod": gib(1.0), "batch": gib(0.5), "unknown": gib(0.25)},
             "pods": 3, "unknown_pods": 1, "predictor": "percentile",
             "young_pods": {"a": gib(1.0), "b": gib(0.5), "c": gib(0.25)},
-            "aggregated": dict.fromkeys(("5m", "10m", "30m"), dict.fromkeys(STATISTICS, NOT_KNOWN)),
+            "aggregated": dict.fromkeys(
+                ("5m", "10m", "30m"), dict.fromkeys(AGGREGATIONS, NOT_KNOWN)
+            ),
             "deviation": dict.fromkeys(
                 ("5m", "10m", "15m"),
                 dict.fromkeys(("mean", "stdev"), NOT_KNOWN)

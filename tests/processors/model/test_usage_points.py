@@ -14,9 +14,9 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.training_batch import NodeWindow
-from pipeline.processors.model.usage_points import SECONDS, STATISTICS, RecentUsage, fractions
+from pipeline.processors.model.usage_points import SECONDS, RecentUsage, fractions
 from pipeline.settings.base import MemoryCollectPolicy
-from pipeline.topics.node_state import AGGREGATED, DEVIATION
+from pipeline.topics.node_state import AGGREGATED, AGGREGATIONS, DEVIATION
 from tests.processors.joined import NODE_ROW, header, joined, training
 from tests.processors.windows import BAD, GIB
 
@@ -65,7 +65,7 @@ def by_node(recent: RecentUsage) -> list[RecentUsage]:
 
 
 def cpu(found: RecentUsage, span: str, statistic: str) -> float:
-    return float(found.aggregated[list(AGGREGATED).index(span), STATISTICS.index(statistic), 0])
+    return float(found.aggregated[list(AGGREGATED).index(span), AGGREGATIONS.index(statistic), 0])
 
 
 def mean_and_stdev(found: RecentUsage, span: str) -> list[float]:
@@ -107,7 +107,7 @@ class Seconds:
     def aggregated(self, seconds: int) -> list[float]:
         values = sorted(self.span(seconds))
         if not values:
-            return [np.nan] * len(STATISTICS)
+            return [np.nan] * len(AGGREGATIONS)
         ranks = (max(len(values) * p // 100 - 1, 0) for p in (50, 90, 95, 99))
         return [float(np.mean(values)), *(values[rank] for rank in ranks)]
 
@@ -243,7 +243,7 @@ def test_statistics_of_a_full_half_hour() -> None:
 def test_a_span_is_known_once_its_points_are_half_of_it_apart() -> None:
     assert np.isnan(cpu(recent(every(1.0, 0.0, 150.0)), "5m", "avg"))  # 149 s apart
     found = recent([*every(1.0, 0.0, 150.0), window(180.0, (1.0, 151.0, GIB))])
-    assert [cpu(found, "5m", s) for s in STATISTICS] == [76.0, 75.0, 135.0, 143.0, 149.0]
+    assert [cpu(found, "5m", s) for s in AGGREGATIONS] == [76.0, 75.0, 135.0, 143.0, 149.0]
     assert mean_and_stdev(found, "5m")[0] == 76.0
     assert np.isnan(mean_and_stdev(found, "10m")).all()
     assert np.isnan(found.aggregated[1:]).all()
@@ -340,7 +340,7 @@ def test_new_node_in_a_freed_slot_starts_empty() -> None:
 def test_weakness_of_short_floats_0_7_cores_are_700_millicores() -> None:
     rows = [(float(o), 0.7, 3 * 2.0**40 + 1.0) for o in range(1, 301)]
     found = recent([window(300.0, *rows, seconds=300.0)])
-    for statistic in STATISTICS[1:]:
+    for statistic in AGGREGATIONS[1:]:
         assert int(cpu(found, "5m", statistic) * 1000) == 700
     assert found.aggregated[0, 1:, 1].tolist() == [3 * 2.0**40 + 1.0] * 4
 

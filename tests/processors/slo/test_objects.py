@@ -12,8 +12,9 @@ import yaml
 
 from pipeline.processors.slo.crd_fields import Document, go_name
 from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
-from pipeline.processors.slo.nodemetric import AGGREGATIONS, NodeMetric, PodMetric
+from pipeline.processors.slo.nodemetric import NodeMetric, PodMetric
 from pipeline.processors.slo.nodeslo import NodeSLO
+from pipeline.topics.node_state import AGGREGATIONS
 from tests.crds import path_of, text_of
 from tests.processors.slo.recorded import FOLDER, Json, full_document, load, names, read_strictly
 

@@ -86,7 +86,7 @@ class OutageEvents(Feature):
         has_node = np.array([node in self._nodes for node in self._windows], np.bool_)
         self._usage = usage_outage(now, ends, seconds, fresh, has_node, self._usage)
         self._report(
-            "UsageOutage", "UsageRecovered", "" if self._usage is None
+            "UsageOutage", "UsageRecovered", "" if self._usage is None or self._usage.is_over
             else f"{self._usage}: check exporters, Kafka and workers. Extenders judge these nodes "
             "by requests",
         )  # fmt: skip

@@ -28,7 +28,7 @@ class DataOutages:
                 self._table["has_node"],
                 self._usage,
             )
-        return self._usage
+        return None if self._usage is None or self._usage.is_over else self._usage
 
     @property
     def has_watcher(self) -> bool:

@@ -73,6 +73,16 @@ async def test_an_outage_of_usage_has_an_event_at_begin_and_end() -> None:
     assert await world.events(60, *NAMES) == ["UsageRecovered"]
 
 
+async def test_an_outage_of_usage_still_has_events_after_30_days() -> None:
+    world = World()
+    assert await world.events(60, *NAMES) == []
+    assert await world.events(600) == ["UsageOutage"]
+    await world.clock.advance(30 * 86_400.0)
+    world.beat()
+    assert await world.events(60) == ["UsageOutage"]
+    assert await world.events(60, *NAMES) == ["UsageRecovered"]
+
+
 async def test_usage_is_lost_at_the_age_at_which_extenders_refuse_it(tmp_path: Path) -> None:
     config = tmp_path / "scheduler.yaml"
     config.write_text(SCHEDULER)

@@ -251,6 +251,20 @@ async def test_readyz_names_outages_if_asked_for_details(start: Start) -> None:
     assert checks["watcher"]["text"] == "no heartbeat for 90 s"
 
 
+async def test_an_outage_is_still_reported_after_30_days(start: Start) -> None:
+    month = 30 * 86_400.0
+    table, clock = fleet(), ManualClock(NOW)
+    client = await start(extender(table, clock=clock, rules=RULES))
+    for seconds in (600.0, month):
+        await clock.advance(seconds)
+        checks = (await (await client.get("/readyz?verbose")).json())["checks"]
+        usage = {check["name"]: check for check in checks}["usage"]
+        assert (usage["ok"], usage["text"]) == (False, "4 of 4 nodes lost their usage together")
+    outages = DataOutages(table, 180.0)
+    for seconds in (600.0, month):
+        assert gauge(table, "usage_outage_nodes", NOW + seconds, outages) == 4.0
+
+
 @pytest.mark.parametrize("source", ["", "x", "Cluster"])
 def test_only_the_watcher_sends_heartbeats(source: str) -> None:
     table = fleet()
@@ -296,8 +310,9 @@ async def test_readyz_has_no_failed_check_on_a_good_day(start: Start) -> None:
     assert watcher["text"] == "none: another source writes the nodes"
 
 
-def gauge(table: Table, name: str, now: float = NOW) -> float:
-    page = TableMetrics(table, FeedState(), ManualClock(now), 180.0, DataOutages(table, 180.0))
+def gauge(table: Table, name: str, now: float = NOW, outages: DataOutages | None = None) -> float:
+    outages = outages or DataOutages(table, 180.0)
+    page = TableMetrics(table, FeedState(), ManualClock(now), 180.0, outages)
     (metric,) = [each for each in page.collect() if each.name == f"springtide_table_{name}"]
     return float(metric.samples[0].value)
 

@@ -1,6 +1,6 @@
 """An outage of the usage pipeline, told from nodes that fell silent on their own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -31,13 +31,14 @@ def outage(
     nodes: int | None = None,
     now: float = 1e5,
 ) -> UsageOutage | None:
-    """The outage at time 100,000, or `now`, of nodes whose last windows have these ages at time
-    100,000. The first `nodes`, or all, have Node records."""
+    """The outage that lasts at time 100,000, or `now`, of nodes whose last windows have these ages
+    at time 100,000. The first `nodes`, or all, have Node records."""
     age = np.array(ages)
     windows = np.where(np.isfinite(age), window, np.nan)
     fresh = is_fresh(age, max(STALE, 2 * window))
     has_node = np.arange(len(age)) < (len(age) if nodes is None else nodes)
-    return usage_outage(now, 1e5 - age, windows, fresh, has_node, running)
+    result = usage_outage(now, 1e5 - age, windows, fresh, has_node, running)
+    return None if result is None or result.is_over else result
 
 
 def lost(ages: Sequence[float]) -> list[bool]:
@@ -46,6 +47,36 @@ def lost(ages: Sequence[float]) -> list[bool]:
     assert result is not None
     affected: list[bool] = result.affects(1e5 - age, is_fresh(age, STALE)).tolist()
     return affected
+
+
+class Fleet:
+    """Nodes whose windows of 30 s end at each step of a minute while they are fresh."""
+
+    def __init__(self, nodes: int) -> None:
+        self.now = 1e6
+        self.ends = np.full(nodes, self.now)
+        self.last: UsageOutage | None = None
+
+    def step(self, fresh: Iterable[int], seconds: float = 60.0) -> int:
+        """Pass time; return how many nodes the outage affects."""
+        self.now += seconds
+        self.ends[list(fresh)] = self.now
+        is_new = is_fresh(self.now - self.ends, STALE)
+        nodes = np.ones(len(self.ends), np.bool_)
+        windows = np.full(len(self.ends), 30.0)
+        self.last = usage_outage(self.now, self.ends, windows, is_new, nodes, self.last)
+        return 0 if self.last is None else int(self.last.affects(self.ends, is_new).sum())
+
+    def run(self, seconds: float, fresh: Iterable[int] | None = None) -> int:
+        """Pass time, in which these nodes, or all, are fresh."""
+        names, affected = list(range(len(self.ends)) if fresh is None else fresh), 0
+        for _ in range(round(seconds / 60)):
+            affected = self.step(names)
+        return affected
+
+    @property
+    def fresh(self) -> int:
+        return int(is_fresh(self.now - self.ends, STALE).sum())
 
 
 @pytest.mark.parametrize(
@@ -129,10 +160,74 @@ def test_nodes_that_never_return_are_silent_on_their_own(lasted: float, catch_up
     last = 1e5 + catch_up
     assert outage(dead_rack, running=running, now=last - 1) is not None
     assert outage(dead_rack, running=running, now=last) is None
-    # If the pipeline stops again meanwhile, they may return with the others.
-    again = outage(everything, running=running, now=last - 1)
-    assert again is not None
-    assert outage(dead_rack, running=again, now=last) is not None
+
+
+def test_nodes_may_return_with_the_others_if_the_pipeline_stops_again() -> None:
+    fleet = Fleet(10)
+    fleet.run(300)
+    fleet.run(600, fresh=range(0))
+    fleet.run(600, fresh=range(7))
+    assert fleet.run(7200, fresh=range(0)) == 10
+    assert fleet.run(1700, fresh=range(7)) == 3
+    assert fleet.run(7200, fresh=range(7)) == 0
+
+
+@pytest.mark.parametrize("period_seconds", [240, 600, 1800])
+def test_a_node_that_flaps_at_the_middle_neither_extends_an_outage_nor_begins_it_anew(
+    period_seconds: int,
+) -> None:
+    """49 nodes return, one flaps, 50 never come back."""
+    fleet = Fleet(100)
+    fleet.run(300)
+    assert fleet.run(3600, fresh=range(0)) == 100
+    back_at, affected = fleet.now, 0
+    for minute in range(2 * 1440):
+        flaps = (minute * 60 // period_seconds) % 2 == 0
+        affected = fleet.step(range(51 if flaps else 49))
+        if fleet.now > back_at + 3600 + 2 * period_seconds:
+            assert affected == 0
+    # The 50 stay refused in the next outage.
+    assert fleet.run(3600, fresh=range(20)) == 29
+
+
+@pytest.mark.parametrize("lasted_days", [3, 300])
+def test_nodes_have_at_most_a_day_to_return(lasted_days: int) -> None:
+    fleet = Fleet(10)
+    fleet.step(range(10))
+    assert fleet.step(range(0), lasted_days * 86_400.0) == 10
+    assert fleet.run(86_400, fresh=range(7)) == 3
+    assert fleet.step(range(7)) == 0
+
+
+def test_a_pipeline_that_stops_again_and_again_keeps_no_dead_rack() -> None:
+    """For longer than a day. Nodes that return in between belong to each outage."""
+    fleet, affected = Fleet(10), []
+    fleet.run(300)
+    for _ in range(40):
+        affected.append(fleet.run(1800, fresh=range(0)))
+        fleet.run(1200, fresh=range(7))
+    assert affected[0] == 10
+    assert affected[-1] == 7
+
+
+def test_a_staggered_loss_begins_an_outage_also_after_another() -> None:
+    """Workers stop one after another, each within two minutes of the one before."""
+    fleet = Fleet(100)
+    fleet.run(300)
+    fleet.run(1800, fresh=range(0))
+    assert fleet.run(3600, fresh=range(60)) == 0
+    for stopped in range(2, 62, 2):
+        fleet.step(range(60 - stopped))
+    assert fleet.run(300, fresh=range(0)) == 60
+
+
+def test_without_any_fresh_node_those_of_an_ended_outage_take_pods() -> None:
+    fleet = Fleet(10)
+    fleet.run(300)
+    fleet.run(1800, fresh=range(0))
+    assert fleet.run(3600, fresh=range(6)) == 0
+    fleet.ends[:6] = NAN  # the fresh nodes are removed
+    assert fleet.run(60, fresh=range(0)) == 4
 
 
 def test_a_clock_that_is_set_back_lengthens_no_outage() -> None:
@@ -213,3 +308,77 @@ def test_a_stopped_pipeline_is_an_outage_whatever_was_silent_before(
     together = [age / STALE * TOGETHER_SECONDS for age in fresh]
     stopped = [age + STALE for age in together]
     assert lost(stopped + [age + STALE for age in silent])[: len(fresh)] == [True] * len(fresh)
+
+
+STEPS = st.lists(
+    st.tuples(st.sets(st.integers(0, 11)), st.sampled_from([60.0, 300.0, 4000.0, 1e5])),
+    max_size=40,
+)
+
+
+@given(STEPS, st.sets(st.integers(0, 11), min_size=6))
+def test_any_outage_ends_within_a_day_once_most_nodes_are_back(
+    steps: list[tuple[set[int], float]], back: set[int]
+) -> None:
+    fleet = Fleet(12)
+    for fresh, seconds in steps:
+        fleet.step(fresh, seconds)
+    for _ in range(30):
+        fleet.step(back, 3600.0)
+    assert fleet.step(back) == 0
+
+
+@given(STEPS, st.lists(st.integers(5, 8), min_size=1, max_size=20))
+def test_no_flapping_of_a_few_nodes_keeps_an_outage(
+    steps: list[tuple[set[int], float]], numbers: list[int]
+) -> None:
+    """Of 12 nodes, 5 are always fresh and up to 3 more flap."""
+    fleet = Fleet(12)
+    for fresh, seconds in steps:
+        fleet.step(fresh, seconds)
+    affected = 0
+    for index in range(60):
+        number = numbers[index % len(numbers)]
+        affected = fleet.step(range(number), 3600.0)
+        if index > 26 and fleet.last is not None and number >= 6:
+            assert affected == 0
+    assert max(numbers) < 6 or fleet.step(range(8)) == 0
+
+
+@given(STEPS)
+def test_an_outage_begins_whenever_most_fresh_nodes_become_stale_together(
+    steps: list[tuple[set[int], float]],
+) -> None:
+    fleet = Fleet(12)
+    for fresh, seconds in steps:
+        fleet.step(fresh, seconds)
+        if len(fresh) > 2 and fleet.fresh == len(fresh):
+            before = sorted(fresh)
+            branch = Fleet(12)
+            branch.now, branch.last, branch.ends = fleet.now, fleet.last, fleet.ends.copy()
+            # All were fresh for a while, then only a minority of them is.
+            branch.run(600, fresh=before)
+            left = before[: (len(before) - 1) // 2]
+            branch.run(600, fresh=left)
+            is_new = is_fresh(branch.now - branch.ends, STALE)
+            assert branch.last is not None
+            affected = branch.last.affects(branch.ends, is_new)
+            assert affected[[node for node in before if node not in left]].all()
+
+
+@given(STEPS)
+def test_a_node_of_an_ended_outage_belongs_to_none_until_it_was_fresh(
+    steps: list[tuple[set[int], float]],
+) -> None:
+    fleet, refused = Fleet(12), set[int]()
+    for fresh, seconds in steps:
+        fleet.step(fresh, seconds)
+        is_new = is_fresh(fleet.now - fleet.ends, STALE)
+        refused -= set(np.flatnonzero(is_new).tolist())
+        if fleet.last is not None and fleet.fresh:
+            affected = fleet.last.affects(fleet.ends, is_new)
+            assert not affected[sorted(refused)].any()
+        if fleet.last is not None and fleet.last.is_over:
+            refused |= set(
+                np.flatnonzero(~is_new & (fleet.ends <= fleet.last.settled_seconds)).tolist()
+            )

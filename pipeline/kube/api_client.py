@@ -250,11 +250,7 @@ def _seconds(text: str | None) -> float | None:
 
 @asynccontextmanager
 async def open_api(
-    settings: KubernetesSettings,
-    clock: Clock,
-    rng: random.Random | None = None,
-    *,
-    name: str = "springtide",
+    settings: KubernetesSettings, clock: Clock, *, name: str = "springtide"
 ) -> AsyncIterator[Api]:
     """Open a session with the API server of `settings`. The server logs `name` as the user agent,
     and names it as the manager of the fields that the session writes. Raises `KubernetesError` if
@@ -271,7 +267,7 @@ async def open_api(
         connector=connector, auto_decompress=True, headers=headers
     ) as session:
         timeout_seconds = settings.request_timeout_seconds
-        yield Api(session, access, clock, timeout_seconds, rng or random.Random())
+        yield Api(session, access, clock, timeout_seconds, random.Random())
 
 
 def decode_answer(

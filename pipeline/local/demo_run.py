@@ -66,7 +66,7 @@ class DemoOptions:
     keep: Path | None = None
 
 
-def run_demo(options: DemoOptions, screen: Screen, clock: Clock | None = None) -> None:
+def run_demo(options: DemoOptions, screen: Screen) -> None:
     """Run the demo until its time is over or a signal arrives. Raises `SpringtideError`."""
     for name in remove_leftovers():
         screen.print(f"removed leftovers of a killed demo: {name}")
@@ -76,7 +76,7 @@ def run_demo(options: DemoOptions, screen: Screen, clock: Clock | None = None) -
         screen.print("starting a Kafka broker ...")
         kafka = stack.enter_context(local_kafka())
         screen.print(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
-        demo = Demo(options, screen, clock or SystemClock(), home, kafka)
+        demo = Demo(options, screen, SystemClock(), home, kafka)
         stack.callback(_ignore_signals)
         asyncio.run(demo.run())
 

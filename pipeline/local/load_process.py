@@ -20,10 +20,10 @@ def _cpu_share(kind: str, second: float) -> float:
     return {"steady": 0.30, "batch": 0.20, "hungry": 0.02}.get(kind, 0.0)
 
 
-def _allocations(steps: int = 20, mebibytes: int = 15) -> Iterator[bytearray]:
+def _allocations() -> Iterator[bytearray]:
     """Allocate 20 blocks of 15 MiB, and touch each page."""
-    for _ in range(steps):
-        block = bytearray(mebibytes * _MIB)
+    for _ in range(20):
+        block = bytearray(15 * _MIB)
         block[::_PAGE] = b"x" * (len(block) // _PAGE)
         yield block
 

@@ -287,11 +287,9 @@ class LocalKafka:
 
 
 @contextmanager
-def local_kafka(
-    data_dir: Path | None = None, port: int | None = None, *, secure: bool = False
-) -> Iterator[LocalKafka]:
+def local_kafka(data_dir: Path | None = None, *, secure: bool = False) -> Iterator[LocalKafka]:
     """Start a broker, and close it at the end of the `with` block."""
-    broker = LocalKafka(data_dir, port, secure=secure)
+    broker = LocalKafka(data_dir, secure=secure)
     try:
         broker.start()
         yield broker

@@ -27,19 +27,17 @@ def clamp(values: FloatArray) -> FloatArray:
     return bounded
 
 
-def scale_between_extremes(raw: FloatArray, *, if_equal: int = 0) -> IntArray:
-    """Scale raw scores linearly, 0 for the lowest to 100 for the highest, truncated. If all are
-    equal, they score `if_equal`. NaN gives 0.
+def scale_between_extremes(raw: FloatArray) -> IntArray:
+    """Scale raw scores linearly, 0 for the lowest to 100 for the highest, truncated. NaN gives 0,
+    and so does every score if all are equal.
 
     >>> scale_between_extremes(np.array([-100.0, 0.0, 100.0, np.nan]))
     array([  0,  50, 100,   0])
     """
     known = np.isfinite(raw)
-    if not known.any():
+    lowest, highest = raw.min(where=known, initial=np.inf), raw.max(where=known, initial=-np.inf)
+    if lowest >= highest:
         return np.zeros(len(raw), np.int64)
-    lowest, highest = raw[known].min(), raw[known].max()
-    if lowest == highest:
-        return np.where(known, if_equal, 0)
     share = (np.where(known, raw, lowest) - lowest) * MAX_SCORE / (highest - lowest)
     # Rounding may leave the highest just below 100.
     return np.where(raw == highest, MAX_SCORE, np.where(known, share, 0.0)).astype(np.int64)

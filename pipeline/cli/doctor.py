@@ -102,7 +102,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
 def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     """Check the policy, the broker, and whether the records of nodes carry the policy."""
     try:
-        from pipeline.cli import doctor_policy
+        from pipeline.cli import doctor_feeds, doctor_policy
     except ModuleNotFoundError:
         yield Check("policy", "unknown", "not checked", install_hint("pipeline"))
         yield from check_broker(settings)
@@ -115,6 +115,8 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
         yield doctor_policy.check_nodes(settings, state)
         if (usage := doctor_policy.check_node_usage(settings)) is not None:
             yield usage
+        if (samples := doctor_feeds.check_deleted_nodes(settings.kafka)) is not None:
+            yield samples
         if (
             state is not None
             and (check := doctor_policy.check_actuator(settings, state)) is not None

@@ -9,19 +9,22 @@ import msgspec
 
 from pipeline.cli.doctor_check import Check
 from pipeline.errors import RecordError, SpringtideError
-from pipeline.kafka.newest import Found, newest
+from pipeline.kafka.newest import Found, appended, newest
 from pipeline.settings import KafkaSettings
 from pipeline.sources.compacted_writer import all_records
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, HeartbeatRecord
-from pipeline.topics.registry import HEARTBEATS, NODE_STATE
+from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, SAMPLES
 
 _KAFKA_SECONDS: Final = 30.0
 _DEAD_SECONDS: Final = 60.0
 # Usage of three missed windows is old, and a start takes its time.
 _SILENT_WINDOWS: Final = 3
 _START_SECONDS: Final = 60.0
+_MOST_DELETED_NODES: Final = 5
+# A window may have up to five minutes.
+_SAMPLE_SECONDS: Final = 330.0
 
 
 class _State(msgspec.Struct):
@@ -72,6 +75,40 @@ def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
     names = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
     todo = "start springtide exporter on them, or springtide provider, and springtide worker"
     return Check("usage", "warn", f"{len(silent)} of {len(known)} nodes have none: {names}", todo)
+
+
+def check_deleted_nodes(kafka: KafkaSettings) -> Check | None:
+    """Check that no node sends samples whose record was deleted: workers drop them. None if none
+    does. Only the nodes that were deleted last are looked at."""
+    try:
+        names = asyncio.run(
+            asyncio.wait_for(_deleted_nodes_that_send(kafka, time.time()), _KAFKA_SECONDS)
+        )
+    except (SpringtideError, TimeoutError) as error:
+        return Check("samples", "unknown", f"cannot read springtide.samples: {error}")
+    if not names:
+        return None
+    text = f"workers drop the samples of {', '.join(names)}: deleted on springtide.nodes"
+    todo = "stop their exporters; if the nodes exist, add them to the cluster or worker.nodes_file"
+    return Check("samples", "warn", text, todo)
+
+
+async def _deleted_nodes_that_send(kafka: KafkaSettings, now: float) -> list[str]:
+    deleted: dict[bytes, float] = {}
+    async for record in all_records(kafka, NODES):
+        deleted.pop(record.key, None)
+        if record.value is None:
+            deleted[record.key] = record.timestamp / 1000
+    names = []
+    for key in sorted(deleted, key=deleted.__getitem__)[-_MOST_DELETED_NODES:]:
+        name = key.decode(errors="replace")
+        # A node may send its last windows while it is deleted.
+        since = max(now - _SAMPLE_SECONDS, deleted[key] + _DEAD_SECONDS)
+        if since < now:
+            async for _ in appended(kafka, SAMPLES, name, since, now):
+                names.append(name)
+                break
+    return names
 
 
 async def _fresh_nodes(kafka: KafkaSettings, now: float) -> set[str]:

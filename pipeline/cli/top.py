@@ -127,8 +127,9 @@ async def _show_once(source: Source, view: View) -> None:
         table = reading.table
         if not any(table.snapshot(name).state for name in table):
             raise NotReadyError(
-                "no node has published a window yet",
-                hint="start `springtide exporter` on a node and one `springtide worker`",
+                "no usage of any node is known",
+                hint="start `springtide exporter` on a node and one `springtide worker`; "
+                "if both run, `springtide doctor` says what is wrong",
             )
         view.show(reading, now, Console())
         lines = view.lines(reading, now)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from pipeline.cli import doctor_feeds
 from pipeline.cli.doctor_check import Check
+from pipeline.cli.doctor_feeds import check_deleted_nodes
 from pipeline.cli.doctor_policy import (
     PolicyState,
     check_actuator,
@@ -27,7 +28,7 @@ from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, Worke
 from pipeline.sources.compacted_writer import heartbeat_entry, node_entry, open_producer, write
 from pipeline.times import format_time
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODE_STATE
+from pipeline.topics.registry import NODE_STATE, NODES, SAMPLES
 from tests.broker import send
 
 ON = {"colocation-config": json.dumps({"enable": True})}
@@ -190,6 +191,22 @@ def test_nodes_without_an_exporter_are_named(kafka: KafkaSettings) -> None:
     assert found is not None
     assert (found.status, found.found) == ("warn", "2 of 3 nodes have none: n2, n3")
     assert "start springtide exporter" in found.todo
+
+
+def test_deleted_nodes_that_still_send_samples_are_named(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(kafka, "cluster", carrying("n1"), carrying("n2"), carrying("n3"))
+    asyncio.run(send(kafka, SAMPLES, *((node, b"window") for node in ("n1", "n2", "n3"))))
+    assert check_deleted_nodes(kafka) is None
+    asyncio.run(send(kafka, NODES, ("n1", None), ("n2", None)))
+    assert check_deleted_nodes(kafka) is None  # their last windows
+    monkeypatch.setattr(doctor_feeds, "_DEAD_SECONDS", 0)
+    time.sleep(0.01)
+    asyncio.run(send(kafka, SAMPLES, ("n2", b"window")))
+    found = check_deleted_nodes(kafka)
+    assert found is not None
+    assert (found.status, "drop the samples of n2: deleted" in found.found) == ("warn", True)
 
 
 def test_doctor_exits_with_1_for_an_invalid_policy(tmp_path: Path, kafka: KafkaSettings) -> None:

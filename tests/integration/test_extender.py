@@ -316,7 +316,7 @@ def test_the_commands(cluster: Cluster) -> None:
     asyncio.run(cluster.create(NODE_STATE, NODES))
     ran = top(*kafka)
     assert (ran.returncode, ran.stdout) == (4, "")
-    assert "no node has published a window yet" in ran.stderr
+    assert "no usage of any node is known" in ran.stderr
     asyncio.run(cluster.create(*NODE_AND_POD_TOPICS[2:]))
     asyncio.run(cluster.states(fresh("calm"), fresh("hot", cpu=3.9)))
     ran = top(*kafka)

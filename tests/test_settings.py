@@ -182,7 +182,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("model: {half_life_seconds: 3600}", "with the keys cpu, memory"),
         ("5: 6", "unknown setting"),
         ("exporter: {window_seconds: null}", "null is not allowed"),
-        ("extender: {mode: [act]}", "this value is not allowed"),
+        ("extender: {mode: [act]}", "[act] is not allowed"),
     ],
 )
 def test_invalid_file_error_names_the_key(text: str, expected: str, tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_every_setting_has_a_description() -> None:
     ("text", "message"),
     [
         ("{predictors: []}", "model.predictors: this value is not allowed, allowed is a list"),
-        ("{predictors: [vpa]}", "model.predictors: this value is not allowed, allowed is a list "
-         "with percentile, or model.predictor set"),
+        ("{predictors: [vpa]}", "model.predictors: [vpa] is not allowed, allowed is a list "
+         "with percentile, the default of model.predictor, or model.predictor set"),
         ("{predictor: oracle}", "model.predictor: 'oracle' is not allowed, allowed is one of"),
         ("{predictors: [vpa], predictor: max}", "model.predictor: 'max' is not allowed"),
         ("{classes: {batch: {half_life_seconds: {cpu: 0}}}}",
@@ -321,7 +321,7 @@ def test_every_setting_has_a_description() -> None:
         ("{classes: {free: {half_live: 5}}}",
          "model.classes.free: this value is not allowed, allowed is a mapping of histogram"),
         ("{classes: {free: 5}}", "model.classes.free: 5 is not allowed, allowed is a mapping of"),
-        ("{classes: [free]}", "model.classes: this value is not allowed, allowed is a mapping"),
+        ("{classes: [free]}", "model.classes: [free] is not allowed, allowed is a mapping"),
         ("{predictor_options: {vpa: 5}}", "model.predictor_options.vpa: 5 is not allowed"),
     ],
 )  # fmt: skip

@@ -279,9 +279,13 @@ def _as_error(problems: list[_Problem]) -> SettingsError:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, msgspec.Struct | tuple | list | dict):
+    if value and isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
+        text = f"[{', '.join(value)}]"
+    elif isinstance(value, msgspec.Struct | tuple | list | dict):
         return "this value"
-    return "null" if value is None else f"{_PASSWORD.sub('//***@', repr(value)):.100}"
+    else:
+        text = "null" if value is None else repr(value)
+    return f"{_PASSWORD.sub('//***@', text):.100}"
 
 
 def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -195,7 +195,8 @@ class ModelSettings(Section, frozen=True, kw_only=True):
         if self.predictor not in self.predictors and self.predictor == _DEFAULT_PREDICTOR:
             # The user selected predictors without changing the default.
             problems["predictors"] = (
-                f"a list with {self.predictor}, or model.predictor set to one of the list"
+                f"a list with {self.predictor}, the default of model.predictor, or model.predictor "
+                "set to one of the list"
             )
         elif self.predictor not in self.predictors:
             problems["predictor"] = f"one of model.predictors ({', '.join(self.predictors)})"

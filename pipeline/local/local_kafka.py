@@ -42,8 +42,6 @@ _TAIL_LINES = 15
 _STARTED_IN_LOG = "Kafka Server started"
 
 _HEAP = ("-Xms256m", "-Xmx512m")
-# Three brokers on one machine have a third of the load each.
-_CLUSTER_HEAP = ("-Xms64m", "-Xmx256m")
 _BROKER_JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
 # One JIT compiler instead of two: half the CPU time in the first minutes, twice that of an hour.
 _SHORT_RUN_JVM = ("-XX:TieredStopAtLevel=1",)
@@ -247,8 +245,7 @@ class LocalKafka:
                 return False
             formatted.write_text(CLUSTER_ID + "\n")
         short_run_flags = _SHORT_RUN_JVM if self._requested_dir is None else ()
-        heap = _HEAP if self._node is None else _CLUSTER_HEAP
-        argv = [java, *heap, *_BROKER_JVM, *short_run_flags, *shared, "kafka.Kafka", str(file)]
+        argv = [java, *_HEAP, *_BROKER_JVM, *short_run_flags, *shared, "kafka.Kafka", str(file)]
         self._pid = child.start(argv, cwd=self.data_dir)
         while self.pid is not None:
             if self._answers(port):

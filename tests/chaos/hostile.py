@@ -18,7 +18,7 @@ from pipeline.processors.loadaware.node_thresholds import ANNOTATION as THRESHOL
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
 from pipeline.processors.policy.normalization import ENABLED, RATIO
 from pipeline.topics.codec import UnreadableValue
-from pipeline.topics.registry import DEAD_LETTERS, SAMPLES, TOPICS
+from pipeline.topics.registry import DEAD_LETTERS, MAX_RECORD_BYTES, SAMPLES, TOPICS
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from tests.cluster.objects import Object, node, pod
 from tests.kafka.raw_batches import hostile_batches, produce_raw
@@ -29,6 +29,8 @@ KEYS: Final = (HOSTILE.encode(), b"\xff\xfe")
 STRANGERS: Final = 100
 """Nodes that have no Node object, and send samples."""
 EXTENDED_RESOURCES: Final = 5000
+BOMB_BYTES: Final = 2 * MAX_RECORD_BYTES
+"""Brokers that compact a topic hold each record in memory, and end where it does not fit."""
 
 _ANNOTATIONS: Final = (THRESHOLDS, RESERVATION, ALLOCATIONS, RATIO, ENABLED, RAW_ALLOCATABLE)
 _VALUES: Final = (
@@ -69,7 +71,7 @@ async def send_records(
             )
     await producer.flush()
     for topic in topics:
-        for batch in hostile_batches(KEYS[0], KEYS[0]).values():
+        for batch in hostile_batches(KEYS[0], KEYS[0], BOMB_BYTES).values():
             tp = TopicPartition(stage.topic(topic.name), rng.randrange(stage.partitions))
             with suppress(KafkaError):
                 await produce_raw(client, tp, batch)

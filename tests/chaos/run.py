@@ -65,7 +65,7 @@ async def chaos(
                 start = time.time()
                 await inject(world, made, fault, random.Random(f"{seed}/{len(done)}"))
                 done.append(Injected(fault, start, time.time()))
-                took = await all_back(world, done[-1].end)
+                took = await all_back(world, done[-1].end, report)
                 report(f"{fault}: all roles back after {took:.1f} s")
         logs = await gather(
             world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
@@ -90,10 +90,15 @@ def is_possible(world: World, fault: Fault) -> bool:
     return fault.target in world.roles or fault.target not in PROCESSES
 
 
-async def all_back(world: World, moment: float) -> float:
+async def all_back(world: World, moment: float, report: Report) -> float:
     """Wait until every role works, or no longer than twice the limit; return how long it took."""
+
+    async def work() -> bool:
+        await restart_brokers(world, report)
+        return world.all_work_since(moment)
+
     with contextlib.suppress(AssertionError):
-        await until(lambda: world.all_work_since(moment), 2 * BACK_SECONDS)
+        await until(work, 2 * BACK_SECONDS)
     return time.time() - moment
 
 

@@ -85,10 +85,13 @@ def _put_bytes(body: bytearray, part: bytes | None) -> None:
 
 
 @cache
-def hostile_batches(key: bytes, value: bytes) -> dict[str, bytes]:
-    """Batches that a broker accepts; each has a record that must not be used, by its reason."""
+def hostile_batches(
+    key: bytes, value: bytes, bomb_bytes: int = 16 * MAX_RECORD_BYTES
+) -> dict[str, bytes]:
+    """Batches that a broker accepts; each has a record that must not be used, by its reason. Some
+    have a value of `bomb_bytes` in a few kilobytes."""
     not_utf8 = [(b"\xff\xfe", b"")]
-    bomb = raw_record(0, key, bytes(16 * MAX_RECORD_BYTES))
+    bomb = raw_record(0, key, bytes(bomb_bytes))
     return {
         "invalid record: 'utf-8' codec": raw_batch(raw_record(0, key, value, not_utf8)),
         "can't decode byte 0xff": raw_batch(

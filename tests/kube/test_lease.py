@@ -3,8 +3,11 @@ versions, on a manual clock."""
 
 import asyncio
 import copy
+import gc
 import random
+import weakref
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -127,6 +130,33 @@ async def test_a_process_leads_while_it_renews() -> None:
     spec = store.lease["spec"]
     assert (spec["leaseTransitions"], spec["leaseDurationSeconds"]) == (1, 15)
     await cancel_tasks(first.task, second.task)
+
+
+async def test_a_lost_lease_frees_what_the_work_left_in_cycles() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    left: list[weakref.ref[Cycle]] = []
+
+    async def work() -> None:
+        left.append(weakref.ref(Cycle()))
+        await asyncio.get_running_loop().create_future()
+
+    clock = ManualClock()
+    client = Client(Store(), clock, random.Random(1))
+    lease = Lease(client, "ours", "try", "first")  # type: ignore[arg-type]
+    gc.disable()
+    try:
+        task = asyncio.create_task(lease.lead(work))
+        await clock.advance(1.0)
+        assert left[0]() is not None
+        client.failure = ApiUnavailableError("cut")
+        await clock.advance(RENEW_WITHIN)
+        assert left[0]() is None
+    finally:
+        gc.enable()
+        await cancel_tasks(task)
 
 
 async def test_a_disconnected_leader_stops_before_the_next_leads() -> None:
@@ -300,7 +330,9 @@ def test_two_processes_never_lead_at_once_whatever_fails(seed: int, count: int) 
             await cancel_tasks(*(contender.task for contender in contenders))
         assert last == 1
 
-    asyncio.run(run())
+    # Each of thousands of terms would collect the garbage of the whole test process.
+    with patch("gc.collect"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ async def open_follower(
         with suppress(KafkaError, OSError), translated_errors(client, "disconnecting"):
             try:
                 await run_within(STOP_SECONDS, consumer.stop())
-            except Exception:
-                # `stop` ended before it closed the connections.
+            except BaseException:
+                # `stop` ended, or was cancelled, before it closed the connections.
                 await run_within(1.0, consumer._client.close())
                 raise

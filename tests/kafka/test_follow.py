@@ -265,6 +265,7 @@ async def test_a_cancellation_while_the_client_stops_is_not_swallowed(
     task.cancel()
     await asyncio.wait({task}, timeout=5)
     assert task.cancelled()
+    assert consumer.is_closed
 
 
 async def test_other_tasks_run_between_buffered_records(logs: Install) -> None:

@@ -79,7 +79,8 @@ class SampleBuilder:
         pods, unplaced = _group_by_node(fetched.pods, cluster, sampled.left_out)
         for node in pods.keys() - fetched.nodes.keys():
             sampled.left_out["pod of no node"] += len(pods.pop(node))
-        served = () if self._corroborate else cluster.served(window)
+        exported = cluster.served(window)
+        served = () if self._corroborate else exported
         for node in sorted(fetched.nodes):
             if cluster.nodes and node not in cluster.nodes:
                 fetched.unknown_nodes.add(node)

@@ -71,14 +71,16 @@ class ProviderClusterState:
         return None if placed is None else placed.place
 
     def served(self, window: TimeWindow) -> set[str]:
-        """Return the nodes whose exporter has published recently, as of `window`."""
+        """Return the nodes whose exporter has published recently, as of `window`; the others are
+        forgotten. Windows must not go back in time."""
         length_ms = window.end_ms - window.start_ms
-        return {
-            node
+        self._exported = {
+            node: last
             for node, last in self._exported.items()
             if window.end_ms - last.end_ms
             <= WINDOWS_SERVED * max(length_ms, last.end_ms - last.start_ms)
         }
+        return set(self._exported)
 
     # -- records
 

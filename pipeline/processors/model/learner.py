@@ -18,7 +18,7 @@ from pipeline.processors.model import (
     day_slots,
     drift,
     publish_policy,
-    state_codec,
+    saved_models,
     training_samples,
     usage_points,
 )
@@ -330,20 +330,20 @@ class Learner:
 
     def encode_state(self, name: str, node: NodeModels) -> bytes:
         """The exact state of the models of `node`, called `name`."""
-        return state_codec.capture(
+        return saved_models.capture(
             name, node, self.models, self.workloads.models, self._slots, self.fingerprint
         )
 
-    def decode_state(self, name: str, data: bytes) -> state_codec.CheckedState:
+    def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
         """The state in `data`, for `restore_node`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
-        return state_codec.read(
+        return saved_models.read(
             name, data, self.models, self.workloads.models, self._slots, self.fingerprint
         )
 
-    def restore_node(self, state: state_codec.CheckedState) -> NodeModels:
+    def restore_node(self, state: saved_models.CheckedState) -> NodeModels:
         """A node with the models of a state."""
-        return state_codec.install(
+        return saved_models.install(
             state, self.models, self.workloads.models, self._slots, self._new_slot()
         )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.processors.model import bank as module
-from pipeline.processors.model import learner, state_codec
+from pipeline.processors.model import learner, saved_models, state_codec
 from pipeline.processors.model.bank import Bank, Outcome
 from pipeline.processors.model.histogram import (
     CPU_LAYOUT,
@@ -374,7 +374,7 @@ def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
     one, bank, alone = warm_bank(), warm_bank(), warm_bank()
     one.apply([window(1)])
     with monkeypatch.context() as patched:
-        patched.setattr(state_codec, "install", Mock(side_effect=MemoryError))
+        patched.setattr(saved_models, "install", Mock(side_effect=MemoryError))
         for _ in range(3):
             with pytest.raises(MemoryError):
                 bank.restore("node-a", one.encode_state("node-a"))

@@ -1,15 +1,19 @@
 """The metrics page of a role."""
 
+import asyncio
 import re
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from pipeline import metrics, metrics_server
 from pipeline.errors import SettingsError
@@ -84,3 +88,28 @@ def test_port_in_use_is_an_error_with_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError) as caught:
         metrics.serve_metrics("worker", "127.0.0.1", taken.getsockname()[1])
     assert caught.value.key == "worker.metrics_port"
+
+
+async def test_an_answer_of_several_turns_meets_one_part_of_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = 0
+
+    class Parts(Collector):
+        def collect(self) -> Iterator[Metric]:
+            nonlocal written
+            for number in range(10):
+                written += 1
+                yield GaugeMetricFamily(f"part_{number}", "A part.", 0.0)
+
+    registry = CollectorRegistry()
+    registry.register(Parts())
+    monkeypatch.setattr(metrics, "REGISTRY", registry)
+    monkeypatch.setattr(metrics, "TURN_SECONDS", 0.0)
+    page = asyncio.create_task(metrics.page())
+    await asyncio.sleep(0)
+    before = written
+    for _turn in range(4):
+        await asyncio.sleep(0)
+    assert written - before <= 1
+    assert (await page).count(b"# TYPE") == 10

@@ -38,6 +38,11 @@ class AccessLog(AbstractAccessLogger):
 
     _quiet = frozenset({"/healthz", "/readyz", "/metrics"})
 
+    @property
+    def enabled(self) -> bool:
+        """Whether any event would be written; aiohttp asks once per connection."""
+        return _access.isEnabledFor(logging.INFO)
+
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         is_quiet = request.path in self._quiet or request.path.endswith("/view")
         write = _access.debug if is_quiet else _access.info

@@ -254,7 +254,7 @@ class CandidateNodes:
     def is_fresh(self, expiration_seconds: float) -> BoolArray:
         """Where usage is younger than this, and where a node is new."""
         return self.cached(
-            f"fresh {expiration_seconds}",
+            f"fresh {float(expiration_seconds)}",
             lambda: self._table.fresh(self._index, self.now, expiration_seconds) | self.is_new(),
         )
 
@@ -310,10 +310,13 @@ def _taken(values: Array, index: Rows) -> Array:
 
 def _as_slice(rows: RowArray) -> Rows:
     """The slice of consecutive rows, which needs no copy of a column; else the rows."""
-    first, count = int(rows[0]) if len(rows) else 0, len(rows)
-    if first >= 0 and np.array_equal(rows, np.arange(first, first + count)):
-        return slice(first, first + count)
-    return rows
+    if not len(rows):
+        return slice(0)
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    # The ends alone tell in most cases: rows are ascending, and occur once each.
+    if first < 0 or end - first != len(rows) or not np.array_equal(rows, np.arange(first, end)):
+        return rows
+    return slice(first, end)
 
 
 def _by_row(rows: RowArray) -> NodePositions:

@@ -206,10 +206,11 @@ class Decisions:
         self._table.withdraw(pod.uid)
         nodes, demand = self.candidates(names, now), self.demand(pod)
         refusals = self.refusals(nodes, demand)
-        passed = nodes.among(np.flatnonzero(~refusals.is_refused))
+        passes = ~refusals.is_refused
+        passed = nodes.among(np.flatnonzero(passes))
         if pod.uid:
             self._remember(pod.uid, demand, passed)
-        passes, (is_fresh, is_estimated) = ~refusals.is_refused, self._knowledge(nodes)
+        is_fresh, is_estimated = self._knowledge(nodes)
         unknown = int((passes & ~is_fresh).sum())
         estimated = int((passes & np.logical_or.reduce(is_estimated, axis=1)).sum())
         by_name = refusals.take(nodes.positions)
@@ -418,5 +419,6 @@ def _disputes(nodes: CandidateNodes) -> dict[int, Dispute]:
 
 def _are_scores(scores: IntArray) -> bool:
     """Whether an array has whole numbers from 0 to 100 only."""
-    is_whole = isinstance(scores, np.ndarray) and scores.dtype.kind == "i"
-    return is_whole and bool(((scores >= 0) & (scores <= MAX_SCORE)).all())
+    if not (isinstance(scores, np.ndarray) and scores.dtype.kind == "i"):
+        return False
+    return not scores.size or 0 <= int(scores.min()) <= int(scores.max()) <= MAX_SCORE

@@ -154,15 +154,17 @@ def load_aware(
     group_of = np.zeros(len(nodes), np.int64)
     groups: list[_Judged] = []
     for positions, rule in _rules(nodes, args, is_prod=demand.is_prod, in_flight=in_flight):
+        # Usually one rule is for all nodes: a slice needs no copies.
+        part = positions if len(positions) < len(nodes) else slice(None)
         verdict = filter_score.judge(
             rule.usage,
             estimate,
             rule.thresholds,
-            expired[positions],
+            expired[part],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
         group = _Judged(positions, rule, verdict)
-        codes[positions], group_of[positions] = group.codes(), len(groups)
+        codes[part], group_of[part] = group.codes(), len(groups)
         groups.append(group)
     if outage is not None:
         codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
@@ -263,11 +265,10 @@ def amount(resource: str, whole: int) -> str:
 
 def reserved(nodes: CandidateNodes, demand: PodDemand) -> Refusals:
     """Requests exceed what the Node's annotation leaves beside processes outside of Kubernetes."""
-    reservation = by_node(
-        [nodes.column("reserved_cpu_cores") * 1000, nodes.column("reserved_memory_bytes")]
-    )
-    if not np.isfinite(reservation).any():
+    cores, memory = nodes.column("reserved_cpu_cores"), nodes.column("reserved_memory_bytes")
+    if np.isnan(cores).all() and np.isnan(memory).all():
         return Refusals.none(len(nodes))
+    reservation = by_node([cores * 1000, memory])
     allocatable = by_node([nodes.allocatable(name) for name in RESOURCES])
     requested = by_node([nodes.counted(f"request:{name}") for name in RESOURCES])
     wanted = demand.amounts("request", RESOURCES)

@@ -75,6 +75,8 @@ class Refusals:
     def joined(self, other: "Refusals") -> "Refusals":
         """These refusals and those of another filter. Of two refusals of a node the first
         counts."""
+        if not (self.kinds and other.kinds):
+            return other if other.kinds else self
         is_others = other.is_refused & ~self.is_refused
         if not is_others.any():
             return self

@@ -247,7 +247,7 @@ def read_question(
     return Question(pod, record, tuple(by_name), tuple(by_name.values()))
 
 
-def _read_parts(body: bytes) -> dict[str, msgspec.Raw]:
+def _read_parts(body: bytes) -> dict[str, msgspec.Raw | bytes]:
     """The parts of a request; NodeNames may be invalid JSON.
 
     A scheduler writes NodeNames last. It is read only once if it is cut off before: to find its end
@@ -259,8 +259,8 @@ def _read_parts(body: bytes) -> dict[str, msgspec.Raw]:
     if start >= 0 and body.find(b"]", start) == end - len(b"]"):
         with suppress(BadRequestError):
             parts = read_parts(body[:start] + b"}", _FILTER_KEYS)
-            return parts | {"nodenames": msgspec.Raw(body[start + len(_LAST_KEY) : end])}
-    return read_parts(body, _FILTER_KEYS)
+            return parts | {"nodenames": body[start + len(_LAST_KEY) : end]}
+    return {**read_parts(body, _FILTER_KEYS)}
 
 
 def filter_reply(question: Question, passed: Sequence[str], refusals: Refusals) -> FilterReply:
@@ -312,7 +312,7 @@ def read_parts(body: bytes, keys: str) -> dict[str, msgspec.Raw]:
     return {key.lower(): value for key, value in decode_part(_top, body, "body", keys).items()}
 
 
-def read_args(kind: type[ArgsT], parts: Mapping[str, msgspec.Raw], keys: str) -> ArgsT:
+def read_args(kind: type[ArgsT], parts: Mapping[str, msgspec.Raw | bytes], keys: str) -> ArgsT:
     """Decode the parts of a request. Raises `BadRequestError` that names the part, and the keys
     that should have been sent."""
     fields = {}

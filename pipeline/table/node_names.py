@@ -115,7 +115,7 @@ class NameIndex:
         if not (json.startswith(b'["') and json.endswith(b'"]')) or b"\\" in json:
             return None
         # Known names have neither quotes nor escapes, so this is valid JSON if all items are known.
-        text = json[2:-1] + _BETWEEN[1:]
+        text = b"".join((memoryview(json)[2:-1], _BETWEEN[1:]))
         quotes = np.flatnonzero(np.frombuffer(text, np.uint8) == ord('"'))
         count = len(quotes) // 2
         if len(quotes) % 2 or count < _MIN_LISTED_SHARE * len(self._rows):

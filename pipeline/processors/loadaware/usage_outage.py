@@ -86,10 +86,14 @@ def usage_outage(
     The begin depends on the ends of windows alone, and on the last outage: an extender that starts
     while workers catch up may decide otherwise than the others.
     """
-    if has_node.any():
-        as_of_seconds = np.where(has_node, as_of_seconds, np.nan)
+    counted = int(np.count_nonzero(has_node))
+    if counted:
         is_fresh = is_fresh & has_node
-    fresh = int(is_fresh.sum())
+    fresh = int(np.count_nonzero(is_fresh))
+    if last is None and 2 * fresh >= (counted or len(is_fresh)):
+        return None
+    if counted:
+        as_of_seconds = np.where(has_node, as_of_seconds, np.nan)
     is_silent = ~is_fresh & np.isfinite(as_of_seconds)
     nodes = fresh + int(is_silent.sum())
     if last is not None:

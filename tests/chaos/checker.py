@@ -34,6 +34,8 @@ LEAST_SAMPLES: Final = 12
 MOST_SAMPLES: Final = 2000
 """More samples are thinned: their slopes are compared pair by pair."""
 GROWTH_MIB_PER_HOUR: Final = 8.0
+"""In less than an hour as much in total: an allocator that takes a few MiB more with every
+rebalance looks like a leak over a quarter of an hour, and not over several hours."""
 
 Amounts = tuple[int, ...]
 
@@ -121,7 +123,8 @@ def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]])
 def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[str]:
     """Yield processes whose memory grows."""
     for process, slope in growth(memory).items():
-        if slope > GROWTH_MIB_PER_HOUR:
+        hours = (memory[process][-1][0] - memory[process][0][0] - WARM_UP_SECONDS) / 3600
+        if slope * min(1.0, hours) > GROWTH_MIB_PER_HOUR:
             yield f"{process}: grows by {slope:.1f} MiB an hour"
 
 

@@ -144,6 +144,15 @@ def test_memory_that_takes_a_step_is_flat() -> None:
     assert problems(run) == []
 
 
+def test_less_than_an_hour_shows_no_growth_of_a_few_mib() -> None:
+    run = sound_run()
+    slow = [(START + 60 * m, 100.0 + m / 4) for m in range(61)]  # 15 MiB an hour
+    run.memory = {"worker": slow[:36]}
+    assert problems(run) == []
+    run.memory = {"worker": slow}
+    assert problems(run) == ["worker: grows by 15.0 MiB an hour"]
+
+
 @pytest.mark.parametrize(
     ("says", "seed_bug"), BUGS.items(), ids=[b.__name__ for b in BUGS.values()]
 )

@@ -2,9 +2,10 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
@@ -28,6 +29,8 @@ from tests.processes import until
 
 PORT: Final = free_port()
 GIB: Final = 2.0**30
+_OFFSETS: Final = count(1)
+"""Each state is newer than all before it, also than those of other tests."""
 CORES, MEMORY_GIB = 64.0, 256.0
 """Allocatable of each node."""
 ALLOCATABLE: Final[dict[str, Any]] = {"cpu": "64", "memory": "256Gi", "pods": "110"}
@@ -88,7 +91,6 @@ def state(
     name: str,
     cores: float,
     *,
-    offset: int = 1,
     age_seconds: float = 0.0,
     window_seconds: float = 30.0,
     memory_gib: float = 8.0,
@@ -109,9 +111,9 @@ def state(
 
     spread = UsageDeviation(mean=usage(mean), stdev=usage(deviation, 0.0))
     return NodeStateRecord(
-        node=name, as_of=format_time(int(time.time() - age_seconds)), generation=1, offset=offset,
-        epoch=1, window_seconds=window_seconds, coverage=1.0, node_known=True, usage=usage(cores),
-        allocatable=usage(CORES, MEMORY_GIB), predictor="percentile",
+        node=name, as_of=format_time(int(time.time() - age_seconds)), generation=1, epoch=1,
+        offset=next(_OFFSETS), window_seconds=window_seconds, coverage=1.0, node_known=True,
+        usage=usage(cores), allocatable=usage(CORES, MEMORY_GIB), predictor="percentile",
         peaks={"percentile": usage(cores if peak is None else peak)},
         class_usage={name: usage(cpu, 1.0) for name, cpu in (classes or {}).items()},
         aggregated={span: AggregatedUsage(p95=usage(cpu)) for span, cpu in (p95 or {}).items()},
@@ -136,6 +138,14 @@ class Cluster:
                 partition=partition_of(record.node, PARTITIONS),
             )  # fmt: skip
 
+    async def withdraw(self, names: Iterable[str]) -> None:
+        """Delete the states of nodes."""
+        topic = NODE_STATE.full_name(self.settings.kafka.topic_prefix)
+        for name in names:
+            await self.producer.send_and_wait(
+                topic, key=name.encode(), value=None, partition=partition_of(name, PARTITIONS)
+            )
+
     async def publish_and_wait(self, *states: NodeStateRecord) -> None:
         """Publish states of nodes; return when the extender has read them."""
         await self.publish(*states)
@@ -145,14 +155,13 @@ class Cluster:
     async def use(
         self,
         cores: dict[str, float],
-        offset: int = 1,
         peaks: dict[str, float] | None = None,
         window_seconds: float = 30.0,
         **classes: float,
     ) -> None:
         """Publish states of nodes that use `cores` in a window that ends now, with predicted
         `peaks`, and usage of `classes` in cores."""
-        more: dict[str, Any] = {"offset": offset, "window_seconds": window_seconds}
+        more: dict[str, Any] = {"window_seconds": window_seconds}
         await self.publish(
             *(
                 state(name, used, peak=(peaks or {}).get(name), classes=classes, **more)

@@ -34,7 +34,7 @@ _KINDS = {
 
 # Removed when the test process ends.
 _LOGS = tempfile.TemporaryDirectory(prefix="roles-", ignore_cleanup_errors=True)
-_RECENT_SECONDS, _LAST_LINES = 60, 25
+_RECENT_SECONDS, _LAST_LINES = 120, 25
 
 
 class Role:
@@ -104,7 +104,7 @@ class Role:
 
 
 def recent_logs() -> list[tuple[str, str]]:
-    """The file and the last lines of each log that a role wrote to in the last minute."""
+    """The file and the last lines of each log that a role wrote to in the last two minutes."""
     since = time.time() - _RECENT_SECONDS
     logs = [path for path in Path(_LOGS.name).glob("*.log") if path.stat().st_mtime > since]
     return [

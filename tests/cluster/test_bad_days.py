@@ -62,17 +62,15 @@ class Feed:
     def __init__(self, cluster: Cluster) -> None:
         self.cores: dict[str, float] = dict.fromkeys(NODES, COOL)
         self._cluster = cluster
-        self._offset = 0
 
     async def publish(self) -> None:
-        self._offset += 1
         topic = NODE_STATE.full_name(self._cluster.settings.kafka.topic_prefix)
         producer = self._cluster.producer
-        for name, cores in self.cores.items():
-            record = state(name, cores, offset=self._offset)
+        # Made at once: what another call still sends of earlier cores is older.
+        for record in [state(name, cores) for name, cores in self.cores.items()]:
             await producer.send(
-                topic, key=name.encode(), value=encode_json(record),
-                partition=partition_of(name, PARTITIONS),
+                topic, key=record.node.encode(), value=encode_json(record),
+                partition=partition_of(record.node, PARTITIONS),
             )  # fmt: skip
         await producer.flush()
 

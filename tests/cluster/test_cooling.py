@@ -29,6 +29,6 @@ async def test_a_cooled_node_gets_the_waiting_pod(cluster: Cluster) -> None:
             await actuator.logs("ready")
             assert "cpu usage exceed threshold" in await cluster.refusal(pod("waits", cpu="100m"))
             # Without the actuator the scheduler retries after five minutes.
-            await cluster.use({"h1": 8.0}, offset=2)
+            await cluster.use({"h1": 8.0})
             await until(lambda: cluster.nodes_of_pods("waits") == {"waits": "h1"}, 30)
     assert "springtide/cooled" in plane.kubectl("get", "node", "h1", "-o", "json")

@@ -73,7 +73,7 @@ async def test_a_hot_node_gets_no_pod_and_the_event_has_the_reason(cluster: Clus
     await cluster.use(dict.fromkeys(NODES[1:], 44.0) | {NODES[0]: 4.0})
     async with cluster.extender():
         assert {*await cluster.place("cool", 5, cpu="1", memory="1Gi")} == {NODES[0]}
-        await cluster.use({NODES[0]: 44.0}, offset=2)
+        await cluster.use({NODES[0]: 44.0})
         await asyncio.sleep(1.0)
         cluster.create("waits", 1, cpu="1", memory="1Gi")
         reason = "node(s) cpu usage exceed threshold"
@@ -152,8 +152,8 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
     own = Settings(kafka=cluster.settings.kafka, kubernetes=KubernetesSettings(kubeconfig=account))
     await cluster.use(dict.fromkeys(NODES, 60.0))
     target, other = NODES[5], NODES[6]
-    await cluster.use({target: 46.0}, offset=2, prod=25.0, mid=20.0, batch=1.0)
-    await cluster.use({other: 46.0}, offset=2, prod=44.0, mid=2.0)
+    await cluster.use({target: 46.0}, prod=25.0, mid=20.0, batch=1.0)
+    await cluster.use({other: 46.0}, prod=44.0, mid=2.0)
     async with cluster.watched_extender("--push-out"):
         with (
             Role("evictor", own, "--mode", "act") as evictor,
@@ -171,7 +171,7 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
                 plane.kubectl("patch", "pod", name, *RUNNING)
             # A window that began after they started measures them: they are not in flight.
             await asyncio.sleep(3.0)
-            short: dict[str, Any] = {"offset": 3, "window_seconds": 1.0}
+            short: dict[str, Any] = {"window_seconds": 1.0}
             await cluster.use({target: 46.0}, **short, prod=25.0, mid=20.0, batch=1.0)
             await cluster.use({other: 46.0}, **short, prod=44.0, mid=2.0)
             await asyncio.sleep(1.0)
@@ -190,7 +190,7 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
             assert cluster.nodes_of_pods("prod") == {"prod": target}
             await asyncio.sleep(2.0)
             assert cluster.nodes_of_pods("urgent") == {"urgent": ""}
-            await cluster.use({target: 26.0}, 4, window_seconds=1.0, prod=25.0, mid=1.0)
+            await cluster.use({target: 26.0}, window_seconds=1.0, prod=25.0, mid=1.0)
             await until(lambda: cluster.nodes_of_pods("urgent") == {"urgent": target}, 30)
             assert cluster.nodes_of_pods("mid") == left
     assert_forbidden(

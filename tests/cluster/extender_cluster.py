@@ -29,7 +29,7 @@ from tests.processes import until
 
 PORT: Final = free_port()
 GIB: Final = 2.0**30
-_OFFSETS: Final = count(1)
+_NEXT_OFFSET: Final = count(1)
 """Each state is newer than all before it, also than those of other tests."""
 CORES, MEMORY_GIB = 64.0, 256.0
 """Allocatable of each node."""
@@ -112,7 +112,7 @@ def state(
     spread = UsageDeviation(mean=usage(mean), stdev=usage(deviation, 0.0))
     return NodeStateRecord(
         node=name, as_of=format_time(int(time.time() - age_seconds)), generation=1, epoch=1,
-        offset=next(_OFFSETS), window_seconds=window_seconds, coverage=1.0, node_known=True,
+        offset=next(_NEXT_OFFSET), window_seconds=window_seconds, coverage=1.0, node_known=True,
         usage=usage(cores), allocatable=usage(CORES, MEMORY_GIB), predictor="percentile",
         peaks={"percentile": usage(cores if peak is None else peak)},
         class_usage={name: usage(cpu, 1.0) for name, cpu in (classes or {}).items()},

@@ -70,7 +70,7 @@ class CgroupTree:
 
 
 def _remove_directory(directory: Path) -> None:
-    for _ in range(200):
+    for _ in range(1500):
         try:
             for pid in (directory / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):

@@ -1,4 +1,8 @@
-"""Command lines of `springtide`, live processes, and waiting until a condition is true."""
+"""Command lines of `springtide`, live processes, and waiting until a condition is true.
+
+A test waits for a condition, and never sleeps until something must have happened: beside other
+tests a process may be five times as slow. A bound only ends a test that has failed.
+"""
 
 import asyncio
 import inspect
@@ -41,7 +45,7 @@ def hears_sigterm(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20) -> bool:
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> bool:
     """Return whether the condition becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -52,7 +56,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> bool:
 
 
 async def until(
-    condition: Callable[..., Any], seconds: float = 30, explain: Callable[[], object] | None = None
+    condition: Callable[..., Any], seconds: float = 60, explain: Callable[[], object] | None = None
 ) -> None:
     """Return when the condition, or what it awaits, is true.
 

@@ -26,7 +26,7 @@ def test_page_has_build_info_process_memory_and_own_metrics() -> None:
     assert server
     try:
         url = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urlopen(url, timeout=5) as answer:
+        with urlopen(url, timeout=60) as answer:
             text = answer.read().decode()
     finally:
         server.stop()
@@ -41,12 +41,12 @@ def test_clients_that_send_no_request_hold_no_thread(monkeypatch: pytest.MonkeyP
     server = metrics.serve_metrics("worker", "127.0.0.1", 0)
     assert server
     address, before = ("127.0.0.1", server.server_port), threading.active_count()
-    silent = [socket.create_connection(address, timeout=5) for _ in range(100)]
+    silent = [socket.create_connection(address, timeout=60) for _ in range(100)]
     try:
         assert threading.active_count() <= before + metrics_server.MOST_REQUESTS
         # All are closed, the last ones at once for lack of a place.
         assert [client.recv(1) for client in silent] == [b""] * 100
-        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=5) as answer:
+        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=60) as answer:
             assert answer.status == 200
     finally:
         for client in silent:
@@ -75,7 +75,7 @@ def test_only_the_metrics_page_answers() -> None:
     try:
         answers = {}
         for path in ("/", "/metrics", "/readyz", "/healthz"):
-            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
             connection.request("GET", path)
             answers[path] = connection.getresponse().status
             connection.close()

@@ -41,7 +41,7 @@ async def server(
 
 async def user_seen(port: int, context: ssl.SSLContext) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    line = await asyncio.wait_for(reader.readline(), 5)
+    line = await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     return line.decode().strip()
 

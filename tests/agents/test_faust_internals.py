@@ -236,7 +236,7 @@ async def test_the_delivery_to_a_full_queue_waits_for_room(app: Any) -> None:
     await asyncio.sleep(0.01)
     assert not waiting.done(), "a delivery to a full queue must wait: nothing else limits it"
     assert [(await channel.queue.get()).message.offset for _ in range(2)] == [0, 1]
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_each_delivery_is_awaited_by_wait_first(consumer: Any) -> None:

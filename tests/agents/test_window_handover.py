@@ -140,7 +140,7 @@ async def test_put_waits_while_the_handover_is_full_unless_its_partition_is_revo
     if revoked:
         cursor.ownership.owned = False
         await handover.wake()
-        await asyncio.wait_for(waits, 5)
+        await asyncio.wait_for(waits, 60)
     assert [len(waiting.records) for waiting in (await handover.take()).values()] == [3]
     await waits
     assert [len(waiting.records) for waiting in handover.pending.values()] == taken
@@ -252,7 +252,7 @@ async def test_an_unrequested_cancellation_of_a_reader_raises() -> None:
     handover = WindowHandover(linger_seconds=0)
     await handover.put(cursor, broker.records("t.windows")[2:])
     with pytest.raises(StateError, match="cancelled without a request"):
-        await asyncio.wait_for(feed_models(handover, "t.windows", escaping), 5)
+        await asyncio.wait_for(feed_models(handover, "t.windows", escaping), 60)
 
 
 async def test_the_lag_of_a_model_is_a_metric() -> None:

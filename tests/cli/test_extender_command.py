@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from pipeline.local.port_probe import free_port
-from tests.processes import environment
+from tests.processes import environment, eventually
 
 
 def test_an_extender_without_kafka_logs_once_per_feed(tmp_path: Path) -> None:
@@ -21,12 +21,10 @@ def test_an_extender_without_kafka_logs_once_per_feed(tmp_path: Path) -> None:
             stderr=stderr, env=environment(),
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 30
-            while "is not fed" not in log.read_text() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            assert eventually(lambda: "is not fed" in log.read_text())
             time.sleep(2)  # several attempts to connect
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -67,10 +67,12 @@ def settings_of(plane: ControlPlane, broker: LocalKafka) -> Settings:
     return Settings(kafka=kafka, kubernetes=KubernetesSettings(kubeconfig=plane.kubeconfig()))
 
 
-def extender(settings: Settings, *flags: str, mode: str = "act") -> Role:
+def extender(
+    settings: Settings, *flags: str, mode: str = "act", clock_file: Path | None = None
+) -> Role:
     """The extender that the scheduler asks."""
     address = ("--port", str(PORT), "--host", "127.0.0.1")
-    return Role("extender", settings, "--mode", mode, *address, *flags)
+    return Role("extender", settings, "--mode", mode, *address, *flags, clock_file=clock_file)
 
 
 def config_flags(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
@@ -149,8 +151,7 @@ class Cluster:
     async def publish_and_wait(self, *states: NodeStateRecord) -> None:
         """Publish states of nodes; return when the extender has read them."""
         await self.publish(*states)
-        expected = {record.node: record.offset for record in states}
-        await until(lambda: expected.items() <= _offsets().items(), 60)
+        await until(lambda: are_read(states), 60)
 
     async def use(
         self,
@@ -160,13 +161,22 @@ class Cluster:
         **classes: float,
     ) -> None:
         """Publish states of nodes that use `cores` in a window that ends now, with predicted
-        `peaks`, and usage of `classes` in cores."""
+        `peaks`, and usage of `classes` in cores. No extender may have read them yet."""
         more: dict[str, Any] = {"window_seconds": window_seconds}
         await self.publish(
             *(
                 state(name, used, peak=(peaks or {}).get(name), classes=classes, **more)
                 for name, used in cores.items()
             )
+        )
+
+    async def use_and_wait(
+        self, cores: dict[str, float], window_seconds: float = 30.0, **classes: float
+    ) -> None:
+        """`use`; return when the extender has read the states."""
+        more: dict[str, Any] = {"window_seconds": window_seconds}
+        await self.publish_and_wait(
+            *(state(name, used, classes=classes, **more) for name, used in cores.items())
         )
 
     @asynccontextmanager
@@ -192,7 +202,7 @@ class Cluster:
     def create(self, prefix: str, count: int, **more: Any) -> None:
         apply(self.plane, *(pod(f"{prefix}-{number}", **more) for number in range(count)))
 
-    async def place(self, prefix: str, count: int, seconds: float = 60, **more: Any) -> list[str]:
+    async def place(self, prefix: str, count: int, seconds: float = 120, **more: Any) -> list[str]:
         """Create pods; return their nodes when all are bound."""
         self.create(prefix, count, **more)
         await until(lambda: sum(map(bool, self.nodes_of_pods(prefix).values())) == count, seconds)
@@ -229,9 +239,10 @@ def known_nodes() -> set[str]:
     return {item["node"] for item in answer["items"]} | set(answer["without_state"])
 
 
-def _offsets() -> dict[str, int]:
-    """The offset of the state that the extender has of each node."""
-    return {item["node"]: item["offset"] for item in json.loads(get("/v1/nodes"))["items"]}
+def are_read(states: Iterable[NodeStateRecord]) -> bool:
+    """Whether the extender has read these states, or newer ones of their nodes."""
+    known = {item["node"]: item["offset"] for item in json.loads(get("/v1/nodes"))["items"]}
+    return all(known.get(record.node, 0) >= record.offset for record in states)
 
 
 def _gauge(name: str) -> int:

@@ -78,7 +78,7 @@ class Role:
     def stop(self) -> int:
         """The exit code after SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(20)
+        return self._process.wait(60)
 
     @property
     def pid(self) -> int:
@@ -87,7 +87,7 @@ class Role:
     def text(self) -> str:
         return self.log.read_text()
 
-    async def logs(self, text: str, count: int = 1, seconds: float = 60) -> None:
+    async def logs(self, text: str, count: int = 1, seconds: float = 120) -> None:
         """Return when the log has the text at least `count` times."""
         await until(lambda: self.text().count(text) >= count, seconds)
 

@@ -1,13 +1,15 @@
 """Bad days with a real kube-scheduler and 200 nodes of KWOK: all nodes turn hot, their usage stops,
-the actuator dies. Pods wait with one short reason, and are bound within seconds after it
-disappears."""
+the actuator dies. Pods wait with one short reason, and are bound soon after it disappears: by
+itself the scheduler retries them after five minutes."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -17,19 +19,22 @@ from pipeline.processors.overcommit.status_patch import read_amounts
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_resources import MidTerms, NodeResourcesRecord
+from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.registry import NODE_STATE, RESOURCES
 from pipeline.topics.resource_amounts import Resources
 from tests.cluster.extender_cluster import (
     ALLOCATABLE,
+    PORT,
     Cluster,
     add_nodes,
+    are_read,
     config_flags,
     get,
     scheduler_config,
     state,
 )
-from tests.cluster.objects import PARTITIONS, items, node, write_policy
+from tests.cluster.objects import PARTITIONS, items, node, pod, write_policy
 from tests.cluster.roles import Role
 from tests.processes import until
 
@@ -37,13 +42,15 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NODES = [f"k{number:03}" for number in range(200)]
 HOT, COOL = 60.0, 8.0
-SECONDS = 10.0
-"""Within this time after the reason has disappeared, waiting pods are bound."""
+SOON_SECONDS = 90.0
+"""Within this time after the reason has disappeared, waiting pods are bound: usually within ten."""
+WAITING_SECONDS = 30.0
+"""So long they are watched to wait on."""
 PODS = 10
 ATTEMPTS = 6
 """From so many on the scheduler's back-off is the longest."""
 DEFAULT_BACK_OFF = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 10}
-EXPIRES_SECONDS = 8
+EXPIRES_SECONDS = 15
 BATCH = "kubernetes.io/batch-cpu"
 
 
@@ -63,16 +70,24 @@ class Feed:
         self.cores: dict[str, float] = dict.fromkeys(NODES, COOL)
         self._cluster = cluster
 
-    async def publish(self) -> None:
+    async def publish(self) -> list[NodeStateRecord]:
         topic = NODE_STATE.full_name(self._cluster.settings.kafka.topic_prefix)
         producer = self._cluster.producer
         # Made at once: what another call still sends of earlier cores is older.
-        for record in [state(name, cores) for name, cores in self.cores.items()]:
+        records = [state(name, cores) for name, cores in self.cores.items()]
+        for record in records:
             await producer.send(
                 topic, key=record.node.encode(), value=encode_json(record),
                 partition=partition_of(record.node, PARTITIONS),
             )  # fmt: skip
         await producer.flush()
+        return records
+
+    async def change(self, cores: dict[str, float]) -> None:
+        """Let nodes use `cores` from now on; return when the extender knows it."""
+        self.cores = cores
+        records = await self.publish()
+        await until_in_thread(lambda: are_read(records))
 
     async def run(self) -> None:
         while True:
@@ -98,16 +113,25 @@ async def running(cluster: Cluster, folder: Path) -> AsyncIterator[Feed]:
         publishing.cancel()
 
 
+async def until_in_thread(
+    condition: Callable[[], object],
+    seconds: float = 120,
+    explain: Callable[[], object] | None = None,
+) -> None:
+    """`until`, while usage is published: a request must not stop the event loop."""
+    await until(lambda: asyncio.to_thread(condition), seconds, explain)
+
+
 async def reason_to_wait(cluster: Cluster, prefix: str, **requests: str) -> str:
     """Create pods; the message of their condition once all of them wait for one reason."""
-    cluster.create(prefix, PODS, **requests)
+    await asyncio.to_thread(lambda: cluster.create(prefix, PODS, **requests))
     reasons: list[str] = []
 
     def all_wait() -> bool:
         reasons[:] = _refused(cluster, prefix)
         return len(reasons) == PODS and len({*reasons}) == 1
 
-    await until(all_wait, 60, lambda: {*reasons})
+    await until_in_thread(all_wait, explain=lambda: {*reasons})
     text = reasons[0]
     assert len(text) < 300, text
     return text
@@ -124,14 +148,14 @@ def _refused(cluster: Cluster, prefix: str) -> list[str]:
 
 async def refuse_often(cluster: Cluster) -> None:
     """Change a Node until the scheduler has tried waiting pods often."""
-    enough = _questions() + ATTEMPTS * PODS
+    enough = await asyncio.to_thread(_questions) + ATTEMPTS * PODS
 
     def are_tried() -> bool:
         change = f"test/changed={time.time_ns()}"
         cluster.plane.kubectl("annotate", "node", NODES[0], change, "--overwrite")
         return _questions() >= enough
 
-    await until(are_tried, 60, _questions)
+    await until_in_thread(are_tried, 240, _questions)
 
 
 def _questions() -> int:
@@ -143,10 +167,8 @@ def _questions() -> int:
     )
 
 
-async def seconds_until_bound(cluster: Cluster, prefix: str) -> float:
-    began = time.monotonic()
-    await until(lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()), 60)
-    return time.monotonic() - began
+async def are_bound_soon(cluster: Cluster, prefix: str) -> None:
+    await until_in_thread(lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()), SOON_SECONDS)
 
 
 def touched(cluster: Cluster) -> int:
@@ -159,17 +181,14 @@ async def test_without_wake_ups_pods_wait_on(cluster: Cluster, tmp_path: Path) -
     """The next test fails without them: the scheduler does not notice that nodes have cooled down.
     It is the first one, because any change of the cluster makes the scheduler retry pods."""
     async with running(cluster, tmp_path) as feed:
-        feed.cores = dict.fromkeys(NODES, HOT)
-        await feed.publish()
-        await asyncio.sleep(1.0)
+        await feed.change(dict.fromkeys(NODES, HOT))
         await reason_to_wait(cluster, "waiting", cpu="100m")
-        feed.cores = dict.fromkeys(NODES, COOL)
-        await feed.publish()
-        await asyncio.sleep(SECONDS)
+        await feed.change(dict.fromkeys(NODES, COOL))
+        await asyncio.sleep(WAITING_SECONDS)
         assert not any(cluster.nodes_of_pods("waiting-").values())
 
 
-async def test_pods_wait_shortly_and_are_bound_within_seconds_on_bad_days(
+async def test_pods_wait_shortly_and_are_bound_soon_on_bad_days(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     name = cluster.settings.kubernetes.config_name
@@ -177,54 +196,50 @@ async def test_pods_wait_shortly_and_are_bound_within_seconds_on_bad_days(
     async with running(cluster, tmp_path) as feed:
         with _actuator(cluster) as actuator:
             await actuator.logs("ready")
-            await until(lambda: _check("watcher")["text"] == "alive", 30)
+            await until_in_thread(lambda: _check("watcher")["text"] == "alive")
             await _all_nodes_turn_hot_and_cool_down(cluster, feed)
             await _a_part_falls_silent_and_returns(cluster, feed)
             await _all_usage_stops_and_returns(cluster, feed)
             await _offer(cluster, 8000)
-            await until(lambda: _offering(cluster), 60)
+            await until_in_thread(lambda: _offering(cluster))
             actuator.kill()
         await _the_actuator_is_dead(cluster)
 
 
 async def _all_nodes_turn_hot_and_cool_down(cluster: Cluster, feed: Feed) -> None:
     before = touched(cluster)
-    feed.cores = dict.fromkeys(NODES, HOT)
-    await feed.publish()
-    await asyncio.sleep(1.0)
+    await feed.change(dict.fromkeys(NODES, HOT))
     text = await reason_to_wait(cluster, "hot", cpu="100m")
     assert "200 node(s) cpu usage exceed threshold" in text
     await refuse_often(cluster)
-    feed.cores = dict.fromkeys(NODES, COOL)
-    await feed.publish()
-    assert await seconds_until_bound(cluster, "hot") < SECONDS
-    assert touched(cluster) - before <= 2, "no Node is touched for which no pod waits"
+    await feed.change(dict.fromkeys(NODES, COOL))
+    await are_bound_soon(cluster, "hot")
+    # A few, if the scheduler is slow: a wake-up is repeated while pods wait. Without a reason to
+    # choose all Nodes would be touched.
+    assert touched(cluster) - before <= 10, "no Node is touched for which no pod waits"
 
 
 async def _a_part_falls_silent_and_returns(cluster: Cluster, feed: Feed) -> None:
     """The others are hot: it is no outage."""
-    feed.cores = dict.fromkeys(NODES[:120], HOT)
+    await feed.change(dict.fromkeys(NODES[:120], HOT))
     await asyncio.sleep(EXPIRES_SECONDS + 3)
     text = await reason_to_wait(cluster, "silent", cpu="100m")
     assert "120 node(s) cpu usage exceed threshold" in text
     assert "80 node(s) nodeMetric expired" in text
-    feed.cores |= dict.fromkeys(NODES[120:], COOL)
-    await feed.publish()
-    assert await seconds_until_bound(cluster, "silent") < SECONDS
+    await feed.change(feed.cores | dict.fromkeys(NODES[120:], COOL))
+    await are_bound_soon(cluster, "silent")
     assert {*cluster.nodes_of_pods("silent-").values()} <= {*NODES[120:]}
 
 
 async def _all_usage_stops_and_returns(cluster: Cluster, feed: Feed) -> None:
     """Pods go by requests, though usage was too high before."""
-    feed.cores = dict.fromkeys(NODES, HOT)
-    await feed.publish()
-    await asyncio.sleep(1.0)
+    await feed.change(dict.fromkeys(NODES, HOT))
     await reason_to_wait(cluster, "outage", cpu="100m")
     feed.cores = {}
-    await until(lambda: not _check("usage")["ok"], 60)
-    assert await seconds_until_bound(cluster, "outage") < SECONDS
+    await until_in_thread(lambda: not _check("usage")["ok"])
+    await are_bound_soon(cluster, "outage")
     feed.cores = dict.fromkeys(NODES, COOL)
-    await until(lambda: _check("usage")["ok"], 60)
+    await until_in_thread(lambda: _check("usage")["ok"])
 
 
 def _check(name: str) -> dict[str, object]:
@@ -237,21 +252,30 @@ def _check(name: str) -> dict[str, object]:
 async def _the_actuator_is_dead(cluster: Cluster) -> None:
     """The Nodes still offer what the newest records do not have any more."""
     await _offer(cluster, 0)
-    await asyncio.sleep(2.0)
+    await until_in_thread(_refuses_batch)
     text = await reason_to_wait(cluster, "batch", **{BATCH: "1k"})
     assert f"200 node(s) {BATCH} requests exceed newest offer" in text
     with _actuator(cluster) as actuator:
         await actuator.logs("ready")
-        await until(lambda: not _offering(cluster), 60)
+        await until_in_thread(lambda: not _offering(cluster))
         await _offer(cluster, 8000)
-        await until(lambda: _offering(cluster), 60)
-        assert await seconds_until_bound(cluster, "batch") < SECONDS
+        await until_in_thread(lambda: _offering(cluster))
+        await are_bound_soon(cluster, "batch")
 
 
 def _offering(cluster: Cluster) -> bool:
     """Whether all Nodes offer Batch."""
     nodes = items(cluster.plane, "nodes")
     return all(read_amounts(n["status"]["allocatable"], [BATCH])[0] > 0 for n in nodes)
+
+
+def _refuses_batch() -> bool:
+    """Whether the extender refuses a Batch pod on all Nodes: it has read their newest offers."""
+    requests: dict[str, Any] = {BATCH: "1k"}
+    question = json.dumps({"pod": pod("asked", **requests)}).encode()
+    with urlopen(f"http://127.0.0.1:{PORT}/v1/explain", question, timeout=30) as answer:
+        verdicts = [item["verdict"] for item in json.load(answer)["items"]]
+    return verdicts == ["refused"] * len(NODES)
 
 
 def _actuator(cluster: Cluster) -> Role:

@@ -30,5 +30,5 @@ async def test_a_cooled_node_gets_the_waiting_pod(cluster: Cluster) -> None:
             assert "cpu usage exceed threshold" in await cluster.refusal(pod("waits", cpu="100m"))
             # Without the actuator the scheduler retries after five minutes.
             await cluster.use({"h1": 8.0})
-            await until(lambda: cluster.nodes_of_pods("waits") == {"waits": "h1"}, 30)
+            await until(lambda: cluster.nodes_of_pods("waits") == {"waits": "h1"}, 120)
     assert "springtide/cooled" in plane.kubectl("get", "node", "h1", "-o", "json")

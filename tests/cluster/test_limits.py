@@ -53,7 +53,7 @@ def kubectl_limits(plane: ControlPlane, name: str) -> dict[str, int]:
 
 def extender_limits(name: str) -> dict[str, int]:
     """The same limits in the extender."""
-    ratio = json.loads(get(f"/v1/nodes/{name}"))["limits_ratio"]
+    ratio = json.loads(get(f"/v1/nodes/{name}")).get("limits_ratio", {})
     return {resource: int(share * 100) for resource, share in ratio.items()}
 
 
@@ -61,7 +61,6 @@ async def test_an_extender_that_observes_changes_nothing(cluster: Cluster) -> No
     """The scheduler does ask it, and it would have refused the chosen node."""
     plane = cluster.plane
     apply(plane, burstable("first", 1, 1, "node1"), burstable("second", 4, 4, "node2"))
-    await cluster.use({"node1": 7.5, "node2": 0.1})
 
     async def node_of_next_pod() -> str:
         name = await cluster.node_for(burstable("next", 1, 1))
@@ -70,12 +69,14 @@ async def test_an_extender_that_observes_changes_nothing(cluster: Cluster) -> No
 
     assert await node_of_next_pod() == "node1"
     for mode, expected in (("observe", "node1"), ("act", "node2")):
+        await cluster.use({"node1": 7.5, "node2": 0.1})
         async with cluster.watched_extender(mode=mode) as extender:
-            await until(lambda: extender_limits("node1")["cpu"] == 12, 60)
-            await until(lambda: extender_limits("node2")["cpu"] == 50, 60)
+            await until(lambda: extender_limits("node1").get("cpu") == 12)
+            await until(lambda: extender_limits("node2").get("cpu") == 50)
             assert await node_of_next_pod() == expected
-            refused = f'verdicts_total{{mode="{mode}",verdict="refused"}} 1.0'
-            assert f"springtide_extender_{refused}" in get("/metrics")
+            # At least once: the scheduler repeats a question whose answer came too late for it.
+            refused = rf'verdicts_total\{{mode="{mode}",verdict="refused"\}} [1-9]'
+            assert re.search(refused, get("/metrics"))
             extender.kill()
 
 
@@ -93,9 +94,9 @@ async def test_the_node_with_lower_limits_gets_the_pod(cluster: Cluster, tmp_pat
     await until(lambda: len(items(plane, "pods")) == len(running), 60)
 
     async def agree_with_kubectl(cpu: int) -> None:
-        await until(lambda: extender_limits("node2")["cpu"] == cpu, 60)
+        await until(lambda: extender_limits("node2").get("cpu") == cpu)
         for name in ("node1", "node2"):
-            assert extender_limits(name) == kubectl_limits(plane, name)
+            await until(lambda name=name: extender_limits(name) == kubectl_limits(plane, name))
 
     await cluster.use({"node1": 1.0, "node2": 1.0})
     async with cluster.watched_extender(*config_flags(tmp_path, ONLY_LIMITS)):

@@ -7,12 +7,9 @@ All tests share one control plane and one watcher. Tests with the same arguments
 
 import asyncio
 import json
-import os
-import struct
 import time
-import zoneinfo
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +69,8 @@ def by(*configured: Any) -> Any:
 
 load_aware = partial(plugin, "LoadAwareScheduling")
 DEFAULTS = by(load_aware())
-EXPIRING = by(load_aware(nodeMetricExpirationSeconds=10))
+EXPIRES_SECONDS = 30
+EXPIRING = by(load_aware(nodeMetricExpirationSeconds=EXPIRES_SECONDS))
 BY_PROD = by(load_aware(prodUsageThresholds={"cpu": 55}, scoreAccordingProdUsage=True))
 BY_PERCENTILE = by(
     load_aware(
@@ -87,28 +85,26 @@ LENIENT = by(load_aware(enableScheduleWhenNodeMetricsExpired=True, dominantResou
 PACKING = by(plugin("TargetLoadPacking", targetUtilization=40))
 VARIATION = by(plugin("LoadVariationRiskBalancing"))
 LIMITS = by(plugin("ResourceLimits"))
-BOUNDARY_SECONDS = 30
+HOUR = 3600
+ZONE = "Etc/GMT+3"
+BEHIND_HOURS = 3
 
 
-def soon_noon(folder: Path) -> Any:
-    """LoadAware with a lower threshold from noon of a time zone on, where it is soon noon."""
-    offset = 43_200 - round(time.time() + BOUNDARY_SECONDS) % 86_400
-    # A time zone file with one offset: its header with six counts, the offset, the name.
-    counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
-    zone = b"TZif" + bytes(16) + counts + struct.pack(">lBB", offset, 0, 0) + b"TST\0"
-    (folder / "Soon").write_bytes(zone)
-    os.environ["PYTHONTZPATH"] = os.pathsep.join([str(folder), *zoneinfo.TZPATH])
-    zoneinfo.reset_tzpath()
-    hours = {"from": "12:00", "to": "12:10", "usageThresholds": {"cpu": 50}}
+def later_hours() -> Any:
+    """LoadAware with a lower threshold of CPU in an hour of a time zone that begins in one to two
+    hours: the clock of its extender is set ahead."""
+    hour = int(time.time() // HOUR) + 2 - BEHIND_HOURS
+    first, last = (f"{each % 24:02}:00" for each in (hour, hour + 1))
+    hours = {"from": first, "to": last, "usageThresholds": {"cpu": 50}}
     names = ("LoadAwareScheduling", "TimeSharedThresholds")
-    args = {"timeZone": "Soon", "windows": [hours]}
+    args = {"timeZone": ZONE, "windows": [hours]}
     return {
         "plugins": {"filter": {"enabled": [{"name": name} for name in names]}},
         "pluginConfig": [{"name": names[1], "args": args}],
     }
 
 
-BY_HOUR = by(pytest.param(soon_noon, id="TimeSharedThresholds"))
+BY_HOUR = by(pytest.param(later_hours, id="TimeSharedThresholds"))
 
 
 @pytest.fixture(scope="module")
@@ -125,28 +121,31 @@ def topics(asking_plane: ControlPlane, broker: LocalKafka) -> Iterator[Settings]
     settings = extender_cluster.settings_of(asking_plane, broker)
     asyncio.run(apply_topics(settings.kafka))
     with Role("watcher", settings) as watcher:
-        assert eventually(lambda: "in step" in watcher.text(), 60), watcher.text()
+        assert eventually(lambda: "in step" in watcher.text(), 120), watcher.text()
         yield settings
 
 
 @pytest.fixture(scope="module")
 def extender(
     request: pytest.FixtureRequest, topics: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """An extender with the plugins of the tests' mark, which knows all nodes."""
+) -> Iterator[Path]:
+    """An extender with the plugins of the tests' mark, which knows all nodes. Its clock is ahead by
+    the seconds in this file, if its configuration depends on the time of the day."""
     folder, config = tmp_path_factory.mktemp("scheduler"), request.param
-    flags = extender_cluster.config_flags(folder, config(folder) if callable(config) else config)
+    is_by_time, clock_file = callable(config), folder / "ahead"
+    flags = extender_cluster.config_flags(folder, config() if is_by_time else config)
     names = {item["metadata"]["name"] for item in NODES}
-    with extender_cluster.extender(topics, *flags) as role:
-        assert eventually(lambda: "table caught up" in role.text(), 60), role.text()
-        assert eventually(lambda: extender_cluster.known_nodes() >= names, 60)
-        yield
+    clock = clock_file if is_by_time else None
+    with extender_cluster.extender(topics, *flags, clock_file=clock) as role:
+        assert eventually(lambda: "table caught up" in role.text(), 120), role.text()
+        assert eventually(lambda: extender_cluster.known_nodes() >= names, 120)
+        yield clock_file
         # A graceful end takes three seconds.
         role.kill()
 
 
 @pytest.fixture(autouse=True)
-def _extender(extender: None) -> None:
+def _extender(extender: Path) -> None:
     """Every test needs the extender."""
 
 
@@ -160,6 +159,27 @@ def daemon_set(*names: str) -> Object:
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "each"},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }  # fmt: skip
+
+
+@asynccontextmanager
+async def others_measured(
+    cluster: Cluster, name: str, age_seconds: float = 0.0
+) -> AsyncIterator[None]:
+    """Usage of all nodes but one: if most lost their usage together, that would be an outage."""
+    others = {item["metadata"]["name"] for item in NODES} - {name}
+    more: dict[str, Any] = {"age_seconds": age_seconds, "window_seconds": 300}
+    await cluster.publish_and_wait(*(state(other, 10.0, **more) for other in others))
+    try:
+        yield
+    finally:
+        # They are nodes of other tests.
+        await cluster.withdraw(others)
+
+
+def age_of(name: str) -> float:
+    """The age of a node's usage by the extender's clock."""
+    nodes = json.loads(get("/v1/nodes"))["items"]
+    return float(next((n["age_seconds"] for n in nodes if n["node"] == name), 1e9))
 
 
 # -- LoadAwareScheduling without arguments
@@ -232,12 +252,17 @@ async def test_batch_pods_in_flight_count(cluster: Cluster) -> None:
 
 
 @BY_HOUR
-async def test_thresholds_of_another_hour_apply_from_their_time_on(cluster: Cluster) -> None:
+async def test_thresholds_of_another_hour_apply_from_their_time_on(
+    cluster: Cluster, extender: Path
+) -> None:
     await cluster.publish_and_wait(state("by-hour", 38.4))
-    assert await cluster.node_for(pod("before-noon", among=["by-hour"], **SMALL)) == "by-hour"
-    zone = zoneinfo.ZoneInfo("Soon")
-    await until(lambda: datetime.now(zone).hour == 12, BOUNDARY_SECONDS)
-    reason = await cluster.refusal(pod("after-noon", among=["by-hour"], **SMALL))
+    assert await cluster.node_for(pod("before", among=["by-hour"], **SMALL)) == "by-hour"
+    ahead = 2.5 * HOUR - time.time() % HOUR
+    async with others_measured(cluster, "by-hour", age_seconds=-ahead):
+        await cluster.publish_and_wait(state("by-hour", 38.4, age_seconds=-ahead))
+        await asyncio.to_thread(extender.write_text, str(ahead))
+        await until(lambda: age_of("by-hour") > -60)
+        reason = await cluster.refusal(pod("after", among=["by-hour"], **SMALL))
     assert "1 node(s) cpu usage exceed threshold" in reason
 
 
@@ -248,10 +273,6 @@ async def test_a_node_gets_no_pod_while_its_exporter_does_not_run(
     flags = ("--node-name", "silent", "--window-seconds", "1", "--metrics-port", "0")
     exporter = partial(Role, "exporter", topics, *flags)
 
-    def age() -> float:
-        nodes = json.loads(get("/v1/nodes"))["items"]
-        return float(next((n["age_seconds"] for n in nodes if n["node"] == "silent"), 1e9))
-
     def bound(name: str) -> bool:
         # The scheduler retries when a Node changes.
         cluster.plane.kubectl("annotate", "node", "silent", f"now={time.time()}", "--overwrite")
@@ -259,22 +280,16 @@ async def test_a_node_gets_no_pod_while_its_exporter_does_not_run(
 
     with worker(topics):
         with exporter() as running:
-            await until(lambda: age() < 10, 60)
+            await until(lambda: age_of("silent") < EXPIRES_SECONDS / 2, 120)
             apply(cluster.plane, pod("while-running", among=["silent"], **SMALL))
-            await until(lambda: bound("while-running"), 60)
+            await until(lambda: bound("while-running"), 120)
             running.kill()
-        await until(lambda: age() > 10, 60)
-        # If most nodes lost their usage together, that would be an outage.
-        others = {item["metadata"]["name"] for item in NODES} - {"silent"}
-        await cluster.publish_and_wait(*(state(n, 10.0, window_seconds=300) for n in others))
-        try:
+        await until(lambda: age_of("silent") > EXPIRES_SECONDS, 120)
+        async with others_measured(cluster, "silent"):
             reason = await cluster.refusal(pod("waits", among=["silent"], **SMALL))
             assert "1 node(s) nodeMetric expired" in reason
             with exporter():
-                await until(lambda: bound("waits"), 60)
-        finally:
-            # They are nodes of other tests.
-            await cluster.withdraw(others)
+                await until(lambda: bound("waits"), 120)
 
 
 @BY_PROD

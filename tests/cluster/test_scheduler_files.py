@@ -1,5 +1,6 @@
 """A real kube-scheduler reads the configuration files of deploy/scheduler, and obeys them."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import yaml
 
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from tests.cluster.extender_cluster import PORT, Cluster
+from tests.cluster.extender_cluster import PORT, Cluster, add_nodes
 from tests.cluster.objects import apply, node, pod
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -32,7 +33,8 @@ def asking_plane(project: Path, mode: str) -> Iterator[ControlPlane]:
     del tree["clientConnection"], tree["leaderElection"]
     with local_control_plane(scheduler=tree) as plane:
         plane.kubectl("create", "namespace", "springtide-system")
-        apply(plane, node(FREE), node(CROWDED))
+        # Else the only node that takes pods already would get them in both modes.
+        asyncio.run(add_nodes(plane, node(FREE), node(CROWDED)))
         apply(plane, pod("requests", on=CROWDED, cpu="6", memory="24Gi"))
         yield plane
 

@@ -65,7 +65,7 @@ async def test_the_annotation_changes_when_the_clock_crosses_a_window(
             assert annotation("t1") is None
             for hour, expected in ((0.5, NIGHT), (1.5, None), (2.5, LATE)):
                 step_to(hour)
-                await until(lambda expected=expected: annotation("t1") == expected, 20)
+                await until(lambda expected=expected: annotation("t1") == expected)
                 assert annotation("t2") is None
             assert actuator.stop() == 0
         assert annotation("t1") == LATE

@@ -43,7 +43,7 @@ EXAMPLES = {"actuators/cluster/hot_labels.py"}
 """Files that guides tell the reader to write."""
 
 RUNNING_SECONDS = 2.0
-STARTING_SECONDS = 60.0
+STARTING_SECONDS = 120.0
 
 
 class Block(NamedTuple):
@@ -149,7 +149,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         assert first.start("springtide topics apply").wait(60) == 0
         roles = [first.start(f"exec springtide {role}") for role in ("exporter", "worker")]
         try:
-            assert eventually(lambda: first.start("springtide top").wait(60) == 0, 60)
+            assert eventually(lambda: first.start("springtide top").wait(60) == 0, 180)
             yield place
         finally:
             for role in roles:
@@ -171,7 +171,7 @@ def test_block_runs(block: Block, place: Place) -> None:
         assert process.poll() is None, process.communicate()[0]
         process.terminate()
     try:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

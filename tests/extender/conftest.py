@@ -108,7 +108,7 @@ async def start_service(
     serving = asyncio.create_task(
         serve(feed or unreachable_feed(), settings, SystemClock(), stop, port.set_result, **more)
     )
-    return serving, await asyncio.wait_for(port, 5)
+    return serving, await asyncio.wait_for(port, 60)
 
 
 @asynccontextmanager
@@ -122,7 +122,7 @@ async def running(
         yield port
     finally:
         stop.set()
-        await asyncio.wait_for(serving, 15)
+        await asyncio.wait_for(serving, 60)
 
 
 def metric(name: str, **labels: str) -> float:

@@ -16,6 +16,7 @@ from pipeline.local.pki import Authority, Pair
 from pipeline.settings import ExtenderSettings
 from tests.extender.conftest import running
 from tests.extender.test_server_tls import authority, server
+from tests.processes import until
 
 ROUTES = {
     "scheduler": "/filter",
@@ -110,8 +111,11 @@ async def test_a_token_opens_all_but_the_verbs_of_a_scheduler(
         assert (await extender.ask("scheduler", token="first-token"))[0] == 403
         # A token is replaced without a restart; a file that became invalid changes nothing.
         file.write_text("third-token\n")
-        await asyncio.sleep(0.2)
-        assert (await extender.ask("queries", token="third-token"))[0] != 401
+
+        async def is_valid(token: str) -> bool:
+            return (await extender.ask("queries", token=token))[0] != 401
+
+        await until(lambda: is_valid("third-token"))
         assert (await extender.ask("queries", token="first-token"))[0] == 401
         file.write_text("\n")
         await asyncio.sleep(0.15)

@@ -24,6 +24,10 @@ def views() -> NodeViewStore:
     return store
 
 
+AT_ONCE_SECONDS = 20.0
+"""Less than the 30 s for which clients wait, and enough for a busy machine."""
+
+
 @pytest.fixture
 async def client(start: Start, views: NodeViewStore) -> Client:
     return await start(node_views=NodeViewHandler(views, FeedState(caught_up=True), AT_MOST))
@@ -38,7 +42,7 @@ async def waits(client: Client, *, many: int = 1, **query: Any) -> list[Any]:
     """Clients that wait for something newer than generation 5."""
     before = metric("waiting_clients")
     tasks = [asyncio.create_task(get(client, '"5"', wait=30, **query)) for _ in range(many)]
-    await until(lambda: metric("waiting_clients") >= before + many, 5)
+    await until(lambda: metric("waiting_clients") >= before + many)
     return tasks
 
 
@@ -75,14 +79,14 @@ async def test_a_newer_view_is_answered_as_soon_as_it_arrives(
     began = time.monotonic()
     views.put("a", 6, b'{"generation":6}')
     response = await waiting
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < AT_ONCE_SECONDS
     assert (response.status, response.headers["ETag"]) == (200, '"6"')
 
 
 async def test_after_the_wait_the_answer_is_304(client: Client) -> None:
     began = time.monotonic()
     assert (await get(client, '"5"', wait="0.2")).status == 304
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < AT_ONCE_SECONDS
     # A client without a view does not wait.
     assert (await get(client, wait="30")).status == 200
 
@@ -126,7 +130,7 @@ async def test_waiting_clients_are_answered_at_drain(start: Start, views: NodeVi
     assert [(await task).status for task in waiting] == [304, 304]
     began = time.monotonic()
     assert (await get(client, '"5"', wait=30)).status == 304
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < AT_ONCE_SECONDS
 
 
 async def test_until_views_are_caught_up_the_answer_is_503(start: Start) -> None:
@@ -151,9 +155,9 @@ async def test_a_disconnected_client_gives_its_place_back(
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
-        await until(lambda: not metric("waiting_clients"), 5)
+        await until(lambda: not metric("waiting_clients"))
         (waiting,) = await waits(session)  # type: ignore[arg-type]
         stop.set()
-        response = await asyncio.wait_for(waiting, 5)
+        response = await asyncio.wait_for(waiting, 60)
         assert (response.status, response.headers["Connection"]) == (304, "close")
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(serving, 60)

@@ -43,7 +43,7 @@ class Occupied:
     async def begin(cls, client: Client) -> "Occupied":
         occupied = cls(client)
         await asyncio.gather(*(sent.wait() for sent in occupied._sent))
-        await asyncio.sleep(0.1)  # until the server has read what was sent
+        await asyncio.sleep(0.5)  # until the server has read what was sent
         return occupied
 
     async def finish(self) -> list[int]:

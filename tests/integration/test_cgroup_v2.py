@@ -69,6 +69,7 @@ def growing(node: GrowingNode) -> Iterator[None]:
     stop, start = threading.Event(), time.monotonic()
 
     def grow() -> None:
+        # A thread that waits for a processor is some milliseconds behind, of windows of seconds.
         while not stop.wait(0.01):
             node.grow(time.monotonic() - start)
 
@@ -146,7 +147,7 @@ async def test_usage_of_a_fake_v2_tree_becomes_mid_and_batch(
     exporter, worker = tmp_path / "exporter.log", tmp_path / "worker.log"
     exporter_flags = {
         "cgroup-root": node.cgroups, "proc-root": node.proc, "sys-root": node.sys,
-        "window-seconds": 1, "collect-interval-seconds": 0.2, "socket-path": tmp_path / "x.sock",
+        "window-seconds": 5, "collect-interval-seconds": 0.2, "socket-path": tmp_path / "x.sock",
         "metrics-host": "127.0.0.1", "metrics-port": 0,
     }  # fmt: skip
     worker_flags = [
@@ -171,10 +172,10 @@ async def test_usage_of_a_fake_v2_tree_becomes_mid_and_batch(
         stack.enter_context(growing(node))
         stack.enter_context(role(worker, "worker", *flags_of(kafka), *worker_flags))
         # Usage of pods that are not known yet would count as Prod.
-        await until(has_objects, 60, worker.read_text)
+        await until(has_objects, 120, worker.read_text)
         words = [f"--{name}={value}" for name, value in exporter_flags.items()]
         stack.enter_context(role(exporter, "exporter", *flags_of(kafka), *words))
-        await until(has_learned, 60, lambda: worker.read_text() + exporter.read_text())
+        await until(has_learned, 120, lambda: worker.read_text() + exporter.read_text())
         found = await record()
     assert found is not None
     mid, batch = found.mid, found.batch
@@ -182,13 +183,13 @@ async def test_usage_of_a_fake_v2_tree_becomes_mid_and_batch(
     assert batch is not None
     terms, of_mid = found.batch_terms, found.mid_terms
     assert terms.margin.cpu_millicores == 1600
-    assert terms.used.cpu_millicores == pytest.approx(500, rel=0.1)
+    assert terms.used.cpu_millicores == pytest.approx(500, rel=0.15)
     assert terms.outside.cpu_millicores == pytest.approx(1000 * SYSTEM_CORES, rel=0.2)
     assert terms.used.memory_bytes == GIB
     assert terms.outside.memory_bytes == NODE_KIB * 1024 - GIB - GIB // 2
     # Prod requests 2 cores and 4 GiB. Its peak is a tenth and a histogram bucket above usage.
     peak = of_mid.prod_peak
-    assert 550 < (peak.cpu_millicores or 0) < 700
+    assert 500 < (peak.cpu_millicores or 0) < 750
     held_back = [of_mid.buffer, peak]
     assert mid.cpu_millicores == 2000 - sum(part.cpu_millicores or 0 for part in held_back)
     assert 1.1 * GIB < (peak.memory_bytes or 0) < 1.25 * GIB

@@ -30,7 +30,7 @@ from tests.broker import flags_of, messages, own_topics, send
 from tests.cgroup_tree import CgroupTree, cgroup_tree
 from tests.processes import environment, eventually, springtide, until
 
-pytestmark = [pytest.mark.cgroups, pytest.mark.slow]
+pytestmark = [pytest.mark.cgroups, pytest.mark.slow, pytest.mark.timeout(600)]
 
 NODE = "exporter-test-node"
 
@@ -84,7 +84,7 @@ class Exporter:
     def stop(self) -> int:
         """Send SIGTERM and wait; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(40)
+        return self.process.wait(90)
 
     async def sent(self) -> list[Sample]:
         """Return all samples by offset."""
@@ -97,8 +97,8 @@ class Exporter:
             found.append(Sample(sample.header, rows))
         return found
 
-    async def complete(self, seconds: float, at_least: int) -> list[Sample]:
-        """Wait for `count` windows, and return all."""
+    async def complete(self, at_least: int, seconds: float = 120) -> list[Sample]:
+        """Wait for so many windows, and return all."""
         deadline = time.monotonic() + seconds
         while len(found := await self.sent()) < at_least:
             assert time.monotonic() < deadline, f"{len(found)} of {at_least} windows\n{self.log}"
@@ -144,22 +144,41 @@ def ends(samples: list[Sample]) -> list[int]:
     return [sample.header.window_end_ms for sample in samples]
 
 
+def is_whole(sample: Sample) -> bool:
+    """Whether a window of five seconds has all of its readings."""
+    row = sample.rows[0]
+    return (row["coverage"], len(row["points_cpu_cores"] or ())) == (1.0, 25)
+
+
+def are_in_order(samples: list[Sample], length_ms: int) -> bool:
+    """Whether no window comes twice or early. An exporter that the machine does not run for a
+    window has none to send."""
+    gaps = [b - a for a, b in pairwise(ends(samples))]
+    return all(gap >= length_ms and gap % length_ms == 0 for gap in gaps)
+
+
 async def test_windows_arrive_and_sigterm_publishes_the_current_window(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path, window=5) as exporter:
-        await exporter.complete(20, at_least=2)
-        await asyncio.sleep(1.5)
+
+        async def has_whole_window() -> bool:
+            return any(is_whole(sample) for sample in await exporter.sent())
+
+        await exporter.complete(at_least=2)
+        # A busy machine misses readings.
+        await until(has_whole_window, 120)
+        # In the middle of a window.
+        await asyncio.sleep((7.5 - time.time() % 5) % 5)
         assert exporter.stop() == 0
         samples = await exporter.sent()
     assert sequences(samples) == list(range(len(samples)))
-    assert all(b - a == 5000 for a, b in zip(ends(samples), ends(samples)[1:], strict=False))
+    assert are_in_order(samples, 5000)
     assert len({sample.header.epoch for sample in samples}) == 1
-    whole, half = samples[1], samples[-1]
+    whole, half = next(filter(is_whole, samples)), samples[-1]
     assert [(row["kind"], row["id"]) for row in whole.rows] == [
         ("node", ""), ("tier", "system"), ("pod", "one"), ("pod", "two"),
     ]  # fmt: skip
-    assert (whole.rows[0]["coverage"], len(whole.rows[0]["points_cpu_cores"])) == (1.0, 25)
     assert whole.rows[0]["cpu_cores_avg"] > 0
     assert whole.rows[1]["memory_bytes_avg"] > 0
     assert 0 < half.rows[0]["coverage"] < 1
@@ -198,12 +217,12 @@ async def test_interval_and_host_applications_of_the_policy_apply_without_a_rest
         async def has_come() -> bool:
             return (await lengths())[-1:] == [length]
 
-        await until(has_come, 40, lambda: exporter.log)
+        await until(has_come, 120, lambda: exporter.log)
 
     flags = ("--request-timeout-seconds=2",)
     await publish(NODE, other, policies)
     with running(kafka, tree, tmp_path, *flags) as exporter:
-        await exporter.complete(20, at_least=4)
+        await exporter.complete(at_least=4)
         await publish("another-node", own, policies)
         await publish(NODE, own, policies)
         await comes(4000)
@@ -234,7 +253,7 @@ async def test_a_restart_within_a_window_publishes_no_end_twice(
 ) -> None:
     for at_least in (1, 3):
         with running(kafka, tree, tmp_path, window=5) as exporter:
-            await exporter.complete(25, at_least=at_least)
+            await exporter.complete(at_least=at_least)
             # One second into a window: a window is in progress, with time for a restart in it.
             await asyncio.sleep((6 - time.time() % 5) % 5)
             assert exporter.stop() == 0
@@ -249,19 +268,19 @@ async def test_a_broker_outage_loses_no_window(
     broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:
-        await exporter.complete(15, at_least=2)
+        await exporter.complete(at_least=2)
         await asyncio.to_thread(broker.stop)
         try:
-            await asyncio.sleep(20)
-            assert exporter.page()["springtide_exporter_buffer_windows"] >= 18
+            waiting = "springtide_exporter_buffer_windows"
+            await until(lambda: exporter.page()[waiting] >= 18, 120)
         finally:
             await asyncio.to_thread(broker.start)
-        samples = await exporter.complete(40, at_least=12)
+        samples = await exporter.complete(at_least=20)
         assert exporter.stop() == 0
         samples = await exporter.sent()
-        # No duplicate, no gap, in order.
+        # No duplicate, no loss, in order.
         assert sequences(samples) == list(range(len(samples)))
-        assert all(b - a == 1000 for a, b in zip(ends(samples), ends(samples)[1:], strict=False))
+        assert are_in_order(samples, 1000)
         assert 1 <= len(exporter.events("windows are waiting for kafka")) <= 3
         assert exporter.events("kafka accepts windows again")
 
@@ -273,11 +292,11 @@ async def test_it_starts_without_a_broker_and_without_its_topic(
     await asyncio.to_thread(broker.stop)
     try:
         with running(kafka, tree, tmp_path, "--request-timeout-seconds=2") as exporter:
-            assert eventually(lambda: exporter.events("windows are waiting for kafka"), 10)
+            assert eventually(lambda: exporter.events("windows are waiting for kafka"))
             await asyncio.to_thread(broker.start)
             await asyncio.sleep(4)
             await apply_topics(kafka)
-            samples = await exporter.complete(60, at_least=8)
+            samples = await exporter.complete(at_least=8)
             assert sequences(samples) == list(range(len(samples)))
             assert exporter.stop() == 0
     finally:
@@ -288,15 +307,15 @@ async def test_a_full_buffer_drops_and_counts_the_oldest_windows(
     broker: LocalKafka, kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path, "--buffer-bytes=65536") as exporter:
-        before = await exporter.complete(15, at_least=1)
+        before = await exporter.complete(at_least=1)
         await asyncio.to_thread(broker.stop)
         try:
             dropped = 'springtide_exporter_windows_dropped_total{reason="buffer_full"}'
-            assert eventually(lambda: exporter.page().get(dropped, 0) >= 2, 40)
+            assert eventually(lambda: exporter.page().get(dropped, 0) >= 2, 120)
             assert exporter.page()["springtide_exporter_buffer_bytes"] < 65536 + 20_000
         finally:
             await asyncio.to_thread(broker.start)
-        assert eventually(lambda: exporter.page()["springtide_exporter_buffer_windows"] == 0, 40)
+        assert eventually(lambda: exporter.page()["springtide_exporter_buffer_windows"] == 0, 120)
         lost = round(exporter.page()[dropped])
         assert exporter.stop() == 0
         samples = await exporter.sent()
@@ -309,11 +328,11 @@ async def test_a_suspended_process_resumes_and_reports_missed_windows(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:
-        await exporter.complete(15, at_least=2)
+        await exporter.complete(at_least=2)
         exporter.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(4)
         exporter.process.send_signal(signal.SIGCONT)
-        await exporter.complete(15, at_least=len(await exporter.sent()) + 3)
+        await exporter.complete(at_least=len(await exporter.sent()) + 3)
         assert exporter.page()["springtide_exporter_collections_missed_total"] >= 15
         assert exporter.stop() == 0
         samples = await exporter.sent()
@@ -328,12 +347,15 @@ async def test_the_socket_serves_the_last_seconds(
     kafka: KafkaSettings, tree: CgroupTree, tmp_path: Path
 ) -> None:
     with running(kafka, tree, tmp_path) as exporter:
-        await exporter.complete(15, at_least=2)
+        await exporter.complete(at_least=2)
         reader, writer = await asyncio.open_unix_connection(str(exporter.socket), limit=1 << 20)
         writer.write(b'{"seconds": 1}\n')
-        lines = [json.loads(await reader.readline()) for _ in range(6)]
+        writer.write_eof()
+        lines = [json.loads(line) for line in (await reader.read()).splitlines()]
         writer.close()
-        assert lines[-1] == {"collections": 5}
+        # Five, less what a busy machine missed.
+        assert lines[-1] == {"collections": len(lines) - 1}
+        assert 1 <= len(lines) - 1 <= 5
         assert [usage["id"] for usage in lines[0]["usages"]] == ["", "one", "two"]
         assert lines[0]["system"]["cpu_cores"] >= 0
         assert exporter.page()["springtide_exporter_pods"] == 2

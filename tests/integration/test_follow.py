@@ -121,7 +121,7 @@ async def test_a_deleted_or_recreated_topic_is_noticed(
             await made_topic(client, tp.topic)
             await write(client, tp, b"new")
         with pytest.raises(LostOffsetError, match=r"has no offset 10|was deleted"):
-            await asyncio.wait_for(poll_for_ever(follower), 30)
+            await asyncio.wait_for(poll_for_ever(follower), 60)
 
 
 async def test_a_recreated_topic_has_another_id(client: dict[str, Any]) -> None:

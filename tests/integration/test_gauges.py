@@ -98,7 +98,7 @@ class Fleet:
         """The answer of the extender; None while it has none."""
         body = None if document is None else json.dumps(document).encode()
         try:
-            with urllib.request.urlopen(f"{self._url}{path}", body, timeout=5) as answer:
+            with urllib.request.urlopen(f"{self._url}{path}", body, timeout=30) as answer:
                 data = answer.read()
         except OSError:
             return None
@@ -165,6 +165,6 @@ async def test_a_gauge_of_an_exporter_decides_where_pods_may_go(
         fleet.write("hot", "70000")
         fleet.write("calm", "NaN")
         judged |= {"hot": ("passed", ()), "calm": ("estimated", (CONNTRACK,))}
-        await until(lambda: fleet.verdicts() == judged, 60, fleet.verdicts)
+        await until(lambda: fleet.verdicts() == judged, 120, fleet.verdicts)
         assert await fleet.gauges("calm") == {}
         assert await fleet.gauges("hot") == {CONNTRACK: 70_000.0}

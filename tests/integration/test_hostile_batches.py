@@ -97,7 +97,7 @@ async def test_a_table_refuses_each_and_has_the_newest_record(kafka: KafkaSettin
     feed = Feed(table, client=client_options(kafka), prefix=kafka.topic_prefix, topics=[NODES],
                 clock=SystemClock(), on_bad=refuse)  # fmt: skip
     running = asyncio.create_task(feed.run())
-    await asyncio.wait_for(feed.wait_caught_up(), 20)
+    await asyncio.wait_for(feed.wait_caught_up(), 60)
     running.cancel()
     assert feed.state.bad == {"unreadable": len(REASONS)}
     assert len(table) == 1
@@ -119,7 +119,7 @@ async def test_an_exporter_takes_the_newest_policy(kafka: KafkaSettings) -> None
     policies: asyncio.Queue[node_policy.NodePolicy] = asyncio.Queue()
     following = node_policy.follow(kafka, NODE, SystemClock(), policies.put_nowait)
     running = asyncio.create_task(following)
-    policy = await asyncio.wait_for(policies.get(), 20)
+    policy = await asyncio.wait_for(policies.get(), 60)
     assert policy.report_interval_seconds == 60.0
     running.cancel()
 
@@ -128,6 +128,6 @@ async def test_a_provider_catches_up(kafka: KafkaSettings) -> None:
     state = ProviderClusterState()
     follower = ClusterStateFollower(kafka, state, since_ms=0)
     running = asyncio.create_task(follower.run())
-    await asyncio.wait_for(follower.caught_up(), 20)
+    await asyncio.wait_for(follower.caught_up(), 60)
     running.cancel()
     assert state.nodes == {NODE}

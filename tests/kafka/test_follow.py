@@ -263,7 +263,7 @@ async def test_a_cancellation_while_the_client_stops_is_not_swallowed(
     task = asyncio.create_task(work())
     await stopping.wait()
     task.cancel()
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=30)
     assert task.cancelled()
     assert consumer.is_closed
 

@@ -235,7 +235,7 @@ async def test_nothing_waits_longer_than_the_time_limit(
         monkeypatch.setattr(client, name, hang)
     transaction = SimpleNamespace(__aenter__=client.start, __aexit__=hang)
     monkeypatch.setattr(client, "transaction", lambda: transaction, raising=False)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(BrokerUnavailableError, match="TimeoutError"):
             await wait(Producer(CLIENT))
 
@@ -356,7 +356,7 @@ async def test_a_client_that_cannot_flush_is_closed_and_deliveries_fail(
     client._message_accumulator = SimpleNamespace(
         fail_all=failed.append, _batches={}, _pending_batches=set()
     )
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(30):
         producer = Producer(CLIENT)
         await producer.start()
         await producer.stop(0.02)

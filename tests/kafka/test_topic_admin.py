@@ -257,6 +257,6 @@ async def test_a_server_that_never_answers_is_an_error_in_time(
 
     monkeypatch.setattr(topic_admin, "CONNECT_SECONDS", 0.05)
     monkeypatch.setattr(AIOKafkaAdminClient, "start", wait)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(BrokerUnavailableError, match=r"no answer within 0\.05 s"):
             await request_topics()

@@ -37,7 +37,7 @@ class Cli:
     def __call__(self, *args: str) -> tuple[int, str, str]:
         process = self.start(*args)
         # A detached broker that held our pipes open would hang this.
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
 
@@ -145,7 +145,7 @@ def test_signal_stops_a_foreground_broker(cli: Cli, number: signal.Signals) -> N
     assert f"ready at 127.0.0.1:{port}" in process.stdout.readline()
     assert cli("status")[0] == 0
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert is_free(port)
@@ -171,7 +171,7 @@ def test_death_of_java_is_an_error_with_the_log(cli: Cli) -> None:
     process.stdout.readline()
     (broker,) = json.loads(cli("status", "-o", "json")[1])["items"]
     os.kill(broker["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 1
     assert "ended with exit code -9" in err
     assert "KafkaRaftServer" in err

@@ -210,7 +210,7 @@ def test_killed_download_leaves_no_partial_jar(lock_file: Path, tmp_path: Path) 
         kwargs={"fetch": functools.partial(half_then_hang, started), "report": ignore},
     )
     child.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert child.pid is not None
@@ -246,7 +246,7 @@ def test_concurrent_processes_download_once(lock_file: Path, tmp_path: Path) -> 
     for child in children:
         child.start()
     for child in children:
-        child.join(30)
+        child.join(120)
     assert [child.exitcode for child in children] == [0] * 4
     assert sorted(notes.read_text().split()) == sorted(BYTES)
     assert_complete(lock_file)

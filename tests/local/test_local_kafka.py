@@ -65,7 +65,7 @@ async def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     ) as consumer:
-        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in range(count)]
 
 
 @pytest.mark.broker
@@ -78,7 +78,7 @@ async def test_group_consumes_produced_records(broker: LocalKafka) -> None:
 
 @pytest.mark.broker
 async def test_unknown_topic_is_not_created(broker: LocalKafka) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=1000)
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=5000)
     await producer.start()
     try:
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -124,7 +124,7 @@ def test_long_log_is_rotated_at_the_next_start(
     broker.start()
     assert broker.log_file.with_suffix(".log.1").stat().st_size == size_bytes
     # The broker answers requests before it logs that it started.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while "Kafka Server started" not in broker.log_file.read_text():
         assert time.monotonic() < deadline, broker.log_file.read_text()
         time.sleep(0.05)

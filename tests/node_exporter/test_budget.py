@@ -102,7 +102,7 @@ def page(log: Path) -> dict[str, float]:
     """The metrics page of the exporter with this log."""
     (started,) = (json.loads(line) for line in log.read_text().splitlines() if "started" in line)
     url = f"http://127.0.0.1:{started['metrics_port']}/metrics"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     metrics = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in metrics}

@@ -121,7 +121,7 @@ def offset_of(table: Table) -> int | None:
 
 
 async def until(condition: Callable[[], bool], pause_seconds: float = 0.0) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

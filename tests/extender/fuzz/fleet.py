@@ -91,7 +91,7 @@ class Fleet:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
         stdout: Any = process.stdout
-        line = await asyncio.wait_for(stdout.readline(), 30)
+        line = await asyncio.wait_for(stdout.readline(), 120)
         return cls(process, msgspec.json.decode(line, type=ProcessReply).port, log)
 
     async def end(self) -> int | None:
@@ -99,7 +99,7 @@ class Fleet:
         await self.session.close()
         self._stdin.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), 20)
+            await asyncio.wait_for(self.process.wait(), 60)
         if self.process.returncode is None:
             self.process.kill()
         return self.process.returncode
@@ -111,7 +111,7 @@ class Fleet:
         self._stdin.write(b"".join(msgspec.json.encode(item) + b"\n" for item in inputs))
         reply = ProcessReply()
         for _ in inputs:
-            line = await asyncio.wait_for(self._stdout.readline(), 30)
+            line = await asyncio.wait_for(self._stdout.readline(), 120)
             reply = msgspec.json.decode(line, type=ProcessReply)
         return reply
 

@@ -1,6 +1,5 @@
 """The metrics-server provider, with a fake server that returns the documented lists."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pipeline.sources.provider.metrics_server_source import (
 )
 from pipeline.times import format_time
 from tests.kube.fake_server import Answer, fake, status
+from tests.processes import until
 
 WINDOW = TimeWindow(600_000, 660_000)
 
@@ -89,10 +89,7 @@ async def test_all_readings_of_a_window_count(tmp_path: Path) -> None:
 async def test_open_provider_polls_repeatedly(tmp_path: Path) -> None:
     async with fake(tmp_path, *([listed(NODES), listed(PODS)] * 3)) as server:
         async with open_metrics_server(SETTINGS, server.clock, server.api):
-            for _ in range(500):
-                if len(server.requests) >= 6:
-                    break
-                await asyncio.sleep(0.02)
+            await until(lambda: len(server.requests) >= 6)
         assert server.clock.slept[:2] == [15.0, 15.0]
 
 

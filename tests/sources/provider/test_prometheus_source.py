@@ -37,12 +37,12 @@ GOOD = matrix(({"instance": "n1"}, [(660, "1")]))
 ALL = ("node.", "pod.")
 
 
+HANGS_SECONDS = 2.0
+"""The time-out of queries that get no answer: long enough for the answers to all others."""
+
+
 async def fetch(fake: FakePrometheus, **settings: object) -> FetchedUsage:
-    provider = ProviderSettings(
-        url=fake.url,
-        query_timeout_seconds=0.3,
-        **settings,  # type: ignore[arg-type]
-    )
+    provider = ProviderSettings(url=fake.url, **settings)  # type: ignore[arg-type]
     async with open_prometheus(Settings(provider=provider), SleeplessClock(), None) as prometheus:
         return await prometheus.fetch(WINDOW)
 
@@ -84,14 +84,15 @@ async def test_empty_answers_are_no_usage() -> None:
 )
 async def test_failed_query_omits_its_column(answer: Answer, requests: int) -> None:
     async with fake_prometheus({CPU: [GOOD], MEMORY: [answer]}) as fake:
-        usage = await fetch(fake)
+        seconds = HANGS_SECONDS if answer.hangs else 30.0
+        usage = await fetch(fake, query_timeout_seconds=seconds)
     assert (set(usage.failed), usage.nodes["n1"]["cpu_cores_avg"]) == ({"node.memory_bytes"}, 1)
     assert fake.requests[MEMORY] == requests
 
 
 async def test_transient_errors_are_retried() -> None:
     async with fake_prometheus({CPU: [refusal(503), Answer(hangs=True), GOOD]}) as fake:
-        usage = await fetch(fake)
+        usage = await fetch(fake, query_timeout_seconds=HANGS_SECONDS)
     assert (usage.failed, usage.nodes["n1"]["cpu_cores_avg"]) == ({}, 1)
 
 
@@ -107,7 +108,7 @@ async def test_a_query_that_waits_for_its_next_attempt_delays_no_other() -> None
         async with open_prometheus(Settings(provider=provider), PausedClock(), None) as prometheus:
             fetching = asyncio.create_task(prometheus.fetch(WINDOW))
             queries = len([*show_queries(provider)])
-            await until(lambda: fake.requests.total() == queries, 10)
+            await until(lambda: fake.requests.total() == queries)
             await cancel_tasks(fetching)
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 from pipeline.errors import InvalidRecordError
 from pipeline.settings.base import MemoryCollectPolicy
 from pipeline.topics.codec import Record
+from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import Resources, Scalars
 
@@ -105,7 +106,8 @@ class KnownNode(Record, frozen=True, kw_only=True):
 
     `strategy` has the node's overrides of the prediction policy, `overcommit` the policy of Mid and
     Batch (None: neither is offered), `host_apps` the class of each host application by name: prod,
-    mid, batch or free.
+    mid, batch or free. `hot_nodes` has the thresholds above which the node counts as hot (None:
+    nothing is detected).
     """
 
     node: str
@@ -117,6 +119,7 @@ class KnownNode(Record, frozen=True, kw_only=True):
     strategy_hash: str = ""
     overcommit: Overcommit | None = None
     host_apps: dict[str, str] = msgspec.field(default_factory=dict)
+    hot_nodes: HotNodePolicy | None = None
 
 
 class NodeRecord(KnownNode, frozen=True, kw_only=True):

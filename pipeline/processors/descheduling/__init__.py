@@ -1,0 +1,1 @@
+"""DeschedulerConfiguration: reading, defaults and checks, and the thresholds that a node gets."""

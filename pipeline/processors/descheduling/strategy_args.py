@@ -1,0 +1,130 @@
+"""The arguments of CustomPriority, FragmentationAware and ScaleDownBinPack, with Koordinator's
+names, defaults and checks."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.processors.descheduling.field_types import (
+    DryRun,
+    NodeFit,
+    PercentByResource,
+    PositiveCount,
+    Problem,
+    StrategyArgs,
+    namespace_problems,
+    resource_problems,
+)
+from pipeline.processors.policy.selectors import Selector
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_Resources = Annotated[
+    tuple[str, ...],
+    Meta(title="a list of resources", description="the resources that count"),
+]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An entry of `evictionOrder`."""
+
+    name: str = ""
+    node_selector: Selector | None = None
+    keep_percent: PercentByResource = msgspec.field(default={}, name="keepThreshold")
+    reject_percent: PercentByResource = msgspec.field(default={}, name="rejectThreshold")
+
+
+class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
+    """Tiers of nodes from expensive to cheap: pods move to cheaper ones."""
+
+    dry_run: DryRun = False
+    node_fit: NodeFit = True
+    eviction_order: Annotated[
+        tuple[Tier, ...],
+        Meta(
+            title="a list of two or more: `name` and `nodeSelector`, `keepThreshold` and "
+            "`rejectThreshold` in percent from 0 to 100",
+            description="tiers of nodes, from expensive to cheap",
+        ),
+    ] = ()
+    mode: Annotated[
+        Literal["BestEffort", "DrainNode"],
+        Meta(description="evict what fits elsewhere, or only if all pods of a node do"),
+    ] = "BestEffort"
+    auto_cordon: Annotated[bool, Meta(description="cordon a node before it is drained")] = False
+
+
+class FragmentationAwareArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
+    """Nodes whose resources are requested in unequal shares."""
+
+    dry_run: DryRun = False
+    node_fit: NodeFit = True
+    resources: _Resources = ("cpu", "memory")
+    imbalance_threshold: Annotated[
+        _Share, Meta(description="a node counts if the deviation of its shares is above this")
+    ] = 0.15
+    min_improvement_threshold: Annotated[
+        _Share, Meta(description="a pod is evicted if that lowers the deviation by more")
+    ] = 0.02
+
+
+class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
+    """An order of pods in which whole nodes become empty first."""
+
+    strategy: Annotated[
+        Literal["CalculateOnly", "EvictDirectly"],
+        Meta(description="write the order to the pods, or evict"),
+    ] = "CalculateOnly"
+    max_pods_to_evict: Annotated[
+        PositiveCount | None,
+        Meta(description="evicted at most; EvictDirectly needs it"),
+    ] = None
+    resources: _Resources = ("cpu", "memory")
+    resource_weights: Annotated[
+        dict[str, Annotated[float, Meta(gt=0)]],
+        Meta(title="numbers above 0 by resource", description="Default: 1 for each resource"),
+    ] = {}
+
+
+def custom_priority_problems(args: CustomPriorityArgs) -> Iterator[Problem]:
+    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
+    if len(args.eviction_order) < 2:
+        yield "evictionOrder", f"has {len(args.eviction_order)} tiers, not 2 or more"
+    names = [tier.name for tier in args.eviction_order]
+    for i, tier in enumerate(args.eviction_order):
+        key = f"evictionOrder[{i}]"
+        if not _NAME.fullmatch(tier.name):
+            yield f"{key}.name", f"{tier.name!r:.60} is not a lower-case DNS name"
+        elif tier.name in names[:i]:
+            yield f"{key}.name", f"{tier.name:.60} is there twice"
+        if tier.node_selector is None:
+            yield key, "has no nodeSelector"
+        for field, percent in (("keep", tier.keep_percent), ("reject", tier.reject_percent)):
+            yield from resource_problems(f"{key}.{field}Threshold", percent)
+            for name, value in percent.items():
+                if value > 100:
+                    text = f"{value:g} is not a number from 0 to 100"
+                    yield f"{key}.{field}Threshold.{name:.80}", text
+    for i, selector in enumerate(args.pod_selectors):
+        if not _NAME.fullmatch(selector.name):
+            yield f"podSelectors[{i}].name", f"{selector.name!r:.60} is not a lower-case DNS name"
+
+
+def fragmentation_problems(args: FragmentationAwareArgs) -> Iterator[Problem]:
+    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
+    yield from resource_problems("resources", args.resources)
+    if not args.resources:
+        yield "resources", "are none"
+
+
+def bin_pack_problems(args: ScaleDownBinPackArgs) -> Iterator[Problem]:
+    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
+    yield from resource_problems("resources", args.resources)
+    yield from resource_problems("resourceWeights", args.resource_weights)
+    if not args.resources:
+        yield "resources", "are none"
+    if args.strategy == "EvictDirectly" and args.max_pods_to_evict is None:
+        yield "maxPodsToEvict", "is not set, and strategy EvictDirectly needs it"

@@ -1,4 +1,5 @@
-"""`springtide policy`: check a `slo-controller-config`, and resolve it per node."""
+"""`springtide policy`: check a `slo-controller-config` or a DeschedulerConfiguration, and resolve it
+per node."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,11 +9,18 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from pipeline.cli.descheduling_text import (
+    descheduling_document,
+    descheduling_lines,
+    hot_node_text,
+)
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError, SpringtideError
 from pipeline.input_files import LARGEST_LIST_BYTES, read_file
+from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.hot_node_policies import with_hot_nodes
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
 from pipeline.processors.policy.config_sections import Section, document
 from pipeline.processors.policy.load_configmap import Policy, PolicyProblem
@@ -33,7 +41,13 @@ from pipeline.processors.policy.normalization import (
 from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.settings import Settings
 from pipeline.sources.object_files import FileObjects, read_objects
-from pipeline.sources.policy_file import filter_limits, read_config_map
+from pipeline.sources.policy_file import (
+    config_map_in,
+    descheduling_in,
+    filter_limits,
+    has_config_map,
+    policy_objects,
+)
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 
@@ -44,7 +58,7 @@ _NOT_IN_FORCE = 3
     cls=Command,
     exit_codes={
         0: "the whole policy is in force",
-        1: "failure: the file has no such ConfigMap, or a cluster-wide section is invalid",
+        1: "failure: the file has no such object, or a cluster-wide section is invalid",
         3: "a part of the policy is not in force",
     },
 )
@@ -59,40 +73,49 @@ _NOT_IN_FORCE = 3
 def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -> None:
     """Check the policy in FILE, and resolve it per node.
 
-    FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, or a List that
-    contains it. The command reports every invalid part, and values that contradict each other or
-    the thresholds of the scheduler extender. With --nodes it prints the policy of each node: the
-    cluster's values, the first entry that selects the node, its annotations and labels; with
-    -o json also the specs of its NodeMetric and NodeSLO. It reads neither Kafka nor Kubernetes, and
-    writes nothing.
+    FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, a
+    DeschedulerConfiguration or its ConfigMap, or a List with both. The command reports every
+    invalid part, and values that contradict each other or the thresholds of the scheduler extender.
+    With --nodes it prints the policy of each node: the cluster's values, the first entry or pool
+    that selects the node, its annotations and labels; with -o json also the specs of its NodeMetric
+    and NodeSLO. It reads neither Kafka nor Kubernetes, and writes nothing.
 
     \b
     Examples:
       springtide policy slo-controller-config.yaml
+      springtide policy koord-descheduler-config.yaml
       springtide policy slo-controller-config.yaml --nodes nodes.json -o json | jq '."node-1"'
     """
-    policies, problems = load_policies(read_config_map(file), None, filter_limits(settings))
+    objects = policy_objects(file)
+    read = descheduling_in(objects, file)
+    descheduling, problems = read or (None, ())
+    policies = None
+    if read is None or has_config_map(objects):
+        data = config_map_in(objects, file)
+        policies, policy_problems = load_policies(data, None, filter_limits(settings))
+        problems = (*policy_problems, *problems)
     refused = [problem for problem in problems if not problem.in_force]
-    if any(problem.where in KEYS for problem in refused):
+    is_unreadable = read is not None and descheduling is None
+    if is_unreadable or any(problem.where in KEYS for problem in refused):
         invalid = [f"{file}: {problem}" for problem in refused]
         _print_warnings(str(problem) for problem in problems if problem.in_force)
         raise InvalidPolicyError(
             "\nerror: ".join([*invalid, *_unreadable_nodes(nodes)]),
             hint="correct it; until then the last valid policy stays in force",
         )
-    resolved = [] if nodes is None else list(_resolve_nodes(policies, nodes))
+    resolved = [] if nodes is None else list(_resolve_nodes(policies, descheduling, nodes))
     warnings = [str(problem) for problem in problems]
     for node in resolved:
         warnings += [f"node {node.record.node}: {problem}" for problem in node.problems]
         refused += [problem for problem in node.problems if not problem.in_force]
     _print_warnings(warnings)
-    if not as_json:
+    if as_json:
+        click.echo(json.dumps(_documents(policies, descheduling, resolved, nodes), indent=2))
+    if policies is not None and not as_json:
         print_lines(_summary(policies, resolved))
-    elif nodes is None:
-        click.echo(json.dumps({"cluster": _cluster_document(policies)}, indent=2))
-    else:
-        documents = {node.record.node: _node_document(node) for node in resolved}
-        click.echo(json.dumps(documents, indent=2))
+    if descheduling is not None and not as_json:
+        print_lines(descheduling_lines(descheduling))
+        print_lines(f"node {node.record.node}: {hot_node_text(node.record)}" for node in resolved)
     if refused:
         raise click.exceptions.Exit(_NOT_IN_FORCE)
 
@@ -117,12 +140,17 @@ class _Node(NamedTuple):
     cpu: CpuInfo | None
 
 
-def _resolve_nodes(policies: Policies, file: Path) -> Iterator[_Node]:
+def _resolve_nodes(
+    policies: Policies | None, descheduling: Descheduling | None, file: Path
+) -> Iterator[_Node]:
     """Read the nodes in the file, and resolve the policy for each."""
     objects = _read_nodes(file)
     infos = _cpu_infos(file)
     for entry in objects.entries.values():
-        record, problems = with_policy(decode_json(NodeRecord, entry.value or b""), policies)
+        record, problems = decode_json(NodeRecord, entry.value or b""), ()
+        if policies is not None:
+            record, problems = with_policy(record, policies)
+        record = with_hot_nodes(record, descheduling)
         yield _Node(record, problems, infos.get(record.node))
 
 
@@ -159,6 +187,21 @@ def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
 # -- as JSON
 
 
+def _documents(
+    policies: Policies | None,
+    descheduling: Descheduling | None,
+    resolved: Iterable[_Node],
+    nodes: Path | None,
+) -> dict[str, Any]:
+    """Return what is in force for each node, or without nodes for the cluster."""
+    if nodes is not None:
+        return {node.record.node: _node_document(node, policies) for node in resolved}
+    documents = {} if policies is None else {"cluster": _cluster_document(policies)}
+    if descheduling is not None:
+        documents["descheduler"] = descheduling_document(descheduling)
+    return documents
+
+
 def _cluster_document(policies: Policies) -> dict[str, Any]:
     """Return the cluster-wide values by key."""
     assert policies.colocation is not None
@@ -170,9 +213,12 @@ def _cluster_document(policies: Policies) -> dict[str, Any]:
     return {"on": bool(policies.colocation.cluster.enable), "strategy": strategy, **others}
 
 
-def _node_document(node: _Node) -> dict[str, Any]:
+def _node_document(node: _Node, policies: Policies | None) -> dict[str, Any]:
     """Return everything that is in force for a node, with its custom resources."""
     record = node.record
+    hot_nodes = {"hotNodes": msgspec.to_builtins(record.hot_nodes)}
+    if policies is None:
+        return hot_nodes
     normalization = _annotation(lambda: node_ratio(record, node.cpu))
     amplification = _annotation(lambda: ratios_text(node_ratios(record) or {}))
     return {
@@ -183,6 +229,7 @@ def _node_document(node: _Node) -> dict[str, Any]:
         "hostApplications": record.host_apps,
         "cpuNormalization": {**_decode_raw(record.cpu_normalization), **normalization},
         "amplification": {**_decode_raw(record.amplification), **amplification},
+        **hot_nodes,
     }
 
 

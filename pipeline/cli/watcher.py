@@ -22,15 +22,18 @@ from pipeline.sources.cluster.watcher import watch_cluster
         3: "topics are missing",
     },
 )
-@settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "watcher.*")
+@settings_options(
+    *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kubernetes.descheduler_config_name", "kafka.partitions",
+    "watcher.*",
+)  # fmt: skip
 def command(settings: Settings) -> None:
     """Copy Nodes, Pods, workloads and PodDisruptionBudgets of a cluster to topics.
 
     The watcher keeps a record for each object on springtide.nodes, springtide.pods and
     springtide.workloads, and a tombstone for each deleted object, including those that were
-    deleted while no watcher ran. It resolves the ConfigMap slo-controller-config for each node and
-    adds the result to the node's record. An edit is in force within seconds; an invalid one
-    changes nothing and is reported as an Event.
+    deleted while no watcher ran. It resolves the ConfigMaps slo-controller-config and
+    koord-descheduler-config for each node and adds the result to the node's record. An edit is in
+    force within seconds; an invalid one changes nothing and is reported as an Event.
 
     Several watchers elect a leader by a Lease, and the broker refuses the writes of a former
     leader. While Kafka or the API server is unavailable the watcher waits. Needs the permissions

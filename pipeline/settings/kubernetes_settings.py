@@ -30,6 +30,9 @@ class KubernetesSettings(Section, frozen=True, kw_only=True):
     config_name: Annotated[Name, Meta(description="Name of the ConfigMap with the policy.")] = (
         "slo-controller-config"
     )
+    descheduler_config_name: Annotated[
+        Name, Meta(description="Name of the ConfigMap with the DeschedulerConfiguration, there.")
+    ] = "koord-descheduler-config"
     request_timeout_seconds: Annotated[
         float, Meta(gt=0, le=600, description="Time-out of a request to the API server.")
     ] = 30.0

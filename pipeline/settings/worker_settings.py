@@ -58,7 +58,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         Path | None,
         Meta(
             description="The ConfigMap with the policy for the nodes of nodes_file, YAML or JSON "
-            "as kubectl prints it; null: no policy."
+            "as kubectl prints it, also with a DeschedulerConfiguration; null: no policy."
         ),
     ] = None
     metrics_host: MetricsHost = "0.0.0.0"

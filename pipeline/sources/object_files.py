@@ -32,6 +32,8 @@ from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.hot_node_policies import with_hot_nodes
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.policy.load_configmap import PolicyProblem as PolicyProblem
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
@@ -46,7 +48,14 @@ from pipeline.sources.compacted_writer import (
     read_back,
     write,
 )
-from pipeline.sources.policy_file import filter_limits, read_config_map, report_problems
+from pipeline.sources.policy_file import (
+    config_map_in,
+    descheduling_in,
+    filter_limits,
+    policy_objects,
+    read_config_map,
+    report_problems,
+)
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import split_pod_key
@@ -192,17 +201,21 @@ class PolicyFile:
         self.path: Path = settings.worker.policy_file
         self._limits = filter_limits(settings)
         self._policies = Policies()
+        self._descheduling: Descheduling | None = None
         self._node_problems: dict[str, tuple[PolicyProblem, ...]] = {}
 
     def read(self) -> None:
         """Read the file. Invalid parts are logged and counted, and leave their last valid value."""
         try:
-            data = read_config_map(self.path)
+            objects = policy_objects(self.path)
+            data = config_map_in(objects, self.path)
+            descheduling, problems = descheduling_in(objects, self.path) or (None, ())
         except (InvalidPolicyError, UsageError) as error:
             report_problems([PolicyProblem(str(self.path), error.message)])
             return
-        self._policies, problems = load_policies(data, self._policies, self._limits)
-        report_problems(problems)
+        self._policies, policy_problems = load_policies(data, self._policies, self._limits)
+        self._descheduling = descheduling or self._descheduling
+        report_problems([*policy_problems, *problems])
 
     def apply(self, objects: FileObjects, known: Mapping[bytes, bytes]) -> FileObjects:
         """Return the nodes with the policy in force for each; return pods unchanged.
@@ -214,7 +227,9 @@ class PolicyFile:
         entries = {}
         for key, entry in objects.entries.items():
             node = decode_json(NodeRecord, entry.value or b"")
-            record, problems = with_policy(node, self._policies, _published(known.get(key)))
+            before = _published(known.get(key))
+            record, problems = with_policy(node, self._policies, before)
+            record = with_hot_nodes(record, self._descheduling, before)
             if problems != self._node_problems.get(node.node, ()):
                 self._node_problems[node.node] = problems
                 for problem in problems:

@@ -1,4 +1,5 @@
-"""Read the policy from a file with the ConfigMap `slo-controller-config`, as kubectl prints it.
+"""Read the policy from a file with the ConfigMap `slo-controller-config`, as kubectl prints it, and
+a DeschedulerConfiguration beside it.
 
 Also reports the problems of a policy from any source.
 """
@@ -11,6 +12,13 @@ from pipeline.errors import InvalidPolicyError
 from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
+from pipeline.processors.descheduling.descheduler_config import (
+    CONFIG_MAP_KEY,
+    KIND,
+    Read,
+    load_descheduling,
+    read_tree,
+)
 from pipeline.processors.policy.contradictions import FilterLimits
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.scorers.load_aware import LOAD_AWARE
@@ -51,6 +59,12 @@ def read_config_map(file: Path) -> Mapping[str, str]:
     Raises `UsageError` if the file cannot be read, `InvalidPolicyError` unless it has exactly one
     such ConfigMap.
     """
+    return config_map_in(policy_objects(file), file)
+
+
+def policy_objects(file: Path) -> list[Any]:
+    """Return the objects in a file. Raises `UsageError` if it cannot be read, `InvalidPolicyError`
+    if it is not YAML."""
     try:
         trees = yaml_documents(read_file(file))
     except YAML_ERRORS as error:
@@ -58,8 +72,18 @@ def read_config_map(file: Path) -> Mapping[str, str]:
             f"{file} is neither YAML nor JSON: {yaml_problem(error):.200}",
             hint="correct the file, or write it again with kubectl",
         ) from error
-    items = [item for tree in trees for item in items_of(tree)]
-    config_maps = [item for item in items if _kind_and_name(item) == _CONFIG_MAP]
+    return [item for tree in trees for item in items_of(tree)]
+
+
+def has_config_map(objects: Iterable[Any]) -> bool:
+    """Return whether the ConfigMap `slo-controller-config` is among the objects of a file."""
+    return any(_kind_and_name(item) == _CONFIG_MAP for item in objects)
+
+
+def config_map_in(objects: Iterable[Any], file: Path) -> Mapping[str, str]:
+    """Return the data of the ConfigMap `slo-controller-config` among the objects of a file. Raises
+    `InvalidPolicyError` unless there is exactly one."""
+    config_maps = [item for item in objects if _kind_and_name(item) == _CONFIG_MAP]
     if len(config_maps) != 1:
         count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"
         raise InvalidPolicyError(
@@ -67,6 +91,32 @@ def read_config_map(file: Path) -> Mapping[str, str]:
             hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
         )
     return config_map_data(config_maps[0], str(file))
+
+
+def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
+    """Read the DeschedulerConfiguration among the objects of a file: the object, or its ConfigMap
+    as kubectl prints it. None if there is none. Raises `InvalidPolicyError` if there are several.
+    """
+    found = [item for item in objects if _is_descheduling(item)]
+    if len(found) > 1:
+        raise InvalidPolicyError(
+            f"{file} has {len(found)} objects of kind {KIND}, or ConfigMaps with one",
+            hint="keep one",
+        )
+    if not found:
+        return None
+    if found[0].get("kind") == KIND:
+        return read_tree(found[0])
+    data = found[0].get("data") or {}
+    return load_descheduling(data if isinstance(data, dict) else {CONFIG_MAP_KEY: data})
+
+
+def _is_descheduling(tree: Any) -> bool:
+    kind, name = _kind_and_name(tree)
+    if kind != "ConfigMap":
+        return bool(kind == KIND)
+    data = tree.get("data")
+    return name == CONFIG_MAP_KEY or (isinstance(data, dict) and CONFIG_MAP_KEY in data)
 
 
 def config_map_data(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:

@@ -303,7 +303,9 @@ def _read_profile(
         at, plugin = f"{where}.pluginConfig[{i}]", _PLUGINS.get(config.name)
         args_tree = {} if config.args in (None, msgspec.UNSET) else config.args
         if config.name in args or (config.name == LOW_NODE_LOAD and low is not None):
-            problems.append(PolicyProblem(at, f"{config.name:.60} is there twice: the first counts"))
+            problems.append(
+                PolicyProblem(at, f"{config.name:.60} is there twice: the first counts")
+            )
         elif config.name == LOW_NODE_LOAD:
             interval = keys.descheduling_interval_seconds
             low, own_problems = read_low_node_load(args_tree, f"{at}.args", interval)
@@ -311,10 +313,10 @@ def _read_profile(
         elif plugin is None:
             problems.append(PolicyProblem(f"{at}.name", _unknown_plugin(config.name)))
         else:
-            args[config.name], own_problems = _read_args(
+            args[config.name], args_problems = _read_args(
                 config.name, plugin, args_tree, f"{at}.args"
             )
-            problems += own_problems
+            problems += args_problems
     name = given.name or ("koord-descheduler" if len(keys.profiles) == 1 else "")
     if unknown or invalid:
         problems.append(PolicyProblem(where, "evicts nothing until it is corrected", True))

@@ -6,6 +6,7 @@ the others in force.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -38,7 +39,7 @@ _KEYS: Final = json_keys(PoolKeys)
 _KEPT: Final = "not in force: its nodes keep their last thresholds"
 
 
-class NodePool(msgspec.Struct, frozen=True, kw_only=True):
+class NodePool(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A pool in force. If it is not certain, its values are invalid: its nodes keep the last."""
 
     name: str = DEFAULT_POOL
@@ -57,7 +58,7 @@ class NodePool(msgspec.Struct, frozen=True, kw_only=True):
     hysteresis_percent: float = 5.0
     is_certain: bool = True
 
-    @property
+    @cached_property
     def hot_node_policy(self) -> HotNodePolicy | None:
         """The thresholds of a node of this pool; None if it has none of cpu and memory."""
         policy = HotNodePolicy(
@@ -168,11 +169,7 @@ def _merged(own: PoolArgs, top: PoolKeys) -> NodePool:
         ),
         open_windows=next(filter(None, (r.consecutive_abnormalities for r in runs))),
         close_windows=next(filter(None, (r.consecutive_normalities for r in runs))),
-        **{
-            name: keys[name]
-            for name in ("usage", "hysteresis_percent")
-            if keys[name] is not None
-        },
+        **{name: keys[name] for name in ("usage", "hysteresis_percent") if keys[name] is not None},
         span_seconds=300 if keys["span_seconds"] is None else int(keys["span_seconds"]),
     )
 
@@ -192,9 +189,7 @@ def pool_problems(pool: NodePool) -> Iterator[Problem]:
             ("prod_high_percent", "high_percent"),
             ("prod_low_percent", "prod_high_percent"),
         ):
-            yield from above(
-                _KEYS[low], getattr(pool, low), _KEYS[high], getattr(pool, high)
-            )
+            yield from above(_KEYS[low], getattr(pool, low), _KEYS[high], getattr(pool, high))
     if pool.span_seconds not in AGGREGATED.values():
         yield (
             _KEYS["span_seconds"],
@@ -208,9 +203,7 @@ def _args_problems(args: LowNodeLoadArgs) -> Iterator[Problem]:
         yield "kind", f"{args.kind!r:.60} is not {NAME}Args"
 
 
-def _warnings(
-    args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]
-) -> Iterator[Problem]:
+def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -> Iterator[Problem]:
     names = [pool.name for pool in pools]
     for i, pool in enumerate(pools):
         if pool.name in names[:i]:

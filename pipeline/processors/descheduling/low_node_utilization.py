@@ -69,6 +69,9 @@ def low_node_utilization_problems(args: LowNodeUtilizationArgs) -> Iterator[Prob
         yield "metricsUtilization.prometheus", "needs source Prometheus"
     if metrics.source == "Prometheus":
         if metrics.prometheus is None or not metrics.prometheus.query:
-            yield "metricsUtilization.prometheus.query", "is missing, and source Prometheus needs it"
+            yield (
+                "metricsUtilization.prometheus.query",
+                "is missing, and source Prometheus needs it",
+            )
         if low.keys() != {METRIC_RESOURCE}:
             yield "thresholds", f"must have {METRIC_RESOURCE} alone for source Prometheus"

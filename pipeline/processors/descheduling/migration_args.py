@@ -186,9 +186,7 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
     ] = ("koord-scheduler",)
     evict_per_second: Annotated[
         Rate,
-        Meta(
-            title="a number above 0, also as a text", description="evictions per second"
-        ),
+        Meta(title="a number above 0, also as a text", description="evictions per second"),
     ] = msgspec.field(default=10.0, name="evictQPS")
     evict_burst: Annotated[PositiveCount, Meta(description="evictions at once")] = 1
     eviction_policy: Annotated[
@@ -197,9 +195,7 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
     ] = "Eviction"
     default_delete_options: Annotated[
         DeleteOptions | None,
-        Meta(
-            title="DeleteOptions", description="options of the eviction, as `gracePeriodSeconds`"
-        ),
+        Meta(title="DeleteOptions", description="options of the eviction, as `gracePeriodSeconds`"),
     ] = None
     arbitration_args: Annotated[
         ArbitrationArgs | None,

@@ -16,6 +16,8 @@ import msgspec
 from pipeline.errors import InvalidRecordError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.hot_node_policies import with_hot_nodes
 from pipeline.processors.kubernetes.object_records import read_node, read_pod
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.load_configmap import PolicyProblem
@@ -220,6 +222,7 @@ class Nodes(_WrittenRecords[str, NodeRecord]):
     def __init__(self, report_problems: ReportProblems) -> None:
         super().__init__()
         self.policies = Policies()
+        self.descheduling: Descheduling | None = None
         self._report_problems = report_problems
         self._without_policy: dict[str, NodeRecord] = {}
         self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
@@ -245,12 +248,16 @@ class Nodes(_WrittenRecords[str, NodeRecord]):
     def delete(self, manifest: msgspec.Raw) -> Iterable[Entry]:
         return self._drop(_metadata(manifest).name)
 
-    def apply(self, policies: Policies) -> Iterator[Entry]:
-        """Put another policy in force for all nodes; yield the records that change.
+    def apply(
+        self, policies: Policies, descheduling: Descheduling | None = None
+    ) -> Iterator[Entry]:
+        """Put another policy in force for all nodes; yield the records that change. Without a
+        DeschedulerConfiguration the last one stays.
 
         Nodes may be added, changed and deleted between two entries.
         """
         self.policies = policies
+        self.descheduling = descheduling or self.descheduling
         for name in list(self._without_policy):
             if (node := self._without_policy.get(name)) is not None:
                 yield from self._entry(node)
@@ -265,6 +272,7 @@ class Nodes(_WrittenRecords[str, NodeRecord]):
         if problems != self._problems.get(node.node, ()):
             self._problems[node.node] = problems
             self._report_problems(node.node, problems)
+        record = with_hot_nodes(record, self.descheduling, before)
         if record == before:
             return ()
         self._written[node.node] = record

@@ -6,7 +6,7 @@ only the topics show what was written.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.descheduling.descheduler_config import CONFIG_MAP_KEY, load_descheduling
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
 from pipeline.settings import KafkaSettings, Settings
@@ -76,6 +77,12 @@ _NO_CONFIG_MAP: Final[tuple[PolicyProblem, ...]] = (
         in_force=True,
     ),
 )
+_NO_DESCHEDULER_CONFIG_MAP: Final = PolicyProblem(
+    CONFIG_MAP_KEY,
+    "its ConfigMap was deleted: the last thresholds of hot nodes stay in force; a ConfigMap "
+    "without data removes them",
+    in_force=True,
+)
 
 
 class Watcher:
@@ -90,9 +97,10 @@ class Watcher:
         self._workloads = {kind: Workloads(kind) for kind in _WORKLOADS}
         self._queue: asyncio.Queue[Entry | asyncio.Event] = asyncio.Queue(_MAX_QUEUED)
         self._policy_known = asyncio.Event()
+        self._descheduling_known = asyncio.Event()
         # Node events and policy changes both produce node records, whose order must be preserved.
         self._node_lock = asyncio.Lock()
-        self._problems: tuple[PolicyProblem, ...] | None = None
+        self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
         self._followed = FollowedKinds((self.nodes.name, self._pods.name), api.clock)
 
     async def run(self) -> None:
@@ -106,7 +114,12 @@ class Watcher:
                 await run_all([
                     self._write(producer, kafka),
                     self._send_heartbeats(),
-                    self._follow_policy(),
+                    self._follow_config_map(
+                        self._settings.kubernetes.config_name, self.apply_policy
+                    ),
+                    self._follow_config_map(
+                        self._settings.kubernetes.descheduler_config_name, self.apply_descheduling
+                    ),
                     *(self._follow(kind) for kind in kinds),
                 ])  # fmt: skip
             finally:
@@ -133,6 +146,7 @@ class Watcher:
         if kind is self.nodes:
             # Nodes published before the policy is known would lose theirs.
             await self._policy_known.wait()
+            await self._descheduling_known.wait()
         lists, path, is_first = DoubtfulLists(kind, self._api.clock), _PATHS[kind.name], True
         lock = self._node_lock if kind is self.nodes else nullcontext()
         while True:
@@ -182,10 +196,12 @@ class Watcher:
             await self._queue.put(heartbeat_entry(complete_until))
             await self._api.clock.sleep(HEARTBEAT_SECONDS)
 
-    async def _follow_policy(self) -> None:
-        kubernetes = self._settings.kubernetes
-        path = f"/api/v1/namespaces/{kubernetes.config_namespace}/configmaps"
-        selector = {"fieldSelector": f"metadata.name={kubernetes.config_name}"}
+    async def _follow_config_map(
+        self, name: str, apply: Callable[[msgspec.Raw | None], Awaitable[None]]
+    ) -> None:
+        namespace = self._settings.kubernetes.config_namespace
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        selector = {"fieldSelector": f"metadata.name={name}"}
         manifest: msgspec.Raw | None = None
         async with aclosing(follow(self._api, path, selector)) as events:
             async for event in events:
@@ -195,9 +211,9 @@ class Watcher:
                     case Page(objects):
                         manifest = objects[0]
                     case Complete():
-                        await self.apply_policy(manifest)
+                        await apply(manifest)
                     case Changed(changed, is_deleted):
-                        await self.apply_policy(None if is_deleted else changed)
+                        await apply(None if is_deleted else changed)
 
     async def apply_policy(self, manifest: msgspec.Raw | None) -> None:
         """Put the policy of a ConfigMap in force. Without one (`manifest` is None) the last policy
@@ -210,9 +226,7 @@ class Watcher:
             data = config.get("data") or {}
             policies, problems = load_policies(data, self.nodes.policies, limits)
         changed = policies != self.nodes.policies
-        if problems != self._problems:
-            self._problems = problems
-            self._report_policy_problems(config, problems)
+        self._report_policy_problems(CONFIG_MAP, config, problems)
         if changed or not self._policy_known.is_set():
             if policies.is_usable:
                 log.info("policy is in force")
@@ -221,6 +235,24 @@ class Watcher:
             async with self._node_lock:
                 await self._enqueue(self.nodes.apply(policies))
         self._policy_known.set()
+
+    async def apply_descheduling(self, manifest: msgspec.Raw | None) -> None:
+        """Put the DeschedulerConfiguration of a ConfigMap in force. Without one the last stays, as
+        with the policy; most clusters have none, and no alerts of hot nodes."""
+        config = None if manifest is None else msgspec.json.decode(manifest)
+        descheduling = self.nodes.descheduling
+        problems: tuple[PolicyProblem, ...] = ()
+        if config is not None:
+            loaded, problems = load_descheduling(config.get("data") or {})
+            descheduling = loaded or descheduling
+        elif descheduling is not None:
+            problems = (_NO_DESCHEDULER_CONFIG_MAP,)
+        self._report_policy_problems(CONFIG_MAP_KEY, config, problems)
+        if descheduling != self.nodes.descheduling:
+            log.info("descheduler configuration is in force")
+            async with self._node_lock:
+                await self._enqueue(self.nodes.apply(self.nodes.policies, descheduling))
+        self._descheduling_known.set()
 
     async def _enqueue(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -262,8 +294,13 @@ class Watcher:
         )
         self._reporter.warn_soon(lease, "Lease", "DoubtfulList", text)
 
-    def _report_policy_problems(self, config: Any, problems: tuple[PolicyProblem, ...]) -> None:
-        report_problems(problems)
+    def _report_policy_problems(
+        self, source: str, config: Any, problems: tuple[PolicyProblem, ...]
+    ) -> None:
+        if problems == self._problems.get(source):
+            return
+        self._problems[source] = problems
+        report_problems(problem for each in self._problems.values() for problem in each)
         if config is not None and problems:
             text = "; ".join(map(str, problems))
             # The valid parts must not wait for the Event about the invalid ones.

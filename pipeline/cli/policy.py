@@ -1,5 +1,5 @@
-"""`springtide policy`: check a `slo-controller-config` or a DeschedulerConfiguration, and resolve it
-per node."""
+"""`springtide policy`: check a `slo-controller-config` or a DeschedulerConfiguration, and resolve
+it per node."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

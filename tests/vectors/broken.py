@@ -23,6 +23,7 @@ _P: Final = "pipeline.processors"
 _S: Final = f"{_P}.scorers"
 _L: Final = f"{_P}.loadaware"
 _K: Final = "node_exporter.kernel"
+_D: Final = f"{_P}.descheduling"
 _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
 _OFFERS: Final = f"{_P}.overcommit.offer_decision:amounts_to_write"
 _RECORDS: Final = f"{_P}.overcommit.node_offers:offers"
@@ -75,6 +76,12 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "extender_filter_reply": ("tests.extender.scheduler:read_filter",),
     "extender_prioritize_total": ("tests.extender.scheduler:add_scores",),
     "extender_interest": ("tests.extender.scheduler:is_interested",),
+    "config": (
+        f"{_D}.descheduler_config:read_configuration", f"{_D}.low_node_load:pool_problems",
+        f"{_D}.low_node_load:read_low_node_load",
+    ),
+    "custom_priority": (f"{_D}.strategy_args:custom_priority_problems",),
+    "sigs_low_node_utilization": (f"{_D}.low_node_utilization:low_node_utilization_problems",),
     "cgroup_file_parsing": (f"{_K}.parse_files:throttling_v1", f"{_K}.parse_files:node_ticks"),
     "cgroup_paths": (f"{_K}.cgroup_paths:pod_dir", f"{_K}.cgroup_paths:host_app_dir"),
     "usage_formulas": (f"{_K}.formulas:system_usage", "node_exporter.counter_deltas:growth"),

@@ -218,7 +218,7 @@ NO_DESCHEDULING: Final = Descheduling(ConfigurationKeys(), ())
 
 
 def load_descheduling(data: Mapping[str, Any]) -> Read:
-    """Read the configuration in the data of its ConfigMap. Without the key nothing is configured."""
+    """Read the configuration in the data of its ConfigMap; without the key it is empty."""
     problems = tuple(
         PolicyProblem(f"ConfigMap, {shown(key)}", unknown_key(key, {CONFIG_MAP_KEY: None}))
         for key in list(data)[:_MOST_PROBLEMS]

@@ -86,7 +86,7 @@ class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="came
     resource_weights: Annotated[
         dict[str, Annotated[float, Meta(gt=0)]],
         Meta(title="numbers above 0 by resource", description="Default: 1 for each resource"),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
 
 
 def custom_priority_problems(args: CustomPriorityArgs) -> Iterator[Problem]:

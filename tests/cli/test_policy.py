@@ -241,3 +241,105 @@ def test_nodes_without_objects_have_a_fix(tmp_path: Path) -> None:
 def test_unreadable_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
     result = CliRunner().invoke(cli, ["policy", str(tmp_path / file)])
     assert (result.exit_code, "cannot read" in result.stderr) == (2, True)
+
+
+GOLD = {"matchLabels": {"pool": "gold"}}
+
+
+def descheduler(**args: Any) -> dict[str, Any]:
+    """A DeschedulerConfiguration with LowNodeLoad and a pool."""
+    pools = [{"name": "gold", "nodeSelector": GOLD, "highThresholds": {"cpu": 90}}]
+    low = {"highThresholds": {"cpu": 75}, "lowThresholds": {"cpu": 45}, "nodePools": pools, **args}
+    return {
+        "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+        "deschedulingInterval": "10s", "leaderElection": {"leaderElect": True},
+        "maxNoOfPodsToEvictPerNode": 3,
+        "profiles": [{"name": "a", "pluginConfig": [{"name": "LowNodeLoad", "args": low}]}],
+    }  # fmt: skip
+
+
+def descheduler_map(tree: Any) -> dict[str, Any]:
+    data = {"koord-descheduler-config": yaml.safe_dump(tree)}
+    return {"kind": "ConfigMap", "metadata": {"name": "koord-descheduler-config"}, "data": data}
+
+
+@pytest.mark.parametrize("wrap", [lambda tree: tree, descheduler_map], ids=["object", "ConfigMap"])
+def test_descheduler_configuration_is_shown_per_pool_and_node(tmp_path: Path, wrap: Any) -> None:
+    nodes = [node("n1", labels={"pool": "gold"}), node("n2")]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": nodes}))
+    options = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, wrap(descheduler()), *options)
+    assert result.exit_code == 0, result.output
+    after = "average of 300 s, opens after 5 windows, closes after 3, 5 points below"
+    gold = f"hot above cpu 90%; low to cpu 45%; {after}"
+    others = f"hot above cpu 75%; low to cpu 45%; {after}"
+    assert result.stdout.splitlines() == [
+        "descheduler: every 10 s, evicts, evictions of a plan: 3 per node",
+        "profile a: evict MigrationController; filter MigrationController",
+        "  LowNodeLoad: evicts if enabled",
+        f"    pool gold, nodes with pool=gold: {gold}",
+        f"    pool __default_node_pool__, all other nodes: {others}",
+        "  MigrationController: Eviction, at once 2 per node, 10 per second; not from priority "
+        "2000000000 on",
+        "Springtide's settings hold instead of leaderElection",
+        f"node n1: pool gold: {gold}",
+        f"node n2: pool __default_node_pool__: {others}",
+    ]
+    document = json.loads(run(tmp_path, wrap(descheduler()), *options, "-o", "json").stdout)
+    assert document["n1"] == {
+        "hotNodes": {"pool": "gold", "high_percent": {"cpu": 90}, "low_percent": {"cpu": 45}}
+    }
+    document = json.loads(run(tmp_path, wrap(descheduler()), "-o", "json").stdout)["descheduler"]
+    pools = document["profiles"][0]["lowNodeLoad"]["pools"]
+    assert [pool["name"] for pool in pools] == ["gold", "__default_node_pool__"]
+
+
+def test_problems_of_a_descheduler_configuration_are_warnings_and_exit_with_3(
+    tmp_path: Path,
+) -> None:
+    result = run(tmp_path, descheduler(foo=1, lowThresholds={"cpu": 80}))
+    assert result.exit_code == 3
+    path = "profiles[0].pluginConfig[0].args"
+    assert result.stderr.splitlines() == [
+        f"warning: {path}.foo: unknown key; it is not in force",
+        f"warning: {path}.lowThresholds.cpu: 80 is above highThresholds.cpu, which is 75; it is "
+        "not in force",
+        f"warning: {path}: the default pool is not in force: its nodes keep their last thresholds",
+        f"warning: {path}: LowNodeLoad evicts nothing until it is corrected",
+    ]
+    assert "pool __default_node_pool__, all other nodes: invalid, nodes keep" in result.stdout
+    assert "pool gold, nodes with pool=gold: hot above cpu 90%" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("tree", "problem"),
+    [
+        (descheduler() | {"apiVersion": "descheduler/v1"}, "apiVersion is 'descheduler/v1', not"),
+        (descheduler_map("["), "'[' is not an object"),
+        ({"kind": "List", "items": [descheduler(), descheduler_map(1)]}, "has 2 objects of kind"),
+    ],
+)
+def test_another_descheduler_configuration_exits_with_1(
+    tmp_path: Path, tree: Any, problem: str
+) -> None:
+    result = run(tmp_path, tree)
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
+def test_both_policies_of_a_file_are_checked(tmp_path: Path) -> None:
+    items = [configmap(GOOD), descheduler_map(descheduler(foo=1))]
+    (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": [node("n")]}))
+    options = ("--nodes", str(tmp_path / "nodes.json"))
+    result = run(tmp_path, {"kind": "List", "items": items}, *options)
+    assert result.exit_code == 3
+    assert "colocation is on for the cluster" in result.stdout
+    assert "node n: on, as the cluster" in result.stdout
+    assert "node n: pool __default_node_pool__: hot above cpu 75%" in result.stdout
+    document = json.loads(run(tmp_path, {"kind": "List", "items": items}, "-o", "json").stdout)
+    assert [*document] == ["cluster", "descheduler"]
+    document = json.loads(
+        run(tmp_path, {"kind": "List", "items": items}, *options, "-o", "json").stdout
+    )
+    assert document["n"]["on"]
+    assert document["n"]["hotNodes"]["high_percent"] == {"cpu": 75}

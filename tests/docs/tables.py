@@ -14,8 +14,18 @@ from types import ModuleType
 from typing import Final
 
 import grimp  # which import-linter is made of
+import msgspec
 
 from pipeline.extender import limits
+from pipeline.processors.descheduling.descheduler_config import ConfigurationKeys
+from pipeline.processors.descheduling.field_types import DURATION
+from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.migration_args import MigrationControllerArgs
+from pipeline.processors.descheduling.strategy_args import (
+    CustomPriorityArgs,
+    FragmentationAwareArgs,
+    ScaleDownBinPackArgs,
+)
 from pipeline.processors.policy.config_sections import json_keys
 from pipeline.processors.policy.springtide_config import (
     DEFAULTS,
@@ -48,6 +58,14 @@ _METRIC_PAGES: Final = {
     "pipeline/sources/provider": "../reference/provider.md#what-to-watch",
     "pipeline/table": "../reference/extender.md#metrics",
 }
+_ARGUMENTS: Final = {
+    "DeschedulerConfiguration": ConfigurationKeys,
+    "LowNodeLoad": LowNodeLoadArgs,
+    "CustomPriority": CustomPriorityArgs,
+    "FragmentationAware": FragmentationAwareArgs,
+    "ScaleDownBinPack": ScaleDownBinPackArgs,
+    "MigrationController": MigrationControllerArgs,
+}
 # Commands of roles that have a metrics page.
 _ROLES: Final = ("exporter", "worker", "watcher", "provider", "actuator", "evictor", "extender")
 _DECLARES_METRICS: Final = re.compile(
@@ -66,6 +84,9 @@ def pages() -> dict[Path, str]:
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
         "how-to/add-a-metric.md": {"metrics": metrics_table()},
+        "reference/descheduler.md": {
+            title: arguments_table(kind) for title, kind in _ARGUMENTS.items()
+        },
         "reference/extender.md": {
             "plugins": _table(("plugin", "from", "what it does"), plugins),
             "limits": limits_table(limits),
@@ -102,6 +123,31 @@ def policy_keys_table() -> str:
         for name, field in KEYS.items()
     ]  # fmt: skip
     return _table(("key", "default", "allowed", "sets"), rows)
+
+
+def arguments_table(kind: type[msgspec.Struct]) -> str:
+    """A row for each field with a description."""
+    rows = [
+        (
+            f"`{field.encode_name}`",
+            _written_default(field),
+            allowed_values(field.type).removesuffix(", or null"),
+            description(field.type),
+        )
+        for field in msgspec.structs.fields(kind)
+        if description(field.type)
+    ]
+    return _table(("key", "default", "allowed", "meaning"), rows)
+
+
+def _written_default(field: msgspec.structs.FieldInfo) -> str:
+    default = field.default
+    if default in (None, (), "", msgspec.NODEFAULT):
+        return "-"
+    metas = getattr(field.type, "__metadata__", ())
+    if isinstance(default, float) and any(meta.title == DURATION for meta in metas):
+        return f"{default:g}s"
+    return ", ".join(default) if isinstance(default, tuple) else written(default)
 
 
 def limits_table(module: ModuleType) -> str:

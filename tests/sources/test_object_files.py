@@ -440,6 +440,39 @@ async def test_invalid_policy_at_start_keeps_published_policy(policy_watch: Watc
         assert in_force(policy_watch).overcommit is None
 
 
+async def test_nodes_carry_the_thresholds_of_a_descheduler_configuration(
+    policy_watch: Watch,
+) -> None:
+    def write_policy(thresholds: Any) -> None:
+        config = [{"name": "LowNodeLoad", "args": {"highThresholds": thresholds}}]
+        tree = {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [{"pluginConfig": config}],
+        }  # fmt: skip
+        policy = config_map(colocation_config={"enable": True})
+        policy_watch.policy.write_text(f"{policy}---\n{json.dumps(tree)}")
+
+    def high() -> Any:
+        policy = in_force(policy_watch).hot_nodes
+        return policy and policy.high_percent
+
+    async with policy_watch.running():
+        assert high() is None
+        write_policy({"cpu": 75})
+        await policy_watch.polls(2)
+        assert high() == {"cpu": 75}
+        write_policy({"cpu": -1})
+        await policy_watch.polls(2)
+        assert (high(), policy_problems()) == ({"cpu": 75}, (2, 1))
+        policy_watch.policy.write_text(config_map(colocation_config={"enable": True}))
+        await policy_watch.polls(2)
+        assert (high(), policy_problems()) == ({"cpu": 75}, (0, 0))
+        write_policy({})
+        await policy_watch.polls(2)
+        assert high() is None
+        assert in_force(policy_watch).overcommit is not None
+
+
 async def test_contradiction_with_extender_is_counted(policy_watch: Watch) -> None:
     rules = {"clusterStrategy": {"enable": True}}
     policy_watch.policy.write_text(config_map(resource_threshold_config=rules))

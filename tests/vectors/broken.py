@@ -80,8 +80,10 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_D}.descheduler_config:read_configuration", f"{_D}.low_node_load:pool_problems",
         f"{_D}.low_node_load:read_low_node_load",
     ),
-    "custom_priority": (f"{_D}.strategy_args:custom_priority_problems",),
-    "sigs_low_node_utilization": (f"{_D}.low_node_utilization:low_node_utilization_problems",),
+    "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),
+    "sigs_low_node_utilization": (
+        f"{_D}.low_node_utilization:LowNodeUtilizationArgs.problems",
+    ),
     "cgroup_file_parsing": (f"{_K}.parse_files:throttling_v1", f"{_K}.parse_files:node_ticks"),
     "cgroup_paths": (f"{_K}.cgroup_paths:pod_dir", f"{_K}.cgroup_paths:host_app_dir"),
     "usage_formulas": (f"{_K}.formulas:system_usage", "node_exporter.counter_deltas:growth"),

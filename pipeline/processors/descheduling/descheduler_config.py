@@ -4,7 +4,7 @@ A problem of a plugin's arguments makes this plugin dry, one outside of plugins 
 decides, and evicts nothing until the problem is corrected. Valid parts beside it are in force.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -17,25 +17,19 @@ from pipeline.processors.descheduling.field_types import (
     VERSION,
     Count,
     PluginArgs,
-    Problem,
     Seconds,
 )
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, read_low_node_load
 from pipeline.processors.descheduling.low_node_utilization import (
     LowNodeUtilizationArgs,
-    low_node_utilization_problems,
 )
 from pipeline.processors.descheduling.migration_args import (
     MigrationControllerArgs,
-    migration_problems,
 )
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
     ScaleDownBinPackArgs,
-    bin_pack_problems,
-    custom_priority_problems,
-    fragmentation_problems,
 )
 from pipeline.processors.descheduling.strict_reading import (
     NOTHING,
@@ -64,18 +58,15 @@ class _Plugin(NamedTuple):
     nothing; None: it does not run here."""
 
     kind: type[PluginArgs]
-    problems: Callable[[Any], Iterator[Problem]]
     dry: Mapping[str, Any] | None
 
 
 _PLUGINS: Final[Mapping[str, _Plugin]] = {
-    "CustomPriority": _Plugin(CustomPriorityArgs, custom_priority_problems, {"dry_run": True}),
-    "FragmentationAware": _Plugin(
-        FragmentationAwareArgs, fragmentation_problems, {"dry_run": True}
-    ),
-    "ScaleDownBinPack": _Plugin(ScaleDownBinPackArgs, bin_pack_problems, {"paused": True}),
-    MIGRATION_CONTROLLER: _Plugin(MigrationControllerArgs, migration_problems, {"dry_run": True}),
-    "LowNodeUtilization": _Plugin(LowNodeUtilizationArgs, low_node_utilization_problems, None),
+    "CustomPriority": _Plugin(CustomPriorityArgs, {"dry_run": True}),
+    "FragmentationAware": _Plugin(FragmentationAwareArgs, {"dry_run": True}),
+    "ScaleDownBinPack": _Plugin(ScaleDownBinPackArgs, {"paused": True}),
+    MIGRATION_CONTROLLER: _Plugin(MigrationControllerArgs, {"dry_run": True}),
+    "LowNodeUtilization": _Plugin(LowNodeUtilizationArgs, None),
 }
 _STRATEGIES: Final = (LOW_NODE_LOAD, "CustomPriority", "FragmentationAware", "ScaleDownBinPack")
 _RUN_AT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -357,7 +348,7 @@ def _read_args(
 ) -> tuple[PluginArgs, list[PolicyProblem]]:
     args, unknown, invalid = read_struct(tree, plugin.kind, where)
     problems = [*unknown, *invalid]
-    problems += [PolicyProblem(child(where, key), text) for key, text in plugin.problems(args)]
+    problems += [PolicyProblem(child(where, key), text) for key, text in args.problems()]
     if args.kind not in ("", f"{name}Args"):
         problems.append(PolicyProblem(f"{where}.kind", f"{args.kind!r:.60} is not {name}Args"))
     if args.api_version != VERSION:

@@ -29,13 +29,18 @@ def _number(value: Any) -> Any:
         raise InvalidPolicyError("is not a number") from error
 
 
-Seconds = Annotated[float, Meta(title="a duration, as 5m", extra={"read": _seconds})]
+DURATION: Final = "a duration, as 5m"
+Seconds = Annotated[float, Meta(title=DURATION, extra={"read": _seconds})]
 """Written as a Go duration."""
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 PositiveCount = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
 Rate = Annotated[float, Meta(gt=0, le=1_000_000, extra={"read": _number})]
 Percent = Annotated[float, Meta(ge=0, le=1000)]
 PercentByResource = dict[str, Percent]
+
+
+Problem = tuple[str, str]
+"""A key and its problem."""
 
 
 class CountOrPercent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,6 +80,10 @@ class PluginArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_version: str = VERSION
     kind: str = ""
 
+    def problems(self) -> Iterator[Problem]:
+        """Values that are valid alone, and not together or in their place."""
+        yield from ()
+
 
 Paused = Annotated[bool, Meta(description="the strategy is off")]
 DryRun = Annotated[bool, Meta(description="decide, and evict nothing")]
@@ -103,10 +112,6 @@ class StrategyArgs(PluginArgs, frozen=True, kw_only=True, rename="camel"):
     evictable_namespaces: EvictableNamespaces = None
     node_selector: NodesSelected = None
     pod_selectors: PodSelectors = ()
-
-
-Problem = tuple[str, str]
-"""A key and its problem."""
 
 
 def namespace_problems(key: str, namespaces: Namespaces | None) -> Iterator[Problem]:

@@ -46,32 +46,31 @@ class LowNodeUtilizationArgs(PluginArgs, frozen=True, kw_only=True, rename="came
     eviction_limits: EvictionLimits | None = None
     metrics_utilization: MetricsUtilization | None = None
 
-
-def low_node_utilization_problems(args: LowNodeUtilizationArgs) -> Iterator[Problem]:
-    if args.evictable_namespaces is not None and args.evictable_namespaces.include:
-        yield "evictableNamespaces.include", "is not supported, only exclude"
-    low, high = args.low_percent, args.high_percent
-    for key, percent in (("thresholds", low), ("targetThresholds", high)):
-        if not percent:
-            yield key, "has no resource"
-        yield from resource_problems(key, [n for n in percent if n != METRIC_RESOURCE])
-    if low.keys() != high.keys():
-        names = ", ".join(sorted(low.keys() ^ high.keys()))
-        yield "targetThresholds", f"has other resources than thresholds: {names:.200}"
-    if not args.use_deviation_thresholds:
-        yield from above("thresholds", low, "targetThresholds", high)
-    metrics = args.metrics_utilization
-    if metrics is None:
-        return
-    if metrics.metrics_server and metrics.source is not None:
-        yield "metricsUtilization", "has metricsServer and source: only one may be set"
-    if metrics.prometheus is not None and metrics.source != "Prometheus":
-        yield "metricsUtilization.prometheus", "needs source Prometheus"
-    if metrics.source == "Prometheus":
-        if metrics.prometheus is None or not metrics.prometheus.query:
-            yield (
-                "metricsUtilization.prometheus.query",
-                "is missing, and source Prometheus needs it",
-            )
-        if low.keys() != {METRIC_RESOURCE}:
-            yield "thresholds", f"must have {METRIC_RESOURCE} alone for source Prometheus"
+    def problems(self) -> Iterator[Problem]:
+        if self.evictable_namespaces is not None and self.evictable_namespaces.include:
+            yield "evictableNamespaces.include", "is not supported, only exclude"
+        low, high = self.low_percent, self.high_percent
+        for key, percent in (("thresholds", low), ("targetThresholds", high)):
+            if not percent:
+                yield key, "has no resource"
+            yield from resource_problems(key, [n for n in percent if n != METRIC_RESOURCE])
+        if low.keys() != high.keys():
+            names = ", ".join(sorted(low.keys() ^ high.keys()))
+            yield "targetThresholds", f"has other resources than thresholds: {names:.200}"
+        if not self.use_deviation_thresholds:
+            yield from above("thresholds", low, "targetThresholds", high)
+        metrics = self.metrics_utilization
+        if metrics is None:
+            return
+        if metrics.metrics_server and metrics.source is not None:
+            yield "metricsUtilization", "has metricsServer and source: only one may be set"
+        if metrics.prometheus is not None and metrics.source != "Prometheus":
+            yield "metricsUtilization.prometheus", "needs source Prometheus"
+        if metrics.source == "Prometheus":
+            if metrics.prometheus is None or not metrics.prometheus.query:
+                yield (
+                    "metricsUtilization.prometheus.query",
+                    "is missing, and source Prometheus needs it",
+                )
+            if low.keys() != {METRIC_RESOURCE}:
+                yield "thresholds", f"must have {METRIC_RESOURCE} alone for source Prometheus"

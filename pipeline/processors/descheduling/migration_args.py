@@ -216,17 +216,16 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
         limits = [] if self.evict_system_critical_pods else [SYSTEM_PRIORITY]
         return min([*limits, *([] if threshold is None else [threshold])], default=None)
 
-
-def migration_problems(args: MigrationControllerArgs) -> Iterator[Problem]:
-    yield from namespace_problems("namespaces", args.namespaces)
-    threshold = args.priority_threshold
-    if threshold is None:
-        return
-    if threshold.name and threshold.value is not None:
-        yield "priorityThreshold", "has value and name, and only one of them may be set"
-    elif threshold.name and threshold.name not in PRIORITY_CLASSES:
-        known = ", ".join(PRIORITY_CLASSES)
-        text = f"{threshold.name!r:.60} is not one of {known}: set its value instead"
-        yield "priorityThreshold.name", text
-    elif not threshold.name and threshold.value is None:
-        yield "priorityThreshold", "has neither value nor name"
+    def problems(self) -> Iterator[Problem]:
+        yield from namespace_problems("namespaces", self.namespaces)
+        threshold = self.priority_threshold
+        if threshold is None:
+            return
+        if threshold.name and threshold.value is not None:
+            yield "priorityThreshold", "has value and name, and only one of them may be set"
+        elif threshold.name and threshold.name not in PRIORITY_CLASSES:
+            known = ", ".join(PRIORITY_CLASSES)
+            text = f"{threshold.name!r:.60} is not one of {known}: set its value instead"
+            yield "priorityThreshold.name", text
+        elif not threshold.name and threshold.value is None:
+            yield "priorityThreshold", "has neither value nor name"

@@ -11,7 +11,6 @@ from msgspec import Meta
 from pipeline.processors.descheduling.field_types import (
     DryRun,
     NodeFit,
-    PercentByResource,
     PositiveCount,
     Problem,
     StrategyArgs,
@@ -25,6 +24,7 @@ _Resources = Annotated[
     tuple[str, ...],
     Meta(title="a list of resources", description="the resources that count"),
 ]
+_Percent = Annotated[float, Meta(ge=0, le=100)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -33,8 +33,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: str = ""
     node_selector: Selector | None = None
-    keep_percent: PercentByResource = msgspec.field(default={}, name="keepThreshold")
-    reject_percent: PercentByResource = msgspec.field(default={}, name="rejectThreshold")
+    keep_percent: dict[str, _Percent] = msgspec.field(default={}, name="keepThreshold")
+    reject_percent: dict[str, _Percent] = msgspec.field(default={}, name="rejectThreshold")
 
 
 class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
@@ -56,6 +56,26 @@ class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"
     ] = "BestEffort"
     auto_cordon: Annotated[bool, Meta(description="cordon a node before it is drained")] = False
 
+    def problems(self) -> Iterator[Problem]:
+        yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
+        if len(self.eviction_order) < 2:
+            yield "evictionOrder", f"has {len(self.eviction_order)} tiers, not 2 or more"
+        names = [tier.name for tier in self.eviction_order]
+        for i, tier in enumerate(self.eviction_order):
+            key = f"evictionOrder[{i}]"
+            if not _NAME.fullmatch(tier.name):
+                yield f"{key}.name", f"{tier.name!r:.60} is not a lower-case DNS name"
+            elif tier.name in names[:i]:
+                yield f"{key}.name", f"{tier.name:.60} is there twice"
+            if tier.node_selector is None:
+                yield key, "has no nodeSelector"
+            for field, percent in (("keep", tier.keep_percent), ("reject", tier.reject_percent)):
+                yield from resource_problems(f"{key}.{field}Threshold", percent)
+        for i, selector in enumerate(self.pod_selectors):
+            if not _NAME.fullmatch(selector.name):
+                text = f"{selector.name!r:.60} is not a lower-case DNS name"
+                yield f"podSelectors[{i}].name", text
+
 
 class FragmentationAwareArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
     """Nodes whose resources are requested in unequal shares."""
@@ -69,6 +89,12 @@ class FragmentationAwareArgs(StrategyArgs, frozen=True, kw_only=True, rename="ca
     min_improvement_threshold: Annotated[
         _Share, Meta(description="a pod is evicted if that lowers the deviation by more")
     ] = 0.02
+
+    def problems(self) -> Iterator[Problem]:
+        yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
+        yield from resource_problems("resources", self.resources)
+        if not self.resources:
+            yield "resources", "are none"
 
 
 class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
@@ -88,43 +114,11 @@ class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="came
         Meta(title="numbers above 0 by resource", description="Default: 1 for each resource"),
     ] = msgspec.field(default_factory=dict)
 
-
-def custom_priority_problems(args: CustomPriorityArgs) -> Iterator[Problem]:
-    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
-    if len(args.eviction_order) < 2:
-        yield "evictionOrder", f"has {len(args.eviction_order)} tiers, not 2 or more"
-    names = [tier.name for tier in args.eviction_order]
-    for i, tier in enumerate(args.eviction_order):
-        key = f"evictionOrder[{i}]"
-        if not _NAME.fullmatch(tier.name):
-            yield f"{key}.name", f"{tier.name!r:.60} is not a lower-case DNS name"
-        elif tier.name in names[:i]:
-            yield f"{key}.name", f"{tier.name:.60} is there twice"
-        if tier.node_selector is None:
-            yield key, "has no nodeSelector"
-        for field, percent in (("keep", tier.keep_percent), ("reject", tier.reject_percent)):
-            yield from resource_problems(f"{key}.{field}Threshold", percent)
-            for name, value in percent.items():
-                if value > 100:
-                    text = f"{value:g} is not a number from 0 to 100"
-                    yield f"{key}.{field}Threshold.{name:.80}", text
-    for i, selector in enumerate(args.pod_selectors):
-        if not _NAME.fullmatch(selector.name):
-            yield f"podSelectors[{i}].name", f"{selector.name!r:.60} is not a lower-case DNS name"
-
-
-def fragmentation_problems(args: FragmentationAwareArgs) -> Iterator[Problem]:
-    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
-    yield from resource_problems("resources", args.resources)
-    if not args.resources:
-        yield "resources", "are none"
-
-
-def bin_pack_problems(args: ScaleDownBinPackArgs) -> Iterator[Problem]:
-    yield from namespace_problems("evictableNamespaces", args.evictable_namespaces)
-    yield from resource_problems("resources", args.resources)
-    yield from resource_problems("resourceWeights", args.resource_weights)
-    if not args.resources:
-        yield "resources", "are none"
-    if args.strategy == "EvictDirectly" and args.max_pods_to_evict is None:
-        yield "maxPodsToEvict", "is not set, and strategy EvictDirectly needs it"
+    def problems(self) -> Iterator[Problem]:
+        yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
+        yield from resource_problems("resources", self.resources)
+        yield from resource_problems("resourceWeights", self.resource_weights)
+        if not self.resources:
+            yield "resources", "are none"
+        if self.strategy == "EvictDirectly" and self.max_pods_to_evict is None:
+            yield "maxPodsToEvict", "is not set, and strategy EvictDirectly needs it"

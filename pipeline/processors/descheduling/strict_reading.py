@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -54,8 +55,9 @@ class _Reader:
 
     def struct(self, tree: Any, kind: type[msgspec.Struct], where: str) -> Any:
         if not isinstance(tree, Mapping):
-            return self._refuse(where, f"{shown(tree)} is not an object")
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+            refused = self._refuse(where, f"{shown(tree)} is not an object")
+            return NOTHING if kind is Selector else refused
+        fields = _fields(kind)
         before = len(self.unknown) + len(self.invalid)
         unknown = (key for key in tree if key not in fields)
         for key in islice(unknown, _MOST_REPORTED_KEYS):
@@ -76,18 +78,19 @@ class _Reader:
 
     def value(self, value: Any, kind: Any, where: str) -> Any:
         """Read a value of an annotated type; `_INVALID` if it is not one."""
+        plain = _plain(kind)
         for read in _converters(kind):
             try:
                 value = read(value)
             except InvalidPolicyError as error:
-                return self._refuse(where, f"{shown(value)} {error.message}")
-        plain = _plain(kind)
+                refused = self._refuse(where, f"{shown(value)} {error.message}")
+                return NOTHING if plain is Selector else refused
         if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
             return value if isinstance(value, plain) else self.struct(value, plain, where)
         if get_origin(plain) is tuple:
             return self._items(value, get_args(plain)[0], where)
         if get_origin(plain) is dict:
-            return self._values(value, get_args(plain)[1], where)
+            return self._values(value, *get_args(plain), where)
         if isinstance(value, float) and not math.isfinite(value):
             return self._refuse(where, f"{value} is not a finite number")
         try:
@@ -101,13 +104,17 @@ class _Reader:
         values = [self.value(item, kind, f"{where}[{i}]") for i, item in enumerate(items)]
         return tuple(value for value in values if value is not _INVALID)
 
-    def _values(self, items: Any, kind: Any, where: str) -> Any:
+    def _values(self, items: Any, key_kind: Any, kind: Any, where: str) -> Any:
         if not isinstance(items, Mapping):
             return self._refuse(where, f"{shown(items)} is not an object")
         values = {}
         for key, item in items.items():
             if not isinstance(key, str):
                 self._refuse(where, f"{shown(key)} is not a text")
+                continue
+            if key_kind is not str and key not in get_args(key_kind):
+                known = dict.fromkeys(get_args(key_kind))
+                self.unknown.append(PolicyProblem(child(where, key), unknown_key(key, known)))
                 continue
             value = self.value(item, kind, child(where, key))
             if value is not _INVALID:
@@ -156,6 +163,11 @@ def shown(value: Any) -> str:
     if isinstance(value, list | Mapping):
         return "a list" if isinstance(value, list) else "an object"
     return f"a {type(value).__name__}"
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _plain(kind: Any) -> Any:

@@ -243,7 +243,9 @@ class Watcher:
         descheduling = self.nodes.descheduling
         problems: tuple[PolicyProblem, ...] = ()
         if config is not None:
-            loaded, problems = load_descheduling(config.get("data") or {})
+            # A megabyte of YAML takes seconds.
+            data = config.get("data") or {}
+            loaded, problems = await asyncio.to_thread(load_descheduling, data)
             descheduling = loaded or descheduling
         elif descheduling is not None:
             problems = (_NO_DESCHEDULER_CONFIG_MAP,)

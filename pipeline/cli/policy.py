@@ -147,7 +147,8 @@ def _resolve_nodes(
     objects = _read_nodes(file)
     infos = _cpu_infos(file)
     for entry in objects.entries.values():
-        record, problems = decode_json(NodeRecord, entry.value or b""), ()
+        record = decode_json(NodeRecord, entry.value or b"")
+        problems: tuple[PolicyProblem, ...] = ()
         if policies is not None:
             record, problems = with_policy(record, policies)
         record = with_hot_nodes(record, descheduling)

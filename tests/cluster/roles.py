@@ -50,7 +50,9 @@ class Role:
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.topic_prefix": kafka.topic_prefix, "kafka.partitions": kafka.partitions,
             "kubernetes.kubeconfig": kubernetes.kubeconfig or "",
-            "kubernetes.config_name": kubernetes.config_name, "watcher.metrics_port": 0,
+            "kubernetes.config_name": kubernetes.config_name,
+            "kubernetes.descheduler_config_name": kubernetes.descheduler_config_name,
+            "watcher.metrics_port": 0,
             "actuator.metrics_port": 0, "evictor.metrics_port": 0, "worker.metrics_port": 0,
         }  # fmt: skip
         if kafka.sasl_password is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -118,6 +119,58 @@ async def test_a_valid_policy_is_in_force_and_an_invalid_one_causes_an_event(
         write_policy(plane, name, colocation_config={"enable": True})
         await in_force(usual, usual)
         await until(lambda: "midUnallocatedPercent" in event_text(plane, "b1"))
+
+
+async def test_thresholds_of_hot_nodes_follow_the_descheduler_configuration(
+    plane: ControlPlane, settings: Settings
+) -> None:
+    name = f"{settings.kubernetes.config_name}-descheduler"
+    settings = replace(
+        settings, kubernetes=replace(settings.kubernetes, descheduler_config_name=name)
+    )
+    apply(plane, node("h1"), node("h2", labels={"pool": "gold"}))
+
+    def write_thresholds(**args: Any) -> None:
+        config = [{"name": "LowNodeLoad", "args": args}]
+        tree = {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [{"pluginConfig": config}],
+        }  # fmt: skip
+        write_policy(plane, name, koord_descheduler_config=tree)
+
+    async def in_force(*expected: float | None, seconds: float = 30) -> None:
+        async def is_so() -> bool:
+            records = await node_records(settings)
+            policies = [record.hot_nodes for _, record in sorted(records.items())]
+            high = [policy and policy.high_percent["cpu"] for policy in policies]
+            return high == [*expected]
+
+        await until(is_so, seconds)
+
+    gold = {"name": "gold", "nodeSelector": {"matchLabels": {"pool": "gold"}}}
+    with Role("watcher", settings) as watcher:
+        await in_force(None, None)
+        write_thresholds(
+            highThresholds={"cpu": 75}, nodePools=[gold | {"highThresholds": {"cpu": 90}}]
+        )
+        await in_force(75, 90, seconds=10)
+        bad = gold | {"highThresholds": {"cpu": -1}}
+        write_thresholds(highThresholds={"cpu": 70}, nodePools=[bad])
+        await in_force(70, 90, seconds=10)
+        text = "highThresholds.cpu: -1 is not a number from 0 to 1000"
+        await until(lambda: text in policy_event_text(plane, name), 10)
+        assert watcher.stop() == 0
+    plane.kubectl("delete", "configmap", name, "-n", "koordinator-system")
+    plane.kubectl("label", "node", "h1", "more=yes")
+
+    async def is_labelled() -> bool:
+        return (await node_records(settings))["h1"].labels.get("more") == "yes"
+
+    with Role("watcher", settings):
+        await until(is_labelled)
+        await in_force(70, 90)
+        write_thresholds()
+        await in_force(None, None, seconds=10)
 
 
 async def test_objects_deleted_while_no_watcher_ran_get_tombstones(

@@ -58,7 +58,7 @@ _METRIC_PAGES: Final = {
     "pipeline/sources/provider": "../reference/provider.md#what-to-watch",
     "pipeline/table": "../reference/extender.md#metrics",
 }
-_ARGUMENTS: Final = {
+_ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "DeschedulerConfiguration": ConfigurationKeys,
     "LowNodeLoad": LowNodeLoadArgs,
     "CustomPriority": CustomPriorityArgs,

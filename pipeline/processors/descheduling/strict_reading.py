@@ -90,7 +90,8 @@ class _Reader:
         if get_origin(plain) is tuple:
             return self._items(value, get_args(plain)[0], where)
         if get_origin(plain) is dict:
-            return self._values(value, *get_args(plain), where)
+            key_kind, value_kind = get_args(plain)
+            return self._values(value, key_kind, value_kind, where)
         if isinstance(value, float) and not math.isfinite(value):
             return self._refuse(where, f"{value} is not a finite number")
         try:

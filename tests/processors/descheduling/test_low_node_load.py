@@ -167,13 +167,14 @@ def test_nodes_of_an_invalid_pool_keep_their_last_thresholds_and_others_do_not(
 
 
 def test_a_selector_with_a_problem_does_not_select_more() -> None:
-    for selector in (
+    selectors: tuple[Any, ...] = (
         {"matchLabel": {"pool": "gold"}},
         {"matchLabels": {"pool": "gold"}, "matchExpressions": [{"key": "a", "operator": "Is"}]},
         {"matchLabels": {"pool": 3}},
         [],
         "pool=gold",
-    ):
+    )
+    for selector in selectors:
         tree = tree_of({"name": "bad", "nodeSelector": selector, "highThresholds": {"cpu": 99}})
         policy = of_node(tree, OLD, pool="gold")
         assert policy is not None

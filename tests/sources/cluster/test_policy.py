@@ -92,7 +92,10 @@ class PolicyWatcher(Watcher):
 
     def _high(self, entries: Iterable[Entry]) -> dict[str, float | None]:
         records = [decode_json(NodeRecord, entry.value or b"") for entry in entries]
-        return {r.node: r.hot_nodes and r.hot_nodes.high_percent["cpu"] for r in records}
+        return {
+            r.node: None if r.hot_nodes is None else r.hot_nodes.high_percent["cpu"]
+            for r in records
+        }
 
 
 async def test_thresholds_of_hot_nodes_follow_their_config_map() -> None:

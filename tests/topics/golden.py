@@ -28,6 +28,7 @@ from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json,
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.heartbeats import HeartbeatRecord
+from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import (
     AggregatedUsage,
@@ -161,6 +162,11 @@ NODE = NodeRecord(
     colocation={"enable": True, "cpuCalculatePolicy": "maxUsageRequest"},
     springtide={"midFormula": "source", "promiseOnce": False},
     host_apps={"nginx": "prod"},
+    hot_nodes=HotNodePolicy(
+        pool="gold", high_percent={"cpu": 75.0, "memory": 80.0}, low_percent={"cpu": 45.0},
+        prod_high_percent={"cpu": 60.0}, prod_low_percent={"cpu": 30.0}, usage="p95",
+        span_seconds=600, open_windows=4, close_windows=2, hysteresis_percent=3.0,
+    ),
     scalars={"ephemeral-storage": 100 * 2**30, "nvidia.com/gpu": 2, "pods": 110},
     slo=msgspec.Raw(b'{"cpuBurstStrategy":{"policy":"auto"}}'),
     cpu_normalization=msgspec.Raw(b'{"enable":false}'),

@@ -17,6 +17,8 @@ import numpy as np
 from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionModels, PartitionWindow
 from pipeline.metrics import counter, gauge
+from pipeline.processors.hot_nodes.detection import Applied as AppliedWindows
+from pipeline.processors.hot_nodes.detection import detect, end_alerts
 from pipeline.processors.model import bank
 from pipeline.processors.model.bank import Outcome, split_into_rounds
 from pipeline.processors.model.node_peaks import PeakBatch, PeakSummary
@@ -25,6 +27,7 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.node_offers import offers, records
 from pipeline.processors.overcommit.window_columns import Prod
 from pipeline.times import format_time
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import Counters, Dispute
 
@@ -53,24 +56,26 @@ class DuePrediction(NamedTuple):
 
 
 class PendingReport(NamedTuple):
-    """An applied window to be reported, with the node's counters, dispute and peaks as of then, and
-    the newest prediction to be published with it."""
+    """An applied window to be reported, with the node's counters, dispute, open alerts and peaks as
+    of then, and the newest prediction to be published with it."""
 
     source: PartitionWindow
     counters: Counters
     dispute: Dispute | None
+    alerts: tuple[OpenAlert, ...]
     summary: PeakSummary
     prediction: bytes | None
 
 
 class Applied(NamedTuple):
-    """A window of `batch` that was applied, with the node's counters, dispute and peaks as of then,
-    `peaks[position]`, and the newest prediction to be published with it."""
+    """A window of `batch` that was applied, with the node's counters, dispute, open alerts and
+    peaks as of then, `peaks[position]`, and the newest prediction to be published with it."""
 
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
     dispute: Dispute | None
+    alerts: tuple[OpenAlert, ...]
     peaks: PeakBatch
     position: int
     prediction: DuePrediction | bytes | None
@@ -86,7 +91,9 @@ class Applied(NamedTuple):
         summary, prediction = self.peaks.summaries[self.position], self.prediction
         if isinstance(prediction, DuePrediction):
             prediction = prediction.encode()
-        return PendingReport(self.source, self.counters, self.dispute, summary, prediction)
+        return PendingReport(
+            self.source, self.counters, self.dispute, self.alerts, summary, prediction
+        )
 
 
 def apply_in_order(
@@ -116,6 +123,7 @@ def apply_end(source: PartitionWindow) -> bool:
     if models.bank.has_window_since(node, end.appended_ms):
         OLD_DEPARTURES.inc()
         return False
+    models.add_alerts(node, end_alerts((models.bank, node), _log_position(source)))
     if end.type == "retraction":
         models.retract(node, end.appended_ms)
     else:
@@ -154,14 +162,20 @@ def apply_distinct(windows: Sequence[PartitionWindow]) -> list[Applied]:
         _count(source, outcome)
         if outcome.status == "applied":
             source.models.retracted.pop(source.node, None)
-            applied.append(source)
+            applied.append(position)
         else:
             source.models.bank.corroborate(training.heads[position], batch.average.node[position])
-    return _with_peaks(applied, batch) if applied else []
+    return _with_peaks(windows, batch, outcomes, applied) if applied else []
 
 
-def _with_peaks(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[Applied]:
-    """Compute the peaks after `windows` of `batch`, which were applied."""
+def _with_peaks(
+    sources: Sequence[PartitionWindow],
+    batch: WindowBatch,
+    outcomes: Sequence[Outcome],
+    places: Sequence[int],
+) -> list[Applied]:
+    """Compute peaks and alerts after the windows at these places of `batch`, which were applied."""
+    windows = [sources[place] for place in places]
     latest: dict[int, int] = {}
     for source in windows:
         partition, end_ms = source.models.ownership.partition, source.window.header.window_end_ms
@@ -174,12 +188,20 @@ def _with_peaks(windows: Sequence[PartitionWindow], batch: WindowBatch) -> list[
         for source, amounts in zip(windows, prod_amounts(peaks).items(), strict=True):
             source.models.amounts.update([amounts])
     due = bank.due(nodes, peaks).tolist()
+    applied_windows = AppliedWindows(
+        nodes, batch, np.array(places), [outcomes[place] for place in places], peaks,
+        lambda i: _log_position(windows[i]),
+    )  # fmt: skip
+    detection = detect(applied_windows)
+    for i, change in detection.changes:
+        windows[i].models.add_alerts(windows[i].node, [change])
     return [
         Applied(
             source,
             batch,
             source.models.counters[source.node],
             source.models.bank.dispute(source.node),
+            detection.open_alerts[position],
             peaks,
             position,
             DuePrediction(source, peaks, position) if due[position] else None,
@@ -221,6 +243,7 @@ def encode_reports(
         bank.recent_usage([(source.models.bank, source.node) for source in sources]),
         [last.counters for last in pending],
         [last.dispute for last in pending],
+        [last.alerts for last in pending],
         [_log_position(source) for source in sources],
     )
     reports: list[NodeReport] = []

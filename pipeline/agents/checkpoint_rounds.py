@@ -1,6 +1,8 @@
 """Checkpoints, written in rounds: the exact state of every node, then a marker.
 
-A slice of nodes is captured without an await, so it belongs to one offset of the log. The marker is
+A slice of nodes is captured without an await, so it belongs to one offset of the log, and between
+two publications, so that a replay from it finds every change of an alert that is not delivered. The
+marker is
 written after all slices were delivered, and records of older epochs are deleted after the marker.
 So the highest epoch with a marker always leads to a complete set, whenever the worker is killed.
 Rounds are spread over their interval, because all nodes at once would delay windows for seconds.
@@ -59,9 +61,15 @@ class CheckpointRounds:
             await self._clock.sleep(interval_seconds - duration)
 
     async def write(self, pause_seconds: float = 0.0) -> None:
-        """Write one round, with a pause between slices."""
+        """Write one round, with a pause between slices.
+
+        With a pause, each slice waits for publications in progress; without one, nothing may be
+        published meanwhile.
+        """
         self._number += 1
         epoch, partition = self._model.ownership.epoch, self._model.ownership.partition
+        if pause_seconds:
+            await self._model.idle()
         resume = self._model.next_offset
         generation, joined = self._model.generation, self._joined
         nodes, before = self._model.bank.nodes, dict(self._model.counters)
@@ -72,6 +80,8 @@ class CheckpointRounds:
             if start:
                 await self._clock.sleep(pause_seconds)
             async with self._saving:
+                if pause_seconds:
+                    await self._model.idle()
                 if not self._is_valid(generation, joined):
                     return
                 records = self._capture(nodes[start : start + SLICE])
@@ -108,9 +118,10 @@ class CheckpointRounds:
         return max(self._model.joined, self._join.next_offset - 1)
 
     def _is_valid(self, generation: int, joined: int) -> bool:
-        """Whether a round that began with these may go on: owned, and no log truncated since."""
+        """Whether a round that began with these may go on: owned, no log truncated since, and all
+        changes of alerts delivered, which a replay would not find again."""
         unchanged = self._model.generation == generation and self._joined >= joined
-        return self._model.owned and unchanged
+        return self._model.owned and unchanged and not self._model.alerts
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
         """Encode the checkpoints of those of `nodes` that have a window."""

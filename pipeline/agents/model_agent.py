@@ -1,12 +1,13 @@
-"""The model agent: windows in; predictions, resources and node states out.
+"""The model agent: windows in; predictions, resources, node states and alerts out.
 
 Each applied window gives a node state, resources if the node has overcommit, and a prediction if
 one is due. If several windows of a node are applied at once, only the newest results are published:
-the result topics are tables.
+the result topics are tables. Alerts are a log: every change of an alert is published.
 
 All results are a function of `windows` up to an offset. Models and position change together,
 without an await in between, so a checkpoint is exact at any moment. Results are published
-afterwards. If that fails, the worker ends, and recovery publishes them again.
+afterwards. If that fails, the worker ends, and recovery publishes them again. No checkpoint covers
+a change of an alert that is not delivered (`CheckpointRounds`), so a replay finds it again.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -50,10 +51,18 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import run_all
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.checkpoints import FIRST_GENERATION, SkippedWindow, skip_key
-from pipeline.topics.codec import encode_pack
+from pipeline.topics.codec import encode_json, encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, PREDICTIONS, RESOURCES, WINDOWS
+from pipeline.topics.registry import (
+    ALERTS,
+    CHECKPOINTS,
+    NODE_STATE,
+    PREDICTIONS,
+    RESOURCES,
+    WINDOWS,
+)
 from pipeline.topics.result_header import position_headers
 from pipeline.topics.windows import decode_window, sample_offset_of
 
@@ -62,6 +71,14 @@ log = get_logger(__name__)
 OVERSIZED = counter(
     "worker_oversized_results", "Results larger than the record limit, not published.", ["topic"]
 )
+
+ALERT_CHANGES = counter(
+    "worker_alert_changes",
+    "Published changes of alerts of hot nodes; a recovery may publish one again.",
+    ["rule", "transition"],
+)
+ALERTS_AT_ONCE: Final = 500
+"""Changes of alerts in one append: a backlog may have thousands."""
 
 NamedReport = tuple[str, NodeReport | None]
 """A node and the report to publish; None if the node was deleted."""
@@ -92,6 +109,7 @@ class ModelCursor(PartitionModels):
         retracted: dict[str, int] | None = None,
         failures: FailedWindows | None = None,
         departed: DepartedNodes | None = None,
+        alerts: dict[str, tuple[AlertRecord, ...]] | None = None,
     ) -> None:
         super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
@@ -100,6 +118,7 @@ class ModelCursor(PartitionModels):
         self.generation = generation
         self.failures = failures or FailedWindows()
         self.departed = departed or DepartedNodes()
+        self.alerts = alerts or {}
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
@@ -181,7 +200,9 @@ class ModelCursor(PartitionModels):
                 values[node] = value
 
     def _values(self) -> tuple[dict[str, Any], ...]:
-        return self.counters, self.reports, self.retracted, self.amounts, self._replayed
+        return (
+            self.counters, self.reports, self.retracted, self.amounts, self.alerts, self._replayed
+        )  # fmt: skip
 
     async def apply_alone(self, record: LogRecord, apply: Callable[[], T]) -> T | None:
         """Return `apply()`, which applies one record that may fail; None if the record is skipped.
@@ -280,6 +301,27 @@ class ModelCursor(PartitionModels):
             if node in self.reports and self.reports[node] is None:
                 del self.reports[node]
 
+    async def publish_alerts(self) -> None:
+        """Publish changes of alerts, in order for each node, and wait for their delivery.
+
+        Those that are not delivered stay in `alerts`, which keeps checkpoints back.
+        """
+        changes = [(node, change) for node, own in self.alerts.items() for change in own]
+        topic, partition = ALERTS.full_name(self.rules.prefix), self.ownership.partition
+        for start in range(0, len(changes), ALERTS_AT_ONCE):
+            if not self.owned:
+                return
+            batch = changes[start : start + ALERTS_AT_ONCE]
+            records = [Keyed(node.encode(), encode_json(change)) for node, change in batch]
+            await self.output.append(topic, partition, records)
+            for node, change in batch:
+                ALERT_CHANGES.labels(change.rule, change.transition).inc()
+                remaining = self.alerts[node][1:]
+                if remaining:
+                    self.alerts[node] = remaining
+                else:
+                    del self.alerts[node]
+
     def take_published(self) -> set[str]:
         """Return and reset the nodes whose results were published since the last call."""
         taken, self._published = self._published, set()
@@ -368,6 +410,7 @@ def _apply_or_abandon(
 
 async def _publish(cursor: ModelCursor, refused: Refused, reports: Sequence[NamedReport]) -> None:
     await cursor.refuse(refused)
+    await cursor.publish_alerts()
     await cursor.publish(reports)
 
 

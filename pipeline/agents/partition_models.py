@@ -1,5 +1,6 @@
 """The models of one partition, its windows, and the reports of its nodes."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.ownership import Ownership
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.bank import Bank
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.checkpoints import FIRST_GENERATION
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import Window
@@ -79,7 +81,8 @@ class PartitionModels:
     `generation` is that of results: readers order them by generation and offset, and a truncated
     log gives offsets again. `departed` has the workloads of departed nodes. `joined` is the
     highest sample offset in the applied windows from `rejoined_from` on: samples were truncated
-    when `windows` ended there.
+    when `windows` ended there. `alerts` maps a node to the changes of its alerts that are not
+    delivered yet, in order.
     """
 
     ownership: Ownership
@@ -94,6 +97,7 @@ class PartitionModels:
     joined: int = field(default=-1, init=False)
     rejoined_from: int = field(default=0, init=False)
     departed: DepartedNodes = field(default_factory=DepartedNodes, init=False)
+    alerts: dict[str, tuple[AlertRecord, ...]] = field(default_factory=dict, init=False)
 
     @property
     def owned(self) -> bool:
@@ -112,6 +116,11 @@ class PartitionModels:
     def abandon(self) -> None:
         """Give up the partition after a failure: no checkpoint may be written of these models."""
         self.intact = self.ownership.owned = False
+
+    def add_alerts(self, node: str, changes: Sequence[AlertRecord]) -> None:
+        """Add changes of the alerts of `node` to those that are to be published."""
+        if changes:
+            self.alerts[node] = (*self.alerts.get(node, ()), *changes)
 
     def retract(self, node: str, deleted_ms: int) -> None:
         """Withdraw the results of a deleted node; its models stay, in case it returns soon."""

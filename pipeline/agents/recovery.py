@@ -2,8 +2,9 @@
 
 1. *Claim*: append a record to the partition of `checkpoints`. Its offset is the worker's epoch.
 2. *Select* the checkpoints of the highest epoch with a marker (`checkpoint_selection`).
-3. *Replay* `windows` from the marker's offset to the current end, without publishing. The join
-   resumes after the highest sample offset in the log.
+3. *Replay* `windows` from the marker's offset to the current end. Only changes of alerts are
+   published, because they may not have been before the failure. The join resumes after the highest
+   sample offset in the log.
 4. *Publish* the newest report of each node again.
 
 The claim comes first: a later reader of `checkpoints` then sees who may still write, and records of
@@ -190,6 +191,7 @@ class Recovery:
         # A paused worker may have published results of these nodes after their tombstones.
         present = set(model.bank.nodes) - model.retracted.keys()
         deleted = cluster_state.deleted_nodes.keys() - present
+        await model.publish_alerts()
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(deleted))])
         hand_over = partial(self.handover.put, model)
         join = JoinCursor(
@@ -285,7 +287,7 @@ class Recovery:
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
             retracted=previous.retracted, failures=failures, departed=previous.departed,
-            generation=cuts[0], rejoined_from=cuts[1],
+            generation=cuts[0], rejoined_from=cuts[1], alerts=previous.alerts,
         )  # fmt: skip
         first, end = bounds
         if first > model.next_offset:
@@ -303,6 +305,8 @@ class Recovery:
         partition, logged_at = model.ownership.partition, self.clock.monotonic()
         async for records in reader.read(self._topic(WINDOWS), partition, start, end):
             await replay(model, records, covers)
+            # Changes of alerts may not have been published before; a repeat changes nothing.
+            await model.publish_alerts()
             REPLAYED.inc(len(records))
             if self.clock.monotonic() - logged_at > _LOG_SECONDS:
                 logged_at = self.clock.monotonic()

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.resource_amounts import Usage
 from pipeline.topics.result_header import Result
 
@@ -154,6 +155,7 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     prod_reclaimable: Requests of Prod that it will not use.
     prod_peak: Predicted peak of Prod, with the system.
     counters: Counts of the node's windows.
+    alerts: Alerts of the node that are open, because it is hot.
     """
 
     window_seconds: float
@@ -182,3 +184,4 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     prod_reclaimable: Usage = Usage()
     prod_peak: Usage = Usage()
     counters: Counters = Counters()
+    alerts: tuple[OpenAlert, ...] = ()

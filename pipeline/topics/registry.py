@@ -145,6 +145,7 @@ NODE_VIEWS: Final = Topic(
 ALERTS: Final = Topic(
     name="alerts", key="node", retention_ms=7 * DAY_MS,
     value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent",
+    record="alerts",
 )  # fmt: skip
 EVICTION_REQUESTS: Final = Topic(
     name="eviction-requests", key="node", retention_ms=DAY_MS,
@@ -185,11 +186,12 @@ DEAD_LETTERS: Final = Topic(
 
 TOPICS: Final = (
     SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
-    NODE_VIEWS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS, CHECKPOINTS, DEAD_LETTERS,
+    NODE_VIEWS, ALERTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS, CHECKPOINTS,
+    DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 
-PLANNED_TOPICS: Final = (FLEET, ALERTS, EVICTION_REQUESTS, ACCURACY)
+PLANNED_TOPICS: Final = (FLEET, EVICTION_REQUESTS, ACCURACY)
 """Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
 
 

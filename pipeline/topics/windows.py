@@ -26,6 +26,7 @@ from pipeline.topics.codec import (
     decode_json,
     encode_json,
 )
+from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import Strategy, check_node_name
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES as CLASSES
@@ -51,7 +52,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `allocatable` is the amount before amplification. `overcommit` is None if the node has no Mid or
     Batch resources. `reserved` comes from the node's reservation annotation, `host_apps` are the
     classes of host applications by name. `unmeasured` are the requests, summed by class, of pods
-    that run or will run and that the sample lacks.
+    that run or will run and that the sample lacks. `hot_nodes` are the thresholds above which the
+    node counts as hot; None: it never does.
     """
 
     known: bool = False
@@ -63,6 +65,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved: Resources = Resources()
     host_apps: dict[str, str] = msgspec.field(default_factory=dict)
     unmeasured: dict[str, Resources] = msgspec.field(default_factory=dict)
+    hot_nodes: HotNodePolicy | None = None
 
 
 class WindowRows:

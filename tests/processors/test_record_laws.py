@@ -95,6 +95,7 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = lambda bank:
                 bank.recent_usage(nodes),
                 [Counters()] * len(applied),
                 [None] * len(applied),
+                [()] * len(applied),
                 positions,
             )
             for (_, window), peak, position, state in zip(

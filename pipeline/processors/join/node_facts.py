@@ -44,6 +44,7 @@ def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
         overcommit=record.overcommit,
         reserved=reserved,
         host_apps=record.host_apps,
+        hot_nodes=record.hot_nodes,
     )
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.corroboration import COMPARISONS, second_source
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig
@@ -307,6 +308,19 @@ def due(nodes: Sequence[NodeInBank], peaks: PeakBatch) -> BoolArray:
 def recent_usage(nodes: Sequence[NodeInBank]) -> RecentUsage:
     """`Bank.recent_usage` over several banks that share their columns."""
     return _learner_of([bank for bank, _ in nodes]).recent_usage(_models(nodes))
+
+
+def usage_percentile(nodes: Sequence[NodeInBank], span_seconds: int, percent: int) -> FloatArray:
+    """A percentile of the usage of these nodes in a span that ends with their last windows, (k, 2)
+    cores and bytes, NaN unknown."""
+    learner = _learner_of([bank for bank, _ in nodes])
+    return learner.usage_percentile(_models(nodes), span_seconds, percent)
+
+
+def alert_rows(nodes: Sequence[NodeInBank]) -> tuple[Columns, IntArray]:
+    """The columns of hot-node detection, and the rows of these nodes in them."""
+    learner = _learner_of([bank for bank, _ in nodes])
+    return learner.alerts, learner.alert_rows(_models(nodes))
 
 
 def _is_of_another(node: NodeModels, window: WindowHead) -> bool:

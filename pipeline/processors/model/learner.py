@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.errors import PredictorError
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.model import (
+    alert_columns,
     day_slots,
     drift,
     publish_policy,
@@ -63,7 +64,8 @@ class Learner:
     """The models of the entities of all nodes, and the `predictors` that read them, by name.
 
     `NodeModels` have the row numbers of a node; the caller owns these rows until `release`.
-    `fingerprint` is a hash of all that shapes what is learned. Raises `PredictorError` if the
+    `fingerprint` is a hash of all that shapes what is learned. `alerts` are the columns of hot-node
+    detection, by slot. Raises `PredictorError` if the
     predictors of `config` cannot be created, two of them declare one column, or the deciding one
     does not run or may not decide.
     """
@@ -90,6 +92,7 @@ class Learner:
         self.models = EntityModels(config.profiles, _OWN_COLUMNS | _columns(self.predictors))
         self.workloads = WorkloadModels(self.models)
         self._slots = Columns(NODE_COLUMNS)
+        self.alerts = Columns(alert_columns.COLUMNS)
         self._free_slots: list[int] = []
         profiles = [config.profile_index(entity) for entity in ENTITIES]
         self._profiles: ByteArray = np.array(profiles, np.int8)
@@ -105,7 +108,8 @@ class Learner:
     @property
     def nbytes(self) -> int:
         """Memory of the columns, spare rows included."""
-        return self.models.nbytes + self.workloads.models.nbytes + self._slots.nbytes
+        slots = self._slots.nbytes + self.alerts.nbytes
+        return self.models.nbytes + self.workloads.models.nbytes + slots
 
     # -- rows and slots
 
@@ -124,11 +128,13 @@ class Learner:
             have = len(self._slots["points_second"])
             more = max((have + 1) * 3 // 2, 16)
             self._slots.grow(more)
+            self.alerts.grow(more)
             self._free_slots.extend(range(more - 1, have - 1, -1))
         return self._free_slots.pop()
 
     def reset(self, node: NodeModels) -> None:
-        """Clear the models of the node itself, its system and its classes, but not its pods."""
+        """Clear the models of the node itself, its system and its classes, but not its pods.
+        Alerts stay: their end is to be published."""
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
 
@@ -152,6 +158,7 @@ class Learner:
         self.workloads.release(nodes)
         slots = [node.slot for node in nodes]
         self._slots.clear(np.array(slots))
+        self.alerts.clear(np.array(slots))
         self._free_slots.extend(slots)
 
     # -- learning
@@ -321,6 +328,18 @@ class Learner:
         points, newest = self._slots["points"], self._slots["points_second"]
         return usage_points.read(points, newest, _node_slots(nodes))
 
+    def usage_percentile(
+        self, nodes: Sequence[NodeModels], span_seconds: int, percent: int
+    ) -> FloatArray:
+        """A percentile of the usage of these nodes in a span that ends with their last windows,
+        (k, 2), NaN unknown."""
+        points, newest = self._slots["points"], self._slots["points_second"]
+        return usage_points.percentile(points, newest, _node_slots(nodes), span_seconds, percent)
+
+    def alert_rows(self, nodes: Sequence[NodeModels]) -> IntArray:
+        """The rows of these nodes in `alerts`."""
+        return _node_slots(nodes)
+
     def usage_between(self, node: NodeModels, start_ms: int, end_ms: int) -> FloatArray:
         """Average usage of a node in a part of the half hour before its last window ended, (2,)."""
         points, newest = self._slots["points"], self._slots["points_second"]
@@ -331,7 +350,13 @@ class Learner:
     def encode_state(self, name: str, node: NodeModels) -> bytes:
         """The exact state of the models of `node`, called `name`."""
         return saved_models.capture(
-            name, node, self.models, self.workloads.models, self._slots, self.fingerprint
+            name,
+            node,
+            self.models,
+            self.workloads.models,
+            self._slots,
+            self.fingerprint,
+            alert_columns.pack(self.alerts, node.slot),
         )
 
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
@@ -343,9 +368,11 @@ class Learner:
 
     def restore_node(self, state: saved_models.CheckedState) -> NodeModels:
         """A node with the models of a state."""
-        return saved_models.install(
+        node = saved_models.install(
             state, self.models, self.workloads.models, self._slots, self._new_slot()
         )
+        alert_columns.unpack(self.alerts, node.slot, state.state.alerts)
+        return node
 
 
 def _node_slots(nodes: Sequence[NodeModels]) -> IntArray:

@@ -29,6 +29,7 @@ from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.usage_points import RecentUsage, fractions
 from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.times import format_time
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_state import (
     AGGREGATED,
@@ -89,12 +90,13 @@ def encode_node_states(
     recent: RecentUsage,
     counters: Sequence[Counters],
     disputes: Sequence[Dispute | None],
+    alerts: Sequence[tuple[OpenAlert, ...]],
     positions: Sequence[Position],
 ) -> list[bytes]:
     """The row of the state table of each node after its window in `batch`, as JSON.
 
-    `summaries`, `recent`, `counters`, `disputes` and the `positions` in the log are of the same
-    nodes.
+    `summaries`, `recent`, `counters`, `disputes`, open `alerts` and the `positions` in the log are
+    of the same nodes.
     """
     average = batch.average
     allocatable = amounts([window.node.allocatable for window in batch.windows])
@@ -150,6 +152,7 @@ def encode_node_states(
                 prod_reclaimable=_kubernetes(*summary.amount),
                 prod_peak=_kubernetes(*summary.peak),
                 counters=counters[i],
+                alerts=alerts[i],
             )
         )
         for i, (window, summary) in enumerate(zip(batch.windows, summaries, strict=True))

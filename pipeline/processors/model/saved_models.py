@@ -51,8 +51,9 @@ def capture(
     workload_models: EntityModels,
     slots: Columns,
     fingerprint: str,
+    alerts: dict[str, bytes],
 ) -> bytes:
-    """The state of a node as bytes."""
+    """The state of a node as bytes; `alerts` is that of hot-node detection."""
     workloads = sorted(node.workload_rows.items())
     workload_rows = np.array([row for _, row in workloads], np.int64)
     uids = tuple(sorted(node.row_by_uid))
@@ -82,6 +83,7 @@ def capture(
             workloads=tuple(workload for workload, _ in workloads),
             workload_models=_pack_workloads(workload_models, workload_rows),
             pod_workloads=pack(_positions(models.workload[rows], workload_rows), "<i4"),
+            alerts=alerts,
         )
     )
 

@@ -57,7 +57,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     `uids` of the pods of the last window, which `classes`, `requests`, `ages`, `active` and `ended`
     belong to. Histograms have one entry per resource. `workloads` are those with a model, in
     ascending order, and `workload_models` their models; `pod_workloads` are the positions in
-    `workloads` of the entities and pods, -1 without one.
+    `workloads` of the entities and pods, -1 without one. `alerts` are the columns of hot-node
+    detection (`alert_columns`), empty where it has not seen the node.
     """
 
     fingerprint: str
@@ -99,6 +100,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     pod_workloads: bytes
     source: str = ""
     second: SecondSource | None = None
+    alerts: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:

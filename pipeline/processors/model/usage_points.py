@@ -113,6 +113,21 @@ def read(ring: FloatArray, newest: IntArray, rows: IntArray) -> RecentUsage:
     return RecentUsage(aggregated.transpose(0, 2, 3, 1), deviation.transpose(0, 2, 3, 1))
 
 
+def percentile(
+    ring: FloatArray, newest: IntArray, rows: IntArray, span_seconds: int, percent: int
+) -> FloatArray:
+    """A percentile of these rows over a span of at most `SECONDS`, (n, 2); NaN where first and last
+    point are less than half of it apart."""
+    span = min(span_seconds, SECONDS)
+    places = (newest.take(rows)[:, None] - np.arange(span)) % SECONDS
+    series = np.take_along_axis(ring[rows], places[:, None], axis=2)
+    known = ~np.isnan(series)
+    oldest = np.where(known, _PLACES[:span], -1).max(axis=-1)
+    reaches = 2 * (oldest - known.argmax(axis=-1)) >= span
+    values = row_percentiles(series.reshape(-1, span), [percent]).reshape(-1, 2)
+    return np.where(reaches & known.any(axis=-1), values, np.nan)
+
+
 def mean_between(
     ring: FloatArray, newest: IntArray, row: int, start_ms: int, end_ms: int
 ) -> FloatArray:

@@ -70,7 +70,7 @@ def encoded(
     node, position = window.header.node, POSITION | changes
     peaks, recent = bank.peaks([node]), bank.recent_usage([node])
     (state,) = encode_node_states(
-        batch, [peaks.summaries[0]], recent, [COUNTERS], [None], [position]
+        batch, [peaks.summaries[0]], recent, [COUNTERS], [None], [()], [position]
     )
     return encode_prediction(window, peaks[0], position), state
 

@@ -1,0 +1,130 @@
+"""The usage that is compared with thresholds: of nodes, and of their Prod pods.
+
+The average over a span is the mean of the windows' averages in it. A percentile of a node is that
+of its points, second by second; of Prod pods, and of nodes without points (imported usage, memory
+with page cache), it is that of the windows' averages. The peak is that of the deciding predictor.
+
+Usage of a span is unknown unless the known windows reach over at least half of it. Usage of Prod is
+unknown in a window in which the usage of a Prod pod is. Pods of unknown class count as Prod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.model.column_store import Columns
+from pipeline.processors.model.entity_models import NEVER
+from pipeline.processors.model.model_config import FIRST_CLASS, NODE
+from pipeline.processors.model.node_peaks import PeakBatch, PeakColumns
+from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
+from pipeline.processors.model.window_batch import WindowBatch
+from pipeline.topics.alerts import RULES
+from pipeline.topics.hot_node_policy import HotNodePolicy
+
+PointPercentile = Callable[[IntArray, int, int], FloatArray]
+"""A percentile of the points of nodes: their positions, the span in seconds, the percent; gives
+(k, 2)."""
+
+_PROD: Final = CLASS_CODES["prod"]
+_COUNTED_AS_PROD: Final = (_PROD, CLASS_CODES["unknown"])
+
+
+def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
+    """Average usage of the windows at these places of `batch` by rule, (n, rules) cores or
+    bytes."""
+    average = batch.average
+    classes, counts = average.classes[places], average.class_pods[places]
+    prod = np.zeros((len(places), 2))
+    for code in _COUNTED_AS_PROD:
+        has_pods = counts[:, code] > 0
+        prod += np.where(has_pods[:, None], classes[:, code], 0.0)
+    if np.isnan(average.pods).any():
+        prod[_unmeasured_prod(batch)[places]] = np.nan
+    return np.concatenate([average.node[places], prod], axis=1)
+
+
+def _unmeasured_prod(batch: WindowBatch) -> BoolArray:
+    """Whether the usage of a Prod pod is unknown, by window and resource, (n, 2)."""
+    classes = np.concatenate([facts.pods.classes for facts in batch.facts])
+    unknown = np.isnan(batch.average.pods) & np.isin(classes, _COUNTED_AS_PROD)[:, None]
+    counts = [np.bincount(batch.window_index[column], minlength=len(batch)) for column in unknown.T]
+    return np.stack(counts, axis=1) > 0
+
+
+def record_usage(columns: Columns, rows: IntArray, end_ms: IntArray, usage: FloatArray) -> None:
+    """Append the usage (n, rules) of windows with these ends to the last ones of each row."""
+    for name, newest in (("alert_window_ms", end_ms), ("alert_usage", usage)):
+        column = columns[name]
+        kept = column[rows, ..., 1:]
+        column[rows] = np.concatenate([kept, newest[..., None]], axis=-1)
+
+
+def compared_usage(
+    columns: Columns,
+    rows: IntArray,
+    policies: Sequence[HotNodePolicy],
+    window_ms: IntArray,
+    peaks: PeakBatch,
+    positions: IntArray,
+    point_percentile: PointPercentile,
+) -> FloatArray:
+    """The usage by rule that each policy names, after `record_usage`, (n, rules) cores or bytes.
+
+    `window_ms` (n,) are the lengths of the last windows, and `positions` (n,) those of the nodes in
+    `peaks`.
+    """
+    spans = np.array([policy.span_seconds for policy in policies], np.int64)
+    recent = _RecentWindows(columns, rows, spans * 1000, window_ms)
+    kinds = [policy.usage for policy in policies]
+    usage = recent.averages()
+    for kind, span in sorted({*zip(kinds, spans.tolist(), strict=True)}):
+        if kind == "average":
+            continue
+        own = np.flatnonzero((spans == span) & np.array([other == kind for other in kinds]))
+        if kind == "peak":
+            usage[own] = peaks.decided(_peaks)[positions[own]]
+        elif percent := parse_percentile(kind):
+            usage[own] = recent.percentiles(own, percent)
+            points = point_percentile(own, span, percent)
+            usage[own, :2] = np.where(np.isnan(points), usage[own, :2], points)
+    return usage
+
+
+def _peaks(columns: PeakColumns) -> FloatArray:
+    entities = columns.peaks[:, [NODE, FIRST_CLASS + _PROD]]
+    return entities.reshape(len(entities), len(RULES))
+
+
+class _RecentWindows:
+    """The averages of the last windows of n nodes, those outside of each node's span unknown."""
+
+    def __init__(
+        self, columns: Columns, rows: IntArray, span_ms: IntArray, window_ms: IntArray
+    ) -> None:
+        ends = columns["alert_window_ms"][rows]
+        usage = columns["alert_usage"][rows]
+        first_ms = ends[:, -1:] - span_ms[:, None]
+        inside = (ends > first_ms) & (ends != NEVER)
+        self._known: BoolArray = inside[:, None] & ~np.isnan(usage)
+        self._usage: FloatArray = usage
+        known_ends = np.where(self._known, ends[:, None], ends[:, None, -1:])
+        newest = np.where(self._known, ends[:, None], NEVER).max(axis=-1)
+        length = newest - known_ends.min(axis=-1) + window_ms[:, None]
+        self._reaches = self._known.any(axis=-1) & (2 * length >= span_ms[:, None])
+
+    def averages(self) -> FloatArray:
+        """(n, rules)."""
+        sums = np.where(self._known, self._usage, 0.0).sum(axis=-1)
+        counts = np.maximum(self._known.sum(axis=-1), 1)
+        return np.where(self._reaches, sums / counts, np.nan)
+
+    def percentiles(self, own: IntArray, percent: int) -> FloatArray:
+        """A percentile of these nodes, (k, rules)."""
+        values = np.where(self._known[own], self._usage[own], np.nan)
+        answers = row_percentiles(values.reshape(-1, values.shape[-1]), [percent])
+        return np.where(self._reaches[own], answers.reshape(len(own), len(RULES)), np.nan)

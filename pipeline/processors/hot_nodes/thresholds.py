@@ -1,0 +1,71 @@
+"""The thresholds of many nodes as arrays, from the policies of their windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.model.model_config import RESOURCES
+from pipeline.topics.alerts import RULES
+from pipeline.topics.hot_node_policy import HotNodePolicy
+
+WHOLE_PERCENT: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The thresholds of n nodes in percent of allocatable.
+
+    `watched` (n, rules) marks the rules that the policy names. Usage above `marks` (n, rules,
+    levels) is hot or critical, usage at or below `calm` is neither; NaN where a distance from the
+    pool's mean is configured and no mean is known. `open_windows` and `close_windows` (n,) are the
+    windows in a row that open and close.
+    """
+
+    watched: BoolArray
+    marks: FloatArray
+    calm: FloatArray
+    open_windows: IntArray
+    close_windows: IntArray
+
+
+def thresholds(policies: Sequence[HotNodePolicy]) -> Thresholds:
+    """The thresholds of these policies, at least one.
+
+    Critical is usage above the middle between the threshold and 100 %, and all hot usage where the
+    threshold is 100 % or more. The calm mark is `hysteresis_percent` below the threshold, but not
+    below half of it: an alert of a low threshold must be able to close.
+    """
+    rows: dict[int, tuple[float, ...]] = {}  # nodes of a pool often share one policy object
+    values = np.array([rows.get(id(p)) or rows.setdefault(id(p), _row(p)) for p in policies])
+    named, numbers = values[:, : len(RULES)], values[:, len(RULES) :]
+    deviates, hysteresis, open_windows, close_windows = numbers.T
+    high = np.where(deviates[:, None] > 0.0, np.nan, named)
+    marks = np.stack([high, np.maximum(high, (high + WHOLE_PERCENT) / 2.0)], axis=2)
+    return Thresholds(
+        watched=~np.isnan(named),
+        marks=marks,
+        calm=np.maximum(marks - hysteresis[:, None, None], marks / 2.0),
+        open_windows=open_windows.astype(np.int64),
+        close_windows=close_windows.astype(np.int64),
+    )
+
+
+def _row(policy: HotNodePolicy) -> tuple[float, ...]:
+    return (
+        *_by_resource(policy.high_percent),
+        *_by_resource(policy.prod_high_percent),
+        float(policy.use_deviation_thresholds),
+        policy.hysteresis_percent,
+        policy.open_windows,
+        policy.close_windows,
+    )
+
+
+def _by_resource(percents: Mapping[str, float]) -> list[float]:
+    return [percents.get(resource, math.nan) for resource in RESOURCES]

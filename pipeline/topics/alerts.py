@@ -1,0 +1,112 @@
+"""`springtide.alerts`: changes of the alerts of hot nodes, keyed by node.
+
+The model agent writes a record when an alert opens, becomes critical, is critical no more, or
+closes. An alert is named by its `id`; its newest record, by generation and offset, is its state.
+After a failure records may be written again: a repeat has the id, generation and offset of the
+first, and changes nothing. The alerts that are open now are also in the newest node state of the
+node: an alert that is not there is over, even if retention or a lost log took the record of its
+end.
+"""
+
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from pipeline.topics.result_header import Result
+
+Rule = Literal["node_cpu", "node_memory", "prod_cpu", "prod_memory"]
+Severity = Literal["warning", "critical"]
+Transition = Literal["opened", "escalated", "eased", "closed"]
+CloseReason = Literal["cooled", "policy", "new machine", "node deleted"]
+
+RULES: Final[tuple[Rule, ...]] = get_args(Rule)
+"""The rules: usage of the node, and of its Prod pods, each of cpu and memory."""
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+
+
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of the last window in which tasks of the node stalled, 0 to 1; null is unknown.
+
+    cpu_some: Some task waited for CPU.
+    memory_some: Some task waited for memory.
+    memory_full: All tasks waited for memory.
+    io_some: Some task waited for disks.
+    io_full: All tasks waited for disks.
+    """
+
+    cpu_some: float | None = None
+    memory_some: float | None = None
+    memory_full: float | None = None
+    io_some: float | None = None
+    io_full: float | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers on which a change of an alert rests. Percents are of allocatable before
+    amplification; null is unknown.
+
+    usage: The usage that is compared: average, p50, p90, p95, p99 or peak; empty where the node
+      has no policy any more.
+    span_seconds: Span of the average or percentile.
+    usage_percent: The usage.
+    threshold_percent: Usage above it is hot.
+    critical_percent: Usage above it is critical.
+    series: The usage in percent at the end of each of the last windows, newest last.
+    pressure: Pressure of the node in the last window; null if it is not measured.
+    """
+
+    usage: str = ""
+    span_seconds: int = 0
+    usage_percent: float | None = None
+    threshold_percent: float | None = None
+    critical_percent: float | None = None
+    series: tuple[float | None, ...] = ()
+    pressure: Pressure | None = None
+
+
+class AlertRecord(Result, frozen=True, kw_only=True):
+    """A change of an alert with the window that ended at `as_of`.
+
+    id: Node, rule, and end of the window that opened the alert.
+    rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
+    transition: opened, escalated (to critical), eased (to warning) or closed.
+    severity: Severity after the change; of a closed alert, the last one.
+    since: End of the window that opened the alert, RFC 3339, UTC.
+    duration_seconds: How long the alert has been open.
+    reason: Why it was closed: cooled, policy (the threshold was removed), new machine (another one
+      took the node's name) or node deleted; else empty.
+    pool: The node pool whose thresholds apply.
+    evidence: The numbers on which the change rests.
+    """
+
+    id: str
+    rule: Rule
+    transition: Transition
+    severity: Severity
+    since: str
+    duration_seconds: float
+    reason: CloseReason | Literal[""] = ""
+    pool: str = ""
+    evidence: Evidence = Evidence()
+
+
+class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An alert that is open, in the node state of its node.
+
+    rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
+    severity: warning or critical.
+    since: End of the window that opened the alert.
+    usage_percent: The compared usage in percent of allocatable; null is unknown.
+    threshold_percent: Usage above it is hot; null is unknown.
+    """
+
+    rule: Rule
+    severity: Severity
+    since: str
+    usage_percent: float | None = None
+    threshold_percent: float | None = None
+
+
+def alert_id(node: str, rule: str, since: str) -> str:
+    """The id of an alert of `node` that opened at `since` (RFC 3339, UTC)."""
+    return f"{node}/{rule}/{since}"

@@ -74,7 +74,7 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     since: End of the window that opened the alert, RFC 3339, UTC.
     duration_seconds: How long the alert has been open.
     reason: Why it was closed: cooled, policy (the threshold was removed), new machine (another one
-      took the node's name) or node deleted; else empty.
+      took the node's name) or node deleted; null for other changes.
     pool: The node pool whose thresholds apply.
     evidence: The numbers on which the change rests.
     """
@@ -85,7 +85,7 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     severity: Severity
     since: str
     duration_seconds: float
-    reason: CloseReason | Literal[""] = ""
+    reason: CloseReason | None = None
     pool: str = ""
     evidence: Evidence = Evidence()
 

@@ -2,10 +2,11 @@
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.field_texts import field_texts, structs_of
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
@@ -13,7 +14,7 @@ from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 
 RECORDS: Final = (
-    NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord,
+    NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",
@@ -48,6 +49,8 @@ def type_text(kind: Any) -> str:
         return type_text(parts[0])
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(type_text, parts))
+    if get_origin(kind) is Literal:
+        return "text"
     if get_origin(kind) is dict:
         return f"map of {type_text(parts[1])}"
     if get_origin(kind) in (list, tuple):

@@ -17,6 +17,7 @@ import msgspec
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import windows
 from pipeline.topics.actions import ActionRecord
+from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert, Pressure
 from pipeline.topics.checkpoints import (
     Claim,
     DepartedNode,
@@ -255,6 +256,16 @@ ACTION = ActionRecord(
     why="as of 2023-11-14T22:13:30Z", before={"kubernetes.io/mid-cpu": None},
     after={"kubernetes.io/mid-cpu": "4000"},
 )  # fmt: skip
+ALERT = AlertRecord(
+    node="node-1.example", as_of="2023-11-14T22:14:00Z", generation=1, offset=1234, epoch=42,
+    id="node-1.example/node_cpu/2023-11-14T22:12:00Z", rule="node_cpu", transition="escalated",
+    severity="critical", since="2023-11-14T22:12:00Z", duration_seconds=120.0, pool="batch-nodes",
+    evidence=Evidence(
+        usage="p95", span_seconds=300, usage_percent=91.25, threshold_percent=70.0,
+        critical_percent=85.0, series=(60.5, None, 91.25),
+        pressure=Pressure(cpu_some=0.25, memory_full=0.0),
+    ),
+)  # fmt: skip
 EVICTION_PLAN = EvictionPlanRecord(
     node=HEADER.node, id=f"{POD}/{HEADER.node}", at="2023-11-14T22:14:00Z",
     valid_until="2023-11-14T22:14:30Z", planner="extender", why="shop/web-0 of prod fits nowhere",
@@ -334,6 +345,12 @@ NODE_STATE = NodeStateRecord(
         applied=9, gaps=2, bad_values=1, last_gap_at="2023-11-14T22:13:30Z",
         last_bad_value_at="2023-11-14T22:14:00Z",
     ),
+    alerts=(
+        OpenAlert(
+            rule="prod_memory", severity="warning", since="2023-11-14T22:12:00Z",
+            usage_percent=82.5, threshold_percent=80.0,
+        ),
+    ),
 )  # fmt: skip
 HEARTBEAT = HeartbeatRecord(source="cluster", at="2023-11-14T22:14:00Z")
 WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0")
@@ -398,6 +415,7 @@ GOLDEN = (
     _json("resources", NODE_RESOURCES),
     _json("node-views", NODE_VIEW),
     _json("actions", ACTION),
+    _json("alerts", ALERT),
     _json("eviction-plans", EVICTION_PLAN),
     _json("heartbeats", HEARTBEAT),
     _json("wake-ups", WAKE_UP),

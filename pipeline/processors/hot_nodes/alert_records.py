@@ -68,7 +68,7 @@ class NodeRow:
             severity=_severity(after or before),
             since=since,
             duration_seconds=(self.end_ms - since_ms) / 1000,
-            reason=reason or "",
+            reason=reason,
             pool=pool,
             evidence=evidence,
         )

@@ -5,7 +5,7 @@ of its points, second by second; of Prod pods, and of nodes without points (impo
 with page cache), it is that of the windows' averages. The peak is that of the deciding predictor.
 
 Usage of a span is unknown unless the known windows reach over at least half of it. Usage of Prod is
-unknown in a window in which the usage of a Prod pod is. Pods of unknown class count as Prod.
+unknown in a window in which the usage of a Prod pod is. Pods of no or unknown class count as Prod.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PointPercentile = Callable[[IntArray, int, int], FloatArray]
 (k, 2)."""
 
 _PROD: Final = CLASS_CODES["prod"]
-_COUNTED_AS_PROD: Final = (_PROD, CLASS_CODES["unknown"])
+_COUNTED_AS_PROD: Final = (_PROD, CLASS_CODES["none"], CLASS_CODES["unknown"])
 
 
 def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:

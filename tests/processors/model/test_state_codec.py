@@ -1,4 +1,5 @@
 import zlib
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -7,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
-from pipeline.processors.model import state_codec
-from pipeline.processors.model.bank import Bank
+from pipeline.processors.model import alert_columns, state_codec
+from pipeline.processors.model.bank import Bank, alert_rows
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
 from tests.processors.windows import GIB, Pod, window
@@ -105,3 +106,26 @@ def test_other_settings_of_peaks_can_take_the_state_over() -> None:
     bank = Bank(ModelConfig(strategy=Strategy(safety_margin_percent=20.0)))
     bank.restore("node-a", STATE)
     assert bank.encode_state("node-a") == STATE
+
+
+def test_state_of_before_alerts_is_restored_with_its_models() -> None:
+    """Written by the release before hot-node detection: models must not be rebuilt for it."""
+    data = (Path(__file__).parents[2] / "data" / "models" / "state-before-alerts.bin").read_bytes()
+    bank = Bank()
+    bank.restore("node-a", data)
+    assert bank.encode_state("node-a") == STATE
+    assert state_codec.decode(data).alerts == {}
+
+
+def test_alerts_of_another_release_are_restored_as_none() -> None:
+    columns, rows = alert_rows([(bank := _bank(), "node-a")])
+    columns["alert_window_ms"][rows] = 7
+    columns["alert_level"][rows] = 2
+    state = bank.encode_state("node-a")
+    alerts = state_codec.decode(state).alerts
+    assert alerts.keys() == alert_columns.COLUMNS.keys()
+    for other in ({}, {"alert_level": b"\2"}, alerts | {"alert_level": b"123"}):
+        bank.restore("node-a", _changed(alerts=other))
+        assert bank.encode_state("node-a") == STATE
+    bank.restore("node-a", state)
+    assert bank.encode_state("node-a") == state

@@ -61,7 +61,7 @@ def detect(applied: Applied) -> Detection:
     """Update the alerts of nodes with windows that were applied, and return what changed.
 
     An alert of a node without a policy is closed. A node whose name another machine took over
-    closes its alerts and starts anew.
+    closes its alerts and starts without any.
     """
     detection = Detection([()] * len(applied.nodes))
     columns, rows = bank.alert_rows(applied.nodes)

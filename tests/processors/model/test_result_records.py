@@ -332,6 +332,7 @@ def test_the_node_state_of_the_golden_example() -> None:
                 "untrained": 0, "bad_values": 2, "lost": 0,
                 "last_gap_at": None, "last_bad_value_at": None,
             },
+            "alerts": [],
         },
     )  # fmt: skip
 

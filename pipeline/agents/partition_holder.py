@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
+from itertools import product
 from typing import Any
 
 from pipeline.agents.apply_windows import LAST_END
@@ -50,11 +51,15 @@ from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.object_files import run_file_source
 from pipeline.tasks import cancel_tasks
+from pipeline.topics.alerts import RULES, SEVERITIES
 from pipeline.topics.registry import CHECKPOINTS, NODE_VIEWS, SAMPLES, WINDOWS
 
 log = get_logger(__name__)
 
 PARTITIONS = gauge("worker_partitions", "Partitions that this worker owns.")
+OPEN_ALERTS = gauge(
+    "worker_open_alerts", "Open alerts of hot nodes of this worker.", ["rule", "severity"]
+)
 NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 WORKLOADS = gauge("worker_workloads", "Models of workloads, one per node and workload.")
 DROPPED = gauge(
@@ -93,10 +98,17 @@ class PartitionHolder:
         )
         WORKLOADS.set_function(lambda: 0 if self._bank is None else len(self._bank.workloads))
         DROPPED.set_function(lambda: 0 if self._bank is None else self._bank.workloads.dropped)
+        for (rule, name), (level, severity) in product(
+            enumerate(RULES), enumerate(SEVERITIES, start=1)
+        ):
+            OPEN_ALERTS.labels(name, severity).set_function(partial(self._open_alerts, rule, level))
         serve(
             lambda: [shard.model.prod_amounts for shard in list(self.shards.values())],
             settings.worker.node_metrics,
         )
+
+    def _open_alerts(self, rule: int, level: int) -> int:
+        return 0 if self._bank is None else self._bank.open_alerts(rule, level)
 
     def positions(self) -> Mapping[int, int]:
         """Return the position of each join, by partition."""

@@ -20,6 +20,7 @@ from pipeline.cli.quantity_text import (
 )
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_documents import LimitsRatio
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.node_state import NodeStateRecord
 
 _ValueT = TypeVar("_ValueT")
@@ -169,6 +170,13 @@ def _ratio_percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else format_percent(ratio * 100)
 
 
+def _hot_text(alerts: Sequence[OpenAlert]) -> str:
+    """Such as `cpu!,prod_memory`: rules of the node without their prefix."""
+    marks = {"warning": "", "critical": "!"}
+    names = (alert.rule.removeprefix("node_") + marks[alert.severity] for alert in alerts)
+    return ",".join(names) or UNKNOWN
+
+
 COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="NODE", help="Name of the node.",
@@ -238,6 +246,13 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         header="LIM MEM%",
         help="Memory limits of all pods in percent of allocatable; needs --limits or --extender.",
         value=lambda row: row.limits.memory, format=_ratio_percent, drop_order=1,
+    ),
+    Column(
+        header="HOT",
+        help="Open alerts: what is hot, with ! if it is critical; `springtide alerts` has more.",
+        value=lambda row: row.state.alerts if row.state else (), format=_hot_text,
+        style=lambda alerts: "red" if any(a.severity == "critical" for a in alerts) else "yellow",
+        is_left_aligned=True,
     ),
     Column(
         header="FLAGS", help="Conditions of the node, listed below.",

@@ -30,6 +30,7 @@ from pipeline.table.node_documents import (
     node_list,
 )
 from pipeline.times import format_time
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
@@ -265,3 +266,20 @@ def test_an_extender_that_is_away_is_reported_without_tls_for_http() -> None:
     result = CliRunner().invoke(cli, ["top", "--extender", "http://127.0.0.1:1"])
     assert "no extender answers at http://127.0.0.1:1" in result.output
     assert (result.exit_code, "ssl:" in result.output) == (1, False)
+
+
+SOME_ALERTS: Any = (("node_cpu", "critical"), ("prod_memory", "warning"))
+
+
+def test_hot_column_names_open_alerts() -> None:
+    alerts = tuple(
+        OpenAlert(rule=rule, severity=severity, since=format_time(NOW))
+        for rule, severity in SOME_ALERTS
+    )
+    table = table_of(node_state("hot", alerts=alerts), node_state("calm"))
+    table.put_node(TableNode(node="silent"))
+    index = [column.header for column in COLUMNS].index("HOT")
+    cells = {line.name: line.cells[index] for line in node_lines(table, NOW)}
+    assert cells == {
+        "hot": ("cpu!,prod_memory", "red"), "calm": ("-", "yellow"), "silent": ("-", "yellow")
+    }  # fmt: skip

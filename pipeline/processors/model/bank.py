@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.corroboration import COMPARISONS, second_source
@@ -114,6 +116,11 @@ class Bank:
         clock."""
         known = self.node_models.get(node)
         return known is not None and known.appended_ms - known.window_ms > time_ms
+
+    def open_alerts(self, rule: int, level: int) -> int:
+        """The number of open alerts of a rule and level, of all banks that share columns with this
+        one."""
+        return int(np.count_nonzero(self.learner.alerts["alert_level"][:, rule] == level))
 
     # -- learning
 

@@ -1,0 +1,234 @@
+"""`springtide alerts`: show the open alerts of hot nodes, or what happened to alerts."""
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from typing import Final, NamedTuple
+
+import click
+import msgspec
+
+from pipeline.cli.duration_option import Duration
+from pipeline.cli.help_sections import Command
+from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.quantity_text import UNKNOWN, format_age, format_percent
+from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.table_reading import read_table
+from pipeline.clock import SystemClock
+from pipeline.errors import NotReadyError, RecordError, UsageError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import open_follower, topic_partitions
+from pipeline.kafka.topic_admin import require_topics
+from pipeline.processors.explain.text_columns import align_columns
+from pipeline.settings import Settings
+from pipeline.table import Table
+from pipeline.times import parse_time
+from pipeline.topics.alerts import AlertRecord, OpenAlert, alert_id
+from pipeline.topics.codec import decode_json
+from pipeline.topics.registry import ALERTS
+
+REFRESH_SECONDS: Final = 1.0
+MOST_CHANGES: Final = 100_000
+"""Changes that are shown, the newest ones: a topic of a week may have more than memory."""
+
+_OPEN_HEADERS: Final = ("NODE", "RULE", "SEVERITY", "OPEN", "USAGE", "THRESHOLD", "AGE")
+_CHANGE_HEADERS: Final = (
+    "TIME", "NODE", "RULE", "CHANGE", "SEVERITY", "USAGE", "THRESHOLD", "OPEN", "REASON",
+)  # fmt: skip
+_COLUMN_HELP: Final = {
+    "Columns": [
+        ("RULE", "node_cpu, node_memory, prod_cpu or prod_memory: usage of the node, or of Prod."),
+        ("OPEN", "How long the alert has been open, at the time of a change."),
+        ("USAGE", "The compared usage in percent of allocatable."),
+        ("AGE", "Time since the end of the node's last window; (stale) if it is too long."),
+        ("CHANGE", "opened, escalated (to critical), eased (to warning) or closed."),
+    ]
+}
+
+
+class OpenAlertItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An open alert as `-o json` shows it; `stale`: the node's last window is too old."""
+
+    id: str
+    node: str
+    as_of: str
+    stale: bool
+    alert: OpenAlert
+
+
+class AlertList(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `-o json`."""
+
+    items: Sequence[OpenAlertItem] | Sequence[AlertRecord]
+
+
+class View(NamedTuple):
+    """How alerts are shown: the command's options."""
+
+    as_json: bool
+    headers: bool
+    stale_after_seconds: float
+
+    def show(
+        self, items: Sequence[OpenAlertItem] | Sequence[AlertRecord], lines: Iterable[str]
+    ) -> None:
+        if self.as_json:
+            click.echo(msgspec.json.encode(AlertList(items=items)))
+        elif shown := [*lines]:
+            print_lines(shown)
+        if not items:
+            click.echo("no alert", err=True)
+
+
+@click.command(
+    cls=Command,
+    exit_codes={0: "shown, also if there are none", 3: "topics are missing", 4: "no data"},
+    tables=_COLUMN_HELP,
+)
+@click.option("-w", "--watch", is_flag=True, help="Show them again every second until Ctrl-C.")
+@click.option(
+    "--since", type=Duration(), metavar="DURATION",
+    help="Show the changes of this time instead, such as 90s, 5m or 12h; at most a week.",
+)  # fmt: skip
+@output_option
+@click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "extender.stale_after_seconds")
+def command(
+    settings: Settings, watch: bool, since: float | None, as_json: bool, no_headers: bool
+) -> None:
+    """Show the alerts of hot nodes that are open, or what happened to alerts.
+
+    A node is hot while its usage is above the thresholds of its pool for several windows. Nothing
+    is changed.
+
+    \b
+    Examples:
+      springtide alerts
+      springtide alerts --watch
+      springtide alerts --since 1h
+      springtide alerts -o json | jq '.items[] | select(.alert.severity == "critical") | .node'
+    """
+    silence_logs(settings, "aiokafka")
+    view = View(as_json, not no_headers, settings.extender.stale_after_seconds)
+    if since is not None:
+        if watch:
+            raise UsageError(
+                "--watch and --since exclude each other",
+                hint="--watch shows open alerts, --since the changes of the past",
+            )
+        changes = run_requests(settings.kafka, read_changes(settings, since))
+        view.show(changes, change_lines(changes, headers=view.headers))
+        return
+    if watch:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        asyncio.run(_show_open(settings, view, watch=watch))
+
+
+async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
+    clock = SystemClock()
+    async with read_table(settings, Table(), waits_for_broker=watch) as feed:
+        while True:
+            table, now = feed.table, clock.now()
+            if not watch and not any(table.snapshot(name).state for name in table):
+                raise NotReadyError(
+                    "no usage of any node is known, so nothing is known of alerts",
+                    hint="start `springtide exporter` on a node and one `springtide worker`; "
+                    "if both run, `springtide doctor` says what is wrong",
+                )
+            items = open_alerts(table, now, view.stale_after_seconds)
+            if watch and not view.as_json:
+                click.clear()  # only a terminal
+            view.show(items, open_lines(items, now, headers=view.headers))
+            if not watch:
+                return
+            if not feed.state.connected:
+                click.echo(feed.state.message, err=True)
+            await clock.sleep(REFRESH_SECONDS)
+
+
+def open_alerts(table: Table, now: float, stale_after_seconds: float) -> list[OpenAlertItem]:
+    """The open alerts of all nodes of the table, critical ones first, then by age."""
+    items = []
+    for name in table:
+        state = table.snapshot(name).state
+        if state is None:
+            continue
+        for alert in state.alerts:
+            items.append(
+                OpenAlertItem(
+                    id=alert_id(name, alert.rule, alert.since),
+                    node=name,
+                    as_of=state.as_of,
+                    stale=now - parse_time(state.as_of) > stale_after_seconds,
+                    alert=alert,
+                )
+            )
+    return sorted(
+        items, key=lambda item: (item.alert.severity, item.alert.since, item.node, item.alert.rule)
+    )
+
+
+def open_lines(items: Iterable[OpenAlertItem], now: float, *, headers: bool) -> Iterator[str]:
+    """Yield the table of open alerts."""
+    rows = [_OPEN_HEADERS] if headers else []
+    for item in items:
+        alert, age = item.alert, format_age(now - parse_time(item.as_of))
+        rows.append(
+            (
+                item.node, alert.rule, alert.severity, format_age(now - parse_time(alert.since)),
+                _percent(alert.usage_percent), _percent(alert.threshold_percent),
+                f"{age} (stale)" if item.stale else age,
+            )
+        )  # fmt: skip
+    yield from align_columns(rows)
+
+
+async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRecord]:
+    """The changes that were published in the last `since_seconds`, each once, oldest first."""
+    kafka = settings.kafka
+    await require_topics(kafka, (ALERTS,))
+    since_ms = round(1000 * (SystemClock().now() - since_seconds))
+    changes: deque[AlertRecord] = deque(maxlen=MOST_CHANGES)
+    client, partitions = client_options(kafka), topic_partitions(kafka, ALERTS)
+    async with open_follower(client, partitions) as follower:
+        await follower.begin({ALERTS.full_name(kafka.topic_prefix): max(since_ms, 0)})
+        async for records in follower.read_to_end():
+            for record in records:
+                try:
+                    changes.append(decode_json(AlertRecord, record.value or b""))
+                except RecordError as error:
+                    text = f"warning: skipped a record of {record.topic}: {error.message}"
+                    click.echo(printable(text), err=True)
+    if len(changes) == MOST_CHANGES:
+        click.echo(f"showing the last {MOST_CHANGES} changes", err=True)
+    return without_repeats(changes)
+
+
+def without_repeats(changes: Iterable[AlertRecord]) -> list[AlertRecord]:
+    """Each change once, by time, node, and position in the log."""
+    unique = {(change.id, change.position): change for change in changes}
+    return sorted(
+        unique.values(), key=lambda change: (change.as_of, change.node, change.position, change.id)
+    )
+
+
+def change_lines(changes: Iterable[AlertRecord], *, headers: bool) -> Iterator[str]:
+    """Yield the table of changes."""
+    rows = [_CHANGE_HEADERS] if headers else []
+    rows += [
+        (
+            change.as_of, change.node, change.rule, change.transition, change.severity,
+            _percent(change.evidence.usage_percent), _percent(change.evidence.threshold_percent),
+            format_age(change.duration_seconds), change.reason or "",
+        )
+        for change in changes
+    ]  # fmt: skip
+    yield from align_columns(rows)
+
+
+def _percent(percent: float | None) -> str:
+    return UNKNOWN if percent is None else format_percent(percent)

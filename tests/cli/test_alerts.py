@@ -1,0 +1,142 @@
+"""`springtide alerts`: open alerts from node states, past changes from the topic."""
+
+import json
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import alerts
+from pipeline.cli.main import cli
+from pipeline.table import Table
+from pipeline.times import format_time
+from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
+from pipeline.topics.codec import encode_json
+from tests.table.records import NOW, node_state, table_of
+
+
+def opened(rule: Any, severity: Any, ago: float) -> OpenAlert:
+    return OpenAlert(
+        rule=rule, severity=severity, since=format_time(NOW - ago), usage_percent=91.4,
+        threshold_percent=70.0,
+    )  # fmt: skip
+
+
+def hot_table() -> Table:
+    return table_of(
+        node_state("calm", cpu=0.4),
+        node_state("busy", alerts=(opened("node_cpu", "warning", 60.0),
+                                   opened("prod_memory", "critical", 600.0))),
+        node_state("old", age=400.0, alerts=(opened("node_cpu", "warning", 9000.0),)),
+    )  # fmt: skip
+
+
+def run(monkeypatch: pytest.MonkeyPatch, table: Table, *arguments: str) -> Result:
+    @asynccontextmanager
+    async def read(*_: Any, **__: Any) -> Any:
+        yield SimpleNamespace(table=table, state=SimpleNamespace(connected=True, message=""))
+
+    monkeypatch.setattr(alerts, "read_table", read)
+    monkeypatch.setattr(alerts, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    return CliRunner().invoke(cli, ["alerts", *arguments])
+
+
+def test_open_alerts_are_listed_critical_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, hot_table())
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["NODE", "RULE", "SEVERITY", "OPEN", "USAGE", "THRESHOLD", "AGE"]
+    assert [line[:6] for line in lines[1:]] == [
+        ["busy", "prod_memory", "critical", "10m", "91%", "70%"],
+        ["old", "node_cpu", "warning", "2h", "91%", "70%"],
+        ["busy", "node_cpu", "warning", "60s", "91%", "70%"],
+    ]
+    assert [line[7:] for line in lines[1:]] == [[], ["(stale)"], []]
+
+
+def test_json_has_the_ids_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads(run(monkeypatch, hot_table(), "-o", "json").stdout)
+    first = document["items"][0]
+    assert first["id"] == f"busy/prod_memory/{format_time(NOW - 600)}"
+    assert (first["node"], first["alert"]["severity"], first["stale"]) == (
+        "busy",
+        "critical",
+        False,
+    )
+
+
+def test_no_alert_is_said_and_no_data_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = run(monkeypatch, table_of(node_state("calm")), "--no-headers")
+    assert (calm.exit_code, calm.stdout, calm.stderr) == (0, "", "no alert\n")
+    document = run(monkeypatch, table_of(node_state("calm")), "-o", "json").stdout
+    assert json.loads(document) == {"items": []}
+    unknown = run(monkeypatch, Table())
+    assert (unknown.exit_code, unknown.stdout) == (4, "")
+    assert "springtide doctor" in unknown.stderr
+
+
+def test_watch_and_since_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, hot_table(), "--watch", "--since", "1h")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
+
+
+CHANGE = AlertRecord(
+    node="busy", as_of="2023-11-14T22:14:00Z", generation=0, offset=7, epoch=3,
+    id="busy/node_cpu/2023-11-14T22:12:00Z", rule="node_cpu", transition="closed",
+    severity="critical", since="2023-11-14T22:12:00Z", duration_seconds=120.0, reason="cooled",
+    evidence=Evidence(usage_percent=12.0, threshold_percent=70.0),
+)  # fmt: skip
+OPENED = msgspec.structs.replace(
+    CHANGE, as_of="2023-11-14T22:12:00Z", offset=3, transition="opened", reason=None,
+    duration_seconds=0.0,
+)  # fmt: skip
+
+
+def changes(monkeypatch: pytest.MonkeyPatch, values: list[bytes], *arguments: str) -> Result:
+    class Follower:
+        async def begin(self, since_ms: dict[str, int]) -> None:
+            assert since_ms == {"springtide.alerts": round(1000 * (NOW - 3600))}
+
+        async def read_to_end(self) -> Any:
+            for value in values:
+                yield [SimpleNamespace(topic="springtide.alerts", value=value)]
+
+    @asynccontextmanager
+    async def follower(*_: Any, **__: Any) -> Any:
+        yield Follower()
+
+    async def require(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(alerts, "open_follower", follower)
+    monkeypatch.setattr(alerts, "require_topics", require)
+    monkeypatch.setattr(alerts, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    return CliRunner().invoke(cli, ["alerts", "--since", "1h", *arguments])
+
+
+def test_changes_are_shown_once_in_order_and_bad_records_are_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = msgspec.structs.replace(OPENED, epoch=9)
+    values = [*map(encode_json, (CHANGE, OPENED, again)), b"\xff{"]
+    result = changes(monkeypatch, values)
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["2023-11-14T22:12:00Z", "busy", "node_cpu", "opened", "critical", "12%", "70%", "0s"],
+        ["2023-11-14T22:14:00Z", "busy", "node_cpu", "closed", "critical", "12%", "70%", "2m",
+         "cooled"],
+    ]  # fmt: skip
+    assert "warning: skipped a record of springtide.alerts" in result.stderr
+    document = json.loads(changes(monkeypatch, values, "-o", "json").stdout)
+    assert [item["transition"] for item in document["items"]] == ["opened", "closed"]
+
+
+def test_names_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = msgspec.structs.replace(CHANGE, node="a\x1b[2J\nb")
+    lines = changes(monkeypatch, [encode_json(hostile)]).stdout.splitlines()
+    assert len(lines) == 2
+    assert "\\x1b[2J\\nb" in lines[1]

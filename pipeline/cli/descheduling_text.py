@@ -12,6 +12,7 @@ from pipeline.processors.descheduling.descheduler_config import (
     Profile,
 )
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
+from pipeline.processors.descheduling.strict_reading import NOTHING
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import NodeRecord
@@ -151,6 +152,8 @@ def policy_text(policy: HotNodePolicy) -> str:
 
 
 def _selector_text(selector: Selector) -> str:
+    if selector is NOTHING:
+        return "an invalid selector"
     labels = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
     labels += [
         f"{requirement.key} {requirement.operator} {', '.join(requirement.values or ())}".strip()

@@ -186,21 +186,28 @@ class Profile(NamedTuple):
 
 
 class Descheduling(NamedTuple):
-    """A DeschedulerConfiguration in force. It is not certain which nodes count if the node selector
-    is invalid; `unused` are keys for which Springtide's settings hold."""
+    """A configuration in force; `unused` are keys for which Springtide's settings hold."""
 
     keys: ConfigurationKeys
     profiles: tuple[Profile, ...]
-    is_certain: bool = True
     unused: tuple[str, ...] = ()
 
     @property
     def low_node_load(self) -> LowNodeLoad | None:
         """The LowNodeLoad whose thresholds detect hot nodes: the first; None if it is paused."""
-        for profile in self.profiles:
-            if profile.low_node_load is not None:
-                return None if profile.low_node_load.args.paused else profile.low_node_load
-        return None
+        low = None if self._detecting is None else self._detecting.low_node_load
+        return None if low is None or low.args.paused else low
+
+    @property
+    def node_selectors(self) -> tuple[Selector, ...]:
+        """The selectors that all have to select a node; `NOTHING` if one is invalid."""
+        profile = None if self._detecting is None else self._detecting.node_selector
+        return tuple(each for each in (self.keys.node_selector, profile) if each is not None)
+
+    @property
+    def _detecting(self) -> Profile | None:
+        """The first profile with LowNodeLoad."""
+        return next((p for p in self.profiles if p.low_node_load is not None), None)
 
 
 Read = tuple[Descheduling | None, tuple[PolicyProblem, ...]]
@@ -260,13 +267,12 @@ def read_tree(tree: Any) -> Read:
     if unknown or invalid:
         keys = msgspec.structs.replace(keys, dry_run=True)
         problems.append(PolicyProblem(KIND, "nothing is evicted until it is corrected", True))
-    is_certain = keys.node_selector is not NOTHING
-    if not is_certain:
-        keys = msgspec.structs.replace(keys, node_selector=None)
-        problems.append(PolicyProblem("nodeSelector", "nodes keep their last thresholds", True))
     unused = tuple(key for key in _UNUSED if key in tree)
     keys = msgspec.structs.replace(keys, profiles=())
-    return Descheduling(keys, tuple(profiles), is_certain, unused), _limited(problems)
+    descheduling = Descheduling(keys, tuple(profiles), unused)
+    if NOTHING in descheduling.node_selectors:
+        problems.append(PolicyProblem("nodeSelector", "nodes keep their last thresholds", True))
+    return descheduling, _limited(problems)
 
 
 def _check_kind(tree: Any) -> None:

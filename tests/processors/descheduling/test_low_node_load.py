@@ -106,6 +106,10 @@ def test_node_outside_of_every_selector_has_no_thresholds() -> None:
     assert of_node(tree_of(nodeSelector=GOLD), OLD, pool="iron") is None
     assert of_node(tree_of() | {"nodeSelector": GOLD}, OLD, pool="iron") is None
     assert of_node(tree_of() | {"nodeSelector": GOLD}, OLD, pool="gold") is not None
+    tree = tree_of()
+    tree["profiles"][0]["nodeSelector"] = GOLD
+    assert of_node(tree, OLD, pool="iron") is None
+    assert of_node(tree, OLD, pool="gold") is not None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,10 @@ def test_a_selector_with_a_problem_does_not_select_more() -> None:
         policy = of_node(tree, OLD, pool="gold")
         assert policy is not None
         assert policy.pool == DEFAULT_POOL
-        for tree in (tree_of(nodeSelector=selector), tree_of() | {"nodeSelector": selector}):
+        in_profile = tree_of()
+        in_profile["profiles"][0]["nodeSelector"] = selector
+        in_configuration = tree_of() | {"nodeSelector": selector}
+        for tree in (tree_of(nodeSelector=selector), in_configuration, in_profile):
             assert of_node(tree, OLD, pool="iron") == OLD
 
 

@@ -92,10 +92,13 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     async def append(_topic: str, _partition: int, records: Sequence[Keyed]) -> None:
         written.extend(records)
 
+    async def idle() -> None:
+        """Nothing is published."""
+
     model = SimpleNamespace(
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()}, retracted={}, failures=FailedWindows(),
-        generation=1, rejoined_from=0, departed=DepartedNodes(),
+        generation=1, rejoined_from=0, departed=DepartedNodes(), alerts={}, idle=idle,
     )  # fmt: skip
     join = SimpleNamespace(next_offset=1)
     shard = cast(

@@ -223,7 +223,14 @@ class CgroupGoneError(KernelError):
 
 
 class KubernetesError(SpringtideError):
-    """A request to the API server failed."""
+    """A request to the API server failed.
+
+    `status` is the HTTP status of the answer, None if there was none; `causes` are the reasons that
+    the answer gives in detail.
+    """
+
+    status: int | None = None
+    causes: tuple[str, ...] = ()
 
 
 class ApiUnavailableError(KubernetesError):

@@ -71,9 +71,18 @@ class ObjectList(msgspec.Struct):
 _object_lists: Final = msgspec.json.Decoder(ObjectList)
 
 
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: tuple[_Cause, ...] | None = None
+
+
 class _Status(msgspec.Struct):
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
 
 
 class Api:
@@ -234,14 +243,20 @@ def _error(
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         status = _Status(body[:200].decode(errors="replace"))
     text = f"{method} {path}: {response.status} {status.message}".strip()
+    error: KubernetesError
     if response.status in _RETRIABLE:
-        return ApiUnavailableError(
+        error = ApiUnavailableError(
             text,
             retry_after_seconds=_seconds(response.headers.get("Retry-After")),
             # The server sends these before it processes a request.
             was_done=False if response.status in (429, 503) else None,
         )
-    return _REFUSED.get(response.status, ApiRefusedError)(text, reason=status.reason)
+    else:
+        error = _REFUSED.get(response.status, ApiRefusedError)(text, reason=status.reason)
+    error.status = response.status
+    causes = status.details.causes if status.details is not None else None
+    error.causes = tuple(cause.reason for cause in causes or ())
+    return error
 
 
 def _seconds(text: str | None) -> float | None:

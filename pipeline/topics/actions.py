@@ -15,7 +15,9 @@ class ActionRecord(Record, frozen=True, kw_only=True):
     `before` and `after` have the values that change, by name; None is an absent value. `outcome` is
     `observed` or `recommended` if the mode forbids the action, `refused` if a check forbids it,
     `intended` just before the action, so that a crash leaves a trace, then `done`, or `failed` with
-    the reason in `error`. Evictions name their `plan` and, by its uid, the `waiting` pod.
+    the reason in `error`. Evictions name their `plan`, its `strategy`, by its uid the `waiting`
+    pod, the `workload` of the pod as kind/namespace/name, and the checks that would forbid the
+    eviction but were `skipped` by policy.
     """
 
     node: str
@@ -29,3 +31,6 @@ class ActionRecord(Record, frozen=True, kw_only=True):
     error: str = ""
     plan: str = ""
     waiting: str = ""
+    strategy: str = ""
+    workload: str = ""
+    skipped: tuple[str, ...] = ()

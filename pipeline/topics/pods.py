@@ -73,6 +73,9 @@ class PodRecord(Record, frozen=True, kw_only=True):
     node_selector: Node selector.
     affinity: Affinity.
     tolerations: Tolerations.
+    scheduler_name: Name of the scheduler that places the pod.
+    volumes: Kinds of its volumes that matter to its eviction: emptyDir, hostPath,
+        persistentVolumeClaim.
     phase: Phase.
     created_at: When the pod was created.
     scheduled_at: When the condition PodScheduled became true.
@@ -103,6 +106,8 @@ class PodRecord(Record, frozen=True, kw_only=True):
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
+    scheduler_name: str = ""
+    volumes: tuple[str, ...] = ()
     phase: str = ""
     created_at: str | None = None
     scheduled_at: str | None = None

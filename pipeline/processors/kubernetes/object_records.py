@@ -19,6 +19,7 @@ from pipeline.processors.kubernetes.objects import (
     ObjectMetadata,
     PodCondition,
     PodObject,
+    Volume,
     convert_object,
     decode_object,
 )
@@ -156,6 +157,8 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
+        scheduler_name=spec.scheduler_name,
+        volumes=_volume_kinds(spec.volumes),
         phase=status.phase,
         created_at=_time(metadata.creation_timestamp, "creationTimestamp"),
         scheduled_at=_since(status.conditions, "PodScheduled"),
@@ -174,6 +177,19 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     source = annotations.get(_CONFIG_SOURCE)
     is_static = bool(annotations.get(_CONFIG_MIRROR)) or source in ("file", "http")
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
+
+
+def _volume_kinds(volumes: Iterable[Volume]) -> tuple[str, ...]:
+    """The kinds that matter to evictions, each once, in alphabetic order."""
+    kinds = set()
+    for volume in volumes:
+        if volume.empty_dir is not None:
+            kinds.add("emptyDir")
+        if volume.host_path is not None:
+            kinds.add("hostPath")
+        if volume.persistent_volume_claim is not None:
+            kinds.add("persistentVolumeClaim")
+    return tuple(sorted(kinds))
 
 
 def _annotations(metadata: ObjectMetadata) -> dict[str, str]:

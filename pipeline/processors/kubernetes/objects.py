@@ -54,6 +54,14 @@ class ContainerSpec(KubernetesObject, frozen=True, kw_only=True):
     restart_policy: str = ""
 
 
+class Volume(KubernetesObject, frozen=True, kw_only=True):
+    """A volume by its kind: the one field that is set has the options of that kind."""
+
+    empty_dir: dict[str, Any] | None = None
+    host_path: dict[str, Any] | None = None
+    persistent_volume_claim: dict[str, Any] | None = None
+
+
 class PodSpec(KubernetesObject, frozen=True, kw_only=True):
     node_name: str = ""
     priority: int | None = None
@@ -64,6 +72,8 @@ class PodSpec(KubernetesObject, frozen=True, kw_only=True):
     node_selector: dict[str, str] = {}
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
+    scheduler_name: str = ""
+    volumes: tuple[Volume, ...] = ()
 
 
 class PodCondition(KubernetesObject, frozen=True, kw_only=True):

@@ -16,8 +16,13 @@ class RateLimit:
         left = 1.0 / self.per_second - max(seconds_ago, 0.0)
         self._next = max(self._next, self._clock.monotonic() + left)
 
+    @property
+    def left_seconds(self) -> float:
+        """How long until the next event may happen, 0 if it may now."""
+        return max(self._next - self._clock.monotonic(), 0.0)
+
     async def wait(self) -> None:
         """Return when the next event may happen."""
-        while (left := self._next - self._clock.monotonic()) > 0:
+        while (left := self.left_seconds) > 0:
             await self._clock.sleep(left)
         self._next = self._clock.monotonic() + 1.0 / self.per_second

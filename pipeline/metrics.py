@@ -56,6 +56,12 @@ def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counte
     return Counter(name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY)
 
 
+def foreign_counter(name: str, documentation: str, labels: Sequence[str]) -> Gauge:
+    """Declare a counter of another project under its own name, for its dashboards. A counter of the
+    client library would end in `_total`, so this is a gauge that only grows."""
+    return Gauge(name, documentation, labels, registry=REGISTRY)
+
+
 def gauge(name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
     """Declare the gauge `springtide_<name>`; the name ends in its unit."""
     return Gauge(name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY)

@@ -1,15 +1,22 @@
 """The evictor of one leader: read eviction plans, execute each valid one once.
 
-A pending pod gets a few plans at most, each after the previous one had time to help, also if
-several extenders plan, and across a change of the leader (`plan_limits`).
+Plans that make room for a pending pod come first (`plan_execution`); a pod gets a few at most, each
+after the previous one had time to help, also if several extenders plan (`plan_limits`). The pods of
+plans that relieve nodes wait for their turn (`relief`). All evictions share one set of limits
+(`eviction_gate`), which a new leader rebuilds from the actions of former ones.
 """
 
 import asyncio
 from typing import Final
 
 from actuators.action_log import Actions
-from actuators.eviction.plan_execution import PlanExecutor
-from actuators.eviction.plan_limits import LONGEST_VALID_SECONDS, LOOK_BACK_SECONDS, PlanLimits
+from actuators.eviction.departures import watch_departures
+from actuators.eviction.eviction_gate import EvictionGate
+from actuators.eviction.plan_limits import (
+    LONGEST_VALID_SECONDS,
+    LOOK_BACK_SECONDS,
+)
+from actuators.eviction.plan_worker import PlanWorker
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
@@ -19,6 +26,7 @@ from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
@@ -32,40 +40,43 @@ log = get_logger(__name__)
 
 BAD = counter("evictor_bad_records", "Invalid plans, and invalid actions read at start.")
 LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
-PLANS = counter(
-    "evictor_plans",
-    "Plans by outcome: observed, recommended, done, refused (a check failed), failed, late, "
-    "repeated, too_many (for one pod), early (the pod was just given room).",
-    ["outcome"],
-)
-
 _WAITING: Final = 1000
+_STEP_SECONDS: Final = 0.5
+_POLICY: Final = MigrationPolicy()
 
 
 class Evictor:
     """The evictor while its process holds the lease."""
 
-    def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
+    def __init__(
+        self, api: Api, settings: Settings, clock: Clock, lease: Lease,
+        policy: MigrationPolicy = _POLICY,
+    ) -> None:  # fmt: skip
         evictor, kubernetes = settings.evictor, settings.kubernetes
         self._settings = settings
         self._clock = clock
         self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
-        self._rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
-        self._executor = PlanExecutor(
-            api, evictor.mode, stop, self._rate, clock, self._actions, lambda: lease.is_held
-        )
-        self._limits = PlanLimits()
+        per_second = min(evictor.evictions_per_minute / 60.0, policy.limits.evict_qps)
+        self._gate = EvictionGate(
+            api, stop, RateLimit(per_second, clock), clock, self._actions,
+            lambda: lease.is_held, policy,
+        )  # fmt: skip
+        self._worker = PlanWorker(self._gate, evictor.mode)
         self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""
         await self._learn_limits()
-        await run_all([self._read(), self._work(), self._actions.run()])
+        await self._worker.begin()
+        await run_all(
+            [self._read(), self._work(), watch_departures(self._gate), self._actions.run()]
+        )
 
     async def _learn_limits(self) -> None:
         """Learn from the actions of former leaders."""
-        since_ms = round((self._clock.now() - LOOK_BACK_SECONDS) * 1000)
+        look_back = max(LOOK_BACK_SECONDS, self._gate.policy.limits.history_seconds)
+        since_ms = round((self._clock.now() - look_back) * 1000)
         kafka, learned = self._settings.kafka, 0
         partitions = topic_partitions(kafka, ACTIONS)
         async with open_follower(client_options(kafka), partitions) as follower:
@@ -73,8 +84,6 @@ class Evictor:
             async for records in follower.read_to_end():
                 for record in records:
                     learned += self._learn(record)
-        if (last := self._limits.last_eviction) is not None:
-            self._rate.happened(self._clock.now() - last)
         log.info("limits are rebuilt from actions", evictor_actions=learned)
 
     def _learn(self, record: ConsumerRecord) -> bool:
@@ -82,7 +91,7 @@ class Evictor:
         if record.value is None or b'"evictor"' not in record.value:
             return False
         try:
-            self._limits.learn(decode_json(ActionRecord, record.value))
+            self._worker.learn(decode_json(ActionRecord, record.value))
         except (RecordError, ValueError) as error:
             BAD.inc()
             log.warning("invalid action", partition=record.partition, offset=record.offset,
@@ -117,14 +126,11 @@ class Evictor:
 
     async def _work(self) -> None:
         while True:
-            plan = await self._plans.get()
-            outcome = self._limits.start(plan, self._clock.now())
-            if outcome is None:
-                outcome, made_room = await self._executor.execute(plan)
-                if made_room:
-                    self._limits.made_room(plan, self._clock.now())
-            PLANS.labels(outcome).inc()
-            log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
+            while not self._plans.empty():
+                await self._worker.start(self._plans.get_nowait())
+                await self._worker.step()
+            await self._worker.step()
+            await self._clock.sleep(_STEP_SECONDS)
 
 
 def _decode_plan(key: bytes, value: bytes | None) -> EvictionPlanRecord | None:

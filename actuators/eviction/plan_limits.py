@@ -1,7 +1,7 @@
 """How often plans may be executed: once each, and a few for one pending pod, with time in between.
 
 The limits hold across a change of the leader: each eviction is on `springtide.actions` before it
-happens, and a new leader learns the last hour from there.
+happens, and a new leader learns the last hour or more from there.
 """
 
 from collections import OrderedDict
@@ -17,19 +17,23 @@ EVICTOR: Final = "evictor"
 PLANS_OF_A_POD: Final = 3
 LONGEST_VALID_SECONDS: Final = 300.0
 LOOK_BACK_SECONDS: Final = 3600.0
-"""How far back a new leader reads actions."""
+"""How far back a new leader reads actions at least."""
 
 _REMEMBERED: Final = 10_000
 
 Value = TypeVar("Value")
 
 
+def expires_at(plan: EvictionPlanRecord) -> float:
+    """When a plan expires (Unix time), whatever it says itself. Raises ValueError if its times are
+    invalid."""
+    return min(parse_time(plan.valid_until), parse_time(plan.at) + LONGEST_VALID_SECONDS)
+
+
 class PlanLimits:
     """The plans that were executed, and what they did for the pods that waited."""
 
     def __init__(self) -> None:
-        self.last_eviction: float | None = None
-        """When the last eviction of a former leader was recorded (Unix time)."""
         self._executed: OrderedDict[str, None] = OrderedDict()
         self._plans_per_pod: OrderedDict[str, int] = OrderedDict()
         self._settled_at: OrderedDict[str, float] = OrderedDict()
@@ -43,17 +47,19 @@ class PlanLimits:
         if action.plan not in self._executed:
             self._start(action.plan, action.waiting)
         if action.outcome in ("intended", "done"):
-            self.last_eviction = max(at, self.last_eviction or at)
             self._settle(action.waiting, at)
 
     def start(self, plan: EvictionPlanRecord, now: float) -> str | None:
         """Count a plan as executed; return None, or the reason why it must not be executed."""
-        at, until = parse_time(plan.at), parse_time(plan.valid_until)
-        if not (at - LONGEST_VALID_SECONDS <= now < min(until, at + LONGEST_VALID_SECONDS)):
+        at = parse_time(plan.at)
+        if not (at - LONGEST_VALID_SECONDS <= now < expires_at(plan)):
             return "late"
         if plan.id in self._executed:
             return "repeated"
-        uid = plan.waiting.uid if plan.waiting else ""
+        if plan.waiting is None:
+            _remember(self._executed, plan.id, None)
+            return None
+        uid = plan.waiting.uid
         if self._plans_per_pod.get(uid, 0) >= PLANS_OF_A_POD:
             _remember(self._executed, plan.id, None)
             return "too_many"
@@ -71,9 +77,12 @@ class PlanLimits:
 
     def _start(self, plan_id: str, uid: str) -> None:
         _remember(self._executed, plan_id, None)
-        _remember(self._plans_per_pod, uid, self._plans_per_pod.get(uid, 0) + 1)
+        if uid:
+            _remember(self._plans_per_pod, uid, self._plans_per_pod.get(uid, 0) + 1)
 
     def _settle(self, uid: str, at: float) -> None:
+        if not uid:
+            return
         settled_at = max(at + SETTLE_SECONDS, self._settled_at.get(uid, 0.0))
         _remember(self._settled_at, uid, settled_at)
 

@@ -24,16 +24,18 @@ from pipeline.settings import Settings
 )
 @settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "evictor.*")
 def command(settings: Settings) -> None:
-    """Evict Free, Batch and Mid pods to make room for Prod pods that every node refuses.
+    """Evict pods by plan: to make room for Prod pods that every node refuses, or to relieve nodes.
 
-    Extenders with --push-out publish the plans on springtide.eviction-plans. In mode observe, the
+    Extenders with --push-out publish plans on springtide.eviction-plans. In mode observe, the
     default, the evictor publishes what it would do on springtide.actions. --mode recommend adds an
-    Event to the pod that waits. --mode act evicts by the Eviction API, which respects
-    PodDisruptionBudgets.
+    Event to the pod that waits, or that would leave. --mode act evicts by the Eviction API, which
+    respects PodDisruptionBudgets.
 
-    Before it evicts, the evictor checks that the pod still waits, that each victim is of such a
-    class and of lower priority, and that the API server would accept every eviction. Otherwise it
-    evicts none. It evicts at most --evictions-per-minute, and ignores plans that have expired.
+    To make room, the evictor checks that the pod still waits, that each victim is Free, Batch or
+    Mid and of lower priority, and that the API server would accept every eviction. Otherwise it
+    evicts none. To relieve a node, it judges each pod alone, by Koordinator's protections. It
+    evicts at most --evictions-per-minute, respects Koordinator's limits per node and workload, and
+    ignores plans that have expired.
 
     \b
     To stop all evictions at once:

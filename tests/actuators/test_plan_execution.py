@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.plan_execution import PlanExecutor
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
@@ -29,6 +30,7 @@ PLAN = EvictionPlanRecord(
 )  # fmt: skip
 PODS, STOP = "/api/v1/pods", "/stop"
 WAITING = "/api/v1/namespaces/default/pods/w"
+VICTIM = "/api/v1/namespaces/default/pods/u"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
@@ -54,7 +56,7 @@ class FakeApi:
         waiting = pod("w", node="", tier="prod", priority=9500)
         self.answers: dict[str, Any] = {
             PODS: listed(pod("u")), WAITING: waiting, BUDGETS: listed(),
-            STOP: NotFoundError("no ConfigMap", reason="NotFound"),
+            STOP: NotFoundError("no ConfigMap", reason="NotFound"), VICTIM: pod("u"),
         } | answers  # fmt: skip
         self.requests: list[str] = []
         self.on_request: Callable[[str], None] = lambda path: None
@@ -90,15 +92,26 @@ class FakeActions(list[ActionRecord]):
         self.append(action)
 
 
+ResultT = TypeVar("ResultT")
+
+
+async def in_time(running: Coroutine[Any, Any, ResultT], clock: ManualClock) -> ResultT:
+    """Run while the clock moves, for two minutes at most."""
+    task = asyncio.create_task(running)
+    for _ in range(240):
+        if task.done():
+            break
+        await clock.advance(0.5)
+    return await asyncio.wait_for(task, 0)
+
+
 async def execute(
     api: FakeApi, actions: FakeActions | None = None, may_evict: Callable[[], bool] = lambda: True
 ) -> list[str]:
     """Execute the plan, and return the outcomes of its actions, the last with its error."""
     actions, clock = FakeActions() if actions is None else actions, ManualClock()
-    executor = PlanExecutor(
-        cast(Api, api), "act", STOP, RateLimit(1.0, clock), clock, actions, may_evict
-    )
-    result = await executor.execute(PLAN)
+    gate = EvictionGate(cast(Api, api), STOP, RateLimit(1.0, clock), clock, actions, may_evict)
+    result = await in_time(PlanExecutor(gate, "act").execute(PLAN), clock)
     assert result.outcome == actions[-1].outcome
     return [action.outcome for action in actions[:-1]] + [
         " ".join(filter(None, (actions[-1].outcome, actions[-1].error)))
@@ -190,10 +203,11 @@ async def test_an_eviction_that_may_have_happened_counts_as_one(
             raise error
 
     api.on_request = fail_once_sent
-    executor = PlanExecutor(
-        cast(Api, api), "act", STOP, RateLimit(1.0, clock), clock, FakeActions(), lambda: True
-    )
-    assert await executor.execute(PLAN) == ("failed", made_room)
+    actions, rate = FakeActions(), RateLimit(1.0, clock)
+    gate = EvictionGate(cast(Api, api), STOP, rate, clock, actions, lambda: True)
+    result = await in_time(PlanExecutor(gate, "act").execute(PLAN), clock)
+    assert result == ("failed", made_room)
+    assert gate.history.is_leaving("u") == made_room
 
 
 @pytest.mark.parametrize("path", [PODS, WAITING])
@@ -226,9 +240,8 @@ async def test_slow_checks_do_not_bring_evictions_closer_together() -> None:
 
     api.on_request = answer
     for _ in range(2):
-        executor = PlanExecutor(
-            cast(Api, api), "act", STOP, limit, clock, FakeActions(), lambda: True
-        )
+        gate = EvictionGate(cast(Api, api), STOP, limit, clock, FakeActions(), lambda: True)
+        executor = PlanExecutor(gate, "act")
         executing = asyncio.create_task(executor.execute(PLAN))
         while not executing.done():
             await clock.advance(0.5)

@@ -65,7 +65,6 @@ def test_a_new_leader_knows_what_the_former_one_evicted(outcome: str) -> None:
     limits.learn(action("p", outcome))
     assert limits.start(plan("p"), NOW) == "repeated"
     assert limits.start(plan("q", NOW + 1), NOW + 1) == "early"
-    assert limits.last_eviction == NOW
     later = NOW + SETTLE_SECONDS
     assert limits.start(plan("r", later), later) is None
 
@@ -76,7 +75,6 @@ def test_a_new_leader_counts_the_plans_of_the_former_one() -> None:
         limits.learn(action(f"p{number}", "refused", NOW - 600))
         # A plan has an action for each of its pods.
         limits.learn(action(f"p{number}", "refused", NOW - 600))
-    assert limits.last_eviction is None
     assert limits.start(plan("q"), NOW) == "too_many"
 
 

@@ -17,7 +17,17 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
 from tests.broker import messages
-from tests.cluster.objects import RUNNING, Object, apply, delete, items, named, node, pod
+from tests.cluster.objects import (
+    RUNNING,
+    Object,
+    apply,
+    delete,
+    deployment,
+    items,
+    named,
+    node,
+    pod,
+)
 from tests.cluster.roles import Role
 from tests.processes import until
 
@@ -265,3 +275,95 @@ async def test_evictions_end_when_the_waiting_pod_is_deleted(world: World) -> No
         await evictor.logs('"outcome": "refused"')
     assert world.pods() == {"b", "c", "prod"}
     assert await world.outcomes() == ["intended", "done", "refused"]
+
+
+async def relief_plan(world: World, *pods: Object, **changes: Any) -> EvictionPlanRecord:
+    """Publish a plan that relieves the node; `changes` replace fields of its pods."""
+    now = time.time()
+    leaving = (LeavingPod(uid=str(item["metadata"]["uid"]), pod_class="mid") for item in pods)
+    record = EvictionPlanRecord(
+        node=NODE, id=f"{now}", at=format_time(now), valid_until=format_time(now + 15),
+        planner="test", strategy="LowNodeLoad", why="cpu 91 % of 75 %",
+        pods=tuple(msgspec.structs.replace(pod, **changes) for pod in leaving),
+    )  # fmt: skip
+    await world.send(record)
+    return record
+
+
+@pytest.fixture
+async def deployed(world: World) -> list[Object]:
+    """The running pods of a Deployment of three, on the node that is relieved."""
+    spec = deployment("relieved", 3)
+    spec["spec"]["template"]["spec"]["nodeName"] = NODE
+    apply(world.plane, spec)
+
+    def pods() -> list[Object]:
+        return items(world.plane, "pods", "-l", "app=relieved")
+
+    await until(lambda: len(pods()) == 3, 60)
+    ready = {"type": "Ready", "status": "True"}
+    for item in pods():
+        name = item["metadata"]["name"]
+        world.patch_status("pod", name, {"phase": "Running", "conditions": [ready]})
+    return pods()
+
+
+async def test_a_plan_that_relieves_a_node_evicts_within_limits(
+    world: World, deployed: list[Object]
+) -> None:
+    names = [item["metadata"]["name"] for item in deployed]
+    with world.evictor():
+        await relief_plan(world, *deployed)
+        await until(lambda: len({*names} & world.pods()) == 2, 60)
+        await until(lambda: _has(world, "Descheduled"), 60)
+        outcomes = await until_count(world, 4)
+    # One of three may move until its replacement is Ready; here nothing makes it Ready.
+    assert sorted(outcomes) == ["done", "intended", "refused", "refused"]
+    errors = [action.error for action in await world.actions() if action.outcome == "refused"]
+    assert all("Deployment/default/relieved" in error for error in errors)
+    assert len({*names} & world.pods()) == 2
+
+
+async def test_a_budget_that_allows_none_stops_a_plan_that_relieves_a_node(
+    world: World, deployed: list[Object]
+) -> None:
+    before = world.pods()
+    world.apply_budget("relieved", "app", maxUnavailable=0)
+    await until(lambda: _observed(world, "relieved"), 60)
+    with world.evictor():
+        await relief_plan(world, deployed[0])
+        await until_count(world, 1)
+    assert await world.outcomes() == ["refused"]
+    expected = "Forbidden: the disruption budget default/relieved allows 0 evictions now, not 1"
+    assert await world.last_error() == expected
+    assert world.pods() == before
+
+
+async def test_a_successor_of_a_planned_pod_is_not_evicted(world: World) -> None:
+    before = named(world.plane, "pods")
+    with world.evictor() as evictor:
+        await evictor.logs("ready")
+        await relief_plan(world, before["a"], uid="11111111-2222-3333-4444-555555555555")
+        outcomes = await until_count(world, 1)
+    assert outcomes == ["refused"]
+    assert (await world.last_error()).startswith("Gone")
+    assert world.uid("a") == before["a"]["metadata"]["uid"]
+
+
+async def until_count(world: World, count: int) -> list[str]:
+    """The outcomes of so many actions."""
+
+    async def are_written() -> bool:
+        return len(await world.outcomes()) >= count
+
+    await until(are_written, 60)
+    return await world.outcomes()
+
+
+def _has(world: World, reason: str) -> bool:
+    return reason in [event["reason"] for event in items(world.plane, "events")]
+
+
+def _observed(world: World, name: str) -> bool:
+    budget = named(world.plane, "poddisruptionbudgets")[name]
+    return bool(budget.get("status", {}).get("observedGeneration"))

@@ -1,0 +1,183 @@
+"""Requests of the evictor to the API server: pods, workloads and budgets as they are now, and
+evictions."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from pipeline.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    KubernetesError,
+    NotFoundError,
+)
+from pipeline.kube.api_client import Api, decode_answer, decode_list
+from pipeline.processors.eviction.disruption_budgets import DisruptionBudget
+from pipeline.processors.eviction.live_pods import LivePod, read_live_pod
+from pipeline.processors.eviction.migration_limits import WorkloadState
+from pipeline.processors.kubernetes.workload_records import read_workload
+from pipeline.processors.policy.selectors import Selector
+from pipeline.times import format_time
+from pipeline.topics.pod_columns import ENDED
+from pipeline.topics.workloads import WorkloadRecord
+
+SOFT_EVICTION: Final = "scheduling.koordinator.sh/soft-eviction"
+"""The annotation that asks another agent to evict a pod."""
+
+_APPS: Final = "/apis/apps/v1/namespaces/{}/"
+_PATHS: Final[Mapping[str, str]] = {
+    "Deployment": _APPS + "deployments",
+    "ReplicaSet": _APPS + "replicasets",
+    "StatefulSet": _APPS + "statefulsets",
+    "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+}
+_WITHOUT_SCALE: Final = frozenset({"Job"})
+"""Kinds whose pods are not all replaced, and whose work starts again."""
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+_objects: Final = msgspec.json.Decoder(_Object)
+_budgets: Final = msgspec.json.Decoder(DisruptionBudget)
+
+
+async def pods_on_node(api: Api, node: str, uids: Collection[str]) -> dict[str, LivePod]:
+    """These pods by UID, as far as they are on the node. Other pods there need not be valid."""
+    answer = await api.request(
+        "GET", "/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}
+    )
+    pods, request = {}, f"GET pods of {node}"
+    for item in decode_list(answer, request).items or ():
+        uid = decode_answer(_objects, item, request).metadata.uid
+        if uid in uids:
+            pods[uid] = read_live_pod(item)
+    return pods
+
+
+async def find_pod(api: Api, namespace: str, name: str) -> LivePod | None:
+    """The pod of this name, None if there is none."""
+    try:
+        # Both may come from a topic: quoted, they cannot change the path.
+        return read_live_pod(await api.request("GET", _pod_path(namespace, name)))
+    except NotFoundError as error:
+        if error.reason == "NotFound":
+            return None
+        raise  # a proxy's 404 says nothing about the pod
+
+
+async def budgets_of(api: Api, namespace: str) -> list[DisruptionBudget]:
+    """The disruption budgets of a namespace."""
+    path = f"/apis/policy/v1/namespaces/{quote(namespace, safe='')}/poddisruptionbudgets"
+    answer = await api.request("GET", path)
+    items = decode_list(answer, f"GET {path}").items or ()
+    return [decode_answer(_budgets, item, f"GET {path}") for item in items]
+
+
+async def workload_state(api: Api, pod: LivePod) -> WorkloadState | None:
+    """The workload of a pod and its pods; None for a bare pod. Unknown kinds of controllers, and
+    controllers that do not exist, have unknown replicas."""
+    workload, owner = pod.workload, pod.record.owner
+    if workload is None or owner is None:
+        return None
+    kind, name = (
+        (workload.kind, workload.name) if workload.kind in _PATHS else (owner.kind, owner.name)
+    )
+    record = await _workload(api, pod.record.namespace, kind, name)
+    if record is None or record.selector is None:
+        return WorkloadState()
+    selector = msgspec.convert(record.selector, Selector)
+    path = f"/api/v1/namespaces/{quote(pod.record.namespace, safe='')}/pods"
+    answer = await api.request("GET", path, params={"labelSelector": _query(selector)})
+    items = decode_list(answer, f"GET {path}").items or ()
+    pods = [other for other in map(read_live_pod, items) if other.workload == workload]
+    present = [p for p in pods if not p.is_deleted and p.record.phase not in ENDED]
+    has_scale, replicas = kind not in _WITHOUT_SCALE, record.replicas
+    return WorkloadState(
+        replicas=replicas,
+        unavailable=frozenset(p.record.uid for p in present if not p.is_ready),
+        missing=max((replicas or 0) - len(present), 0) if has_scale else 0,
+        present=frozenset(p.record.uid for p in present),
+        has_scale=has_scale,
+    )
+
+
+async def _workload(api: Api, namespace: str, kind: str, name: str) -> WorkloadRecord | None:
+    if kind not in _PATHS:
+        return None
+    path = f"{_PATHS[kind].format(quote(namespace, safe=''))}/{quote(name, safe='')}"
+    try:
+        return read_workload(await api.request("GET", path), kind)
+    except NotFoundError:
+        return None
+
+
+def _query(selector: Selector) -> str:
+    """A selector in the form of the query parameter labelSelector."""
+    parts = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
+    for requirement in selector.match_expressions or ():
+        values = ",".join(requirement.values or ())
+        match requirement.operator:
+            case "In":
+                parts.append(f"{requirement.key} in ({values})")
+            case "NotIn":
+                parts.append(f"{requirement.key} notin ({values})")
+            case "Exists":
+                parts.append(requirement.key)
+            case _:
+                parts.append(f"!{requirement.key}")
+    return ",".join(parts)
+
+
+async def evict(api: Api, pod: LivePod, *, dry_run: bool = False) -> None:
+    """Ask the API server to evict the pod of this UID, once."""
+    record = pod.record
+    options: dict[str, Any] = {"preconditions": {"uid": record.uid}}
+    if dry_run:
+        options["dryRun"] = ["All"]
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": record.namespace, "name": record.name},
+        "deleteOptions": options,
+    }
+    path = f"{_pod_path(record.namespace, record.name)}/eviction"
+    await api.request("POST", path, body=body, attempts=1)
+
+
+async def annotate_for_eviction(api: Api, pod: LivePod, initiator: str, reason: str) -> None:
+    """Ask another agent, by an annotation, to evict the pod of this UID."""
+    record = pod.record
+    text = msgspec.json.encode(
+        {
+            "timestamp": format_time(api.clock.now()),
+            "deleteOptions": {"preconditions": {"uid": record.uid}},
+            "initiator": initiator,
+            "reason": reason,
+        }
+    ).decode()
+    body = {"metadata": {"uid": record.uid, "annotations": {SOFT_EVICTION: text}}}
+    await api.patch(_pod_path(record.namespace, record.name), body)
+
+
+def status_of(error: KubernetesError) -> int | None:
+    """The HTTP status of a failed request, None if its outcome is unknown."""
+    if error.status is not None:
+        return error.status
+    if isinstance(error, ApiUnavailableError) and error.was_done is False:
+        return 503
+    if isinstance(error, NotFoundError):
+        return 404
+    return 422 if isinstance(error, ApiRefusedError) else None
+
+
+def _pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

@@ -1,0 +1,291 @@
+"""The only way to a pod's eviction: limits, records, kill switch, call, and what the answer means.
+
+Before each call the gate waits until the eviction is recorded as intended, and then checks the kill
+switch and the lease, directly before the call. A call always names the UID, and a refused eviction
+never becomes a DELETE.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol
+
+from actuators.eviction.eviction_calls import (
+    annotate_for_eviction,
+    budgets_of,
+    evict,
+    find_pod,
+    status_of,
+    workload_state,
+)
+from actuators.eviction.plan_limits import EVICTOR
+from actuators.rate_limit import RateLimit
+from pipeline.clock import Clock
+from pipeline.errors import (
+    ApiUnavailableError,
+    KafkaError,
+    KubernetesError,
+    NotFoundError,
+    SpringtideError,
+)
+from pipeline.kube.api_client import Api
+from pipeline.metrics import foreign_counter
+from pipeline.processors.eviction.disruption_budgets import refused_by_budgets
+from pipeline.processors.eviction.eviction_answers import (
+    BUDGET_CAUSE,
+    DEFAULT_WAIT_SECONDS,
+    action_for,
+    may_have_happened,
+    meaning_of,
+    next_step,
+    wait_seconds,
+)
+from pipeline.processors.eviction.eviction_history import EvictionHistory
+from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
+from pipeline.processors.eviction.migration_limits import (
+    WorkloadState,
+    limits_reached,
+    replica_guard,
+)
+from pipeline.processors.eviction.migration_policy import Gate, MigrationPolicy
+from pipeline.processors.eviction.refusals import Verdict, verdict
+from pipeline.times import format_time
+from pipeline.topics.actions import ActionRecord, Outcome
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+
+Mode = Literal["observe", "recommend", "act"]
+Objection = Callable[[], Awaitable[str | None]]
+"""Why the eviction is not wanted any more, None if it is."""
+
+EVICTED = foreign_counter(
+    "descheduler_pods_evicted",
+    "Evictions by result (success, error, refused), as the descheduler counts them.",
+    ["result", "strategy", "namespace", "node"],
+)
+_RESULTS: Final = {"done": "success", "failed": "error"}
+
+RETRY_SECONDS: Final = 30.0
+"""The longest time for which one eviction is tried again; the record of a call is no older."""
+
+
+class ActionLog(Protocol):
+    """Takes the actions of the evictor."""
+
+    def put(self, action: ActionRecord) -> None:
+        """Write an action at some time."""
+
+    def write(self, action: ActionRecord) -> Awaitable[None]:
+        """Write an action and await its delivery. Raises `KafkaError` if that fails."""
+
+
+class Result(NamedTuple):
+    """What became of an eviction. `may_leave`: the pod left the node, is about to, or may have.
+    `retry_seconds`: the pod may be evicted after this time; None if it may never."""
+
+    outcome: Outcome
+    error: str = ""
+    may_leave: bool = False
+    retry_seconds: float | None = None
+
+
+@dataclass
+class EvictionGate:
+    """Evicts one pod at a time. `may_evict` is asked before each eviction."""
+
+    api: Api
+    stop_path: str
+    rate: RateLimit
+    clock: Clock
+    actions: ActionLog
+    may_evict: Callable[[], bool]
+    policy: MigrationPolicy = field(default_factory=MigrationPolicy)
+    history: EvictionHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.policy.limits
+        self.history = EvictionHistory(limits.history_seconds, limits.ttl_seconds)
+
+    # -- questions
+
+    def limits_now(
+        self,
+        pod: LivePod,
+        state: WorkloadState | None,
+        history: EvictionHistory | None = None,
+        ignored: Collection[str] = (),
+    ) -> Verdict:
+        """Whether the limits, apart from `ignored` ones, allow to evict the pod now; `history`
+        replaces the evictor's own."""
+        known = self.history if history is None else history
+        situation = known.situation(pod.candidate, self.clock.now(), state)
+        refusals = limits_reached(pod.candidate, situation, self.policy.limits)
+        counted = (refusal for refusal in refusals if refusal.reason not in ignored)
+        return verdict(counted, self.policy.skipped_gates)
+
+    def replicas_allow(self, state: WorkloadState | None) -> Verdict:
+        """Whether the workload has enough replicas to lose one at all."""
+        return verdict(replica_guard(state, self.policy.limits), self.policy.skipped_gates)
+
+    async def state_of(self, pod: LivePod) -> WorkloadState | None:
+        """The state of the pod's workload. Raises `SpringtideError`."""
+        return await workload_state(self.api, pod)
+
+    async def forbidden(self, pods: list[LivePod]) -> Result | None:
+        """Why the API server would not evict all of these pods now; None if it would. Budgets are
+        added up first, then each eviction is tried without effect."""
+        try:
+            for namespace in sorted({pod.record.namespace for pod in pods}):
+                budgets = await budgets_of(self.api, namespace)
+                if (reason := refused_by_budgets(pods, budgets)) is not None:
+                    return Result("refused", reason, retry_seconds=DEFAULT_WAIT_SECONDS)
+        except SpringtideError as error:
+            return Result("refused", error.message, retry_seconds=DEFAULT_WAIT_SECONDS)
+        for pod in pods:
+            if self._is_soft(pod):
+                continue
+            try:
+                await evict(self.api, pod, dry_run=True)
+            except KubernetesError as error:
+                wait = next_step(status_of(error), _retry_after(error)).wait_seconds
+                return Result("refused", _text(error), retry_seconds=wait)
+        return None
+
+    async def stop_reason(self) -> str | None:
+        """Why no pod may be evicted now, None if one may. A failed check forbids evictions."""
+        try:
+            await self.api.request("GET", self.stop_path)
+        except KubernetesError as error:
+            # A proxy's 404 has no reason.
+            if not isinstance(error, NotFoundError) or error.reason != "NotFound":
+                return f"cannot read the kill switch: {error.message}"
+        else:
+            return f"evictions are stopped by {self.stop_path}"
+        # Last, because the request may have taken longer than the lease is valid.
+        return None if self.may_evict() else "another evictor holds the lease"
+
+    # -- eviction
+
+    async def evict(
+        self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection,
+        skipped: tuple[Gate, ...] = (),
+    ) -> Result:  # fmt: skip
+        """Evict a pod that the limits allow, and report the outcome. The limits must be asked
+        again before the next pod."""
+        await self.rate.wait()
+        uid = pod.record.uid
+        reason = await objection() or await self.stop_reason()
+        if reason is None:
+            self.history.note(pod.candidate, self.clock.now())
+            try:
+                await self.actions.write(self.action(plan, pod, "intended", skipped=skipped))
+            except KafkaError as error:
+                # The next leader would not know of the eviction.
+                self.history.stays(uid)
+                text = f"cannot record the eviction: {error.message}"
+                return self._report(plan, pod, Result("failed", text), skipped)
+            reason = await self.stop_reason()
+        if reason is not None:
+            self.history.stays(uid)
+            return self._report(plan, pod, Result("refused", reason), skipped)
+        result = await self._ask(plan, pod)
+        if not result.may_leave:
+            self.history.stays(uid)
+        return self._report(plan, pod, result, skipped)
+
+    async def _ask(self, plan: EvictionPlanRecord, pod: LivePod) -> Result:
+        """Ask for the eviction until there is an answer, for a limited time."""
+        waited, may_leave = 0.0, False
+        while True:
+            failure = await self._call(plan, pod)
+            # The checks took time: the next eviction keeps its distance from this one.
+            self.rate.happened(0.0)
+            self.history.note(pod.candidate, self.clock.now())
+            if failure is None:
+                return Result("done", may_leave=True)
+            status = status_of(failure)
+            if action_for(status) == "done":
+                self.history.left(pod.record.uid)
+                return Result("done", may_leave=True)
+            may_leave = may_leave or may_have_happened(status)
+            if BUDGET_CAUSE in failure.causes:
+                wait = wait_seconds(_retry_after(failure))
+                return Result("refused", _text(failure), may_leave, wait)
+            step = next_step(status, _retry_after(failure), waited_seconds=waited,
+                             deadline_seconds=RETRY_SECONDS)  # fmt: skip
+            if step.wait_seconds is None:
+                return Result("failed", _text(failure), may_leave)
+            await self.clock.sleep(step.wait_seconds)
+            waited += step.wait_seconds
+            try:
+                current = await find_pod(self.api, pod.record.namespace, pod.record.name)
+            except SpringtideError as error:
+                return Result("failed", f"{_text(failure)}; {error.message}", may_leave)
+            if current is None or current.record.uid != pod.record.uid or current.is_deleted:
+                return Result("done", may_leave=True)
+            if (reason := await self.stop_reason()) is not None:
+                return Result("refused", f"{_text(failure)}; {reason}", may_leave)
+
+    async def _call(self, plan: EvictionPlanRecord, pod: LivePod) -> KubernetesError | None:
+        try:
+            if self._is_soft(pod):
+                await annotate_for_eviction(self.api, pod, plan.planner, plan.why)
+            else:
+                await evict(self.api, pod)
+        except KubernetesError as error:
+            return error
+        return None
+
+    def _is_soft(self, pod: LivePod) -> bool:
+        label = pod.record.labels.get(POLICY_LABEL)
+        mode = label if label in ("Eviction", "SoftEviction") else self.policy.mode
+        return mode == "SoftEviction"
+
+    # -- reports
+
+    def action(
+        self, plan: EvictionPlanRecord, pod: LivePod | None, outcome: Outcome, error: str = "",
+        skipped: tuple[Gate, ...] = (),
+    ) -> ActionRecord:  # fmt: skip
+        """The action about a pod of a plan, or about the whole plan."""
+        names, workload = {}, ""
+        if pod is not None:
+            names = {f"{pod.record.namespace}/{pod.record.name}": pod.record.uid}
+            workload = str(pod.workload or "")
+        return ActionRecord(
+            node=plan.node,
+            at=format_time(self.clock.now()),
+            actuator=EVICTOR,
+            action="evict",
+            outcome=outcome,
+            why=f"plan {plan.id}: {plan.why}",
+            before=dict(names),
+            after=dict.fromkeys(names),
+            error=error,
+            plan=plan.id,
+            waiting=plan.waiting.uid if plan.waiting else "",
+            strategy=plan.strategy,
+            workload=workload,
+            skipped=skipped,
+        )
+
+    def _report(
+        self, plan: EvictionPlanRecord, pod: LivePod, result: Result, skipped: tuple[Gate, ...]
+    ) -> Result:
+        self.actions.put(self.action(plan, pod, result.outcome, result.error, skipped))
+        EVICTED.labels(
+            _RESULTS.get(result.outcome, result.outcome),
+            plan.strategy,
+            pod.record.namespace,
+            plan.node,
+        ).inc()
+        return result
+
+
+def _retry_after(error: KubernetesError) -> float | None:
+    return error.retry_after_seconds if isinstance(error, ApiUnavailableError) else None
+
+
+def _text(error: KubernetesError) -> str:
+    status = status_of(error)
+    if BUDGET_CAUSE in error.causes:
+        return f"a disruption budget forbids the eviction: {error.message}"
+    return f"{error.message}; {meaning_of(action_for(status))}"

@@ -1,0 +1,208 @@
+"""Execute plans that relieve nodes: each of their pods stands alone and waits for its turn.
+
+The pods of all plans are judged together, in the order of the arbitration. A pod that may never be
+evicted is refused at once; one that exceeds a limit, or that a disruption budget protects, waits
+until its plan expires. Every refusal is an action with its reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from actuators.eviction.eviction_calls import find_pod, pods_on_node
+from actuators.eviction.eviction_gate import EvictionGate, Mode
+from actuators.eviction.plan_limits import expires_at
+from pipeline.errors import SpringtideError
+from pipeline.kube.event_reporter import EventReporter
+from pipeline.processors.eviction.arbitration import (
+    Request,
+    arbitration_order,
+    judge,
+    pod_rank,
+)
+from pipeline.processors.eviction.evictability import protections_of
+from pipeline.processors.eviction.live_pods import LivePod
+from pipeline.processors.eviction.refusals import Verdict, verdict
+from pipeline.times import parse_time
+from pipeline.topics.actions import Outcome
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+
+MOST_WAITING: Final = 1000
+"""Pods that wait at the same time; further ones are refused."""
+_OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
+_WORKLOAD_LIMITS: Final = frozenset(
+    {"MaxMigratingPerWorkload", "MaxUnavailablePerWorkload", "ObjectLimiter"}
+)
+"""Limits that depend on the state of the workload, which is read for few pods at a time."""
+_MOST_JUDGED: Final = 200
+_MOST_READ: Final = 20
+"""Pods of one step that are compared with the limits, and for which the API server is asked."""
+_PAUSE_SECONDS: Final = 2.0
+_FIRST_WAIT_SECONDS: Final = 5.0
+_LONGEST_WAIT_SECONDS: Final = 30.0
+
+
+@dataclass
+class _Waiting:
+    """A pod that waits for its eviction: `not_before` is when it is judged next (Unix time),
+    `reason` why it was not evicted yet."""
+
+    plan: EvictionPlanRecord
+    pod: LivePod
+    until: float
+    not_before: float = 0.0
+    reason: str = "Expired: it was not the pod's turn"
+    attempts: int = 0
+
+
+class ReliefExecutor:
+    """The pods of relief plans that wait for their eviction."""
+
+    def __init__(self, gate: EvictionGate, mode: Mode) -> None:
+        self._gate = gate
+        self._mode = mode
+        self._events = EventReporter(gate.api, "springtide-evictor")
+        self._waiting: dict[str, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def take(self, plan: EvictionPlanRecord) -> str:
+        """Take the pods of a plan; return its outcome for the metric."""
+        try:
+            uids = {pod.uid for pod in plan.pods}
+            live = await pods_on_node(self._gate.api, plan.node, uids)
+        except SpringtideError as error:
+            self._gate.actions.put(self._gate.action(plan, None, "failed", error.message))
+            return "failed"
+        outcomes = {await self._take_pod(plan, uid, live.get(uid)) for uid in sorted(uids)}
+        return next((o for o in ("taken", *_OUTCOMES.values()) if o in outcomes), "refused")
+
+    async def _take_pod(self, plan: EvictionPlanRecord, uid: str, pod: LivePod | None) -> str:
+        if pod is None:
+            text = f"Gone: no pod of the UID {uid:.80} is on the node"
+            self._gate.actions.put(self._gate.action(plan, None, "refused", text))
+            return "refused"
+        refusal, skipped = self._protections(pod)
+        if refusal is not None:
+            return self._refuse(plan, pod, str(refusal))
+        if self._mode != "act":
+            outcome = _OUTCOMES[self._mode]
+            self._gate.actions.put(self._gate.action(plan, pod, outcome, skipped=skipped))
+            if self._mode == "recommend":
+                await self._write_event(plan, pod, "WouldDeschedule")
+            return outcome
+        if uid in self._waiting or self._gate.history.is_leaving(uid):
+            return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
+        if len(self._waiting) >= MOST_WAITING:
+            return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
+        self._waiting[uid] = _Waiting(plan, pod, until=expires_at(plan))
+        return "taken"
+
+    async def step(self) -> None:
+        """Refuse pods whose plans have expired, and evict at most one pod."""
+        now = self._gate.clock.now()
+        for uid, waiting in [*self._waiting.items()]:
+            if now >= waiting.until:
+                del self._waiting[uid]
+                self._refuse(waiting.plan, waiting.pod, waiting.reason)
+        if self._gate.rate.left_seconds > 0:
+            return
+        read = 0
+        for waiting in self._in_order(now):
+            refusal = self._gate.limits_now(waiting.pod, None, ignored=_WORKLOAD_LIMITS).refusal
+            if refusal is not None:
+                waiting.reason, waiting.not_before = str(refusal), now + _PAUSE_SECONDS
+                continue
+            read += 1
+            if await self._try(waiting) or read == _MOST_READ:
+                return
+
+    def _in_order(self, now: float) -> Iterator[_Waiting]:
+        """The pods that may be judged now, as arbitrated."""
+        ready = [waiting for waiting in self._waiting.values() if waiting.not_before <= now]
+        requests = [
+            Request(
+                parse_time(waiting.plan.at),
+                pod_rank(waiting.pod.record, waiting.pod.kube_qos),
+                _batch_job(waiting.pod),
+            )
+            for waiting in ready
+        ]
+        moving = Counter(str(e.pod.workload) for e in self._gate.history.leaving)
+        for position in arbitration_order(requests, moving)[:_MOST_JUDGED]:
+            yield ready[position]
+
+    async def _try(self, waiting: _Waiting) -> bool:
+        """Evict a pod if everything allows it; return whether its eviction was asked for."""
+        plan, uid, record = waiting.plan, waiting.pod.record.uid, waiting.pod.record
+        try:
+            pod = await find_pod(self._gate.api, record.namespace, record.name)
+            exists = pod is not None and pod.record.uid == uid
+            pod = pod if pod is not None and exists else waiting.pod
+            state = await self._gate.state_of(pod) if exists else None
+        except SpringtideError as error:
+            self._wait(waiting, f"Unknown: {error.message}")
+            return False
+        protections, replicas = self._protections(pod), self._gate.replicas_allow(state)
+        limits = self._gate.limits_now(pod, state)
+        hard = protections.refusal or replicas.refusal
+        match judge(exists=exists, is_evictable=hard is None, is_within_limits=not limits.refusal):
+            case "fail":
+                del self._waiting[uid]
+                self._refuse(plan, pod, str(hard))
+                return False
+            case "wait":
+                self._wait(waiting, str(limits.refusal))
+                return False
+        if not exists:
+            del self._waiting[uid]
+            self._refuse(plan, pod, "Gone: the pod was deleted")
+            return False
+        forbidden = await self._gate.forbidden([pod])
+        if forbidden is not None:
+            text = f"Forbidden: {forbidden.error}"
+            if forbidden.retry_seconds is not None:
+                self._wait(waiting, text, forbidden.retry_seconds)
+            else:
+                del self._waiting[uid]
+                self._refuse(plan, pod, text)
+            return False
+        skipped = (*protections.skipped, *replicas.skipped, *limits.skipped)
+        result = await self._gate.evict(plan, pod, lambda: self._expired(waiting), skipped)
+        if result.retry_seconds is not None and not result.may_leave:
+            self._wait(waiting, f"Forbidden: {result.error}", result.retry_seconds)
+            return True
+        del self._waiting[uid]
+        if result.outcome == "done":
+            await self._write_event(plan, pod, "Descheduled")
+        return True
+
+    async def _expired(self, waiting: _Waiting) -> str | None:
+        return "Expired" if self._gate.clock.now() >= waiting.until else None
+
+    def _protections(self, pod: LivePod) -> Verdict:
+        policy = self._gate.policy
+        return verdict(protections_of(pod.record, policy.protections), policy.skipped_gates)
+
+    def _wait(self, waiting: _Waiting, reason: str, at_least_seconds: float = 0.0) -> None:
+        seconds = min(_FIRST_WAIT_SECONDS * 2**waiting.attempts, _LONGEST_WAIT_SECONDS)
+        waiting.reason = reason
+        waiting.attempts = min(waiting.attempts + 1, 8)
+        waiting.not_before = self._gate.clock.now() + max(seconds, at_least_seconds)
+
+    def _refuse(self, plan: EvictionPlanRecord, pod: LivePod, reason: str) -> str:
+        self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
+        return "refused"
+
+    async def _write_event(self, plan: EvictionPlanRecord, pod: LivePod, reason: str) -> None:
+        record = pod.record
+        names = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
+        await self._events.write({"metadata": names}, "Pod", reason, plan.why, severity="Normal")
+
+
+def _batch_job(pod: LivePod) -> str | None:
+    """The batch Job of a pod, by its workload."""
+    owner = pod.record.owner
+    return str(pod.workload) if owner is not None and owner.kind == "Job" else None

@@ -1,0 +1,123 @@
+"""The evictions of the past, and which of their pods still exist.
+
+A new leader rebuilds it from the actions of former ones. An eviction is noted before it is asked
+for, so that one whose answer was lost counts.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from pipeline.processors.eviction.migration_limits import (
+    Candidate,
+    Eviction,
+    Situation,
+    WorkloadState,
+)
+from pipeline.times import parse_time
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.workloads import Workload
+
+_CALL_SECONDS: Final = 60.0
+"""An eviction is asked for at most this long after its record."""
+
+
+class EvictionHistory:
+    """Evictions of the last `seconds`. A pod that is gone counts as on the move for `ttl_seconds`
+    after its eviction at most, until its replacement is Ready."""
+
+    def __init__(self, seconds: float, ttl_seconds: float) -> None:
+        self._seconds = seconds
+        self._ttl_seconds = ttl_seconds
+        # By UID, the oldest first: an UID is evicted once, a repeated call counts as the last one.
+        self._evictions: dict[str, Eviction] = {}
+        self._leaving: dict[str, Eviction] = {}
+        self._gone: dict[str, Eviction] = {}
+
+    def __len__(self) -> int:
+        return len(self._evictions)
+
+    def copy(self) -> "EvictionHistory":
+        """A copy, to book evictions that may not happen."""
+        other = EvictionHistory(self._seconds, self._ttl_seconds)
+        other._evictions = self._evictions.copy()
+        other._leaving = self._leaving.copy()
+        other._gone = self._gone.copy()
+        return other
+
+    @property
+    def last_at(self) -> float | None:
+        """When the last eviction was asked for (Unix time); None if there is none."""
+        return max((eviction.at for eviction in self._evictions.values()), default=None)
+
+    @property
+    def leaving(self) -> Collection[Eviction]:
+        """Evictions whose pods are not known to be gone."""
+        return tuple(self._leaving.values())
+
+    def is_leaving(self, uid: str) -> bool:
+        """Whether the eviction of the pod was asked for, and the pod is not known to be gone."""
+        return uid in self._leaving
+
+    def note(self, pod: Candidate, at: float) -> None:
+        """Remember that the pod's eviction is asked for at this time (Unix time)."""
+        self._evictions.pop(pod.uid, None)
+        self._gone.pop(pod.uid, None)
+        self._evictions[pod.uid] = self._leaving[pod.uid] = Eviction(pod, at)
+
+    def learn(self, action: ActionRecord, now: float) -> None:
+        """Take an action of a former leader. Raises ValueError if it is invalid."""
+        if action.outcome not in ("intended", "done") or not action.before:
+            return
+        ((path, uid),) = action.before.items()
+        namespace, _, name = path.partition("/")
+        workload = None
+        if action.workload:
+            kind, of_namespace, workload_name = action.workload.split("/", 2)
+            workload = Workload(of_namespace, kind, workload_name)
+        at = parse_time(action.at) + (_CALL_SECONDS if action.outcome == "intended" else 0.0)
+        # The clock of the former leader may be ahead.
+        self.note(Candidate(uid or "", action.node, namespace, name, workload), min(at, now))
+
+    def stays(self, uid: str) -> None:
+        """Note that the API server refused an eviction. The attempt still counts against the limits
+        of frequency."""
+        self._leaving.pop(uid, None)
+
+    def left(self, uid: str) -> None:
+        """Note that an evicted pod is gone."""
+        eviction = self._leaving.pop(uid, None)
+        if eviction is not None:
+            self._gone[uid] = eviction
+
+    def forget(self, now: float) -> None:
+        """Drop what no limit depends on any more."""
+        self._gone = {
+            uid: eviction
+            for uid, eviction in self._gone.items()
+            if now - eviction.at < self._ttl_seconds
+        }
+        old = [uid for uid, e in self._evictions.items() if now - e.at > self._seconds]
+        for uid in old:
+            if uid not in self._leaving:
+                del self._evictions[uid]
+
+    def situation(
+        self, pod: Candidate, now: float, state: WorkloadState | None = None
+    ) -> Situation:
+        """What limits of the pod's eviction depend on."""
+        history = tuple(self._evictions.values())
+        return Situation(
+            now=now,
+            leaving=tuple(eviction.pod for eviction in self._leaving.values()),
+            replaced=sum(1 for _ in self._replaced(pod, now)),
+            history=history,
+            of_workload=tuple(e for e in history if e.pod.workload == pod.workload),
+            of_namespace=tuple(e for e in history if e.pod.namespace == pod.namespace),
+            state=state,
+        )
+
+    def _replaced(self, pod: Candidate, now: float) -> Iterator[Eviction]:
+        for eviction in self._gone.values():
+            is_recent = now - eviction.at < self._ttl_seconds
+            if eviction.pod.workload == pod.workload and is_recent:
+                yield eviction

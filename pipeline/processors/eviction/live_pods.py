@@ -1,0 +1,75 @@
+"""A pod as the API server has it now, with the parts of its state that no record holds."""
+
+from typing import Final
+
+import msgspec
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.eviction.migration_limits import Candidate
+from pipeline.processors.kubernetes.object_records import read_manifest
+from pipeline.processors.kubernetes.objects import KubernetesObject, PodCondition, decode_object
+from pipeline.processors.kubernetes.top_owner import top_owner
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.workloads import Workload
+
+POLICY_LABEL: Final = "koordinator.sh/evict-policy"
+"""The label of a pod that names how it is evicted."""
+
+
+class LivePod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod: its record, whether its condition Ready is true, its Kubernetes QoS class, and whether
+    it may preempt others."""
+
+    record: PodRecord
+    is_ready: bool = False
+    kube_qos: str = ""
+    may_preempt: bool = True
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload of the pod: a Deployment, not its ReplicaSet; None for a bare pod."""
+        owner = top_owner(self.record)
+        if owner is None:
+            return None
+        return Workload(self.record.namespace, owner.kind, owner.name)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The pod as limits see it."""
+        pod = self.record
+        return Candidate(pod.uid, pod.node, pod.namespace, pod.name, self.workload)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the pod is being deleted."""
+        return self.record.deleted_at is not None
+
+
+class _Spec(KubernetesObject, frozen=True, kw_only=True):
+    preemption_policy: str = ""
+
+
+class _Status(KubernetesObject, frozen=True, kw_only=True):
+    conditions: tuple[PodCondition, ...] = ()
+    qos_class: str = ""
+
+
+class _Pod(KubernetesObject, frozen=True, kw_only=True):
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_pods: Final = msgspec.json.Decoder(_Pod)
+
+
+def read_live_pod(data: bytes | msgspec.Raw) -> LivePod:
+    """Convert a JSON object. Raises `InvalidRecordError`."""
+    record, pod = read_manifest(data), decode_object(data, _pods, "Pod")
+    if not record.uid or not record.name or not record.namespace:
+        raise InvalidRecordError("a pod has no uid, name or namespace")
+    return LivePod(
+        record=record,
+        is_ready=any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions),
+        kube_qos=pod.status.qos_class,
+        may_preempt=pod.spec.preemption_policy != "Never",
+    )

@@ -57,6 +57,22 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "node_strategy": (f"{_P}.policy.effective_strategy:effective_strategy",),
     "strategy_valid": (f"{_P}.policy.colocation_config:problems_of",),
     "configmap_sync": (f"{_P}.policy.load_configmap:load_section",),
+    "evictability": (f"{_P}.eviction.evictability:protections_of",),
+    "migration_limits": (
+        f"{_P}.eviction.migration_limits:limits_reached",
+        f"{_P}.eviction.migration_limits:replica_guard",
+        f"{_P}.eviction.migration_limits:workload_limit",
+        f"{_P}.eviction.migration_limits:tokens",
+    ),
+    "arbitrator": (
+        f"{_P}.eviction.arbitration:pod_rank", f"{_P}.eviction.arbitration:judge",
+        f"{_P}.eviction.arbitration:by_moving_siblings",
+    ),
+    "eviction_api": (
+        f"{_P}.eviction.disruption_budgets:expected_answer",
+        f"{_P}.eviction.eviction_answers:action_for",
+        f"{_P}.eviction.eviction_answers:wait_seconds",
+    ),
     "node_reserved": (f"{_P}.kubernetes.node_reservation:kubelet_reserved",),
     "safety_margin": (_RECORDS,),
     "batch_resource": (f"{_P}.overcommit.batch:batch", _OFFERS),

@@ -16,8 +16,8 @@ RELATIVE = 1e-9
 ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
 MODULES = (
-    "descheduling", "extender", "histograms", "kernel", "lifecycle", "load_watcher", "loadaware",
-    "node_policy", "offers", "policy", "prediction", "scorers", "usage",
+    "descheduling", "evictions", "extender", "histograms", "kernel", "lifecycle", "load_watcher",
+    "loadaware", "node_policy", "offers", "policy", "prediction", "scorers", "usage",
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"
@@ -28,8 +28,7 @@ NOT_BUILT = {
     "low_node_load_evictions": _STRATEGY, "classify_nodes": _STRATEGY, "pod_sort_order": _STRATEGY,
     "usage_scores": _STRATEGY, "anomaly_detector": _STRATEGY, "target_fit": _STRATEGY,
     "fragmentation_aware": _STRATEGY, "scale_down_binpack": _STRATEGY,
-    "migration_limits": _MIGRATION, "arbitrator": _MIGRATION, "evictability": _MIGRATION,
-    "migration_job": _MIGRATION, "eviction_api": _MIGRATION,
+    "migration_job": _MIGRATION,
 }  # fmt: skip
 """Groups for which the product does nothing yet, and what is missing."""
 

@@ -36,6 +36,7 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.producer import Keyed, log_producer
 from pipeline.kafka.topic_admin import apply_topics, find_group
 from pipeline.local.local_kafka import local_kafka
+from pipeline.processors.hot_nodes.detection import Applied, detect
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import ListingFacts, NodeObjects, join, listing_facts
 from pipeline.processors.model.bank import Bank
@@ -43,6 +44,7 @@ from pipeline.processors.model.result_records import encode_node_states, encode_
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.codec import encode_json
+from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_policy import Overcommit
@@ -55,6 +57,9 @@ PREFIX = "ingest"
 WINDOW_MS = 30_000
 DISTINCT = 20  # windows of usage: to make more up takes longer than to drain them
 RUN_LIMIT_SECONDS = 600
+_PERCENTS = {"cpu": 70.0, "memory": 80.0}
+HOT_NODES = HotNodePolicy(high_percent=_PERCENTS, prod_high_percent=_PERCENTS)
+"""Thresholds of the stages alone: those of the example of Koordinator."""
 
 
 def node_name(number: int) -> str:
@@ -268,12 +273,26 @@ def stages(batches: list[bytes]) -> dict[str, float]:
     )
     columns = timed("model: read columns", lambda g: WindowBatch(g), windows)
     samples = timed("model: samples", lambda batch: batch.training("p90"), columns)
-    timed("model: learn", bank.apply, samples)
+    outcomes = timed("model: learn", bank.apply, samples)
     names = [[head.node for head in batch.heads] for batch in samples]
     peaks = timed("model: peaks", bank.peaks, names)
     recent = timed("model: the last half hour", bank.recent_usage, names)
     timed("model: average usage", lambda batch: batch.average, columns)
     position = {"generation": 1, "offset": 0, "epoch": 0}
+    timed(
+        "model: detect hot nodes",
+        lambda of: detect(
+            Applied(
+                [(bank, name) for name in of[0]],
+                of[1],
+                np.arange(len(of[0])),
+                of[2],
+                of[3],
+                lambda _: position,
+            )
+        ),
+        list(zip(names, columns, outcomes, peaks, strict=True)),
+    )
     timed(
         "model: write predictions, if all are due",
         lambda of: encode_prediction(of[0], of[1], position),
@@ -303,7 +322,8 @@ def stages(batches: list[bytes]) -> dict[str, float]:
 def _view(node: str, uids: tuple[str, ...]) -> NodeObjects:
     pods = {uid: inventory.pod_record(node, uid, number) for number, uid in enumerate(uids)}
     rows = {uid: pod_row(pod) for uid, pod in pods.items()}
-    return NodeObjects(inventory.node_record(node), rows)
+    record = msgspec.structs.replace(inventory.node_record(node), hot_nodes=HOT_NODES)
+    return NodeObjects(record, rows)
 
 
 def _groups(windows: list[Window]) -> list[list[Window]]:

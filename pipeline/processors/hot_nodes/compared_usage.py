@@ -31,7 +31,7 @@ PointPercentile = Callable[[IntArray, int, int], FloatArray]
 (k, 2)."""
 
 _PROD: Final = CLASS_CODES["prod"]
-_COUNTED_AS_PROD: Final = (_PROD, CLASS_CODES["none"], CLASS_CODES["unknown"])
+_COUNTED_AS_PROD: Final = [_PROD, CLASS_CODES["none"], CLASS_CODES["unknown"]]
 
 
 def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
@@ -39,10 +39,8 @@ def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
     bytes."""
     average = batch.average
     classes, counts = average.classes[places], average.class_pods[places]
-    prod = np.zeros((len(places), 2))
-    for code in _COUNTED_AS_PROD:
-        has_pods = counts[:, code] > 0
-        prod += np.where(has_pods[:, None], classes[:, code], 0.0)
+    has_pods = counts[:, _COUNTED_AS_PROD, None] > 0
+    prod = np.where(has_pods, classes[:, _COUNTED_AS_PROD], 0.0).sum(axis=1)
     if np.isnan(average.pods).any():
         prod[_unmeasured_prod(batch)[places]] = np.nan
     return np.concatenate([average.node[places], prod], axis=1)

@@ -28,6 +28,7 @@ HOLD_MS: Final = 300_000
 LONGEST_RUN: Final = 1000
 """Where counters stop: the most windows that a policy may ask for."""
 NONE, WARNING, CRITICAL = range(3)
+_LEVELS: Final = np.array([WARNING, CRITICAL])
 
 
 class Levels(NamedTuple):
@@ -48,31 +49,36 @@ def step(
     """Apply a window of each of n nodes to its row in `columns`.
 
     `usage` (n, rules) is in percent, NaN unknown; `start_ms` and `end_ms` (n,) are those of the
-    windows. Rules that are not watched forget everything.
+    windows. Rules that are not watched forget everything. Windows below a level are counted only
+    while it is raised: before, they cannot matter.
     """
     before = columns["alert_level"][rows].astype(np.int64)
     known = limits.watched & ~np.isnan(usage) & ~np.isnan(limits.marks[..., 0])
-    held = start_ms[:, None] - columns["alert_answered_ms"][rows] <= HOLD_MS
+    answered = columns["alert_answered_ms"][rows]
+    columns["alert_answered_ms"][rows] = np.where(
+        limits.watched, np.where(known, end_ms[:, None], answered), NEVER
+    )
+    above = columns["alert_above"][rows]
+    if not (before.any() or above.any() or (usage > limits.marks[..., 0]).any()):
+        return Levels(before, before)  # as nearly always: nothing is hot, or was
+    held = start_ms[:, None] - answered <= HOLD_MS
     value = usage[..., None]
-    above = _run(columns, "alert_above", rows, value > limits.marks, known, held)
-    below = _run(columns, "alert_below", rows, value <= limits.calm, known, held)
+    above = _run(above, value > limits.marks, known, held)
+    below = _run(columns["alert_below"][rows], value <= limits.calm, known, held)
     after = np.where(known, _level(before, above, below, limits), before)
     after[~limits.watched] = NONE
+    is_raised = after[..., None] >= _LEVELS
     columns["alert_above"][rows] = np.where(limits.watched[..., None], above, 0)
-    columns["alert_below"][rows] = np.where(limits.watched[..., None], below, 0)
+    columns["alert_below"][rows] = np.where(is_raised, below, 0)
     columns["alert_level"][rows] = after
-    answered = np.where(known, end_ms[:, None], columns["alert_answered_ms"][rows])
-    columns["alert_answered_ms"][rows] = np.where(limits.watched, answered, NEVER)
     opened = np.where(before == NONE, end_ms[:, None], columns["alert_opened_ms"][rows])
     columns["alert_opened_ms"][rows] = np.where(after == NONE, NEVER, opened)
     return Levels(before, after)
 
 
-def _run(
-    columns: Columns, name: str, rows: IntArray, holds: BoolArray, known: BoolArray, held: BoolArray
-) -> IntArray:
+def _run(run: IntArray, holds: BoolArray, known: BoolArray, held: BoolArray) -> IntArray:
     """The windows in a row for which something `holds`, (n, rules, levels)."""
-    run = np.where(held[..., None], columns[name][rows], 0).astype(np.int64)
+    run = np.where(held[..., None], run, 0).astype(np.int64)
     longer = np.where(holds, np.minimum(run + 1, LONGEST_RUN), 0)
     return np.where(known[..., None], longer, run)
 

@@ -134,11 +134,10 @@ def _detect(
 def _percent(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
     """Usage (n, rules), cores or bytes, in percent of allocatable (n, 2), millicores and bytes;
     NaN where that is 0 or unknown. Whole millicores give exact percents."""
-    rules = usage.shape[1] // 2
     base = np.where(allocatable > 0.0, allocatable, np.nan)
-    used = usage * np.tile(TO_KUBERNETES, rules)
-    percent: FloatArray = WHOLE_PERCENT * used / np.tile(base, (1, rules))
-    return percent
+    used = usage.reshape(len(usage), -1, 2) * TO_KUBERNETES
+    percent: FloatArray = WHOLE_PERCENT * used / base[:, None]
+    return percent.reshape(usage.shape)
 
 
 def end_alerts(node: NodeInBank, position: Position) -> list[AlertRecord]:

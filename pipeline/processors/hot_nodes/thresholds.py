@@ -22,24 +22,30 @@ class Thresholds:
     """The thresholds of n nodes in percent of allocatable.
 
     `watched` (n, rules) marks the rules that the policy names. Usage above `marks` (n, rules,
-    levels) is hot or critical, usage at or below `calm` is neither; NaN where a distance from the
-    pool's mean is configured and no mean is known. `open_windows` and `close_windows` (n,) are the
+    levels) is hot or critical; NaN where a distance from the pool's mean is configured and no mean
+    is known. `hysteresis` (n,) is in points. `open_windows` and `close_windows` (n,) are the
     windows in a row that open and close.
     """
 
     watched: BoolArray
     marks: FloatArray
-    calm: FloatArray
+    hysteresis: FloatArray
     open_windows: IntArray
     close_windows: IntArray
+
+    @property
+    def calm(self) -> FloatArray:
+        """Usage at or below it is below the level, (n, rules, levels): so many points below the
+        mark, but not below half of it, because an alert of a low threshold must be able to
+        close."""
+        return np.maximum(self.marks - self.hysteresis[:, None, None], self.marks / 2.0)
 
 
 def thresholds(policies: Sequence[HotNodePolicy]) -> Thresholds:
     """The thresholds of these policies, at least one.
 
     Critical is usage above the middle between the threshold and 100 %, and all hot usage where the
-    threshold is 100 % or more. The calm mark is `hysteresis_percent` below the threshold, but not
-    below half of it: an alert of a low threshold must be able to close.
+    threshold is 100 % or more.
     """
     rows: dict[int, tuple[float, ...]] = {}  # nodes of a pool often share one policy object
     values = np.array([rows.get(id(p)) or rows.setdefault(id(p), _row(p)) for p in policies])
@@ -50,7 +56,7 @@ def thresholds(policies: Sequence[HotNodePolicy]) -> Thresholds:
     return Thresholds(
         watched=~np.isnan(named),
         marks=marks,
-        calm=np.maximum(marks - hysteresis[:, None, None], marks / 2.0),
+        hysteresis=hysteresis,
         open_windows=open_windows.astype(np.int64),
         close_windows=close_windows.astype(np.int64),
     )

@@ -54,6 +54,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "collect_interval": (f"{_P}.policy.collect_interval:collect_interval",),
     "system_usage": ("node_exporter.system_remainder:system_usage",),
     "pod_class": (_POD,),
+    "anomaly_detector": (f"{_P}.hot_nodes.debounce:_level",),
     "node_strategy": (f"{_P}.policy.effective_strategy:effective_strategy",),
     "strategy_valid": (f"{_P}.policy.colocation_config:problems_of",),
     "configmap_sync": (f"{_P}.policy.load_configmap:load_section",),

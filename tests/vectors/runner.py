@@ -16,8 +16,9 @@ RELATIVE = 1e-9
 ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
 MODULES = (
-    "descheduling", "evictions", "extender", "histograms", "kernel", "lifecycle", "load_watcher",
-    "loadaware", "node_policy", "offers", "policy", "prediction", "scorers", "usage",
+    "descheduling", "evictions", "extender", "histograms", "hot_nodes", "kernel", "lifecycle",
+    "load_watcher", "loadaware", "node_policy", "offers", "policy", "prediction", "scorers",
+    "usage",
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"
@@ -26,7 +27,7 @@ _MIGRATION = "no PodMigrationJob is executed"
 NOT_BUILT = {
     "batch_resource_numa": _NUMA, "pod_numa_split": _NUMA, "gpu_node_resource": _GPU,
     "low_node_load_evictions": _STRATEGY, "classify_nodes": _STRATEGY, "pod_sort_order": _STRATEGY,
-    "usage_scores": _STRATEGY, "anomaly_detector": _STRATEGY, "target_fit": _STRATEGY,
+    "usage_scores": _STRATEGY, "target_fit": _STRATEGY,
     "fragmentation_aware": _STRATEGY, "scale_down_binpack": _STRATEGY,
     "migration_job": _MIGRATION,
 }  # fmt: skip

@@ -36,12 +36,13 @@ def hot_window(
     cores: int | None = 10,
     annotations: dict[str, str] | None = None,
     points: Sequence[float] = (),
+    prod_memory: float = GIB,
     **columns: Any,
 ) -> Window:
     """The `end`-th window of a node of 10 cores and 100 GiB: `cpu` and `memory` in percent of it.
 
     `pods` have a class and cores each; `prod` is short for one Prod pod. `points` are of CPU, a
-    second apart.
+    second apart; `prod_memory` is that of each pod in bytes.
     """
     pods = pods if pods is not None else {} if prod is None else {"uid-0": ("prod", prod)}
     row: dict[str, Any] = {
@@ -61,7 +62,8 @@ def hot_window(
         ),
     )  # fmt: skip
     rows = [
-        pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=GIB) for uid, (_, used) in pods.items()
+        pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=prod_memory)
+        for uid, (_, used) in pods.items()
     ]
     known = [
         known_pod(uid, pod_class=name, phase="Running")

@@ -236,9 +236,9 @@ def test_threads_share_one_heap() -> None:
     """Those that a library starts when it is imported, too."""
     program = """
         import ctypes, threading
-        from pipeline.cli.main import limit_malloc_arenas
+        from pipeline.cli.main import limit_malloc
 
-        limit_malloc_arenas()
+        limit_malloc()
         import pyarrow
 
         held = []
@@ -252,19 +252,54 @@ def test_threads_share_one_heap() -> None:
         libc.malloc_info(0, out)
         libc.fflush(out)
     """
-    arena = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
-    plain = {name: value for name, value in os.environ.items() if name not in arena}
 
     def heaps(**chosen: str) -> int:
-        run = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            env=plain | chosen, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return run.stdout.count("<heap nr=")
+        return _printed(program, **chosen).count("<heap nr=")
 
     assert heaps() == 1
     assert heaps(MALLOC_ARENA_MAX="3") > 1, "the operator's choice goes before ours"
     assert heaps(GLIBC_TUNABLES="glibc.malloc.arena_max=3") > 1
+
+
+def test_large_blocks_return_to_the_system() -> None:
+    """By default glibc takes a block from the heap once one of its size was freed."""
+    program = """
+        import ctypes
+        from pipeline.cli.main import limit_malloc
+
+        limit_malloc()
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+        libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+        libc.free(libc.malloc(8 << 20))
+
+        class Info(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_size_t) for name in (
+                "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+                "fordblks", "keepcost",
+            )]
+
+        libc.mallinfo2.restype = Info
+        before = libc.mallinfo2().hblks
+        libc.malloc(4 << 20)
+        print(libc.mallinfo2().hblks - before)
+    """
+    assert _printed(program) == "1\n"
+    assert _printed(program, MALLOC_MMAP_THRESHOLD_="16777216") == "0\n", "the operator's choice"
+
+
+def _printed(program: str, **environ: str) -> str:
+    """What a program prints without the machine's settings of malloc."""
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=plain | environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return run.stdout
 
 
 def test_full_disk_is_an_error_of_two_lines() -> None:

@@ -28,7 +28,9 @@ from pipeline.errors import MissingExtraError, SpringtideError, UsageError
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_M_ARENA_MAX = -8  # of glibc's mallopt
+# Of glibc's mallopt.
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE_BYTES = 1 << 20
 
 
 class _Command(NamedTuple):
@@ -211,19 +213,23 @@ def cli(context: click.Context, /, **given: object) -> None:
     store_global_options(context, **given)
 
 
-def limit_malloc_arenas() -> None:
-    """Make all threads of this process allocate from one heap, with glibc.
+def limit_malloc() -> None:
+    """Make all threads of this process allocate from one heap, with glibc, and large blocks
+    outside of it.
 
     With a heap per thread, memory that a worker's consumer allocates for messages and the models
-    free would stay with the consumer, a tenth of the process. It has no effect on existing heaps,
-    so call it before an import starts threads.
+    free would stay with the consumer, a tenth of the process. In a heap, records of megabytes leave
+    holes between what stays, which is never returned. It has no effect on existing heaps, so call
+    it before an import starts threads.
     """
-    configured = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get(
-        "GLIBC_TUNABLES", ""
-    )
-    if not configured:
-        with suppress(AttributeError):
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    for parameter, value, variable, tunable in (
+        (_M_ARENA_MAX, 1, "MALLOC_ARENA_MAX", "arena_max"),
+        (_M_MMAP_THRESHOLD, _LARGE_BYTES, "MALLOC_MMAP_THRESHOLD_", "mmap_threshold"),
+    ):
+        if variable not in os.environ and tunable not in tunables:
+            with suppress(AttributeError):
+                ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def open_closed_streams() -> None:
@@ -261,7 +267,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 def main() -> None:
     open_closed_streams()
     escape_unprintable_output()
-    limit_malloc_arenas()
+    limit_malloc()
     try:
         check_arguments(sys.argv[1:])
     except UsageError as error:

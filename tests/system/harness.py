@@ -36,6 +36,7 @@ from tests.system.load import Load, Message, partition
 
 SESSION_SECONDS = 12
 CHECKPOINT_SECONDS = 2
+READ_SECONDS = 600
 TOPICS = ("windows", "predictions", "node-state", "resources", "checkpoints", "dead-letters")
 
 
@@ -293,7 +294,10 @@ async def gather(
     timeout: float = 150,
 ) -> Logs:
     """Return all records to `keep`, once every sample (except of nodes in `ignore`) is joined and
-    every window is covered by a complete round, or after `timeout`."""
+    every window is covered by a complete round, or `timeout` after all present ones were read.
+
+    Raises AssertionError if not all are read: what a part of them shows would be no result.
+    """
     last: dict[int, int] = {}
     for number, offset, node in samples:
         if node not in ignore:
@@ -303,9 +307,9 @@ async def gather(
         bootstrap_servers=stage.bootstrap, group_id=None, auto_offset_reset="earliest",
         max_partition_fetch_bytes=8 << 20, fetch_max_wait_ms=200,
     ) as consumer:  # fmt: skip
-        consumer.assign(
-            [TopicPartition(stage.topic(t), p) for t in TOPICS for p in range(stage.partitions)]
-        )
+        tps = [TopicPartition(stage.topic(t), p) for t in TOPICS for p in range(stage.partitions)]
+        consumer.assign(tps)
+        await _read_to_end(consumer, tps, logs, keep)
         deadline, done_at = time.monotonic() + timeout, None
         while time.monotonic() < deadline:
             await _read(consumer, logs, keep)
@@ -315,7 +319,22 @@ async def gather(
                 done_at = time.monotonic()
             elif time.monotonic() > done_at + 1.0:
                 break
+        await _read_to_end(consumer, tps, logs, keep)
     return logs
+
+
+async def _read_to_end(
+    consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition], logs: Logs,
+    keep: Callable[[Record], bool],
+) -> None:  # fmt: skip
+    """Read everything that is there now."""
+    ends = await consumer.end_offsets(tps)
+
+    async def is_read() -> bool:
+        await _read(consumer, logs, keep)
+        return all([await consumer.position(tp) >= ends[tp] for tp in tps])
+
+    await until(is_read, READ_SECONDS)
 
 
 async def _read(consumer: AIOKafkaConsumer, logs: Logs, keep: Callable[[Record], bool]) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from actuators.action_log import Actions
 from actuators.eviction.departures import watch_departures
+from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.plan_limits import (
     LONGEST_VALID_SECONDS,
@@ -26,7 +27,6 @@ from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
@@ -42,36 +42,52 @@ BAD = counter("evictor_bad_records", "Invalid plans, and invalid actions read at
 LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
 _WAITING: Final = 1000
 _STEP_SECONDS: Final = 0.5
-_POLICY: Final = MigrationPolicy()
+_POLICY_SECONDS: Final = 10.0
 
 
 class Evictor:
     """The evictor while its process holds the lease."""
 
-    def __init__(
-        self, api: Api, settings: Settings, clock: Clock, lease: Lease,
-        policy: MigrationPolicy = _POLICY,
-    ) -> None:  # fmt: skip
+    def __init__(self, api: Api, settings: Settings, clock: Clock, lease: Lease) -> None:
         evictor, kubernetes = settings.evictor, settings.kubernetes
+        self._api = api
         self._settings = settings
         self._clock = clock
         self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
-        per_second = min(evictor.evictions_per_minute / 60.0, policy.limits.evict_qps)
-        self._gate = EvictionGate(
-            api, stop, RateLimit(per_second, clock), clock, self._actions,
-            lambda: lease.is_held, policy,
-        )  # fmt: skip
+        rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
+        self._gate = EvictionGate(api, stop, rate, clock, self._actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
         self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""
+        while not await self._read_policy():
+            await self._clock.sleep(_POLICY_SECONDS)
         await self._learn_limits()
         await self._worker.begin()
-        await run_all(
-            [self._read(), self._work(), watch_departures(self._gate), self._actions.run()]
-        )
+        await run_all([
+            self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
+            self._actions.run(),
+        ])  # fmt: skip
+
+    async def _follow_policy(self) -> None:
+        while True:
+            await self._clock.sleep(_POLICY_SECONDS)
+            await self._read_policy()
+
+    async def _read_policy(self) -> bool:
+        """Put the descheduler configuration in force; the last one stays if it cannot be read."""
+        kubernetes = self._settings.kubernetes
+        namespace, name = kubernetes.config_namespace, kubernetes.descheduler_config_name
+        policy = await read_policy(self._api, namespace, name)
+        if policy is not None and policy != self._gate.policy:
+            self._gate.take_policy(policy)
+            log.info("policy of evictions is in force", is_dry=policy.is_dry)
+        if policy is not None:
+            per_second = self._settings.evictor.evictions_per_minute / 60.0
+            self._gate.rate.per_second = min(per_second, policy.limits.evict_qps)
+        return policy is not None
 
     async def _learn_limits(self) -> None:
         """Learn from the actions of former leaders."""

@@ -104,6 +104,11 @@ class EvictionGate:
         limits = self.policy.limits
         self.history = EvictionHistory(limits.history_seconds, limits.ttl_seconds)
 
+    def take_policy(self, policy: MigrationPolicy) -> None:
+        """Put another policy in force from the next decision on."""
+        self.policy = policy
+        self.history.keep(policy.limits.history_seconds, policy.limits.ttl_seconds)
+
     # -- questions
 
     def limits_now(

@@ -87,8 +87,8 @@ class ReliefExecutor:
         refusal, skipped = self._protections(pod)
         if refusal is not None:
             return self._refuse(plan, pod, str(refusal))
-        if self._mode != "act":
-            outcome = _OUTCOMES[self._mode]
+        if self._mode != "act" or self._gate.policy.is_dry:
+            outcome = _OUTCOMES.get(self._mode, "observed")
             self._gate.actions.put(self._gate.action(plan, pod, outcome, skipped=skipped))
             if self._mode == "recommend":
                 await self._write_event(plan, pod, "WouldDeschedule")
@@ -107,7 +107,7 @@ class ReliefExecutor:
             if now >= waiting.until:
                 del self._waiting[uid]
                 self._refuse(waiting.plan, waiting.pod, waiting.reason)
-        if self._gate.rate.left_seconds > 0:
+        if self._gate.rate.left_seconds > 0 or self._gate.policy.is_dry:
             return
         read = 0
         for waiting in self._in_order(now):

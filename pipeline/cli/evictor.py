@@ -22,7 +22,10 @@ from pipeline.settings import Settings
         3: "topics are missing",
     },
 )
-@settings_options(*KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "evictor.*")
+@settings_options(
+    *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "evictor.*",
+    "kubernetes.config_namespace", "kubernetes.descheduler_config_name",
+)  # fmt: skip
 def command(settings: Settings) -> None:
     """Evict pods by plan: to make room for Prod pods that every node refuses, or to relieve nodes.
 

@@ -149,6 +149,15 @@ async def test_a_successor_of_the_same_name_is_not_evicted() -> None:
     assert world.evicted == []
 
 
+async def test_a_dry_policy_evicts_no_pod_and_stops_those_that_wait() -> None:
+    world = World(policy=BARE)
+    pods = [world.cluster.add_pod("n") for _ in range(2)]
+    await world.worker.start(world.plan(pods[0], seconds=15.0))
+    world.gate.take_policy(MigrationPolicy(protections=BARE.protections, is_dry=True))
+    outcomes = await world.run(world.plan(pods[1]), seconds=20.0)
+    assert (outcomes, world.evicted) == (["observed", "refused"], [])
+
+
 @pytest.mark.parametrize("is_ready", [True, False])
 async def test_a_budget_that_allows_none_refuses_with_its_name(is_ready: bool) -> None:
     world = World()

@@ -24,6 +24,7 @@ from tests.cluster.objects import (
     service_account,
 )
 from tests.cluster.roles import Role
+from tests.plane import NAMESPACES
 from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -47,7 +48,8 @@ def asking_plane() -> Iterator[ControlPlane]:
     # Without an extender the scheduler continues at once.
     scheduler = scheduler_config(profile, weight=10, ignorable=True)
     with local_control_plane(scheduler=scheduler) as plane:
-        plane.kubectl("create", "namespace", "springtide-system")
+        for name in NAMESPACES:
+            plane.kubectl("create", "namespace", name)
         nodes = [node(name, labels=PAIR.get(name), **ALLOCATABLE) for name in NODES]
         asyncio.run(add_nodes(plane, *nodes))
         apply(plane, *(

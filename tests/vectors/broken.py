@@ -66,7 +66,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_P}.eviction.migration_limits:tokens",
     ),
     "arbitrator": (
-        f"{_P}.eviction.arbitration:pod_rank", f"{_P}.eviction.arbitration:judge",
+        f"{_P}.eviction.arbitration:by_pod_rank", f"{_P}.eviction.arbitration:judge",
         f"{_P}.eviction.arbitration:by_moving_siblings",
     ),
     "eviction_api": (

@@ -36,6 +36,10 @@ class EvictionHistory:
     def __len__(self) -> int:
         return len(self._evictions)
 
+    def keep(self, seconds: float, ttl_seconds: float) -> None:
+        """Remember evictions for other times from now on."""
+        self._seconds, self._ttl_seconds = seconds, ttl_seconds
+
     def copy(self) -> "EvictionHistory":
         """A copy, to book evictions that may not happen."""
         other = EvictionHistory(self._seconds, self._ttl_seconds)

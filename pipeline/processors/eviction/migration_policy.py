@@ -87,9 +87,11 @@ class MigrationLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Protections and limits, the checks that are skipped, and how pods are evicted."""
+    """Protections and limits, the checks that are skipped, and how pods are evicted. With `is_dry`
+    no plan that relieves a node evicts a pod."""
 
     protections: Protections = Protections()
     limits: MigrationLimits = MigrationLimits()
     skipped_gates: frozenset[Gate] = frozenset()
     mode: EvictionMode = "Eviction"
+    is_dry: bool = False

@@ -111,7 +111,7 @@ def command(
       springtide alerts --since 1h
       springtide alerts -o json | jq '.items[] | select(.alert.severity == "critical") | .node'
     """
-    silence_logs(settings, "aiokafka")
+    silence_logs(settings)
     view = View(as_json, not no_headers, settings.extender.stale_after_seconds)
     if since is not None:
         if watch:

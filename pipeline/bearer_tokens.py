@@ -1,6 +1,9 @@
 """Bearer tokens: the files that contain them, and the hosts to which they may go without TLS."""
 
 import ipaddress
+from pathlib import Path
+
+from pipeline.input_files import read_file
 
 
 def parse_tokens(data: bytes) -> list[bytes]:
@@ -27,6 +30,14 @@ def parse_tokens(data: bytes) -> list[bytes]:
     if not tokens:
         raise ValueError("there is no token")
     return tokens
+
+
+def authorization(token_file: Path | None) -> dict[str, str]:
+    """The header with the first token of the file, which is read each time; none without a file.
+    Raises `UsageError` for an unreadable file, and ValueError as `parse_tokens` does."""
+    if token_file is None:
+        return {}
+    return {"Authorization": f"Bearer {parse_tokens(read_file(token_file))[0].decode()}"}
 
 
 def is_loopback(host: str) -> bool:

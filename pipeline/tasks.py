@@ -53,6 +53,18 @@ def ignore_stop_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends, or until SIGTERM or Ctrl-C. Raises what `work` raises."""
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop_signal())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        await cancel_tasks(working, stopping)
+
+
 async def run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines concurrently. The first exception cancels the others and is raised.
 

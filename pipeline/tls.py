@@ -53,6 +53,27 @@ class RenewedContext(ssl.SSLContext):
         return [_stamp(file) for file in self._files]
 
 
+def https_context(key: str, ca_file: Path | None, *, verify: bool = True) -> RenewedContext:
+    """A context that trusts the CA certificates in `ca_file`, else those of the system. Raises
+    `SettingsError`, which names the setting `key`, for an invalid file."""
+
+    def create() -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:  # includes ssl.SSLError
+            raise SettingsError(
+                f"{key}: cannot use {ca_file}: {error.strerror or error}",
+                key=key,
+                hint="a readable file in PEM format",
+            ) from error
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    return RenewedContext(create, [ca_file] if ca_file else [])
+
+
 def _stamp(file: Path) -> _Stamp:
     try:
         status = file.stat()

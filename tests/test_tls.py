@@ -13,8 +13,8 @@ from pipeline.clock import SystemClock
 from pipeline.kafka.client import ssl_context
 from pipeline.kube.api_access import api_access
 from pipeline.local.pki import Authority, Pair
-from pipeline.settings import KafkaSettings, KubernetesSettings, ProviderSettings
-from pipeline.sources.provider.prometheus_source import tls_context
+from pipeline.settings import KafkaSettings, KubernetesSettings
+from pipeline.tls import https_context
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_a_renewed_authority_replaces_the_former(tmp_path: Path) -> None:
     former, renewed = (Authority(tmp_path / n, SystemClock()) for n in ("former", "renewed"))
     file = tmp_path / "ca.crt"
     file.write_bytes(former.certificate.read_bytes())
-    context = tls_context(ProviderSettings(ca_file=file))
+    context = https_context("provider.ca_file", file)
     async with server(renewed, verify_mode=ssl.CERT_NONE) as port:
         with pytest.raises(ssl.SSLCertVerificationError):
             await user_seen(port, context)

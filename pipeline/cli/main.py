@@ -50,6 +50,7 @@ COMMANDS = {
         "Write Mid and Batch resources to the Nodes of a cluster.", "kubernetes,pipeline"
     ),
     "evictor": _Command("Evict pods that eviction plans name.", "kubernetes,pipeline"),
+    "notifier": _Command("Send the alerts of hot nodes to Alertmanager.", "pipeline"),
     "provider": _Command(
         "Publish usage that another system measured, without exporters.", "kubernetes,pipeline"
     ),

@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
-from pipeline.cli.role_runner import lead_until_stopped, work_until_stopped
+from pipeline.cli.role_runner import lead_until_stopped
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KubernetesError, SampleSourceError, SettingsError, UsageError
 from pipeline.kube.api_access import NO_CLUSTER
@@ -21,6 +21,7 @@ from pipeline.sources.provider.registry import SOURCES
 from pipeline.sources.provider.sample_source import SampleSource
 from pipeline.sources.provider.status_page import Status, serve
 from pipeline.sources.provider.window_rounds import provide
+from pipeline.tasks import work_until_stopped
 from pipeline.times import format_time
 
 log = get_logger(__name__)

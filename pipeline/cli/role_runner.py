@@ -18,7 +18,7 @@ from pipeline.kube.lease import Lease
 from pipeline.kube.standby import check_kafka_of_standby
 from pipeline.metrics import serve_metrics
 from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
-from pipeline.tasks import cancel_tasks, stop_signal
+from pipeline.tasks import cancel_tasks, work_until_stopped
 from pipeline.topics.access import ROLES
 
 
@@ -71,15 +71,3 @@ async def _beside(work: Coroutine[Any, Any, None], check: Coroutine[Any, Any, No
             task.result()
     finally:
         await cancel_tasks(*tasks)
-
-
-async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends, or until SIGTERM or Ctrl-C. Raises what `work` raises."""
-    working = asyncio.create_task(work)
-    stopping = asyncio.create_task(stop_signal())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-    finally:
-        await cancel_tasks(working, stopping)

@@ -1,4 +1,5 @@
-"""Build the local control plane (`deploy/controlplane`) and Prometheus (`deploy/prometheus`).
+"""Build the local control plane (`deploy/controlplane`), and Prometheus and Alertmanager
+(`deploy/prometheus`, `deploy/alertmanager`).
 
 Programs are cached in a directory named by the hash of their sources. A finished program is moved
 there atomically, and a file lock serializes builds. Programs in the directory KUBEBUILDER_ASSETS
@@ -26,6 +27,7 @@ from pipeline.local.go_toolchain import Go, find_go
 
 SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
 PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"
+ALERTMANAGER_SOURCES: Final = SOURCES.parent / "alertmanager"
 
 # One binary, which selects the program by the name that it is called by.
 _KUBERNETES: Final = (
@@ -38,7 +40,7 @@ _KUBERNETES: Final = (
 PROGRAMS: Final = (*_KUBERNETES, "kwok")
 
 _FILES: Final = ("main.go", "go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum")
-_PROMETHEUS_FILES: Final = ("go.mod", "go.sum")
+_MODULE_FILES: Final = ("go.mod", "go.sum")
 _BUILD: Final = ("build", "-trimpath", "-mod=readonly")
 _SCRATCH_PREFIX: Final = "building-"
 _STRIP_FLAGS: Final = "-s -w"
@@ -81,17 +83,30 @@ def ensure_prometheus(
 ) -> Path:
     """Return the path of Prometheus, and build it first if it is missing. Raises
     `ControlPlaneBuildError` if the build fails."""
-    folder = _cache_folder(sources, _PROMETHEUS_FILES, "prometheus")
-    program = folder / "prometheus"
-    if not program.exists():
+    what = "building Prometheus {version} with Go {go}; takes three minutes on two cores"
+    # Without service discovery, and so without the clients of two dozen clouds.
+    flags = ("-tags", "remove_all_sd")
+    return _ensure_program("github.com/prometheus/prometheus", sources, what, report, *flags)
+
+
+def ensure_alertmanager(
+    sources: Path = ALERTMANAGER_SOURCES, *, report: Report = print_to_stderr
+) -> Path:
+    """Return the path of Alertmanager, and build it first if it is missing. Raises
+    `ControlPlaneBuildError` if the build fails."""
+    what = "building Alertmanager {version} with Go {go}; takes a minute on two cores"
+    return _ensure_program("github.com/prometheus/alertmanager", sources, what, report)
+
+
+def _ensure_program(module: str, sources: Path, what: str, report: Report, *flags: str) -> Path:
+    """The program of `module` that has its name, built if it is missing."""
+    name = module.rpartition("/")[2]
+    folder = _cache_folder(sources, _MODULE_FILES, name)
+    if not (folder / name).exists():
         go = find_go()
-        with _locked_build_folder(folder, report, "Prometheus") as scratch:
-            what = "building Prometheus {version} with Go {go}; takes three minutes on two cores"
-            module = "github.com/prometheus/prometheus"
-            # Without service discovery, and so without the clients of two dozen clouds.
-            flags = ("-tags", "remove_all_sd")
+        with _locked_build_folder(folder, report, name.capitalize()) as scratch:
             _build_program(go, module, what, sources, scratch, report, *flags)
-    return program
+    return folder / name
 
 
 def _cache_folder(sources: Path, files: Sequence[str] = _FILES, name: str = "controlplane") -> Path:
@@ -225,6 +240,7 @@ def main() -> None:
     for name, path in ensure_programs().items():
         sys.stdout.write(f"{name:24} {path}\n")
     sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")
+    sys.stdout.write(f"{'alertmanager':24} {ensure_alertmanager()}\n")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class ControlPlane:
     def api(self) -> Component:
         return self.components["kube-apiserver"]
 
-    def start(self, timeout_seconds: float = 60.0) -> None:
+    def start(self, timeout_seconds: float = 180.0) -> None:
         """Start all components; return when the API server is ready and the controllers work.
         Raises `ControlPlaneError` with the end of a log if one ends or is not ready in time."""
         deadline = time.monotonic() + timeout_seconds

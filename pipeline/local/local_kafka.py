@@ -125,7 +125,7 @@ class LocalKafka:
             self._pid = None
         return self._pid
 
-    def start(self, timeout_seconds: float = 60.0) -> None:
+    def start(self, timeout_seconds: float = 180.0) -> None:
         """Start it, with the port and data of an earlier start; return when it is ready.
 
         Downloads missing jars first. Raises `LocalKafkaError` without Java, or with the end of

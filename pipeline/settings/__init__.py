@@ -4,7 +4,11 @@
 allowed values of each problem. Each section is declared in a module `*_settings`.
 """
 
-from pipeline.settings.actuator_settings import ActuatorSettings, EvictorSettings
+from pipeline.settings.actuator_settings import (
+    ActuatorSettings,
+    EvictorSettings,
+    NotifierSettings,
+)
 from pipeline.settings.base import Secret
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
 from pipeline.settings.exporter_settings import (
@@ -40,6 +44,7 @@ __all__ = [
     "KafkaSettings",
     "KubernetesSettings",
     "ModelSettings",
+    "NotifierSettings",
     "ProviderSettings",
     "Secret",
     "SettingDescription",

@@ -1,8 +1,9 @@
-"""Settings of the actuators: cluster actuator and evictor."""
+"""Settings of the actuators: cluster actuator, evictor and notifier."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from pipeline.settings.base import MetricsHost, MetricsPort, ObjectName, Section
 
@@ -61,3 +62,43 @@ class EvictorSettings(Section, frozen=True, kw_only=True):
     ] = "springtide-stop-evictions"
     metrics_host: MetricsHost = "0.0.0.0"
     metrics_port: MetricsPort = 9107
+
+
+_URL = r"https?://[^\s/?#@,]+(/[^\s?#,]*)?"
+
+
+class NotifierSettings(Section, frozen=True, kw_only=True):
+    """The notifier, which sends the alerts of hot nodes to Alertmanager."""
+
+    alertmanager_urls: Annotated[
+        str,
+        Meta(
+            pattern=rf"^{_URL}(,{_URL})*$",
+            title="http:// or https://, a host without user and password, and an optional path; "
+            "several separated by commas",
+            description="Addresses of all replicas of Alertmanager, without /api/v2.",
+        ),
+    ] = "http://127.0.0.1:9093"
+    labels: Annotated[
+        dict[str, str],
+        Meta(description="Labels of every alert, such as the name of the cluster."),
+    ] = field(default_factory=dict)
+    resend_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3600,
+            description="Time after which an open alert is sent again. Alertmanager ends an alert "
+            "that was not sent for four times as long.",
+        ),
+    ] = 60.0
+    token_file: Annotated[
+        Path | None,
+        Meta(description="File with a bearer token for Alertmanager, read for each request."),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        Meta(description="CA certificates (PEM) for Alertmanager; null: those of the system."),
+    ] = None
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9108

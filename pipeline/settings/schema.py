@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from pipeline.settings.actuator_settings import ActuatorSettings, EvictorSettings
+from pipeline.settings.actuator_settings import (
+    ActuatorSettings,
+    EvictorSettings,
+    NotifierSettings,
+)
 from pipeline.settings.base import Section
 from pipeline.settings.exporter_settings import ExporterSettings
 from pipeline.settings.extender_settings import ExtenderSettings
@@ -43,6 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     watcher: WatcherSettings = WatcherSettings()
     actuator: ActuatorSettings = ActuatorSettings()
     evictor: EvictorSettings = EvictorSettings()
+    notifier: NotifierSettings = NotifierSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()
 

@@ -104,6 +104,7 @@ ROLES: Final[Mapping[str, Role]] = {
             name="evictor", task="eviction actuator",
             reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,),
         ),
+        Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE,)),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),
         Role(
             name="operator", task="`topics apply`, `doctor`, `model import`, other commands",

@@ -47,6 +47,7 @@ DOCS = ROOT / "docs"
 
 # Packages with metrics, and the page that describes these.
 _METRIC_PAGES: Final = {
+    "actuators/alerts": "../reference/notifier.md#metrics",
     "actuators/cluster": "../reference/actuator.md#metrics",
     "actuators/eviction": "../reference/evictor.md",
     "node-exporter/node_exporter": "../reference/exporter.md#metrics",
@@ -67,7 +68,9 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "MigrationController": MigrationControllerArgs,
 }
 # Commands of roles that have a metrics page.
-_ROLES: Final = ("exporter", "worker", "watcher", "provider", "actuator", "evictor", "extender")
+_ROLES: Final = (
+    "exporter", "worker", "watcher", "provider", "actuator", "evictor", "notifier", "extender",
+)  # fmt: skip
 _DECLARES_METRICS: Final = re.compile(
     r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
 )

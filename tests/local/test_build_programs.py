@@ -2,15 +2,18 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import ControlPlaneBuildError
 from pipeline.local.build_programs import (
+    ALERTMANAGER_SOURCES,
     PROGRAMS,
     PROMETHEUS_SOURCES,
     SOURCES,
+    ensure_alertmanager,
     ensure_programs,
     ensure_prometheus,
 )
@@ -112,20 +115,26 @@ def test_go_modules_pin_the_programs() -> None:
         assert (SOURCES / name).stat().st_size > 0
     for name in ("go.mod", "go.sum"):
         assert (PROMETHEUS_SOURCES / name).stat().st_size > 0
+        assert (ALERTMANAGER_SOURCES / name).stat().st_size > 0
 
 
-def test_prometheus_is_built_once(sources: Path) -> None:
-    folder = sources.parent / "prometheus"
-    (folder / "cmd" / "prometheus").mkdir(parents=True)
-    module = "module github.com/prometheus/prometheus\n\ngo 1.26.0\n\n"
-    (folder / "go.mod").write_text(module + "// github.com/prometheus/prometheus v0.1.2\n")
+@pytest.mark.parametrize(
+    ("name", "ensure"), [("prometheus", ensure_prometheus), ("alertmanager", ensure_alertmanager)]
+)
+def test_a_program_of_one_module_is_built_once(
+    sources: Path, name: str, ensure: Callable[..., Path]
+) -> None:
+    folder = sources.parent / name
+    (folder / "cmd" / name).mkdir(parents=True)
+    module = f"module github.com/prometheus/{name}\n\ngo 1.26.0\n\n"
+    (folder / "go.mod").write_text(module + f"// github.com/prometheus/{name} v0.1.2\n")
     (folder / "go.sum").touch()
-    (folder / "cmd" / "prometheus" / "main.go").write_text(MAIN)
+    (folder / "cmd" / name / "main.go").write_text(MAIN)
     progress: list[str] = []
-    built = ensure_prometheus(folder, report=progress.append)
-    assert progress[0].startswith("building Prometheus v0.1.2 with Go 1.")
-    assert built.parent.parent.name == "prometheus"
-    assert subprocess.check_output([built], text=True) == "prometheus\n"
-    assert ensure_prometheus(folder, report=pytest.fail) == built
+    built = ensure(folder, report=progress.append)
+    assert progress[0].startswith(f"building {name.capitalize()} v0.1.2 with Go 1.")
+    assert built.parent.parent.name == name
+    assert subprocess.check_output([built], text=True) == f"{name}\n"
+    assert ensure(folder, report=pytest.fail) == built
     with pytest.raises(ControlPlaneBuildError, match="cannot read"):
-        ensure_prometheus(folder / "none", report=print)
+        ensure(folder / "none", report=print)

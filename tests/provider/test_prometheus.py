@@ -91,4 +91,4 @@ async def test_unreachable_prometheus_is_an_error(
 ) -> None:
     with pytest.raises(SampleSourceError):
         await fetch(replace(provider, url="http://127.0.0.1:1"))
-    assert prometheus.is_ready()
+    assert prometheus.query("up")

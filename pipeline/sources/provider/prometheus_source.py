@@ -5,19 +5,16 @@ A failed query is retried if the error is transient. If it still fails, its colu
 
 import asyncio
 import random
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Final
 
 import aiohttp
 
-from pipeline.bearer_tokens import parse_tokens
+from pipeline.bearer_tokens import authorization
 from pipeline.clock import Clock
-from pipeline.errors import SampleSourceError, SettingsError, UsageError, unanswered_reason
-from pipeline.input_files import read_file
+from pipeline.errors import SampleSourceError, UsageError, unanswered_reason
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -31,7 +28,7 @@ from pipeline.processors.imported_usage.prometheus_answers import (
 from pipeline.processors.imported_usage.promql import Query, QueryGrid, queries
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.provider.sample_source import SampleSource
-from pipeline.tls import RenewedContext
+from pipeline.tls import https_context
 
 log = get_logger(__name__)
 
@@ -145,10 +142,8 @@ class PrometheusSession:
 
     def _headers(self) -> dict[str, str]:
         file = self._settings.token_file
-        if file is None:
-            return {}
         try:
-            return {"Authorization": f"Bearer {parse_tokens(read_file(file))[0].decode()}"}
+            return authorization(file)
         except (UsageError, ValueError) as error:
             raise SampleSourceError(f"provider.token_file {file}: {error}") from error
 
@@ -185,7 +180,9 @@ async def open_prometheus(
 
     Raises `SettingsError` for an invalid query or CA file.
     """
-    connector = aiohttp.TCPConnector(ssl=tls_context(settings.provider))
+    ca_file, is_verified = settings.provider.ca_file, not settings.provider.insecure_skip_verify
+    context = https_context("provider.ca_file", ca_file, verify=is_verified)
+    connector = aiohttp.TCPConnector(ssl=context)
     async with aiohttp.ClientSession(connector=connector) as session:
         yield PrometheusSession(session, settings.provider, clock)
 
@@ -198,24 +195,3 @@ SOURCE: Final = SampleSource(
     hint="check the queries with --show-queries; the labels --node-label and --pod-node-label must "
     "contain the names of nodes",
 )
-
-
-def tls_context(settings: ProviderSettings) -> ssl.SSLContext:
-    """The context of connections to Prometheus. Raises `SettingsError` for an invalid file."""
-    files = [settings.ca_file] if settings.ca_file else []
-    return RenewedContext(partial(_new_context, settings), files)
-
-
-def _new_context(settings: ProviderSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as error:  # includes ssl.SSLError
-        raise SettingsError(
-            f"provider.ca_file: cannot use {settings.ca_file}: {error.strerror or error}",
-            key="provider.ca_file",
-            hint="a readable file in PEM format",
-        ) from error
-    if settings.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -1,0 +1,78 @@
+"""The alerts of hot nodes in the form of Alertmanager's API, version 2.
+
+Alertmanager identifies an alert by its labels. The severity is one of them, because routes select
+by it: an alert that becomes critical is another one there.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from pipeline.times import format_time
+from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.node_state import NodeStateRecord
+
+NAME: Final = "SpringtideHotNode"
+"""The label `alertname` of every alert."""
+
+Labels = tuple[tuple[str, str], ...]
+"""Labels in order of their names, which identify an alert."""
+
+_TEXTS: Final = {
+    "node_cpu": "CPU of node {node}",
+    "node_memory": "Memory of node {node}",
+    "prod_cpu": "CPU of the Prod pods of node {node}",
+    "prod_memory": "Memory of the Prod pods of node {node}",
+}
+
+
+class FiringAlert(NamedTuple):
+    """An alert as of the window that ended at `as_of`."""
+
+    node: str
+    alert: OpenAlert
+    as_of: str
+
+
+class PostedAlert(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An alert in the body of POST /api/v2/alerts. It fires until `ends_at`."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    starts_at: str
+    ends_at: str
+
+
+def firing_alerts(
+    states: Iterable[NodeStateRecord], extra: Mapping[str, str]
+) -> dict[Labels, FiringAlert]:
+    """The open alerts in these node states. Each has the labels `extra`, over which its own go."""
+    return {
+        _labels(state.node, alert, extra): FiringAlert(state.node, alert, state.as_of)
+        for state in states
+        for alert in state.alerts
+    }
+
+
+def _labels(node: str, alert: OpenAlert, extra: Mapping[str, str]) -> Labels:
+    own = {"alertname": NAME, "node": node, "rule": alert.rule, "severity": alert.severity}
+    return tuple(sorted({**extra, **own}.items()))
+
+
+def posted_alert(labels: Labels, firing: FiringAlert, ends_at: float) -> PostedAlert:
+    """The alert, firing until `ends_at` in seconds since 1970; a time in the past resolves it."""
+    node, alert, as_of = firing
+    usage, threshold = alert.usage_percent, alert.threshold_percent
+    usage_text = "unknown" if usage is None else f"{usage:.1f} %"
+    limit_text = "its threshold" if threshold is None else f"its threshold of {threshold:g} %"
+    return PostedAlert(
+        labels=dict(labels),
+        annotations={
+            "summary": f"{_TEXTS[alert.rule].format(node=node)} is above {limit_text}",
+            "description": f"Usage of allocatable is {usage_text} at {as_of}. "
+            f"`springtide explain {node}` derives it.",
+        },
+        starts_at=alert.since,
+        ends_at=format_time(ends_at),
+    )

@@ -1,0 +1,156 @@
+"""Sending to a fake Alertmanager that fails in ways in which a real one cannot be made to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from actuators.alerts.alertmanager_client import AlertmanagerClient
+from pipeline.clock import ManualClock
+from pipeline.processors.hot_nodes.firing_alerts import FiringAlert, Labels, firing_alerts
+from pipeline.settings import NotifierSettings
+from pipeline.tasks import cancel_tasks
+from pipeline.times import parse_time
+from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.node_state import NodeStateRecord
+from tests.processes import until
+
+SINCE = "2026-11-28T10:00:00Z"
+
+
+class FakeAlertmanager:
+    """Keeps what it accepted; `answers` are the status codes of the next requests, then 200."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.requests = 0
+        self.tokens: list[str | None] = []
+        self.accepted: list[list[dict[str, Any]]] = []
+
+    async def post(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        self.tokens.append(request.headers.get("Authorization"))
+        status = self.answers.pop(0) if self.answers else 200
+        body = await request.json()
+        if status == 200:
+            self.accepted.append(body)
+        return web.Response(status=status, text="because")
+
+
+def alerts(*nodes: str) -> dict[Labels, FiringAlert]:
+    alert = OpenAlert(rule="node_cpu", severity="warning", since=SINCE)
+    return firing_alerts(
+        [
+            NodeStateRecord(
+                node=node, as_of=SINCE, generation=0, offset=1, epoch=0, window_seconds=30.0,
+                coverage=1.0, alerts=(alert,),
+            )
+            for node in nodes
+        ],
+        {},
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def sending(
+    fake: FakeAlertmanager, clock: ManualClock, token_file: Path | None = None
+) -> AsyncIterator[AlertmanagerClient]:
+    app = web.Application()
+    app.router.add_post("/am/api/v2/alerts", fake.post)
+    settings = NotifierSettings(resend_seconds=60.0, token_file=token_file)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        client = AlertmanagerClient(str(server.make_url("/am/")), settings, session, clock)
+        task = asyncio.create_task(client.run())
+        try:
+            yield client
+        finally:
+            await cancel_tasks(task)
+
+
+async def _advance(clock: ManualClock, fake: FakeAlertmanager) -> bool:
+    """Let time pass; whether alerts were accepted by then."""
+    await clock.advance(5.0)
+    return bool(fake.accepted)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 404, 401, 302])
+async def test_it_repeats_until_the_alerts_are_accepted(status: int) -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.answers = [status, status]
+    async with sending(fake, clock) as client:
+        client.fire(alerts("a"))
+        await until(lambda: bool(clock.sleepers))
+        assert (fake.requests, fake.accepted) == (1, [])
+        await until(partial(_advance, clock, fake))
+    assert fake.requests == 3
+    assert [alert["labels"]["node"] for alert in fake.accepted[0]] == ["a"]
+
+
+async def test_a_refused_batch_delays_no_other() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.answers = [400]
+    async with sending(fake, clock) as client:
+        client.fire(alerts("refused"))
+        await until(lambda: fake.requests == 1)
+        client.fire(alerts("good"))
+        await until(lambda: len(fake.accepted) == 1)
+    assert [alert["labels"]["node"] for alert in fake.accepted[0]] == ["good"]
+
+
+async def test_only_the_newest_state_of_an_alert_is_sent() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.answers = [500]
+    async with sending(fake, clock) as client:
+        client.fire(alerts("a", "b"))
+        await until(lambda: bool(clock.sleepers))
+        ended_at = clock.now()
+        client.resolve(alerts("a"), ended_at)
+        for _ in range(100):
+            client.fire(alerts("b"))
+        await until(partial(_advance, clock, fake))
+    ends = {alert["labels"]["node"]: parse_time(alert["endsAt"]) for alert in fake.accepted[0]}
+    assert ends["a"] == ended_at
+    assert 240 <= ends["b"] - ended_at <= 240 + 60
+
+
+async def test_ends_that_nobody_needs_are_forgotten() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.answers = [500] * 1000
+    async with sending(fake, clock) as client:
+        client.resolve(alerts("a"), clock.now())
+        await until(lambda: bool(clock.sleepers))
+        await clock.advance(300.0)
+        fake.answers = []
+        client.fire(alerts("b"))
+        await until(partial(_advance, clock, fake))
+    assert [alert["labels"]["node"] for alert in fake.accepted[0]] == ["b"]
+
+
+async def test_many_alerts_are_sent_in_batches() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    async with sending(fake, clock) as client:
+        client.fire(alerts(*(f"n{number}" for number in range(1100))))
+        await until(lambda: sum(map(len, fake.accepted)) == 1100)
+    assert [len(batch) for batch in fake.accepted] == [500, 500, 100]
+
+
+async def test_a_renewed_token_is_used(tmp_path: Path) -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    file = tmp_path / "token"
+    async with sending(fake, clock, file) as client:
+        client.fire(alerts("a"))
+        await until(lambda: bool(clock.sleepers))
+        assert fake.requests == 0  # the file does not exist: nothing is sent without the token
+        file.write_text("first\n")
+        await clock.advance(60.0)
+        await until(lambda: fake.tokens == ["Bearer first"])
+        file.write_text("second\n")
+        client.fire(alerts("b"))
+        await until(lambda: fake.tokens == ["Bearer first", "Bearer second"])

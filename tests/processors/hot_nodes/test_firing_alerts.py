@@ -1,0 +1,66 @@
+"""Open alerts as Alertmanager gets them."""
+
+import msgspec
+
+from pipeline.processors.hot_nodes.firing_alerts import FiringAlert, firing_alerts, posted_alert
+from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.node_state import NodeStateRecord
+
+SINCE, AS_OF = "2026-11-28T10:00:00Z", "2026-11-28T10:05:00Z"
+CPU = OpenAlert(
+    rule="node_cpu", severity="warning", since=SINCE, usage_percent=81.25, threshold_percent=75.0
+)
+PROD = OpenAlert(rule="prod_memory", severity="critical", since=SINCE)
+
+
+def state(node: str, *alerts: OpenAlert) -> NodeStateRecord:
+    return NodeStateRecord(
+        node=node, as_of=AS_OF, generation=0, offset=1, epoch=0, window_seconds=30.0, coverage=1.0,
+        alerts=alerts,
+    )  # fmt: skip
+
+
+def test_each_open_alert_fires_under_its_own_labels() -> None:
+    states = [state("a", CPU, PROD), state("b"), state("c", CPU)]
+    firing = firing_alerts(states, {"cluster": "eu-1", "node": "never over the alert's own"})
+    assert [*firing.values()] == [
+        FiringAlert("a", CPU, AS_OF), FiringAlert("a", PROD, AS_OF), FiringAlert("c", CPU, AS_OF)
+    ]  # fmt: skip
+    for labels, alert in firing.items():
+        assert dict(labels) == {
+            "alertname": "SpringtideHotNode", "cluster": "eu-1", "node": alert.node,
+            "rule": alert.alert.rule, "severity": alert.alert.severity,
+        }  # fmt: skip
+
+
+def test_a_critical_alert_is_another_one() -> None:
+    critical = msgspec.structs.replace(CPU, severity="critical")
+    warning = firing_alerts([state("a", CPU)], {})
+    assert warning.keys().isdisjoint(firing_alerts([state("a", critical)], {}))
+    later = msgspec.structs.replace(CPU, usage_percent=90.0)
+    assert warning.keys() == firing_alerts([state("a", later)], {}).keys()
+
+
+def test_what_is_posted_says_what_is_hot_and_until_when() -> None:
+    ((labels, firing),) = firing_alerts([state("a", CPU)], {}).items()
+    posted = msgspec.to_builtins(posted_alert(labels, firing, 1_800_000_000.0))
+    assert posted == {
+        "labels": {
+            "alertname": "SpringtideHotNode", "node": "a", "rule": "node_cpu",
+            "severity": "warning",
+        },
+        "annotations": {
+            "summary": "CPU of node a is above its threshold of 75 %",
+            "description": "Usage of allocatable is 81.2 % at 2026-11-28T10:05:00Z. "
+            "`springtide explain a` derives it.",
+        },
+        "startsAt": SINCE,
+        "endsAt": "2027-01-15T08:00:00Z",
+    }  # fmt: skip
+
+
+def test_unknown_numbers_are_not_zero() -> None:
+    ((labels, firing),) = firing_alerts([state("a", PROD)], {}).items()
+    texts = posted_alert(labels, firing, 0.0).annotations
+    assert texts["summary"] == "Memory of the Prod pods of node a is above its threshold"
+    assert texts["description"].startswith("Usage of allocatable is unknown at")

@@ -97,6 +97,17 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_D}.descheduler_config:read_configuration", f"{_D}.low_node_load:pool_problems",
         f"{_D}.low_node_load:read_low_node_load",
     ),
+    "low_node_load_evictions": (
+        f"{_D}.load_balancing:LowNodeLoadStrategy.plan", f"{_D}.bookings:Bookings.land",
+        f"{_D}.node_limits:node_limits",
+    ),
+    "classify_nodes": (
+        f"{_D}.node_limits:classify", f"{_D}.node_limits:node_limits",
+        f"{_D}.node_limits:over_use", f"{_P}.join.node_facts:raw_allocatable",
+    ),
+    "pod_sort_order": (f"{_D}.pod_order:eviction_order", f"{_D}.pod_order:cost", _POD),
+    "usage_scores": (f"{_D}.pod_order:node_scores", f"{_D}.pod_order:fit_scores"),
+    "target_fit": (f"{_D}.bookings:Bookings.land", f"{_D}.node_fit:_tolerates"),
     "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),
     "sigs_low_node_utilization": (
         f"{_D}.low_node_utilization:LowNodeUtilizationArgs.problems",

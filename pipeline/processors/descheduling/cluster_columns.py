@@ -1,0 +1,101 @@
+"""Nodes and pods as strategies see them: columns, with one row per node or pod.
+
+Amounts are floats: cpu in millicores, memory in bytes, other resources in whole units. NaN is
+unknown, which is never zero. The resource `pods` counts pods.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.topics.nodes import Taint
+from pipeline.topics.pods import PodRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNodes:
+    """n nodes; arrays are (n, resources) or (n,).
+
+    Percentages are of `capacity`. `usage` and `prod_usage` are unknown where the last window is too
+    old. `requested` are the requests of all pods on a node, which may not exceed `allocatable`.
+    `peak` is the predicted peak, for display only.
+    """
+
+    names: Sequence[str]
+    resources: tuple[str, ...]
+    capacity: FloatArray
+    usage: FloatArray
+    prod_usage: FloatArray
+    allocatable: FloatArray
+    requested: FloatArray
+    is_cordoned: BoolArray
+    labels: Sequence[Mapping[str, str]]
+    taints: Sequence[Sequence[Taint]]
+    peak: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def by_name(self) -> IntArray:
+        """The place of each node in the order of names, (n,): ties end the same way each time."""
+        places = np.empty(len(self), np.int64)
+        places[np.argsort(np.array(self.names, object), kind="stable")] = np.arange(len(self))
+        return places
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodRanks:
+    """What decides which pod leaves first, (pods,) each: lower first, but newer before older."""
+
+    pod_class: IntArray
+    priority: IntArray
+    kube_qos: IntArray
+    qos: IntArray
+    deletion_cost: IntArray
+    eviction_cost: IntArray
+    created_seconds: FloatArray
+
+    def take(self, pods: IntArray) -> "PodRanks":
+        """The ranks of some pods, in their order."""
+        return PodRanks(**{name: column[pods] for name, column in vars(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPods:
+    """p pods; arrays are (p, resources) or (p,).
+
+    `node` is the index of a pod's node. Only pods that `may_move` are moved; `objections` says of
+    others why not. `records` are those that decide where a pod fits.
+    """
+
+    node: IntArray
+    usage: FloatArray
+    requests: FloatArray
+    is_prod: BoolArray
+    may_move: BoolArray
+    ranks: PodRanks
+    records: Sequence[PodRecord]
+    objections: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @cached_property
+    def _by_node(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.node, kind="stable")
+        return order, self.node[order]
+
+    def on(self, node: int) -> IntArray:
+        """The pods on a node, ascending."""
+        order, nodes = self._by_node
+        first, end = np.searchsorted(nodes, [node, node + 1])
+        return order[first:end]
+
+    def title(self, pod: int) -> str:
+        """`namespace/name` of a pod."""
+        record = self.records[pod]
+        return f"{record.namespace}/{record.name}"

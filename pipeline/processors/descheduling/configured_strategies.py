@@ -1,0 +1,158 @@
+"""The strategies that a DeschedulerConfiguration enables, and the pods that each may move."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray
+from pipeline.processors.descheduling.cluster_columns import ClusterPods
+from pipeline.processors.descheduling.field_types import Namespaces, PodSelector
+from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
+from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
+from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.strategy import Strategy
+from pipeline.processors.policy.selectors import Selector
+from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.pods import PodRecord
+
+_USUAL: Final = LowNodeLoadArgs()
+_THRESHOLDS: Final = ("high_percent", "low_percent", "prod_high_percent", "prod_low_percent")
+
+
+class PodFilter(NamedTuple):
+    """Which pods a strategy may move: of these namespaces, and selected by any of the selectors."""
+
+    namespaces: Namespaces | None = None
+    selectors: tuple[PodSelector, ...] = ()
+
+    def objection(self, pod: PodRecord) -> str | None:
+        """Why the strategy may not move the pod; None if it may."""
+        if self.namespaces is not None:
+            include, exclude = self.namespaces.include, self.namespaces.exclude
+            if (include and pod.namespace not in include) or pod.namespace in exclude:
+                return f"the strategy moves no pods of namespace {pod.namespace}"
+        # An entry without a selector is dropped.
+        selectors = [each.selector for each in self.selectors if each.selector is not None]
+        if selectors and not any(each.matches(pod.labels) for each in selectors):
+            return "none of the strategy's podSelectors selects the pod"
+        return None
+
+    def apply(self, pods: ClusterPods) -> ClusterPods:
+        """The pods with the objections of the strategy."""
+        if self == PodFilter():
+            return pods
+        own = {
+            pod: reason
+            for pod in np.flatnonzero(pods.may_move).tolist()
+            if (reason := self.objection(pods.records[pod])) is not None
+        }
+        may_move = pods.may_move.copy()
+        may_move[[*own]] = False
+        return replace(pods, may_move=may_move, objections={**pods.objections, **own})
+
+
+class ConfiguredStrategy(NamedTuple):
+    """A strategy, the pods that it may move, and the name of its pool (empty: none)."""
+
+    strategy: Strategy
+    pods: PodFilter
+    pool: str = ""
+
+
+def selected_nodes(labels: Sequence[Mapping[str, str]], selector: Selector | None) -> BoolArray:
+    """The nodes that a selector selects, (nodes,); None selects all."""
+    if selector is None:
+        return np.ones(len(labels), np.bool_)
+    return np.fromiter(map(selector.matches, labels), np.bool_, len(labels))
+
+
+class PoolNodes(NamedTuple):
+    """A pool and its nodes, (nodes,)."""
+
+    pool: NodePool
+    is_member: BoolArray
+
+
+def pools_of_configuration(
+    low: LowNodeLoad, labels: Sequence[Mapping[str, str]], selector: Selector | None = None
+) -> list[PoolNodes]:
+    """The pools that have nodes: a node belongs to the first that selects it, if the
+    configuration's `selector` does."""
+    left = selected_nodes(labels, selector)
+    pools = []
+    for pool in low.pools:
+        is_member = left & selected_nodes(labels, pool.node_selector)
+        left &= ~is_member
+        if is_member.any():
+            pools.append(PoolNodes(pool, is_member))
+    return pools
+
+
+def pools_of_policies(policies: Sequence[HotNodePolicy | None]) -> list[PoolNodes]:
+    """The pools by the thresholds that the records of the nodes carry; nodes without any are in no
+    pool."""
+    members: dict[bytes, list[int]] = {}
+    for index, policy in enumerate(policies):
+        if policy is not None:
+            members.setdefault(msgspec.json.encode(policy, order="deterministic"), []).append(index)
+    pools = []
+    for indexes in members.values():
+        policy = policies[indexes[0]]
+        assert policy is not None
+        values = msgspec.structs.asdict(policy)
+        named = [*policy.low_percent, *policy.high_percent]
+        pool = NodePool(
+            name=values.pop("pool"),
+            resource_weights=dict.fromkeys(("cpu", "memory", *named), 1),
+            **values,
+        )
+        is_member = np.zeros(len(policies), np.bool_)
+        is_member[indexes] = True
+        pools.append(PoolNodes(pool, is_member))
+    return sorted(pools, key=lambda each: each.pool.name)
+
+
+def measured_pools(
+    pools: Sequence[PoolNodes], measured: Collection[str]
+) -> tuple[list[PoolNodes], list[str]]:
+    """The pools without thresholds of resources whose usage is not measured, and the names of
+    these resources. Such a threshold could neither be met nor missed."""
+    ignored: dict[str, None] = {}
+    kept = []
+    for pool, is_member in pools:
+        values = {}
+        for name in _THRESHOLDS:
+            percents = getattr(pool, name)
+            ignored.update(dict.fromkeys(each for each in percents if each not in measured))
+            values[name] = {n: percent for n, percent in percents.items() if n in measured}
+        kept.append(PoolNodes(msgspec.structs.replace(pool, **values), is_member))
+    return kept, sorted(ignored)
+
+
+def low_node_load_strategies(
+    pools: Sequence[PoolNodes],
+    args: LowNodeLoadArgs = _USUAL,
+    *,
+    confirmed: BoolArray | None = None,
+    most_per_node: int | None = None,
+) -> list[ConfiguredStrategy]:
+    """One strategy for each pool."""
+    return [
+        ConfiguredStrategy(
+            LowNodeLoadStrategy(
+                pool=pool,
+                is_member=is_member,
+                confirmed=confirmed,
+                node_fit=args.node_fit,
+                number_of_nodes=args.number_of_nodes,
+                most_per_node=most_per_node,
+                is_paused=args.paused or not pool.is_certain,
+            ),
+            PodFilter(args.evictable_namespaces, args.pod_selectors),
+            pool.name,
+        )
+        for pool, is_member in pools
+    ]

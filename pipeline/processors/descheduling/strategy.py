@@ -1,0 +1,94 @@
+"""What every strategy gets and gives: one protocol, so that one suite of laws tests all of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.landing import Landing, LandingSimulator
+from pipeline.processors.descheduling.node_limits import OverUse
+
+
+class Move(NamedTuple):
+    """A pod that leaves its node, where it would land (None: not simulated), and why it leaves."""
+
+    pod: int
+    source: int
+    landing: Landing
+    why: str
+
+    @property
+    def target(self) -> int | None:
+        return self.landing.node
+
+
+class Stay(NamedTuple):
+    """A pod that could have helped and stays, and why."""
+
+    pod: int
+    reason: str
+    landing: Landing | None = None
+
+
+class SourcePlan(NamedTuple):
+    """The plan for one node. `over` is what it uses above its limits, empty for strategies that do
+    not go by usage; `is_relieved` says whether the moves suffice."""
+
+    node: int
+    scope: str
+    over: tuple[OverUse, ...]
+    moves: tuple[Move, ...]
+    stays: tuple[Stay, ...]
+    is_relieved: bool
+
+
+class Plan(NamedTuple):
+    """The plan of a strategy: sources in the order in which they are relieved, and if nothing moves
+    the reason. `usage` and `prod_usage` (nodes, resources) are projected, after all moves."""
+
+    strategy: str
+    sources: tuple[SourcePlan, ...]
+    reason: str
+    usage: FloatArray
+    prod_usage: FloatArray
+    targets: int = 0
+    cordoned: tuple[int, ...] = ()
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """All moves, in the order in which they are made."""
+        return tuple(move for source in self.sources for move in source.moves)
+
+
+class Strategy(Protocol):
+    """Chooses pods that leave their nodes."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sources(self, nodes: ClusterNodes) -> BoolArray:
+        """The nodes whose pods may move, (nodes,): the others need no pods in `plan`."""
+
+    def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
+        """Choose moves. Gives the reason if nothing moves."""
+
+
+def unchanged(strategy: str, nodes: ClusterNodes, reason: str, targets: int = 0) -> Plan:
+    """A plan that moves nothing."""
+    return Plan(strategy, (), reason, nodes.usage, nodes.prod_usage, targets)
+
+
+def projected(
+    nodes: ClusterNodes, pods: ClusterPods, moves: Sequence[Move]
+) -> tuple[FloatArray, FloatArray]:
+    """Usage of nodes and of their Prod after the moves."""
+    usage, prod = nodes.usage.copy(), nodes.prod_usage.copy()
+    for move in moves:
+        used = pods.usage[move.pod]
+        of_prod = used if pods.is_prod[move.pod] else used * 0.0
+        usage[move.source] -= used
+        prod[move.source] -= of_prod
+        if move.target is not None:
+            usage[move.target] += used
+            prod[move.target] += of_prod
+    return usage, prod

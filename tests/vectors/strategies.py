@@ -1,0 +1,488 @@
+"""Groups of the strategies that choose pods to move: asked of columns of nodes and pods."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.descheduling.bookings import Bookings, TargetLimits
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.configured_strategies import (
+    low_node_load_strategies,
+    pools_of_configuration,
+)
+from pipeline.processors.descheduling.low_node_load import LowNodeLoad
+from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.node_limits import (
+    CLASSES,
+    classify,
+    deviation_limits,
+    node_limits,
+    over_use,
+    percents,
+    static_limits,
+    watched_resources,
+)
+from pipeline.processors.descheduling.pod_order import (
+    cost,
+    eviction_order,
+    fit_scores,
+    node_scores,
+    pod_ranks,
+    weights_of,
+)
+from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
+from pipeline.processors.kubernetes.pod_classes import (
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
+    class_label,
+    pod_class,
+)
+from pipeline.processors.loadaware.usage_readings import is_fresh
+from pipeline.times import format_time
+from pipeline.topics.nodes import NodeRecord, Taint
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resource_amounts import Resources
+from tests.processors.descheduling.upstream_low_node_load import (
+    BOOKED_AS_THEY_LEAVE,
+    BOTH_LIMITS,
+    FIXES,
+    HIGH_ALONE,
+    UNKNOWN_STAYS,
+    evictions,
+)
+from tests.vectors.cases import Case, plain
+from tests.vectors.descheduling import read
+from tests.vectors.runner import Difference, group
+
+_THRESHOLDS = {
+    "low_thresholds": "lowThresholds", "high_thresholds": "highThresholds",
+    "prod_low_thresholds": "prodLowThresholds", "prod_high_thresholds": "prodHighThresholds",
+}  # fmt: skip
+
+
+def resources_of(*amounts: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
+    names = [name for group in amounts for each in group for name in each or ()]
+    return tuple(dict.fromkeys(("cpu", "memory", "pods", *names)))
+
+
+def row(amounts: Mapping[str, float] | None, resources: Sequence[str]) -> list[float]:
+    """Amounts by resource, 0 where one is missing; NaN if there are none at all."""
+    if amounts is None:
+        return [np.nan] * len(resources)
+    return [amounts.get(name, 0.0) for name in resources]
+
+
+def record(pod: Case) -> PodRecord:
+    labels = dict(pod.get("labels") or {})
+    if "priority_class" in pod:
+        labels[LABEL_PRIORITY_CLASS] = pod["priority_class"]
+    if "koord_qos" in pod:
+        labels[LABEL_QOS_CLASS] = pod["koord_qos"]
+    priority = pod.get("priority")
+    classes = pod_class(labels, priority, pod.get("k8s_qos"))
+    annotations = {
+        "controller.kubernetes.io/pod-deletion-cost": str(pod.get("deletion_cost", 0)),
+        "scheduling.koordinator.sh/eviction-cost": str(pod.get("eviction_cost", 0)),
+    }
+    return PodRecord(
+        node=pod.get("node", ""), uid=pod["name"], cgroup_uid=pod["name"],
+        namespace=pod.get("namespace", ""), name=pod["name"], labels=labels,
+        annotations=annotations, priority=priority, pod_class=classes.priority_class,
+        qos=classes.qos, node_selector=pod.get("node_selector") or {},
+        affinity=pod.get("affinity"), tolerations=tuple(pod.get("tolerations") or ()),
+        created_at=format_time(pod["created_at"]) if "created_at" in pod else None,
+    )  # fmt: skip
+
+
+def cluster_pods(
+    pods: Sequence[Case], nodes: Sequence[str], resources: Sequence[str]
+) -> ClusterPods:
+    records = [record(pod) for pod in pods]
+    requests = [row({**(pod.get("requests") or {}), "pods": 1}, resources) for pod in pods]
+    usage = []
+    for pod in pods:
+        used = pod["usage"] if "usage" in pod else pod.get("requests")
+        usage.append(row(None if used is None else {**used, "pods": 1}, resources))
+    shape = len(pods), len(resources)
+    return ClusterPods(
+        node=np.array([nodes.index(pod["node"]) if "node" in pod else -1 for pod in pods], np.intp),
+        usage=np.array(usage, np.float64).reshape(shape),
+        requests=np.array(requests, np.float64).reshape(shape),
+        is_prod=np.array([each.pod_class == "prod" for each in records], np.bool_),
+        may_move=np.array([pod.get("evictable", True) for pod in pods], np.bool_),
+        ranks=pod_ranks(records, [pod.get("k8s_qos", "") for pod in pods]),
+        records=records,
+        objections={i: str(pod["why"]) for i, pod in enumerate(pods) if "why" in pod},
+    )
+
+
+def cluster_nodes(
+    nodes: Sequence[Case],
+    resources: Sequence[str],
+    usage: FloatArray,
+    prod_usage: FloatArray,
+    requested: FloatArray,
+) -> ClusterNodes:
+    allocatable = np.array([row(node["allocatable"], resources) for node in nodes])
+    return ClusterNodes(
+        names=[node["name"] for node in nodes],
+        resources=tuple(resources),
+        capacity=allocatable,
+        usage=usage,
+        prod_usage=prod_usage,
+        allocatable=allocatable,
+        requested=requested,
+        is_cordoned=np.array([bool(node.get("unschedulable")) for node in nodes]),
+        labels=[node.get("labels") or {} for node in nodes],
+        taints=[
+            [Taint(key=t["key"], value=t.get("value", ""), effect=t["effect"])
+             for t in node.get("taints") or ()]
+            for node in nodes
+        ],
+    )  # fmt: skip
+
+
+def low_node_load(config: Case) -> LowNodeLoad:
+    """The arguments of a case, as they are read from a configuration."""
+    config = plain(config)
+    args: Case = {key: config[name] for name, key in _THRESHOLDS.items() if name in config}
+    names = {
+        "number_of_nodes": "numberOfNodes", "node_fit": "nodeFit",
+        "use_deviation_thresholds": "useDeviationThresholds",
+        "node_metric_expiration_seconds": "nodeMetricExpirationSeconds",
+        "resource_weights": "resourceWeights", "weights": "resourceWeights",
+    }  # fmt: skip
+    args |= {key: config[name] for name, key in names.items() if name in config}
+    namespaces = {
+        key: config[f"{key}_namespaces"]
+        for key in ("include", "exclude")
+        if f"{key}_namespaces" in config
+    }
+    if namespaces:
+        args["evictableNamespaces"] = namespaces
+    low = read("LowNodeLoad", args)[0].low_node_load
+    assert low is not None
+    return low
+
+
+def sums(
+    amounts: FloatArray, node: np.ndarray[Any, Any], selected: np.ndarray[Any, Any], count: int
+) -> FloatArray:
+    totals = np.zeros((count, amounts.shape[1]))
+    np.add.at(totals, node[selected], np.nan_to_num(amounts[selected]))
+    return totals
+
+
+def balance_world(case: Case) -> tuple[LowNodeLoad, ClusterNodes, ClusterPods]:
+    low = low_node_load(case["config"])
+    nodes, pods = plain(case["nodes"]), plain(case["pods"])
+    config = plain(case["config"])
+    resources = resources_of(
+        [node["allocatable"] for node in nodes], [pod["requests"] for pod in pods],
+        [config.get(name) for name in _THRESHOLDS],
+    )  # fmt: skip
+    columns = cluster_pods(pods, [node["name"] for node in nodes], resources)
+    everyone = np.ones(len(pods), np.bool_)
+    usage = sums(columns.usage, columns.node, everyone, len(nodes))
+    prod = sums(columns.usage, columns.node, columns.is_prod, len(nodes))
+    place = resources.index("pods")
+    for total, selected in ((usage, everyone), (prod, columns.is_prod)):
+        total[:, place] = np.bincount(columns.node[selected], minlength=len(nodes))
+    usage += [row(node.get("system_usage") or {}, resources) for node in nodes]
+    ages = [
+        np.nan if node.get("no_metric") else node.get("metric_age_seconds", 0) for node in nodes
+    ]
+    stale = ~is_fresh(np.array(ages, np.float64), low.args.usage_expiration_seconds)
+    usage[stale] = prod[stale] = np.nan
+    requested = sums(columns.requests, columns.node, everyone, len(nodes))
+    return low, cluster_nodes(nodes, resources, usage, prod, requested), columns
+
+
+def _in_terms_of_ties(wanted: Any, answer: Any) -> Any:
+    """The answer in the terms of the case: how many pods left, and which of those it names."""
+    if not isinstance(answer, Mapping) or "evicted" not in answer:
+        return answer
+    evicted = answer["evicted"]
+    return {
+        "evicted_count": len(evicted),
+        "evicted_always": [name for name in wanted["evicted_always"] if name in evicted],
+        "evicted_never": [name for name in wanted["evicted_never"] if name not in evicted],
+    }
+
+
+_EFFECTS = {
+    HIGH_ALONE: "a node is hot by a resource without a low threshold",
+    UNKNOWN_STAYS: "pods of unknown usage stay, also without nodeFit",
+    BOOKED_AS_THEY_LEAVE: "room of targets goes to the pods that leave first",
+    BOTH_LIMITS: "no target becomes hot by usage of Prod, and fewer pods move",
+}
+
+
+def _balance_differs(given: Case, expected: Case) -> Difference | None:
+    """The weaknesses of upstream without which the reference chooses other pods."""
+    usual = sorted(evictions(given))
+    chosen = evictions(given, FIXES)
+    if sorted(chosen) == usual:
+        return None
+    others = {fix: [other for other in FIXES if other != fix] for fix in FIXES}
+    reasons = [
+        fix for fix in FIXES if sorted(evictions(given, others[fix])) != sorted(chosen)
+    ] or [*FIXES]  # fmt: skip
+    answer = {
+        "evicted_count": len(chosen),
+        "evicted_always": [
+            name for name in expected["evicted_always"] if name in chosen
+        ],
+        "evicted_never": [name for name in expected["evicted_never"] if name not in chosen],
+    }  # fmt: skip
+    if answer == expected:
+        return None
+    return Difference("; ".join(reasons), "; ".join(map(_EFFECTS.__getitem__, reasons)), answer)
+
+
+@group(
+    "low_node_load_strategies", resolve=_in_terms_of_ties, differs=_balance_differs
+)  # fmt: skip
+def low_node_load_evictions(case: Case) -> object:
+    assert case["kind"] == "balance"
+    low, nodes, pods = balance_world(case)
+    confirmed = None
+    if "confirmed_hot" in case:
+        confirmed = np.isin(nodes.names, case["confirmed_hot"])
+    evicted: list[str] = []
+    pools = pools_of_configuration(low, nodes.labels)
+    for configured in low_node_load_strategies(pools, low.args, confirmed=confirmed):
+        own = configured.pods.apply(pods)
+        plan = configured.strategy.plan(nodes, own, FitSimulator(nodes, own))
+        assert plan.moves or plan.reason
+        evicted += [pods.records[move.pod].name for move in plan.moves]
+    return {"evicted": evicted}
+
+
+def _classes_differ(given: Case, expected: Case) -> Difference | None:
+    config = given.get("config") or {}
+    alone = {*config.get("high_thresholds", ())} - {*config.get("low_thresholds", ())}
+    if not alone or config.get("use_deviation_thresholds"):
+        return None
+    limits = {
+        name: {k: dict(v) for k, v in own.items()} for name, own in expected["limits"].items()
+    }
+    kinds = {name: kind for kind, names in expected["classes"].items() for name in names}
+    for node in given["nodes"]:
+        name = node["name"]
+        for resource in alone:
+            percent, capacity = config["high_thresholds"][resource], node["allocatable"][resource]
+            limit = int(percent * 0.01 * capacity)
+            limits[name]["low"][resource] = limits[name]["high"][resource] = limit
+            if node["usage"][resource] > limit:
+                kinds[name] = "high"
+    classes = {kind: [n for n in kinds if kinds[n] == kind] for kind in expected["classes"]}
+    answer = {"classes": classes, "limits": limits}
+    return None if answer == expected else Difference(HIGH_ALONE, _EFFECTS[HIGH_ALONE], answer)
+
+
+@group("classify, node_limits", differs=_classes_differ)
+def classify_nodes(case: Case) -> object:
+    return _CLASSIFY[case["kind"]](case)
+
+
+def _classify(case: Case) -> object:
+    plain(case["effective_thresholds"])
+    pool = low_node_load(case["config"]).pools[-1]
+    nodes = plain(case["nodes"])
+    resources = watched_resources(pool)
+    capacity, usage, prod = (
+        np.array([row(node[key], resources) for node in nodes])
+        for key in ("allocatable", "usage", "prod_usage")
+    )
+    limits = node_limits(pool, resources, capacity, usage, prod)
+    cordoned = np.array([bool(node.get("unschedulable")) for node in nodes])
+    codes = classify(usage, prod, limits, cordoned).tolist()
+    names = [node["name"] for node in nodes]
+    return {
+        "classes": {
+            kind: [name for name, code in zip(names, codes, strict=True) if CLASSES[code] == kind]
+            for kind in CLASSES
+        },
+        "limits": {
+            name: {
+                kind: dict(zip(resources, values[index].astype(int).tolist(), strict=True))
+                for kind, values in limits._asdict().items()
+            }
+            for index, name in enumerate(names)
+        },
+    }
+
+
+def _percent_floor(case: Case) -> object:
+    resources = [*plain(case["usage"])]
+    usage, capacity = (np.array(row(case[key], resources)) for key in ("usage", "allocatable"))
+    shares = percents(usage, capacity).tolist()
+    floors = {n: int(share) for n, share in zip(resources, shares, strict=True) if share == share}
+    return {"percent_floor": floors}
+
+
+def _capacity_base(case: Case) -> object:
+    allocatable, text = plain(case["allocatable"]), case["raw_allocatable_annotation"]
+    node = NodeRecord(
+        node="n",
+        allocatable=Resources(
+            cpu_millicores=allocatable.get("cpu"), memory_bytes=allocatable.get("memory")
+        ),
+        annotations={} if text is None else {RAW_ALLOCATABLE: text},
+    )
+    raw = raw_allocatable(node)
+    return {"capacity": {"cpu": raw.cpu_millicores, "memory": raw.memory_bytes}}
+
+
+def _limit_rounding(case: Case) -> object:
+    return {"limit": int(static_limits(case["percent"], np.array([float(case["capacity"])]))[0])}
+
+
+def _deviation(case: Case) -> object:
+    values = (np.array([float(case[key])]) for key in (
+        "mean_percent", "low_deviation", "high_deviation", "capacity",
+    ))  # fmt: skip
+    low, high = deviation_limits(*values)
+    return {"low": int(low[0]), "high": int(high[0])}
+
+
+def _expired(case: Case) -> object:
+    age = np.array([float(case["age_seconds"])])
+    return {"expired": not is_fresh(age, case["expiration_seconds"])[0]}
+
+
+def _reason_facts(case: Case) -> object:
+    prefix, scope = ("prod_", "prod") if case["prod"] else ("", "node")
+    thresholds = plain(case[f"{prefix}high_thresholds"])
+    plain(case)
+    names = [*thresholds]
+    usage, capacity = (np.array(row(case[k], names)) for k in (f"{prefix}usage", "allocatable"))
+    limits = static_limits(np.array([float(thresholds[name]) for name in names]), capacity)
+    found = over_use(scope, names, usage, limits, capacity, thresholds)
+    return {
+        "over": [
+            {
+                "resource": each.resource, "scope": each.scope,
+                "usage_percent": f"{each.usage_percent:.2f}",
+                "threshold_percent": f"{each.threshold_percent:.2f}",
+            }
+            for each in found
+        ]
+    }  # fmt: skip
+
+
+_CLASSIFY = {
+    "classify": _classify, "usage_percent_floor": _percent_floor, "capacity_base": _capacity_base,
+    "limit_rounding": _limit_rounding, "deviation_limits": _deviation, "metric_expired": _expired,
+    "reason_facts": _reason_facts,
+}  # fmt: skip
+
+
+def _tied(wanted: Any, answer: Any) -> Any:
+    """The answer with the pods of each tie in the order of the case."""
+    if not isinstance(wanted, Mapping) or not isinstance(answer, Mapping):
+        return answer
+    if "order" not in wanted or "order" not in answer:
+        return answer
+    order, ties = [*answer["order"]], []
+    for tie in wanted["order"]:
+        part, order = order[: len(tie)], order[len(tie) :]
+        ties.append([*tie] if {*part} == {*tie} else part)
+    return {**answer, "order": [*ties, *([order] if order else [])]}
+
+
+@group("eviction_order, pod_class", resolve=_tied)
+def pod_sort_order(case: Case) -> object:
+    match case["kind"]:
+        case "resolve_class":
+            pod = case["pod"]
+            labels = {
+                label: pod[key]
+                for key, label in (
+                    ("priority_class_label", LABEL_PRIORITY_CLASS), ("qos_label", LABEL_QOS_CLASS),
+                )
+                if key in pod
+            }  # fmt: skip
+            classes = pod_class(labels, pod.get("priority"), pod["k8s_qos"])
+            label = class_label(classes.priority_class)
+            return {"priority_class": label, "koord_qos": classes.qos}
+        case "cost_annotation":
+            value = cost(case["text"])
+            return {"cost": value or 0, "valid": value is not None}
+    pods, exceeded = plain(case["pods"]), plain(case["exceeded"]) or {}
+    resources = [*dict.fromkeys(["cpu", "memory", *exceeded])]
+    weights = weights_of(resources, plain(case["weights"]) or {})
+    usage = np.array([row(pod["usage"], resources) for pod in pods])
+    fits = fit_scores(usage, np.array(row(exceeded, resources)), weights)
+    ranks = pod_ranks([record(pod) for pod in pods], [pod["k8s_qos"] for pod in pods])
+    return {"order": [pods[index]["name"] for index in eviction_order(ranks, fits)]}
+
+
+@group("node_scores, fit_scores")
+def usage_scores(case: Case) -> object:
+    weights = plain(case["weights"])
+    if case["kind"] == "pod_score":
+        usage, exceeded = plain(case["usage"]), plain(case["exceeded"])
+        resources = [*dict.fromkeys([*usage, *exceeded, *weights])]
+        excess = np.array(row(exceeded, resources))
+        weight = weights_of(resources, weights)
+        score = fit_scores(np.array([row(usage, resources)]), excess, weight)[0]
+        return {"score": round(float(score), 9)}
+    allocatable, usage = plain(case["allocatable"]), plain(case["usage"])
+    if case["kind"] == "node_score":
+        usage = {"n": usage}
+    resources = [*dict.fromkeys([*allocatable, *weights])]
+    used = np.array([row(of_node, resources) for of_node in usage.values()])
+    capacity = np.tile(row(allocatable, resources), (len(used), 1))
+    scores = node_scores(used, capacity, weights_of(resources, weights))
+    if case["kind"] == "node_score":
+        return {"score": int(scores[0])}
+    order = np.argsort(scores if case["order"] == "ascending" else -scores, kind="stable")
+    return {"order": [[*usage][index] for index in order]}
+
+
+def _target_columns(case: Case, pods: Sequence[Case]) -> tuple[Any, ...]:
+    """Targets and pods of a case, with a node `source` on which the pods are."""
+    targets = plain(case["targets"]) if "targets" in case else [plain(case["target"])]
+    targets = [{"name": "target", **node} for node in targets]
+    resources = resources_of(
+        *([node.get(key) for node in targets] for key in ("limit", "usage", "allocatable")),
+        [pod.get("usage") for pod in pods], [pod.get("requests") for pod in pods],
+    )  # fmt: skip
+    every: list[Case] = [{"name": "source", "allocatable": {}}]
+    every += [{"allocatable": dict.fromkeys(resources, np.inf), **node} for node in targets]
+    for node in every[1:]:
+        node["allocatable"] = {"pods": np.inf, **node["allocatable"]}
+    limits = [{}, *(node["limit"] for node in targets)]
+    usage = np.array([row(node.get("usage") or {}, resources) for node in every])
+    requested = np.array([row(node.get("requested") or {}, resources) for node in every])
+    nodes = cluster_nodes(every, resources, usage, np.zeros_like(usage), requested)
+    high = np.array([[each.get(n, np.inf) for n in resources] for each in limits])
+    columns = cluster_pods(
+        [{"name": str(i), "requests": {}, **pod, "node": "source"} for i, pod in enumerate(pods)],
+        nodes.names, resources,
+    )  # fmt: skip
+    return nodes, columns, high
+
+
+@group("Bookings.land")
+def target_fit(case: Case) -> object:
+    pods = plain(case["pods"]) if "pods" in case else [plain(case["pod"])]
+    nodes, columns, high = _target_columns(case, pods)
+    watched = [*range(len(nodes.resources))]
+    limits = TargetLimits(high, np.full_like(high, np.inf), np.zeros(len(watched), np.bool_))
+    bookings = Bookings(nodes, columns, FitSimulator(nodes, columns), watched, limits)
+    accepted, target = [], None
+    for pod in range(len(pods)):
+        landing = bookings.land(pod, np.arange(1, len(nodes)))
+        accepted.append(landing.node is not None)
+        if landing.node is not None:
+            bookings.book(pod, landing)
+            target = nodes.names[landing.node]
+    if case["kind"] == "projected":
+        return {"target": target}
+    projected = dict(zip(nodes.resources, bookings.usage[1].tolist(), strict=True))
+    return {"accepted": accepted, "projected": {n: projected[n] for n in case["target"]["usage"]}}

@@ -67,6 +67,9 @@ COMMANDS = {
     "model": _Command(
         "List predictors; inspect, fit, export and import models of a node.", "pipeline"
     ),
+    "plan": _Command(
+        "Show which pods would leave hot nodes, and where they would land.", "pipeline"
+    ),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "scheduler": _Command(
         "Create and check the kube-scheduler configuration; simulate targets.", "pipeline"

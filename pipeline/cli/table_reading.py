@@ -13,7 +13,8 @@ from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDri
 from pipeline.kafka.client import client_options
 from pipeline.settings import Settings
 from pipeline.table import Feed, Table
-from pipeline.table.table_feed import NODE_TOPICS
+from pipeline.table.apply_records import apply
+from pipeline.table.table_feed import NODE_TOPICS, Apply
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import Topic
 
@@ -25,11 +26,14 @@ async def read_table(
     topics: Sequence[Topic] = NODE_TOPICS,
     *,
     waits_for_broker: bool = False,
+    apply_record: Apply = apply,
+    recent_seconds: float | None = None,
 ) -> AsyncIterator[Feed]:
     """Fill `table` from the topics, and keep it up to date until the context ends.
 
     Prints progress to standard error while it reads. Raises the `KafkaError` that stops it; with
-    `waits_for_broker` it waits for a broker that is unavailable.
+    `waits_for_broker` it waits for a broker that is unavailable. `apply_record` and
+    `recent_seconds` are those of the `Feed`.
     """
     feed = Feed(
         table,
@@ -37,6 +41,8 @@ async def read_table(
         prefix=settings.kafka.topic_prefix,
         clock=SystemClock(),
         topics=topics,
+        apply_record=apply_record,
+        recent_seconds=recent_seconds,
     )
     task = asyncio.create_task(feed.run())
     try:

@@ -219,7 +219,7 @@ class Decisions:
     def prioritize(self, pod: PodRecord, names: Sequence[str], now: float) -> PrioritizeResult:
         """Score `names` (each once) for the pod."""
         demand, nodes, cycle = self._recall(pod, names, now)
-        return self._scores(nodes, demand)._replace(cycle=cycle)
+        return self.scores(nodes, demand)._replace(cycle=cycle)
 
     def explain(
         self, pod: PodRecord, names: Sequence[str], now: float, *, is_exempt: bool = False
@@ -241,12 +241,13 @@ class Decisions:
                 ages=nodes.in_requested_order(nodes.ages()),
                 is_stale=nodes.in_requested_order(is_stale),
                 passed=np.flatnonzero(nodes.in_requested_order(passes)),
-                scores=self._scores(nodes.among(np.flatnonzero(passes)), demand),
+                scores=self.scores(nodes.among(np.flatnonzero(passes)), demand),
                 disputes=_disputes(nodes),
                 is_exempt=is_exempt,
             )
 
-    def _scores(self, nodes: CandidateNodes, demand: PodDemand) -> PrioritizeResult:
+    def scores(self, nodes: CandidateNodes, demand: PodDemand) -> PrioritizeResult:
+        """The scores of nodes for a pod, in the order in which the nodes were requested."""
         placement = self.rules.placement
         by_plugin: dict[str, IntArray] = {}
         scores: list[IntArray] = []

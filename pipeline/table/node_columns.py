@@ -33,7 +33,7 @@ from pipeline.table import limits
 from pipeline.table.recent_rates import RecentRates
 from pipeline.times import parse_time
 from pipeline.topics.node_state import AGGREGATED, DEVIATION, AggregatedUsage, NodeStateRecord
-from pipeline.topics.nodes import KnownNode
+from pipeline.topics.nodes import KnownNode, Taint
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.resource_amounts import BATCH, MID, RATES, Resources, Scalars, Usage
 from pipeline.topics.result_header import Result
@@ -46,6 +46,8 @@ class TableNode(KnownNode, frozen=True, kw_only=True, gc=False):
     """The fields of a `NodeRecord` that the table reads; `is_watched`: the watcher wrote it."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
     scalars: Scalars | None = None
     is_watched: bool = False
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.model.rank_percentiles import row_percentiles
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.table.usage_history import Series
 from pipeline.topics.pod_columns import PodColumns
@@ -65,6 +66,27 @@ class PodHistory:
         usage = windows.usage[:, windows.uids.index(newest)].astype(np.float64)
         listed = ~np.isnan(usage).all(axis=1)
         return Series(windows.ends[listed], usage[listed, 0], usage[listed, 1])
+
+    def usage(self, node: str, span_seconds: float, percent: int | None) -> dict[str, FloatArray]:
+        """Usage of the pods that the last window of a node lists, by UID of their cgroup: (2,)
+        cores and bytes over the windows in a span up to it, NaN is unknown. The average, or with
+        `percent` that percentile of the windows' averages; 100 is the largest."""
+        windows = self._nodes.get(node)
+        if windows is None:
+            return {}
+        recent = windows.ends > windows.ends[-1] - span_seconds
+        usage = windows.usage[recent].astype(np.float64)
+        known = ~np.isnan(usage)
+        counts = known.sum(axis=0)
+        if percent is None:
+            values = np.where(known, usage, 0.0).sum(axis=0) / np.maximum(counts, 1)
+            values[counts == 0] = np.nan
+        else:
+            samples = usage.reshape(len(usage), -1).T
+            values = row_percentiles(samples, [percent]).reshape(usage.shape[1:])
+        # What a pod used before is no usage of a pod that is gone.
+        values[~known[-1]] = np.nan
+        return dict(zip(windows.uids, values, strict=True))
 
     @staticmethod
     def _last_window(windows: _Windows, uid: str) -> int:

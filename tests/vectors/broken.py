@@ -105,7 +105,9 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_D}.node_limits:classify", f"{_D}.node_limits:node_limits",
         f"{_D}.node_limits:over_use", f"{_P}.join.node_facts:raw_allocatable",
     ),
-    "pod_sort_order": (f"{_D}.pod_order:eviction_order", f"{_D}.pod_order:cost", _POD),
+    "pod_sort_order": (
+        f"{_D}.pod_order:eviction_order", f"{_P}.eviction.evictability:read_cost", _POD,
+    ),
     "usage_scores": (f"{_D}.pod_order:node_scores", f"{_D}.pod_order:fit_scores"),
     "target_fit": (f"{_D}.bookings:Bookings.land", f"{_D}.node_fit:_tolerates"),
     "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),

@@ -25,13 +25,13 @@ from pipeline.processors.descheduling.node_limits import (
     watched_resources,
 )
 from pipeline.processors.descheduling.pod_order import (
-    cost,
     eviction_order,
     fit_scores,
     node_scores,
     pod_ranks,
     weights_of,
 )
+from pipeline.processors.eviction.evictability import read_cost
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
 from pipeline.processors.kubernetes.pod_classes import (
     LABEL_PRIORITY_CLASS,
@@ -410,7 +410,7 @@ def pod_sort_order(case: Case) -> object:
             label = class_label(classes.priority_class)
             return {"priority_class": label, "koord_qos": classes.qos}
         case "cost_annotation":
-            value = cost(case["text"])
+            value = read_cost(case["text"])
             return {"cost": value or 0, "valid": value is not None}
     pods, exceeded = plain(case["pods"]), plain(case["exceeded"]) or {}
     resources = [*dict.fromkeys(["cpu", "memory", *exceeded])]

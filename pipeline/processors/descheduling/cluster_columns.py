@@ -68,8 +68,8 @@ class PodRanks:
 class ClusterPods:
     """p pods; arrays are (p, resources) or (p,).
 
-    `node` is the index of a pod's node. Only pods that `may_move` are moved; `objections` says of
-    others why not. `records` are those that decide where a pod fits.
+    `node` is the index of a pod's node. Only pods that `may_move` are moved; `objections` has the
+    reason for others. `records` decide where a pod fits.
     """
 
     node: IntArray

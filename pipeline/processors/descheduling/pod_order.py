@@ -7,32 +7,10 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import PodRanks
-from pipeline.processors.placement.preemption_order import rank
-from pipeline.times import time_or_none
+from pipeline.processors.eviction.arbitration import PodRank, pod_rank
 from pipeline.topics.pods import PodRecord
 
-DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-EVICTION_COST: Final = "scheduling.koordinator.sh/eviction-cost"
-NEVER_EVICTED_COST: Final = 2**31 - 1
-_KUBE_QOS: Final = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
-_QOS: Final = {"BE": 0, "LS": 1, "LSR": 2, "LSE": 3, "SYSTEM": 3}
-_NONE: Final = 4
 _FULL: Final = 1000
-
-
-def cost(text: str | None) -> int | None:
-    """The value of a cost annotation; None if it is no 32-bit integer as Koordinator reads them: a
-    plus sign and leading zeros of a positive number are invalid.
-
-    >>> [cost(text) for text in ("7", "-3", "-008", "+7", "007", "2147483648", "much", None)]
-    [7, -3, -8, None, None, None, None, None]
-    """
-    if text is None or len(text) > 64 or not text.isascii() or not text.removeprefix("-").isdigit():
-        return None
-    if text.startswith("0") and text != "0":
-        return None
-    value = int(text)
-    return value if -(2**31) <= value < 2**31 else None
 
 
 def kube_qos(pod: PodRecord) -> str:
@@ -56,24 +34,13 @@ def kube_qos(pod: PodRecord) -> str:
 def pod_ranks(pods: Sequence[PodRecord], kube_qos_classes: Sequence[str] | None = None) -> PodRanks:
     """The ranks of pods; `kube_qos_classes` are those of `status.qosClass` where they are known."""
     qos = [kube_qos(pod) for pod in pods] if kube_qos_classes is None else kube_qos_classes
-    whole = np.array(
-        [
-            (
-                _NONE if pod.pod_class == "none" else rank(pod.pod_class),
-                pod.priority or 0,
-                _KUBE_QOS.get(of_kube, _NONE),
-                _QOS.get(pod.qos, _NONE),
-                cost(pod.annotations.get(DELETION_COST)) or 0,
-                cost(pod.annotations.get(EVICTION_COST)) or 0,
-            )
-            for pod, of_kube in zip(pods, qos, strict=True)
-        ],
-        np.int64,
-    ).reshape(len(pods), 6)
-    created = np.array([time_or_none(pod.created_at) or 0.0 for pod in pods], np.float64)
-    names = ("pod_class", "priority", "kube_qos", "qos", "deletion_cost", "eviction_cost")
+    ranks = [pod_rank(pod, of_kube) for pod, of_kube in zip(pods, qos, strict=True)]
+    columns = np.array(ranks, np.float64).reshape(len(pods), len(PodRank._fields)).T
+    *whole, age = columns
+    names = PodRank._fields[:-1]
     return PodRanks(
-        **{name: whole[:, index] for index, name in enumerate(names)}, created_seconds=created
+        **{name: column.astype(np.int64) for name, column in zip(names, whole, strict=True)},
+        created_seconds=-age,
     )
 
 

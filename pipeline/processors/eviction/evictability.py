@@ -23,18 +23,23 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 def cost(text: str | None) -> int:
-    """The value of a cost annotation, 0 if it is no 32-bit integer as Koordinator reads them: a
-    plus sign and leading zeros of a positive number are invalid.
+    """The value of a cost annotation, 0 if it is invalid.
 
     >>> [cost(text) for text in ("7", "-3", "-008", "+7", "007", "2147483648", "much", None)]
     [7, -3, -8, 0, 0, 0, 0, 0]
     """
+    return read_cost(text) or 0
+
+
+def read_cost(text: str | None) -> int | None:
+    """The value of a cost annotation; None if it is no 32-bit integer as Koordinator reads them: a
+    plus sign and leading zeros of a positive number are invalid."""
     if text is None or len(text) > 64 or not text.isascii() or not text.removeprefix("-").isdigit():
-        return 0
+        return None
     if text.startswith("0") and text != "0":
-        return 0
+        return None
     value = int(text)
-    return value if -(2**31) <= value < 2**31 else 0
+    return value if -(2**31) <= value < 2**31 else None
 
 
 def lasting_objections(pod: PodRecord) -> Iterator[Refusal]:

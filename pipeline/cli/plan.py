@@ -1,0 +1,214 @@
+"""`springtide plan`: show which pods would leave hot nodes, where they would land, and why."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from pipeline.cli.explain_request import SETTINGS, load_rules
+from pipeline.cli.help_sections import Command
+from pipeline.cli.options import output_option, settings_options, silence_logs
+from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.table_reading import read_table
+from pipeline.clock import SystemClock
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.filters import amount
+from pipeline.extender.plan_documents import (
+    PlannedMove,
+    PlannedNode,
+    RejectedTarget,
+    ReliefPlan,
+    StrategyOutcome,
+)
+from pipeline.extender.relief_planning import ReliefPlanning
+from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.settings import Settings
+from pipeline.sources.policy_file import descheduling_in, policy_objects
+from pipeline.table import NODE_AND_POD_TOPICS, Table
+from pipeline.table.apply_records import Headers, apply_pod_points
+from pipeline.table.pod_history import PodHistory
+from pipeline.table.table_feed import POD_HISTORY_TOPICS
+from pipeline.topics.codec import decode_json
+from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.pods import PodRecord, split_pod_key
+from pipeline.topics.registry import PODS, Topic
+
+_NOTHING_MOVES: Final = 4
+_LONGEST_SPAN_SECONDS: Final = float(max(AGGREGATED.values()))
+_POD_WINDOWS: Final = 360
+"""Windows of a pod that are read: half an hour at 5 s."""
+
+
+@click.command(
+    cls=Command,
+    exit_codes={
+        0: "pods would move",
+        2: "invalid usage or settings, or the policy cannot be read",
+        4: "no pod would move, and the output says why; or topics are missing",
+    },
+)
+@click.option(
+    "--policy", "file", type=click.Path(path_type=Path),
+    help="Plan by this DeschedulerConfiguration, YAML or JSON, or its ConfigMap; without it by the "
+    "thresholds in the records of the nodes.",
+)  # fmt: skip
+@output_option
+@settings_options(*SETTINGS)
+def command(settings: Settings, file: Path | None, as_json: bool) -> None:
+    """Show which pods would leave which hot nodes, and where they would land.
+
+    The command reads the state table and the last windows from Kafka, and writes nothing: no pod is
+    evicted. Without --policy, nodes with an open alert are relieved; with it, every node that is
+    above its thresholds now. The landing is simulated with the filters and scores of an extender of
+    the local settings, and with node selector, required node affinity, taints and requests.
+
+    \b
+    Examples:
+      springtide plan
+      springtide plan --policy koord-descheduler-config.yaml
+      springtide plan -o json | jq '.items[].moves[] | {name, target}'
+    """
+    silence_logs(settings)
+    descheduling = None if file is None else _read_policy(file)
+    plan = asyncio.run(_plan(settings, descheduling))
+    if as_json:
+        click.echo(msgspec.json.encode(plan))
+    else:
+        print_lines(plan_lines(plan))
+    if not any(outcome.moves for outcome in plan.strategies):
+        raise click.exceptions.Exit(_NOTHING_MOVES)
+
+
+def _read_policy(file: Path) -> Descheduling:
+    read = descheduling_in(policy_objects(file), file)
+    descheduling, problems = read or (None, ())
+    for problem in problems:
+        click.echo(f"warning: {printable(str(problem))}", err=True)
+    if descheduling is None or descheduling.low_node_load is None:
+        raise InvalidPolicyError(
+            f"{file} has no LowNodeLoad that is in force",
+            hint=f"check it with `springtide policy {file}`",
+        )
+    return descheduling
+
+
+async def _plan(settings: Settings, descheduling: Descheduling | None) -> ReliefPlan:
+    rules = load_rules(settings.extender)
+    async with read_table(settings, Table(counting=rules.counting), NODE_AND_POD_TOPICS) as feed:
+        decisions = Decisions(feed.table, rules)
+        planning = ReliefPlanning(feed.table, decisions, descheduling, SystemClock().now())
+    for name in planning.ignored_resources:
+        text = f"usage of {printable(name)} is not measured: its thresholds are ignored"
+        click.echo(f"warning: {text}", err=True)
+    return planning.plan(*await _read_pods(settings, planning.sources))
+
+
+async def _read_pods(
+    settings: Settings, sources: Collection[str]
+) -> tuple[list[PodRecord], PodHistory]:
+    """The pods of these nodes, and the usage of each over the last windows. Of other nodes nothing
+    is kept: a large cluster has a million pods."""
+    history = Table(pod_windows=_POD_WINDOWS)
+    if not sources:
+        return [], history.pod_history
+    records: dict[str, PodRecord] = {}
+
+    def keep_pod(
+        _table: Table, _topic: Topic, key: bytes | None, value: bytes | None, _headers: Headers
+    ) -> bool:
+        node, uid = split_pod_key(key or b"")
+        if node in sources:
+            records.pop(uid, None)
+            if value is not None:
+                records[uid] = decode_json(PodRecord, value)
+        return True
+
+    def keep_window(
+        table: Table, topic: Topic, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> bool:
+        if key is None:
+            raise InvalidRecordError("record has no key")
+        return key.decode(errors="replace") in sources and apply_pod_points(
+            table, topic, key, value, headers
+        )
+
+    async with AsyncExitStack() as stack:
+        for table, topics, keep, recent in (
+            (history, POD_HISTORY_TOPICS, keep_window, _LONGEST_SPAN_SECONDS),
+            (Table(), (PODS,), keep_pod, None),
+        ):
+            reading = read_table(settings, table, topics, apply_record=keep, recent_seconds=recent)
+            await stack.enter_async_context(reading)
+    return list(records.values()), history.pod_history
+
+
+def plan_lines(plan: ReliefPlan) -> Iterator[str]:
+    """The plan as text for people."""
+    if not plan.strategies:
+        yield "nothing would move: no node has thresholds"
+        yield (
+            "  give a DeschedulerConfiguration with --policy, or let the watcher read one (see the "
+            "how-to about hot nodes)"
+        )
+    for outcome in plan.strategies:
+        yield _outcome_line(outcome)
+        for node in plan.items:
+            if (node.strategy, node.pool) == (outcome.strategy, outcome.pool):
+                yield from _node_lines(node)
+
+
+def _outcome_line(outcome: StrategyOutcome) -> str:
+    title = f"{outcome.strategy}, pool {outcome.pool}" if outcome.pool else outcome.strategy
+    counts = f"{outcome.nodes} nodes, {outcome.hot} to relieve, {outcome.targets} may take pods"
+    if outcome.known < outcome.nodes:
+        counts += f", usage of {outcome.nodes - outcome.known} unknown"
+    what = f"nothing would move: {outcome.reason}"
+    return f"{title}: {what if outcome.reason else _pods_text(outcome.moves)} ({counts})"
+
+
+def _pods_text(moves: int) -> str:
+    return "1 pod would move" if moves == 1 else f"{moves} pods would move"
+
+
+def _node_lines(node: PlannedNode) -> Iterator[str]:
+    yield f"  {node.node}: {node.why}"
+    for move in node.moves:
+        where = f"to {move.target}" if move.target else "to an unknown node"
+        score = "" if move.score is None else f", score {move.score} of 100"
+        pod = f"{move.namespace}/{move.name} ({move.pod_class}, {_used_text(move)})"
+        yield f"    {pod} {where}{score}"
+        if move.target:
+            yield f"      usage there {_percents_text(move.target_usage)}{_peak_text(move)}"
+        yield from _rejected_lines(move.rejected, move.rejections)
+    yield f"    then {_percents_text(node.projected_usage)}: " + (
+        "relieved" if node.relieved else "still above a threshold"
+    )
+    for stay in node.stays:
+        yield f"    {stay.namespace}/{stay.name} stays: {stay.reason}"
+        yield from _rejected_lines(stay.rejected, stay.rejections)
+
+
+def _used_text(move: PlannedMove) -> str:
+    return " and ".join(amount(name, round(used)) for name, used in move.usage.items())
+
+
+def _percents_text(percents: Mapping[str, float]) -> str:
+    known = {name: percents[name] for name in ("cpu", "memory") if name in percents}
+    return ", ".join(f"{name} {percent:.1f} percent" for name, percent in known.items())
+
+
+def _peak_text(move: PlannedMove) -> str:
+    peak = _percents_text(move.target_peak)
+    return f"; predicted peak {peak}" if peak else ""
+
+
+def _rejected_lines(rejected: Sequence[RejectedTarget], rejections: int) -> Iterator[str]:
+    for target in rejected:
+        yield f"      not to {target.node}: {target.reason}"
+    if rejections > len(rejected):
+        yield f"      and {rejections - len(rejected)} more refuse it"

@@ -1,0 +1,163 @@
+"""Nodes and pods of the state table as columns for the strategies that choose pods to move."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.configured_strategies import PoolNodes
+from pipeline.processors.descheduling.low_node_load import NodePool
+from pipeline.processors.descheduling.pod_order import pod_ranks
+from pipeline.processors.model.rank_percentiles import parse_percentile
+from pipeline.table.node_names import RowArray
+from pipeline.table.pod_history import PodHistory
+from pipeline.table.state_table import Table
+from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.pods import PodRecord
+from pipeline.topics.resource_amounts import by_name
+
+MEASURED: Final = ("cpu", "memory", "pods")
+"""Resources whose usage on a node is known."""
+_COLUMNS: Final = {"cpu": ("cpu_cores", 1000.0), "memory": ("memory_bytes", 1.0)}
+_SPANS: Final = {seconds: name for name, seconds in AGGREGATED.items()}
+
+
+def cluster_nodes(
+    table: Table, names: Sequence[str], now: float, expiration_seconds: float,
+    pools: Callable[[Sequence[Mapping[str, str]]], Sequence[PoolNodes]],
+) -> ClusterNodes:  # fmt: skip
+    """The columns of these nodes. Their usage is what their pool compares; `pools` gets the labels
+    of the nodes. Usage older than `expiration_seconds` is unknown.
+
+    Capacity is allocatable before amplification without what the Node's annotation reserves for
+    processes outside of Kubernetes. Usage of Prod is that of the last window.
+    """
+    table.bring_up_to_date(now)
+    rows = table.lookup(names)
+    nodes = [table.records(int(row)).node for row in rows]
+    labels = [{} if node is None else node.labels for node in nodes]
+    resources = (*MEASURED, *(name for name in _counted(table) if name not in MEASURED))
+    usage = np.full((len(rows), len(resources)), np.nan)
+    for pool, is_member in pools(labels):
+        usage[is_member, :2] = _compared(table, rows[is_member], pool)
+    prod_usage = np.full_like(usage, np.nan)
+    prod_usage[:, :2] = _measured(table, rows, "prod_usage")
+    usage[:, 2] = table.pods.sums_of("pods", rows)
+    stale = ~table.fresh(rows, now, expiration_seconds)
+    usage[stale] = prod_usage[stale] = np.nan
+    allocatable = _amounts(table, rows, resources, "allocatable")
+    reserved = np.nan_to_num(_measured(table, rows, "reserved"))
+    capacity = _amounts(table, rows, resources, "raw")
+    # A node that states no number of pods is not limited by it.
+    allocatable[allocatable[:, 2] == 0, 2] = np.inf
+    capacity[capacity[:, 2] == 0, 2] = np.nan
+    capacity[:, :2] = np.maximum(capacity[:, :2] - reserved, 0.0)
+    peak = np.full_like(usage, np.nan)
+    peak[:, :2] = _measured(table, rows, "peak")
+    return ClusterNodes(
+        names=names,
+        resources=resources,
+        capacity=capacity,
+        usage=np.rint(usage),
+        prod_usage=np.rint(prod_usage),
+        allocatable=allocatable,
+        requested=_requested(table, rows, resources),
+        is_cordoned=np.array([node is None or node.unschedulable for node in nodes], np.bool_),
+        labels=labels,
+        taints=[() if node is None else node.taints for node in nodes],
+        peak=np.rint(peak),
+    )
+
+
+def _counted(table: Table) -> tuple[str, ...]:
+    return table.pods.counting.resources
+
+
+def _measured(table: Table, rows: RowArray, prefix: str) -> FloatArray:
+    """Two columns of the table, (rows, cpu and memory) in millicores and bytes."""
+    return np.stack(
+        [table[f"{prefix}_{column}"][rows] * scale for column, scale in _COLUMNS.values()], axis=1
+    )
+
+
+def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:
+    """The usage that a pool compares. While a node has no average over the span, as just after its
+    first windows, the average of its last window counts."""
+    if pool.usage == "peak":
+        return _measured(table, rows, "peak")
+    statistic = "avg" if pool.usage == "average" else pool.usage
+    usage = _measured(table, rows, f"usage_{statistic}_{_SPANS[pool.span_seconds]}")
+    if pool.usage != "average":
+        return usage
+    return np.where(np.isnan(usage), _measured(table, rows, "usage"), usage)
+
+
+def _amounts(table: Table, rows: RowArray, resources: Sequence[str], kind: str) -> FloatArray:
+    """Allocatable amounts (rows, resources); NaN where a node states none of cpu or memory."""
+    amounts = np.empty((len(rows), len(resources)))
+    for index, name in enumerate(resources):
+        if name in _COLUMNS:
+            whole = table.whole(f"{kind}_{_COLUMNS[name][0]}")[rows].astype(np.float64)
+            amounts[:, index] = np.where(whole > 0, whole, np.nan)
+        else:
+            amounts[:, index] = table.scalar(name, rows)
+    return amounts
+
+
+def _requested(table: Table, rows: RowArray, resources: Sequence[str]) -> FloatArray:
+    counted = _counted(table)
+    columns = [
+        table.pods.sums_of("pods" if name == "pods" else f"request:{name}", rows)
+        if name == "pods" or name in counted
+        else np.full(len(rows), np.nan)
+        for name in resources
+    ]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def cluster_pods(
+    records: Sequence[PodRecord],
+    nodes: ClusterNodes,
+    history: PodHistory,
+    pool_of: Sequence[NodePool | None],
+    objection: Callable[[PodRecord], str | None],
+) -> ClusterPods:
+    """The columns of pods on these nodes. Their usage is the statistic that the pool of their node
+    compares (`pool_of`, by node), over the windows in `history`; the largest for peaks."""
+    index = {name: position for position, name in enumerate(nodes.names)}
+    records = [record for record in records if record.node in index]
+    place = np.array([index[record.node] for record in records], np.intp)
+    usage = np.full((len(records), len(nodes.resources)), np.nan)
+    usage[:, nodes.resources.index("pods")] = 1.0
+    known: dict[str, dict[str, FloatArray]] = {}
+    for position, record in enumerate(records):
+        node = record.node
+        if node not in known:
+            known[node] = _usage_of(history, node, pool_of[index[node]])
+        of_pod = known[node].get(record.cgroup_uid)
+        if of_pod is not None:
+            usage[position, :2] = np.rint(of_pod * [scale for _, scale in _COLUMNS.values()])
+    requests = [
+        [1.0 if name == "pods" else wanted.get(name, 0) for name in nodes.resources]
+        for wanted in (by_name(record.requests, record.scalars) for record in records)
+    ]
+    reasons = {i: reason for i, r in enumerate(records) if (reason := objection(r)) is not None}
+    return ClusterPods(
+        node=place,
+        usage=usage,
+        requests=np.array(requests, np.float64).reshape(usage.shape),
+        is_prod=np.array([record.pod_class == "prod" for record in records], np.bool_),
+        may_move=np.array([i not in reasons for i in range(len(records))], np.bool_),
+        ranks=pod_ranks(records),
+        records=records,
+        objections=reasons,
+    )
+
+
+def _usage_of(history: PodHistory, node: str, pool: NodePool | None) -> dict[str, FloatArray]:
+    if pool is None:
+        return history.usage(node, 300, None)
+    percent = 100 if pool.usage == "peak" else parse_percentile(pool.usage)
+    return history.usage(node, pool.span_seconds, percent)

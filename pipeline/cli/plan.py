@@ -89,9 +89,11 @@ def _read_policy(file: Path) -> Descheduling:
     descheduling, problems = read or (None, ())
     for problem in problems:
         click.echo(f"warning: {printable(str(problem))}", err=True)
-    if descheduling is None or descheduling.low_node_load is None:
+    profiles = () if descheduling is None else descheduling.profiles
+    has_strategy = any(profile.enabled.get("balance") for profile in profiles)
+    if descheduling is None or not (descheduling.low_node_load or has_strategy):
         raise InvalidPolicyError(
-            f"{file} has no LowNodeLoad that is in force",
+            f"{file} has no strategy that is in force",
             hint=f"check it with `springtide policy {file}`",
         )
     return descheduling

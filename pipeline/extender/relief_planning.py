@@ -12,12 +12,14 @@ from pipeline.processors.descheduling.configured_strategies import (
     PoolNodes,
     low_node_load_strategies,
     measured_pools,
+    other_strategies,
     pools_of_configuration,
     pools_of_policies,
 )
 from pipeline.processors.descheduling.descheduler_config import Descheduling
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.strategy import after_plan
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.migration_policy import Protections
 from pipeline.table import Table
@@ -46,8 +48,9 @@ class ReliefPlanning:
         self.ignored_resources: list[str] = []
 
         def pools(labels: Sequence[Mapping[str, str]]) -> Sequence[PoolNodes]:
-            if descheduling is not None and low is not None:
-                found = pools_of_configuration(low, labels, descheduling.keys.node_selector)
+            if descheduling is not None:
+                selector = descheduling.keys.node_selector
+                found = [] if low is None else pools_of_configuration(low, labels, selector)
             else:
                 records = [table.snapshot(name).node for name in names]
                 found = pools_of_policies(
@@ -64,6 +67,8 @@ class ReliefPlanning:
             confirmed=_with_alert(table, names) if descheduling is None else None,
             most_per_node=descheduling and descheduling.keys.most_evictions_per_node,
         )
+        if descheduling is not None:
+            self._strategies += other_strategies(descheduling, self._nodes.labels)
         is_source = np.zeros(len(names), np.bool_)
         for configured in self._strategies:
             is_source |= configured.strategy.sources(self._nodes)
@@ -76,15 +81,15 @@ class ReliefPlanning:
             for index in np.flatnonzero(is_member).tolist():
                 pool_of[index] = pool
         pods = cluster_pods(records, self._nodes, history, pool_of, _objection)
-        runs = []
-        for (strategy, pod_filter, name), (_, is_member) in zip(
-            self._strategies, self._pools, strict=True
-        ):
+        nodes, runs = self._nodes, []
+        for strategy, pod_filter, is_member, name in self._strategies:
             own = pod_filter.apply(pods)
-            landing = ExtenderLanding(self._decisions, self._nodes, own, self._now)
-            plan = strategy.plan(self._nodes, own, landing)
-            known = int(np.isfinite(self._nodes.usage[is_member, :2]).all(axis=1).sum())
-            runs.append(StrategyRun(plan, self._nodes, own, name, int(is_member.sum()), known))
+            landing = ExtenderLanding(self._decisions, nodes, own, self._now)
+            plan = strategy.plan(nodes, own, landing)
+            known = int(np.isfinite(nodes.usage[is_member, :2]).all(axis=1).sum())
+            runs.append(StrategyRun(plan, nodes, own, name, int(is_member.sum()), known))
+            # The next strategy sees the moves of this one.
+            nodes, pods = after_plan(nodes, pods, plan)
         return relief_plan(runs, self._now)
 
 

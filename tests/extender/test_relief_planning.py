@@ -250,3 +250,33 @@ def test_a_threshold_of_unmeasured_usage_is_ignored() -> None:
     planning = ReliefPlanning(world.table, world.decisions, read, NOW)
     assert planning.ignored_resources == ["x.io/y"]
     assert planning.plan(world.records, world.table.pod_history).strategies[0].moves == 1
+
+
+def test_enabled_strategies_run_after_each_other_and_move_no_pod_twice() -> None:
+    world = World().node("gold-1", 12.0, labels={"tier": "gold"})
+    world.node("silver-1", 1.0, labels={"tier": "silver"}).runs("gold-1", a=1.0, b=1.0)
+    names = ("gold", "silver")
+    tiers = [{"name": name, "nodeSelector": {"matchLabels": {"tier": name}}} for name in names]
+    low = {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}
+    read, problems = read_tree(
+        {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [
+                {
+                    "name": "a",
+                    "plugins": {"balance": {"enabled": [{"name": "CustomPriority"}]}},
+                    "pluginConfig": [
+                        {"name": "LowNodeLoad", "args": low},
+                        {"name": "CustomPriority", "args": {"evictionOrder": tiers}},
+                    ],
+                }
+            ],
+        }
+    )  # fmt: skip
+    assert not [problem for problem in problems if not problem.in_force]
+    planning = ReliefPlanning(world.table, world.decisions, read, NOW)
+    plan = planning.plan(world.records, world.table.pod_history)
+    assert [each.strategy for each in plan.strategies] == ["LowNodeLoad", "CustomPriority"]
+    moves = [(node.strategy, move.name) for node in plan.items for move in node.moves]
+    assert [strategy for strategy, _ in moves] == ["LowNodeLoad", "CustomPriority"]
+    assert {name for _, name in moves} == {"a", "b"}

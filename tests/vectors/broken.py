@@ -109,6 +109,9 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_D}.pod_order:eviction_order", f"{_P}.eviction.evictability:read_cost", _POD,
     ),
     "usage_scores": (f"{_D}.pod_order:node_scores", f"{_D}.pod_order:fit_scores"),
+    "fragmentation_aware": (
+        f"{_D}.fragmentation:imbalance", f"{_D}.fragmentation:FragmentationStrategy.gains",
+    ),
     "target_fit": (f"{_D}.bookings:Bookings.land", f"{_D}.node_fit:_tolerates"),
     "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),
     "sigs_low_node_utilization": (

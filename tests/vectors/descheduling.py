@@ -89,10 +89,8 @@ def _text(seconds: float) -> str:
     return duration_text(Decimal(seconds))
 
 
-@group("load_descheduling")
-def custom_priority(case: Case) -> object:
-    if case["kind"] != "validate":
-        raise NotBuiltError("no strategy selects pods from the configuration yet")
+def eviction_order_result(case: Case) -> object:
+    """What is wrong with the tiers of CustomPriority."""
     tiers = [
         {"name": tier["name"], "nodeSelector": labels and {"matchLabels": labels}}
         for tier in plain(case["eviction_order"])

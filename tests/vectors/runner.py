@@ -26,7 +26,7 @@ _STRATEGY = "no strategy selects pods from the configuration yet"
 _MIGRATION = "no PodMigrationJob is executed"
 NOT_BUILT = {
     "batch_resource_numa": _NUMA, "pod_numa_split": _NUMA, "gpu_node_resource": _GPU,
-    "fragmentation_aware": _STRATEGY, "scale_down_binpack": _STRATEGY,
+    "scale_down_binpack": _STRATEGY,
     "migration_job": _MIGRATION,
 }  # fmt: skip
 """Groups for which the product does nothing yet, and what is missing."""

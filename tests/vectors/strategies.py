@@ -9,9 +9,14 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.descheduling.bookings import Bookings, TargetLimits
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.configured_strategies import (
+    PodFilter,
     low_node_load_strategies,
     pools_of_configuration,
+    selected_nodes,
 )
+from pipeline.processors.descheduling.field_types import PodSelector
+from pipeline.processors.descheduling.fragmentation import FragmentationStrategy, imbalance
+from pipeline.processors.descheduling.landing import Arrival
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.descheduling.node_limits import (
@@ -31,8 +36,10 @@ from pipeline.processors.descheduling.pod_order import (
     pod_ranks,
     weights_of,
 )
+from pipeline.processors.descheduling.tier_moves import TierStrategy, smallest_first, tiers_of
 from pipeline.processors.eviction.evictability import read_cost
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
+from pipeline.processors.kubernetes.object_records import pod_record
 from pipeline.processors.kubernetes.pod_classes import (
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
@@ -40,6 +47,7 @@ from pipeline.processors.kubernetes.pod_classes import (
     pod_class,
 )
 from pipeline.processors.loadaware.usage_readings import is_fresh
+from pipeline.processors.policy.selectors import Selector
 from pipeline.times import format_time
 from pipeline.topics.nodes import NodeRecord, Taint
 from pipeline.topics.pods import PodRecord
@@ -53,8 +61,10 @@ from tests.processors.descheduling.upstream_low_node_load import (
     evictions,
 )
 from tests.vectors.cases import Case, plain
-from tests.vectors.descheduling import read
+from tests.vectors.descheduling import eviction_order_result, read
 from tests.vectors.runner import Difference, group
+from tests.vectors.world import container
+from tests.vectors.world import pod as manifest
 
 _THRESHOLDS = {
     "low_thresholds": "lowThresholds", "high_thresholds": "highThresholds",
@@ -486,3 +496,147 @@ def target_fit(case: Case) -> object:
         return {"target": target}
     projected = dict(zip(nodes.resources, bookings.usage[1].tolist(), strict=True))
     return {"accepted": accepted, "projected": {n: projected[n] for n in case["target"]["usage"]}}
+
+
+def _requests_world(case: Case, key: str = "nodes") -> tuple[ClusterNodes, ClusterPods]:
+    """Nodes and pods of a case that has requests and no usage."""
+    nodes, pods = plain(case[key]), plain(case["pods"])
+    resources = resources_of([n["allocatable"] for n in nodes], [p["requests"] for p in pods])
+    names = [node["name"] for node in nodes]
+    pods = [pod if pod.get("node") in names else {**pod, "node": "source"} for pod in pods]
+    if "source" not in names and any(pod["node"] == "source" for pod in pods):
+        nodes = [*nodes, {"name": "source", "allocatable": {}}]
+        names.append("source")
+    columns = cluster_pods(pods, names, resources)
+    requested = sums(columns.requests, columns.node, np.ones(len(pods), np.bool_), len(nodes))
+    zeros = np.zeros_like(requested)
+    return cluster_nodes(nodes, resources, zeros, zeros, requested), columns
+
+
+@group("FragmentationStrategy.plan")
+def fragmentation_aware(case: Case) -> object:
+    resources = tuple(case["resources"])
+    if case["kind"] == "choose":
+        nodes, pods = _requests_world(case)
+        strategy = FragmentationStrategy(
+            resources=resources, imbalance_threshold=case["imbalance_threshold"],
+            min_improvement=case["min_improvement"], node_fit=case.get("node_fit", False),
+            is_paused=case.get("paused", False),
+        )  # fmt: skip
+        plan = strategy.plan(nodes, pods, FitSimulator(nodes, pods))
+        evicted = [pods.records[move.pod].name for move in plan.moves]
+        return {"evicted": [] if case.get("dry_run") else evicted}
+    world = {
+        "nodes": [{"name": "node1", "allocatable": plain(case["allocatable"])}],
+        "pods": plain(case["pods"]),
+    }
+    nodes, pods = _requests_world(world)
+    strategy = FragmentationStrategy(resources=resources)
+    if case["kind"] == "imbalance":
+        columns = [nodes.resources.index(name) for name in resources]
+        found = imbalance(nodes.requested[0, columns], nodes.allocatable[0, columns])
+        return {"imbalance": float(found)}
+    gains = strategy.gains(nodes, pods, 0).tolist()
+    return {"gain": gains[[pod["name"] for pod in world["pods"]].index(case["remove"])]}
+
+
+def _labels(selector: Case | None) -> Selector | None:
+    return None if selector is None else Selector(match_labels=plain(selector))
+
+
+def _priority_differs(given: Case, expected: Case) -> Difference | None:
+    """Koordinator books nothing between the pods of a node in its mode BestEffort."""
+    if given["kind"] != "run" or given.get("mode", "BestEffort") != "BestEffort":
+        return None
+    chosen = _run_tiers(given)
+    if set(chosen["evicted"]) >= set(expected["evicted"]):
+        return None
+    return Difference(
+        "a pod that moves takes room on its target", "a cheap tier is not overbooked", chosen
+    )
+
+
+@group("TierStrategy.plan", differs=_priority_differs)
+def custom_priority(case: Case) -> object:
+    match case["kind"]:
+        case "validate":
+            return eviction_order_result(case)
+        case "pod_selector":
+            selectors = tuple(PodSelector(selector=_labels(each)) for each in case["selectors"])
+            pod = record({"name": "p", "labels": plain(case["labels"])})
+            return {"selected": PodFilter(None, selectors).objection(pod) is None}
+        case "node_selector":
+            nodes = plain(case["nodes"])
+            is_selected = selected_nodes(
+                [node["labels"] for node in nodes], _labels(case["node_selector"])
+            )
+            chosen = zip(nodes, is_selected.tolist(), strict=True)
+            return {"nodes": [node["name"] for node, selected in chosen if selected]}
+        case "tiers":
+            nodes, order = plain(case["nodes"]), plain(case["eviction_order"])
+            tiers = tiers_of(
+                [node["labels"] for node in nodes],
+                [_labels(tier["node_selector"]) for tier in order],
+            ).tolist()
+            return {
+                "tiers": {
+                    tier["name"]: [
+                        node["name"] for node, own in zip(nodes, tiers, strict=True) if own == i
+                    ]
+                    for i, tier in enumerate(order)
+                }
+            }
+        case "pod_requests":
+            containers = [container(each, {}) for each in plain(case["containers"])]
+            requests = pod_record(manifest("p", containers)).requests
+            return {"requests": {"cpu": requests.cpu_millicores, "memory": requests.memory_bytes}}
+        case "candidate_order":
+            nodes, pods = _requests_world({"nodes": [], **plain(case)})
+            order = smallest_first(pods, np.arange(len(pods)), nodes.resources)
+            return {"order": [pods.records[pod].name for pod in order.tolist()]}
+        case "virtual_capacity" | "remaining":
+            return _capacity(case)
+        case "candidates":
+            nodes, pods = _requests_world(case, "targets")
+            strategy = TierStrategy(selectors=(), node_fit=case["node_fit"])
+            targets = np.flatnonzero([name != "source" for name in nodes.names])
+            landing = FitSimulator(nodes, pods)
+            landed, _ = strategy.place(np.arange(len(pods)), targets, landing, [])
+            return {"candidates": [pods.records[pod].name for pod, _ in landed]}
+    return _run_tiers(case)
+
+
+def _capacity(case: Case) -> object:
+    """What is left of a target beside its pods, and whether a pod fits."""
+    if case["kind"] == "remaining":
+        pods = [{**pod, "node": "t"} for pod in plain(case["pods"])]
+        nodes, columns = _requests_world(
+            {"nodes": [{"name": "t", "allocatable": plain(case["allocatable"])}], "pods": pods}
+        )
+        free = FitSimulator(nodes, columns).free[0].tolist()
+        left = dict(zip(nodes.resources, free, strict=True))
+        return {"remaining": {name: left[name] for name in case["allocatable"]}}
+    room = {"pods": 1, **plain(case["remaining"])}
+    pod = {"name": "p", "node": "source", "requests": plain(case["requests"])}
+    nodes, columns = _requests_world({"nodes": [{"name": "t", "allocatable": room}], "pods": [pod]})
+    fit = FitSimulator(nodes, columns)
+    target = int(nodes.names.index("t"))
+    fits = fit.land(0, np.array([target]), []).node is not None
+    fit.objections(0, np.array([target]), [Arrival(0, target)] if fits else [])
+    left = dict(zip(nodes.resources, fit.free[target].tolist(), strict=True))
+    return {"fits": fits, "left": {name: left[name] for name in case["remaining"]}}
+
+
+def _run_tiers(case: Case) -> Case:
+    order = plain(case["eviction_order"])
+    nodes, pods = _requests_world(case)
+    strategy = TierStrategy(
+        selectors=tuple(_labels(tier["node_selector"]) for tier in order),
+        mode=case.get("mode", "BestEffort"), auto_cordon=case.get("auto_cordon", False),
+        node_fit=case.get("node_fit", True),
+    )  # fmt: skip
+    plan = strategy.plan(nodes, pods, FitSimulator(nodes, pods))
+    return {
+        "evicted": [pods.records[move.pod].name for move in plan.moves],
+        "cordoned": [nodes.names[node] for node in plan.cordoned],
+    }

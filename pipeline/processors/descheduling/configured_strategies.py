@@ -1,6 +1,6 @@
 """The strategies that a DeschedulerConfiguration enables, and the pods that each may move."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -9,11 +9,18 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.descheduling.cluster_columns import ClusterPods
+from pipeline.processors.descheduling.descheduler_config import Descheduling
 from pipeline.processors.descheduling.field_types import Namespaces, PodSelector
+from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.strategy import Strategy
+from pipeline.processors.descheduling.strategy_args import (
+    CustomPriorityArgs,
+    FragmentationAwareArgs,
+)
+from pipeline.processors.descheduling.tier_moves import TierStrategy
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord
@@ -55,10 +62,11 @@ class PodFilter(NamedTuple):
 
 
 class ConfiguredStrategy(NamedTuple):
-    """A strategy, the pods that it may move, and the name of its pool (empty: none)."""
+    """A strategy, the pods that it may move, its nodes, and the name of its pool (empty: none)."""
 
     strategy: Strategy
     pods: PodFilter
+    is_member: BoolArray
     pool: str = ""
 
 
@@ -152,7 +160,43 @@ def low_node_load_strategies(
                 is_paused=args.paused or not pool.is_certain,
             ),
             PodFilter(args.evictable_namespaces, args.pod_selectors),
+            is_member,
             pool.name,
         )
         for pool, is_member in pools
     ]
+
+
+def other_strategies(
+    descheduling: Descheduling, labels: Sequence[Mapping[str, str]]
+) -> Iterator[ConfiguredStrategy]:
+    """The strategies beside LowNodeLoad that profiles enable, in their order."""
+    for profile in descheduling.profiles:
+        of_profile = selected_nodes(labels, descheduling.keys.node_selector)
+        of_profile &= selected_nodes(labels, profile.node_selector)
+        for name in profile.enabled.get("balance", ()):
+            args = profile.args.get(name)
+            if not isinstance(args, CustomPriorityArgs | FragmentationAwareArgs):
+                continue
+            is_member = of_profile & selected_nodes(labels, args.node_selector)
+            pods = PodFilter(args.evictable_namespaces, args.pod_selectors)
+            strategy: Strategy
+            if isinstance(args, CustomPriorityArgs):
+                strategy = TierStrategy(
+                    selectors=tuple(tier.node_selector for tier in args.eviction_order),
+                    mode=args.mode,
+                    auto_cordon=args.auto_cordon,
+                    node_fit=args.node_fit,
+                    is_member=is_member,
+                    is_paused=args.paused,
+                )
+            else:
+                strategy = FragmentationStrategy(
+                    resources=args.resources,
+                    imbalance_threshold=args.imbalance_threshold,
+                    min_improvement=args.min_improvement_threshold,
+                    node_fit=args.node_fit,
+                    is_member=is_member,
+                    is_paused=args.paused,
+                )
+            yield ConfiguredStrategy(strategy, pods, is_member)

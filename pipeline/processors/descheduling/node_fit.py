@@ -97,11 +97,12 @@ def _is_met(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 class FitSimulator:
-    """Lands each pod on the first target that could run it."""
+    """Lands each pod on the first target that could run it. `free` (nodes, resources) is what is
+    left of allocatable beside the arrivals that were asked about last."""
 
     def __init__(self, nodes: ClusterNodes, pods: ClusterPods) -> None:
         self._nodes, self._pods = nodes, pods
-        self._free: FloatArray = nodes.allocatable - nodes.requested
+        self.free: FloatArray = nodes.allocatable - nodes.requested
         self._arrivals: list[Arrival] = []
 
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
@@ -122,7 +123,7 @@ class FitSimulator:
         self._follow(arrivals)
         nodes, record, wanted = self._nodes, self._pods.records[pod], self._pods.requests[pod]
         # NaN: what a node has of a resource is unknown, so nothing of it is promised.
-        is_short = (wanted > 0) & ~(wanted <= self._free[targets])
+        is_short = (wanted > 0) & ~(wanted <= self.free[targets])
         first_short = np.where(is_short.any(axis=1), is_short.argmax(axis=1), -1)
         reasons: list[str | None] = []
         for node, short, cordoned in zip(
@@ -147,7 +148,7 @@ class FitSimulator:
         known = self._arrivals
         while known and (len(known) > len(arrivals) or arrivals[len(known) - 1] is not known[-1]):
             gone = known.pop()
-            self._free[gone.node] += self._pods.requests[gone.pod]
+            self.free[gone.node] += self._pods.requests[gone.pod]
         for arrival in arrivals[len(known) :]:
             known.append(arrival)
-            self._free[arrival.node] -= self._pods.requests[arrival.pod]
+            self.free[arrival.node] -= self._pods.requests[arrival.pod]

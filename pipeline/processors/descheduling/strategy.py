@@ -1,6 +1,7 @@
 """What every strategy gets and gives: one protocol, so that one suite of laws tests all of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pipeline.processors.arrays import BoolArray, FloatArray
@@ -92,3 +93,20 @@ def projected(
             usage[move.target] += used
             prod[move.target] += of_prod
     return usage, prod
+
+
+def after_plan(
+    nodes: ClusterNodes, pods: ClusterPods, plan: Plan
+) -> tuple[ClusterNodes, ClusterPods]:
+    """Nodes and pods as they are after a plan. Pods that have moved once do not move again."""
+    requested, may_move = nodes.requested.copy(), pods.may_move.copy()
+    for move in plan.moves:
+        requested[move.source] -= pods.requests[move.pod]
+        if move.target is not None:
+            requested[move.target] += pods.requests[move.pod]
+        may_move[move.pod] = False
+    moved = {move.pod: f"{plan.strategy} moves it" for move in plan.moves}
+    return (
+        replace(nodes, usage=plan.usage, prod_usage=plan.prod_usage, requested=requested),
+        replace(pods, may_move=may_move, objections={**pods.objections, **moved}),
+    )

@@ -1,0 +1,141 @@
+"""CustomPriority: move pods from expensive tiers of nodes to cheaper ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, IntArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
+from pipeline.processors.descheduling.strategy import (
+    Move,
+    Plan,
+    SourcePlan,
+    Stay,
+    projected,
+    unchanged,
+)
+from pipeline.processors.policy.selectors import Selector
+
+NAME: Final = "CustomPriority"
+MOST_MISSES: Final = 5
+"""Pods in a row that fit nowhere, after which the larger ones of the node are not tried."""
+NO_TIER: Final = -1
+
+
+def tiers_of(labels: Sequence[Mapping[str, str]], selectors: Sequence[Selector | None]) -> IntArray:
+    """The first tier that selects each node, (nodes,); `NO_TIER` for none."""
+    return np.array(
+        [
+            next(
+                (i for i, each in enumerate(selectors) if each is not None and each.matches(of)),
+                NO_TIER,
+            )
+            for of in labels
+        ],
+        np.int64,
+    )
+
+
+def smallest_first(pods: ClusterPods, here: IntArray, resources: Sequence[str]) -> IntArray:
+    """The pods by requests of cpu, then memory, then by namespace and name."""
+    cpu, memory = (pods.requests[:, resources.index(name)] for name in ("cpu", "memory"))
+
+    def key(pod: int) -> tuple[float, float, str, str]:
+        record = pods.records[pod]
+        return float(cpu[pod]), float(memory[pod]), record.namespace, record.name
+
+    return np.array(sorted(here.tolist(), key=key), np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierStrategy:
+    """Moves pods of each tier but the last to nodes of cheaper tiers, the smallest pod first.
+
+    `BestEffort` moves what fits, `DrainNode` all pods of a node that may move or none of them.
+    Other than in Koordinator, every pod that moves takes room on its target in both modes. Only
+    nodes that are members (n,) count; None is all.
+    """
+
+    selectors: tuple[Selector | None, ...]
+    mode: Literal["BestEffort", "DrainNode"] = "BestEffort"
+    auto_cordon: bool = False
+    node_fit: bool = True
+    is_member: BoolArray | None = None
+    is_paused: bool = False
+    name: str = NAME
+
+    def sources(self, nodes: ClusterNodes) -> BoolArray:
+        tiers = self._tiers(nodes)
+        cheapest = int(tiers.max(initial=NO_TIER))
+        is_source: BoolArray = np.logical_and(tiers != NO_TIER, tiers < cheapest)
+        return is_source
+
+    def _tiers(self, nodes: ClusterNodes) -> IntArray:
+        tiers = tiers_of(nodes.labels, self.selectors)
+        return tiers if self.is_member is None else np.where(self.is_member, tiers, NO_TIER)
+
+    def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
+        if self.is_paused:
+            return unchanged(self.name, nodes, "the strategy is paused")
+        tiers = self._tiers(nodes)
+        sources = np.flatnonzero(self.sources(nodes))
+        if len(self.selectors) < 2 or not len(sources):
+            return unchanged(self.name, nodes, "fewer than two tiers have nodes")
+        arrivals: list[Arrival] = []
+        plans, cordoned = [], []
+        for node in sources[np.lexsort((nodes.by_name[sources], tiers[sources]))].tolist():
+            targets = np.flatnonzero(tiers > tiers[node])
+            targets = targets[np.argsort(nodes.by_name[targets], kind="stable")]
+            plan = self._move(nodes, pods, node, targets, landing, arrivals)
+            if plan.moves and self.auto_cordon and self.mode == "DrainNode":
+                cordoned.append(node)
+            plans.append(plan)
+        moves = [move for plan in plans for move in plan.moves]
+        usage, prod_usage = projected(nodes, pods, moves)
+        reason = "" if moves else "no pod that may move fits on a cheaper tier"
+        return Plan(
+            self.name, tuple(plans), reason, usage, prod_usage, len(nodes) - len(sources),
+            tuple(cordoned),
+        )  # fmt: skip
+
+    def _move(
+        self, nodes: ClusterNodes, pods: ClusterPods, node: int, targets: IntArray,
+        landing: LandingSimulator, arrivals: list[Arrival],
+    ) -> SourcePlan:  # fmt: skip
+        here = pods.on(node)
+        candidates = smallest_first(pods, here[pods.may_move[here]], nodes.resources)
+        landed, stays = self.place(candidates, targets, landing, arrivals)
+        if self.mode == "DrainNode" and len(landed) < len(candidates):
+            placed = sum(found.node is not None for _, found in landed)
+            del arrivals[len(arrivals) - placed :]
+            landed = []
+        why = "a node of a cheaper tier can run it"
+        moves = tuple(Move(pod, node, found, why) for pod, found in landed)
+        return SourcePlan(node, "tier", (), moves, tuple(stays), len(landed) == len(candidates))
+
+    def place(
+        self, candidates: IntArray, targets: IntArray, landing: LandingSimulator,
+        arrivals: list[Arrival],
+    ) -> tuple[list[tuple[int, Landing]], list[Stay]]:  # fmt: skip
+        """Land the candidates one by one, in their order."""
+        landed: list[tuple[int, Landing]] = []
+        stays: list[Stay] = []
+        misses = 0
+        for pod in candidates.tolist():
+            if not self.node_fit:
+                landed.append((pod, Landing(None)))
+                continue
+            found = landing.land(pod, targets, arrivals)
+            if found.node is not None:
+                arrivals.append(Arrival(pod, found.node))
+                landed.append((pod, found))
+                misses = 0
+                continue
+            stays.append(Stay(pod, "no node of a cheaper tier takes it", found))
+            misses += 1
+            if misses == MOST_MISSES or self.mode == "DrainNode":
+                break
+        return landed, stays

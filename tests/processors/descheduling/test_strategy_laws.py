@@ -1,0 +1,94 @@
+"""Laws that hold for every strategy, whatever it goes by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pipeline.processors.arrays import IntArray
+from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
+from pipeline.processors.descheduling.landing import Arrival, Landing, Rejected
+from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
+from pipeline.processors.descheduling.low_node_load import NodePool
+from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.strategy import Strategy, after_plan
+from pipeline.processors.descheduling.tier_moves import TierStrategy
+from pipeline.processors.policy.selectors import Selector
+from tests.processors.descheduling.test_load_balancing import Case, clusters
+from tests.vectors.strategies import balance_world
+
+_TIERS = tuple(Selector(match_labels={"tier": tier}) for tier in ("gold", "silver"))
+_POOL = NodePool(
+    high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0}, resource_weights={"cpu": 1, "memory": 1}
+)
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "LowNodeLoad": lambda **fields: LowNodeLoadStrategy(pool=_POOL, **fields),
+    "CustomPriority": lambda **fields: TierStrategy(selectors=_TIERS, **fields),
+    "DrainNode": lambda **fields: TierStrategy(selectors=_TIERS, mode="DrainNode", **fields),
+    "FragmentationAware": lambda **fields: FragmentationStrategy(
+        imbalance_threshold=0.05, min_improvement=0.01, **fields
+    ),
+}
+
+
+class _Refusing:
+    def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
+        rejected = tuple(Rejected(node, "full") for node in targets[:3].tolist())
+        return Landing(None, None, rejected, len(targets))
+
+
+def world(cluster: Case) -> tuple[Any, Any]:
+    """The cluster with every other node in the tier `gold`."""
+    nodes = [
+        {**node, "labels": {"tier": ("gold", "silver")[index % 2]}}
+        for index, node in enumerate(cluster["nodes"])
+    ]
+    return balance_world({**cluster, "nodes": nodes})[1:]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=60, deadline=None)
+@given(cluster=clusters())
+def test_moves_are_of_pods_that_may_move_to_nodes_that_take_them(name: str, cluster: Case) -> None:
+    nodes, pods = world(cluster)
+    strategy = STRATEGIES[name]()
+    plan = strategy.plan(nodes, pods, FitSimulator(nodes, pods))
+    moved = [move.pod for move in plan.moves]
+    assert len(moved) == len({*moved})
+    assert bool(plan.moves) != bool(plan.reason)
+    sources = strategy.sources(nodes)
+    for move in plan.moves:
+        assert pods.may_move[move.pod]
+        assert pods.node[move.pod] == move.source != move.target
+        assert sources[move.source]
+        assert move.target is not None
+        assert not nodes.is_cordoned[move.target]
+        assert move.why
+    after, left = after_plan(nodes, pods, plan)
+    assert not left.may_move[moved].any()
+    targets = [move.target for move in plan.moves if move.target is not None]
+    needed = after.requested[targets] <= nodes.allocatable[targets]
+    assert (needed | (after.requested[targets] <= nodes.requested[targets])).all()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=30, deadline=None)
+@given(cluster=clusters())
+def test_nothing_moves_without_a_landing_or_while_paused(name: str, cluster: Case) -> None:
+    nodes, pods = world(cluster)
+    assert STRATEGIES[name]().plan(nodes, pods, _Refusing()).moves == ()
+    paused = STRATEGIES[name](is_paused=True).plan(nodes, pods, FitSimulator(nodes, pods))
+    assert (paused.moves, paused.reason) == ((), "the strategy is paused")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=30, deadline=None)
+@given(cluster=clusters())
+def test_no_protected_pod_moves(name: str, cluster: Case) -> None:
+    nodes, pods = world(cluster)
+    protected = replace(pods, may_move=np.zeros(len(pods), np.bool_))
+    plan = STRATEGIES[name]().plan(nodes, protected, FitSimulator(nodes, protected))
+    assert plan.moves == ()

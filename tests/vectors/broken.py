@@ -112,6 +112,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "fragmentation_aware": (
         f"{_D}.fragmentation:imbalance", f"{_D}.fragmentation:FragmentationStrategy.gains",
     ),
+    "scale_down_binpack": (f"{_D}.scale_down:rank",),
     "target_fit": (f"{_D}.bookings:Bookings.land", f"{_D}.node_fit:_tolerates"),
     "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),
     "sigs_low_node_utilization": (

@@ -22,11 +22,9 @@ MODULES = (
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"
-_STRATEGY = "no strategy selects pods from the configuration yet"
 _MIGRATION = "no PodMigrationJob is executed"
 NOT_BUILT = {
     "batch_resource_numa": _NUMA, "pod_numa_split": _NUMA, "gpu_node_resource": _GPU,
-    "scale_down_binpack": _STRATEGY,
     "migration_job": _MIGRATION,
 }  # fmt: skip
 """Groups for which the product does nothing yet, and what is missing."""

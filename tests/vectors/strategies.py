@@ -36,6 +36,7 @@ from pipeline.processors.descheduling.pod_order import (
     pod_ranks,
     weights_of,
 )
+from pipeline.processors.descheduling.scale_down import ScaleDownStrategy, rank
 from pipeline.processors.descheduling.tier_moves import TierStrategy, smallest_first, tiers_of
 from pipeline.processors.eviction.evictability import read_cost
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
@@ -62,7 +63,7 @@ from tests.processors.descheduling.upstream_low_node_load import (
 )
 from tests.vectors.cases import Case, plain
 from tests.vectors.descheduling import eviction_order_result, read
-from tests.vectors.runner import Difference, group
+from tests.vectors.runner import Difference, NotBuiltError, group
 from tests.vectors.world import container
 from tests.vectors.world import pod as manifest
 
@@ -640,3 +641,36 @@ def _run_tiers(case: Case) -> Case:
         "evicted": [pods.records[move.pod].name for move in plan.moves],
         "cordoned": [nodes.names[node] for node in plan.cordoned],
     }
+
+
+@group("ScaleDownStrategy.plan")
+def scale_down_binpack(case: Case) -> object:
+    if case["kind"] == "rank":
+        pods = [
+            {**pod, "evictable": pod["kind"] == "target"} for pod in plain(case["pods"])
+        ]  # fmt: skip
+        nodes, columns = _requests_world({"nodes": plain(case["nodes"]), "pods": pods})
+        ranking = rank(nodes, columns, ("cpu", "memory"), {})
+        scores = zip(nodes.names, ranking.scores.tolist(), strict=True)
+        return {
+            "order": [columns.records[pod].name for pod in ranking.pods.tolist()],
+            "node_scores": {
+                name: "inf" if score == np.inf else score for name, score in scores
+                if score == score
+            },
+        }  # fmt: skip
+    if case["strategy"] != "EvictDirectly" or case["protected"]:
+        raise NotBuiltError("deletion costs are not written to pods")
+    # One node for each pod, in the order of the ranking, and room for all of them elsewhere.
+    names = case["ranked"]
+    room = {"cpu": 1000 * len(names), "memory": 1000, "pods": 100}
+    nodes, columns = _requests_world(
+        {
+            "nodes": [{"name": name, "allocatable": room} for name in [*names, "zz-room"]],
+            "pods": [{"name": name, "node": name, "requests": {"cpu": 1}} for name in names],
+        }
+    )
+    strategy = ScaleDownStrategy(most_pods=case["max_pods_to_evict"])
+    plan = strategy.plan(nodes, columns, FitSimulator(nodes, columns))
+    evicted = [columns.records[move.pod].name for move in plan.moves]
+    return {"deletion_cost": {}, "evicted": [] if case.get("dry_run") else evicted}

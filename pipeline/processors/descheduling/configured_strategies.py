@@ -15,16 +15,19 @@ from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    ScaleDownBinPackArgs,
 )
 from pipeline.processors.descheduling.tier_moves import TierStrategy
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord
 
+_OTHER_ARGS: Final = CustomPriorityArgs | FragmentationAwareArgs | ScaleDownBinPackArgs
 _USUAL: Final = LowNodeLoadArgs()
 _THRESHOLDS: Final = ("high_percent", "low_percent", "prod_high_percent", "prod_low_percent")
 
@@ -176,7 +179,7 @@ def other_strategies(
         of_profile &= selected_nodes(labels, profile.node_selector)
         for name in profile.enabled.get("balance", ()):
             args = profile.args.get(name)
-            if not isinstance(args, CustomPriorityArgs | FragmentationAwareArgs):
+            if not isinstance(args, _OTHER_ARGS):
                 continue
             is_member = of_profile & selected_nodes(labels, args.node_selector)
             pods = PodFilter(args.evictable_namespaces, args.pod_selectors)
@@ -187,6 +190,14 @@ def other_strategies(
                     mode=args.mode,
                     auto_cordon=args.auto_cordon,
                     node_fit=args.node_fit,
+                    is_member=is_member,
+                    is_paused=args.paused,
+                )
+            elif isinstance(args, ScaleDownBinPackArgs):
+                strategy = ScaleDownStrategy(
+                    most_pods=args.max_pods_to_evict if args.strategy == "EvictDirectly" else None,
+                    resources=args.resources,
+                    weights=args.resource_weights,
                     is_member=is_member,
                     is_paused=args.paused,
                 )

@@ -14,6 +14,7 @@ from pipeline.processors.descheduling.landing import Arrival, Landing, Rejected
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy, after_plan
 from pipeline.processors.descheduling.tier_moves import TierStrategy
 from pipeline.processors.policy.selectors import Selector
@@ -28,6 +29,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "LowNodeLoad": lambda **fields: LowNodeLoadStrategy(pool=_POOL, **fields),
     "CustomPriority": lambda **fields: TierStrategy(selectors=_TIERS, **fields),
     "DrainNode": lambda **fields: TierStrategy(selectors=_TIERS, mode="DrainNode", **fields),
+    "ScaleDownBinPack": lambda **fields: ScaleDownStrategy(most_pods=3, **fields),
     "FragmentationAware": lambda **fields: FragmentationStrategy(
         imbalance_threshold=0.05, min_improvement=0.01, **fields
     ),

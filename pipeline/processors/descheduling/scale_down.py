@@ -1,0 +1,118 @@
+"""ScaleDownBinPack: move pods off the nodes that become empty first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
+from pipeline.processors.descheduling.strategy import (
+    Move,
+    Plan,
+    SourcePlan,
+    Stay,
+    projected,
+    unchanged,
+)
+
+NAME: Final = "ScaleDownBinPack"
+MOST_TRIED: Final = 100
+"""Pods that are tried in a plan: each asks all targets."""
+
+
+class Ranking(NamedTuple):
+    """Pods in the order in which they leave, and the score (nodes,) of the nodes: what would keep a
+    node in use, in parts of what may leave it; NaN for nodes that no pod may leave."""
+
+    pods: IntArray
+    scores: FloatArray
+
+
+def rank(
+    nodes: ClusterNodes, pods: ClusterPods, resources: Sequence[str], weights: Mapping[str, float]
+) -> Ranking:
+    """Rank the pods that may move: of the node with the lowest score first, then of the node with
+    the fewest of them; on a node the largest share first, then the newest."""
+    columns = [nodes.resources.index(name) for name in resources]
+    weight = np.array([weights.get(name, 1.0) for name in resources])
+    allocatable = nodes.allocatable[:, columns]
+    shares = np.zeros((len(pods), len(columns)))
+    of_node = allocatable[pods.node]
+    np.divide(pods.requests[:, columns], of_node, out=shares, where=of_node > 0)
+    share = shares @ weight
+    leaving = np.bincount(pods.node, share * pods.may_move, minlength=len(nodes))
+    staying = np.bincount(pods.node, share * ~pods.may_move, minlength=len(nodes))
+    counts = np.bincount(pods.node[pods.may_move], minlength=len(nodes))
+    scores = np.where(staying > 0, np.inf, 0.0)
+    np.divide(staying, leaving, out=scores, where=leaving > 0)
+    scores[counts == 0] = np.nan
+    names = pods.records
+
+    def key(pod: int) -> tuple[float | int | str, ...]:
+        node, record = int(pods.node[pod]), names[pod]
+        return (
+            float(scores[node]), int(counts[node]), int(nodes.by_name[node]), -float(share[pod]),
+            -float(pods.ranks.created_seconds[pod]), record.namespace, record.name,
+        )  # fmt: skip
+
+    order = sorted(np.flatnonzero(pods.may_move).tolist(), key=key)
+    return Ranking(np.array(order, np.int64), scores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleDownStrategy:
+    """Moves the first `most_pods` pods of the ranking that another node takes; None: the strategy
+    only ranks, and moves nothing."""
+
+    most_pods: int | None = None
+    resources: tuple[str, ...] = ("cpu", "memory")
+    weights: Mapping[str, float] = field(default_factory=dict)
+    is_member: BoolArray | None = None
+    is_paused: bool = False
+    name: str = NAME
+
+    def sources(self, nodes: ClusterNodes) -> BoolArray:
+        return np.ones(len(nodes), np.bool_) if self.is_member is None else self.is_member
+
+    def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
+        if self.is_paused:
+            return unchanged(self.name, nodes, "the strategy is paused")
+        if self.most_pods is None:
+            return unchanged(self.name, nodes, "CalculateOnly evicts nothing")
+        is_source = self.sources(nodes)
+        ranked, scores = rank(nodes, pods, self.resources, self.weights)
+        # Nodes that stay in use take pods first, those that become empty last.
+        stays_long = np.lexsort((-nodes.by_name, -np.nan_to_num(scores, nan=np.inf, posinf=1e300)))
+        ranked = ranked[is_source[pods.node[ranked]]]
+        # Nodes that pods left are no targets: they are to become empty.
+        left: dict[int, None] = {}
+        arrivals: list[Arrival] = []
+        moves: list[Move] = []
+        stays: list[Stay] = []
+        for pod in ranked[:MOST_TRIED].tolist():
+            if len(moves) == self.most_pods:
+                break
+            source = int(pods.node[pod])
+            if any(arrival.node == source for arrival in arrivals):
+                continue
+            targets = [node for node in stays_long.tolist() if node != source and node not in left]
+            found = landing.land(pod, np.array(targets, np.int64), arrivals)
+            if found.node is None:
+                stays.append(Stay(pod, "no other node takes it", found))
+                continue
+            left[source] = None
+            arrivals.append(Arrival(pod, found.node))
+            moves.append(Move(pod, source, found, "its node becomes empty first"))
+        plans = tuple(
+            SourcePlan(
+                node, "requests", (), tuple(move for move in moves if move.source == node),
+                tuple(stay for stay in stays if pods.node[stay.pod] == node), True,
+            )
+            for node in left
+        )  # fmt: skip
+        usage, prod_usage = projected(nodes, pods, moves)
+        reason = "" if moves else "no other node takes a pod that may move"
+        return Plan(self.name, plans, reason, usage, prod_usage, len(nodes) - len(left))

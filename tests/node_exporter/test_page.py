@@ -43,11 +43,11 @@ def test_metrics_page_reports_cost_and_usage_of_host_applications(
     with running(log, *(f"--{name}={value}" for name, value in flags.items())):
         assert eventually(lambda: "exporter started" in log.read_text())
         assert eventually(lambda: page(log)[windows] >= 3)
+        assert eventually(lambda: page(log).get(f'{own}_errors_total{{kind="kafka"}}', 0) >= 1)
         metrics = page(log)
-    assert metrics[f"{own}_collection_duration_seconds_count"] >= 6
+    assert metrics[f"{own}_collection_duration_seconds_count"] >= 3
     assert 0 < metrics[f"{own}_collection_duration_seconds_sum"] < 5
     assert 0 < metrics[f"{own}_update_duration_seconds_sum"] < 5
-    assert metrics[f'{own}_errors_total{{kind="kafka"}}'] >= 1
     assert metrics[f"{own}_pods"] == 0
     labels = 'app="nginx",node="n1",priority="koord-prod",qos="LS"'
     name = "koordlet_host_application_resource_usage"

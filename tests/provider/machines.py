@@ -1,6 +1,7 @@
 """Simulated machines: pages of node-exporter and cAdvisor for a Prometheus to scrape.
 
-Counters grow with the clock at known rates.
+Counters grow with the clock at known rates. Each value has the time at which it was true, so that a
+page that comes late has no error.
 """
 
 import threading
@@ -104,8 +105,10 @@ class Machines:
 
     def page(self, path: str) -> str:
         _, kind, node = path.split("/")
-        now = time.time() % 1e6
-        return node_page(now) if kind == "node" else cadvisor_page(self.pods[node], now)
+        time_ms = round(time.time() * 1000)
+        now = time_ms / 1000 % 1e6
+        page = node_page(now) if kind == "node" else cadvisor_page(self.pods[node], now)
+        return "".join(f"{line} {time_ms}\n" for line in page.splitlines())
 
 
 @contextmanager

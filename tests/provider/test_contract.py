@@ -24,7 +24,7 @@ from pipeline.sources.provider.window_rounds import WRITER, encode_entries
 from pipeline.topics.sample_rows import read_samples
 from pipeline.topics.samples import COLUMNS, LIST_COLUMNS, encode_samples
 from tests.kube.fake_server import Answer, fake
-from tests.provider.conftest import last_window
+from tests.provider.conftest import TOLERANCE, last_window
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -99,7 +99,7 @@ async def test_every_sample_source_fulfils_the_contract(
     for columns in (*usage.nodes.values(), *usage.pods.values()):
         check(columns, window)
     node = usage.nodes["n1"]
-    assert node["cpu_cores_avg"] == pytest.approx(1.5, rel=0.1)
+    assert node["cpu_cores_avg"] == pytest.approx(1.5, rel=TOLERANCE)
     assert node["memory_bytes_avg"] == 2 * 2**30
     assert all(0 < offset <= window.seconds for offset in node["points_offset_seconds"])
     assert node["points_offset_seconds"] == sorted(node["points_offset_seconds"])

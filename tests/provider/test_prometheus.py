@@ -9,14 +9,12 @@ from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, PodNa
 from pipeline.settings import ProviderSettings, Settings
 from pipeline.sources.provider.prometheus_source import open_prometheus
 from tests.provider import machines
-from tests.provider.conftest import HASH, UID, last_window
+from tests.provider.conftest import HASH, TOLERANCE, UID, last_window
 from tests.provider.local_prometheus import LocalPrometheus
 from tests.provider.machines import MIB
 
 # Prometheus may have to be built first.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-TOLERANCE = 0.1  # counters are read some milliseconds after their timestamp
 
 
 async def fetch(provider: ProviderSettings) -> FetchedUsage:

@@ -20,7 +20,8 @@ from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import Row, SampleBatch, SampleHeader, encode_samples
 
 WINDOW_SECONDS = 5
-MAX_STEPS = 600
+MAX_STEPS = 3000
+"""As many steps may be produced before their windows reach the present: a run of 20 minutes."""
 
 
 class Message(NamedTuple):

@@ -20,7 +20,7 @@ from tests.processes import until
 from tests.system.harness import Feed, Worker, create_stage, feed, gather
 from tests.system.load import Load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def cut(broker: LocalKafka, topic: str) -> None:
@@ -45,7 +45,7 @@ async def test_new_samples_with_the_offsets_of_lost_ones_are_applied(
     for topic in ("samples", "windows"):
         cut(broker, stage.topic(topic))
     await asyncio.to_thread(broker.start)
-    await until(lambda: not worker.is_running(), 90, worker.tail)
+    await until(lambda: not worker.is_running(), 180, worker.tail)
     assert worker.says("were truncated") or worker.says("after offset"), worker.tail()
 
     async with AIOKafkaProducer(bootstrap_servers=stage.bootstrap, acks="all") as producer:

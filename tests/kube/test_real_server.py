@@ -155,7 +155,7 @@ async def test_faults_in_between_do_not_change_the_result(
                 # All watches break, and miss some changes.
                 plane.api.kill()
                 plane.api.start()
-                plane.wait_ready(time.monotonic() + 60)
+                plane.wait_ready(time.monotonic() + 120)
             await asyncio.sleep(0.02)
         proxy.is_fair = True
         expected = await data_by_name(api)
@@ -165,7 +165,8 @@ async def test_faults_in_between_do_not_change_the_result(
 
 
 async def test_one_process_leads_and_the_next_takes_over(api: Api) -> None:
-    terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
+    # Longer than the test takes: only a released lease is taken over.
+    terms = LeaseTerms(duration_seconds=240.0, renew_within_seconds=120.0, retry_seconds=0.3)
     led: list[str] = []
     stop = asyncio.Event()
 
@@ -179,23 +180,33 @@ async def test_one_process_leads_and_the_next_takes_over(api: Api) -> None:
     first = start("first", ends=False)
     await until(lambda: led == ["first"])
     second = start("second", ends=True)
-    await asyncio.sleep(4.0)
+
+    async def spec() -> dict[str, Any]:
+        path = "/apis/coordination.k8s.io/v1/namespaces/springtide-system/leases/try"
+        found: dict[str, Any] = (await api.get(path))["spec"]
+        return found
+
+    renewed = (await spec())["renewTime"]
+
+    async def is_renewed() -> bool:
+        return bool((await spec())["renewTime"] != renewed)
+
+    await until(is_renewed)
+    await asyncio.sleep(1.0)
     assert led == ["first"]
     await cancel_tasks(first)
-    await until(lambda: led == ["first", "second"], 2.0)
+    await until(lambda: led == ["first", "second"], 60)
     stop.set()
     await second
-    spec = (await api.get("/apis/coordination.k8s.io/v1/namespaces/springtide-system/leases/try"))[
-        "spec"
-    ]
-    assert spec["holderIdentity"] == ""
-    assert spec["leaseTransitions"] == 2
+    last = await spec()
+    assert last["holderIdentity"] == ""
+    assert last["leaseTransitions"] == 2
 
 
 async def test_a_leader_that_cannot_renew_stops_before_another_starts(
     plane: ControlPlane, api: Api, proxy: FaultProxy
 ) -> None:
-    terms = LeaseTerms(duration_seconds=3.0, renew_within_seconds=2.0, retry_seconds=0.3)
+    terms = LeaseTerms(duration_seconds=9.0, renew_within_seconds=5.0, retry_seconds=0.3)
     proxy.is_fair = True
     working: set[str] = set()
     have_overlapped = False

@@ -19,9 +19,11 @@ from pipeline.processors.kubernetes.object_records import node_record, pod_recor
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import Settings, variable_name
-from pipeline.topics.codec import encode_json
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_views import NodeViewRecord
+from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import pod_key
-from pipeline.topics.registry import NODES, PODS, WORKLOADS
+from pipeline.topics.registry import NODE_VIEWS, NODES, PODS, WORKLOADS
 from pipeline.topics.workloads import workload_key
 from tests.broker import latest
 from tests.cluster.objects import items, named
@@ -144,6 +146,23 @@ def expected_topics(plane: ControlPlane, config_map: str) -> dict[str, dict[str,
         PODS.name: {pod_key(pod.node, pod.uid).decode(): encode_json(pod) for pod in pods},
         WORKLOADS.name: workloads,
     }
+
+
+async def worker_in_step(settings: Settings) -> bool:
+    """Whether the worker's views have every pod on a node, and the policy of every node: it joins
+    samples with what views show."""
+    kafka = settings.kafka
+    policies = {
+        name: decode_json(NodeRecord, value).overcommit
+        for name, value in (await latest(kafka, NODES)).items()
+    }
+    pods = [key for key in await latest(kafka, PODS) if not key.startswith("/")]
+    views = {
+        name: decode_json(NodeViewRecord, value)
+        for name, value in (await latest(kafka, NODE_VIEWS)).items()
+    }
+    found = {name: view.overcommit for name, view in views.items()}
+    return found == policies and sum(len(view.pods) for view in views.values()) == len(pods)
 
 
 async def in_step(plane: ControlPlane, settings: Settings) -> bool:

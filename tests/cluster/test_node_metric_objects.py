@@ -12,7 +12,7 @@ from pipeline.processors.slo.nodeslo import NodeSLO
 from pipeline.settings import Settings
 from tests.cluster.exporters import Exporters, usage_of
 from tests.cluster.objects import apply, define, delete, items, named, node, pod, write_policy
-from tests.cluster.roles import Role, in_step, worker
+from tests.cluster.roles import Role, in_step, worker, worker_in_step
 from tests.processes import until
 from tests.processors.slo.recorded import read_strictly
 
@@ -56,6 +56,7 @@ async def test_every_node_is_reported_according_to_its_policy(
     with Role("watcher", settings), worker(settings):
         await until(are_running)
         await until(lambda: in_step(plane, settings))
+        await until(lambda: worker_in_step(settings))
         exporters = Exporters(plane, settings.kafka, windows=20)
         with Role("actuator", settings, *flags) as actuator:
             await until(lambda: objects().keys() == {"m1", "m2"})
@@ -86,14 +87,14 @@ async def test_every_node_is_reported_according_to_its_policy(
             # A change of the policy reaches the selected nodes only, without a restart.
             colocation["nodeConfigs"] = [{**often, "metricReportIntervalSeconds": 45}]
             write_policy(plane, settings.kubernetes.config_name, **sections)
-            await until(lambda: interval(plane, "m2") == 45, 10)
+            await until(lambda: interval(plane, "m2") == 45)
             assert interval(plane, "m1") == 90
             await assert_rules_are_written(plane, settings, sections)
             # A deleted object is created again. The object of a deleted Node is deleted with it.
             plane.kubectl("delete", "nodemetric", "m1")
             await until(lambda: "m1" in objects())
             delete(plane, "node", "m1")
-            await until(lambda: objects().keys() == {"m2"}, 60)
+            await until(lambda: objects().keys() == {"m2"})
             assert actuator.stop() == 0
         with Role("actuator", settings, "--mode", "act"):
             await until(lambda: not objects() and not items(plane, "nodeslos"))
@@ -120,7 +121,7 @@ async def assert_rules_are_written(
     assert threshold("m1", "memoryEvictThresholdPercent") == 70
     sections["resource_threshold_config"]["clusterStrategy"]["cpuSuppressThresholdPercent"] = 55
     write_policy(plane, settings.kubernetes.config_name, **sections)
-    await until(lambda: threshold("m1", "cpuSuppressThresholdPercent") == 55, 10)
+    await until(lambda: threshold("m1", "cpuSuppressThresholdPercent") == 55)
 
 
 def interval(plane: ControlPlane, name: str) -> int:

@@ -42,8 +42,9 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NODES = [f"k{number:03}" for number in range(200)]
 HOT, COOL = 60.0, 8.0
-SOON_SECONDS = 90.0
-"""Within this time after the reason has disappeared, waiting pods are bound: usually within ten."""
+SOON_SECONDS = 30.0
+"""Within this time after the reason has disappeared, waiting pods are bound. The claim is 10 s;
+a slow machine may need three times as long."""
 WAITING_SECONDS = 30.0
 """So long they are watched to wait on."""
 PODS = 10
@@ -168,7 +169,15 @@ def _questions() -> int:
 
 
 async def are_bound_soon(cluster: Cluster, prefix: str) -> None:
-    await until_in_thread(lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()), SOON_SECONDS)
+    """Wait until the pods are bound; an error has the seconds that they took."""
+    began = time.monotonic()
+    await until_in_thread(
+        lambda: all(cluster.nodes_of_pods(f"{prefix}-").values()),
+        240,
+        lambda: f"{prefix}: {cluster.nodes_of_pods(f'{prefix}-')}",
+    )
+    seconds = time.monotonic() - began
+    assert seconds <= SOON_SECONDS, f"{prefix}: bound after {seconds:.1f} s, not {SOON_SECONDS:g}"
 
 
 def touched(cluster: Cluster) -> int:

@@ -79,10 +79,10 @@ async def test_two_watchers_agree_with_the_cluster_after_faults_and_kills(
                     plane.api.kill()
                     await asyncio.sleep(rng.random() * 3)
                     plane.api.start()
-                    await asyncio.to_thread(plane.wait_ready, time.monotonic() + 60)
+                    await asyncio.to_thread(plane.wait_ready, time.monotonic() + 120)
                 await asyncio.sleep(rng.random() * 2)
             proxy.is_fair = True
-            await until(lambda: in_step(plane, settings), 120)
+            await until(lambda: in_step(plane, settings), 180)
             codes = [role.stop() for role in roles]
         finally:
             for role in roles:

@@ -10,7 +10,9 @@ import os
 import random
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.topics.registry import NODE_STATE
+from tests.broker import messages
 from tests.processes import until
 from tests.system import oracle
 from tests.system.harness import (
@@ -39,12 +43,15 @@ from tests.system.harness import (
 )
 from tests.system.load import Load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-RESTART_SECONDS = 10
+# A worker that returns under its instance id gets its partitions at once: one that would have to
+# wait for the end of its session needs longer than the limit, however fast this machine is.
+RESTART_SECONDS = 30
+STATIC = ("--session-timeout-seconds", "90")
 # More in `make nightly`.
 KILL_SEEDS = int(os.environ.get("KILL_SEEDS", "4"))
-TAKEOVER_SECONDS = SESSION_SECONDS + 15
+TAKEOVER_SECONDS = SESSION_SECONDS + 60
 
 
 @dataclass
@@ -95,12 +102,13 @@ async def run_with_kills(
     """Kill a worker at random moments of its start, its recovery and its work."""
     rng = random.Random(seed)
     stage = await create_stage(broker.bootstrap_servers, partitions)
-    worker = Worker(stage, directory, instance="worker-0", bug=bug)
+    worker = Worker(stage, directory, instance="worker-0", bug=bug, options=STATIC)
     async with feed(stage, Load(seed, nodes=16, pods=5)) as made:
         run = Run(stage, made)
         worker.start()
         async with made.running():
             await worker.loaded()
+            await has_results(stage)
             await asyncio.sleep(2)
             for _ in range(kills):
                 if run.disruptions:
@@ -118,6 +126,16 @@ async def run_with_kills(
         return run
 
 
+async def has_results(stage: Stage) -> None:
+    """Wait until every partition has a node state: a kill before would lose nothing."""
+    kafka = stage.settings.kafka
+
+    async def have_all() -> bool:
+        return len({r.partition for r in await messages(kafka, NODE_STATE)}) == stage.partitions
+
+    await until(have_all, 120)
+
+
 @pytest.mark.parametrize("seed", range(KILL_SEEDS))
 async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, seed: int) -> None:
     run = await run_with_kills(broker, tmp_path, seed, kills=10, partitions=2 + seed % 3)
@@ -129,7 +147,7 @@ async def test_the_supervisor_restarts_a_killed_worker(broker: LocalKafka, tmp_p
     stage = await create_stage(broker.bootstrap_servers)
     async with feed(stage, Load(100, nodes=16, pods=5)) as made:
         run = Run(stage, made)
-        supervisor = start_supervised(stage, tmp_path)
+        supervisor = start_supervised(stage, tmp_path, STATIC)
         async with made.running():
             await supervisor.loaded()
             await asyncio.sleep(3)
@@ -249,7 +267,8 @@ async def run_with_moved_commits(broker: LocalKafka, directory: Path, bug: str =
                 await asyncio.sleep(4)
                 assert worker.stop() == 0
                 # These samples are beyond every commit of the worker.
-                await asyncio.sleep(1)
+                steps = made.steps + 2
+                await until(lambda steps=steps: made.steps >= steps)
                 await set_commits(stage, where)
             worker.start()
             await worker.loaded()
@@ -348,7 +367,7 @@ async def test_a_failed_delivery_stops_the_worker_and_loses_nothing(
         async with made.running():
             for _ in range(4):
                 failing.start()
-                await until(lambda: not failing.is_running(), 60, failing.tail)
+                await until(lambda: not failing.is_running(), 120, failing.tail)
                 assert failing.process is not None
                 codes.append(failing.process.returncode)
             sound.start()
@@ -361,23 +380,35 @@ async def test_a_failed_delivery_stops_the_worker_and_loses_nothing(
 
 # -- seeded bugs: each must be detected
 
+ATTEMPTS = 3
+"""Runs in which a seeded bug must be detected once: whether a kill meets its moment depends on how
+fast the worker is."""
+
+
+async def is_detected(run: Callable[[], Awaitable[Run]], text: str) -> bool:
+    for _ in range(ATTEMPTS):
+        if any(text in problem for problem in (await run()).problems()):
+            return True
+    return False
+
 
 async def test_a_missing_replay_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await run_with_kills(broker, tmp_path, seed=106, kills=3, bug="replay_left_out")
-    assert any("checkpoint differs" in problem for problem in run.problems())
+    run = partial(run_with_kills, broker, tmp_path, seed=106, kills=3, bug="replay_left_out")
+    assert await is_detected(run, "checkpoint differs")
 
 
 async def test_a_join_that_trusts_commits_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
-    run = await run_with_moved_commits(broker, tmp_path, bug="join_trusts_commits")
-    assert any("samples missing" in problem for problem in run.problems())
+    run = partial(run_with_moved_commits, broker, tmp_path, bug="join_trusts_commits")
+    assert await is_detected(run, "samples missing")
 
 
 async def test_an_early_marker_is_detected(broker: LocalKafka, tmp_path: Path) -> None:
     # With one partition a round has eight slices, and nearly every kill interrupts one.
-    run = await run_with_kills(
-        broker, tmp_path, seed=107, kills=5, bug="marker_too_early", partitions=1, work_seconds=6
-    )
-    assert any("checkpoint differs" in problem for problem in run.problems())
+    run = partial(
+        run_with_kills, broker, tmp_path, seed=107, kills=5, bug="marker_too_early", partitions=1,
+        work_seconds=6,
+    )  # fmt: skip
+    assert await is_detected(run, "checkpoint differs")
 
 
 async def test_rounds_are_complete_at_the_end(broker: LocalKafka, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ log = get_logger(__name__)
 
 _CYCLE_SECONDS: Final = 10.0
 """The cycle of caps if the configuration has no interval; Koordinator's manifest has this one."""
+_LONGEST_TTL_SECONDS: Final = 3600.0
 _DEFAULT_ARGS: Final = MigrationControllerArgs()
 
 
@@ -82,7 +83,8 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
             cycle_per_namespace=keys.most_evictions_per_namespace,
             cycle_total=keys.most_evictions,
             evict_qps=args.evict_per_second,
-            ttl_seconds=args.default_job_ttl_seconds,
+            # 0 is no end for Koordinator; here it must not mean that nothing counts.
+            ttl_seconds=args.default_job_ttl_seconds or _LONGEST_TTL_SECONDS,
         ),
         skipped_gates=frozenset(args.skip_eviction_gates),
         mode="SoftEviction" if args.eviction_policy == "SoftEviction" else "Eviction",

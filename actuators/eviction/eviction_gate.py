@@ -65,6 +65,8 @@ _RESULTS: Final = {"done": "success", "failed": "error"}
 
 RETRY_SECONDS: Final = 30.0
 """The longest time for which one eviction is tried again; the record of a call is no older."""
+_LEAST_WAIT_SECONDS: Final = 1.0
+"""The least pause before that, whatever a server asks for."""
 
 
 class ActionLog(Protocol):
@@ -145,7 +147,7 @@ class EvictionGate:
         except SpringtideError as error:
             return Result("refused", error.message, retry_seconds=DEFAULT_WAIT_SECONDS)
         for pod in pods:
-            if self._is_soft(pod):
+            if self.is_soft(pod):
                 continue
             try:
                 await evict(self.api, pod, dry_run=True)
@@ -191,14 +193,14 @@ class EvictionGate:
         if reason is not None:
             self.history.stays(uid)
             return self._report(plan, pod, Result("refused", reason), skipped)
-        result = await self._ask(plan, pod)
+        result = await self._ask(plan, pod, objection)
         if not result.may_leave:
             self.history.stays(uid)
         return self._report(plan, pod, result, skipped)
 
-    async def _ask(self, plan: EvictionPlanRecord, pod: LivePod) -> Result:
+    async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection) -> Result:
         """Ask for the eviction until there is an answer, for a limited time."""
-        waited, may_leave = 0.0, False
+        began, may_leave = self.clock.monotonic(), False
         while True:
             failure = await self._call(plan, pod)
             # The checks took time: the next eviction keeps its distance from this one.
@@ -206,7 +208,9 @@ class EvictionGate:
             self.history.note(pod.candidate, self.clock.now())
             if failure is None:
                 return Result("done", may_leave=True)
-            status = status_of(failure)
+            # A proxy's 404 has no reason, and says nothing about the pod.
+            is_of_proxy = isinstance(failure, NotFoundError) and failure.reason != "NotFound"
+            status = None if is_of_proxy else status_of(failure)
             if action_for(status) == "done":
                 self.history.left(pod.record.uid)
                 return Result("done", may_leave=True)
@@ -214,24 +218,29 @@ class EvictionGate:
             if BUDGET_CAUSE in failure.causes:
                 wait = wait_seconds(_retry_after(failure))
                 return Result("refused", _text(failure), may_leave, wait)
-            step = next_step(status, _retry_after(failure), waited_seconds=waited,
-                             deadline_seconds=RETRY_SECONDS)  # fmt: skip
+            step = next_step(
+                status,
+                _retry_after(failure),
+                waited_seconds=self.clock.monotonic() - began,
+                deadline_seconds=RETRY_SECONDS,
+            )
             if step.wait_seconds is None:
                 return Result("failed", _text(failure), may_leave)
-            await self.clock.sleep(step.wait_seconds)
-            waited += step.wait_seconds
+            await self.clock.sleep(max(step.wait_seconds, _LEAST_WAIT_SECONDS))
             try:
                 current = await find_pod(self.api, pod.record.namespace, pod.record.name)
             except SpringtideError as error:
                 return Result("failed", f"{_text(failure)}; {error.message}", may_leave)
             if current is None or current.record.uid != pod.record.uid or current.is_deleted:
                 return Result("done", may_leave=True)
-            if (reason := await self.stop_reason()) is not None:
+            if (reason := await objection() or await self.stop_reason()) is not None:
                 return Result("refused", f"{_text(failure)}; {reason}", may_leave)
+            if self.clock.monotonic() - began > RETRY_SECONDS:
+                return Result("failed", _text(failure), may_leave)
 
     async def _call(self, plan: EvictionPlanRecord, pod: LivePod) -> KubernetesError | None:
         try:
-            if self._is_soft(pod):
+            if self.is_soft(pod):
                 await annotate_for_eviction(self.api, pod, plan.planner, plan.why)
             else:
                 await evict(self.api, pod)
@@ -239,7 +248,8 @@ class EvictionGate:
             return error
         return None
 
-    def _is_soft(self, pod: LivePod) -> bool:
+    def is_soft(self, pod: LivePod) -> bool:
+        """Whether the pod is only marked, for another agent to evict."""
         label = pod.record.labels.get(POLICY_LABEL)
         mode = label if label in ("Eviction", "SoftEviction") else self.policy.mode
         return mode == "SoftEviction"

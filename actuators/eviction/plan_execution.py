@@ -6,6 +6,7 @@ first. Before each eviction it checks the pending pod and the limits again. A ch
 evictions may still leave a plan half executed.
 """
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from actuators.eviction.eviction_calls import find_pod, pods_on_node
@@ -27,6 +28,9 @@ _PASSING: Final = frozenset(
     {"MaxMigratingGlobally", "MaxMigratingPerNode", "MaxMigratingPerNamespace", "CycleCap"}
 )
 """Limits that a plan waits for between two of its evictions: the pods that left make room."""
+_ONCE: Final[frozenset[str]] = frozenset({"ObjectLimiter"})
+"""The limit of evictions in time counts the pods of a workload once for each plan: they leave
+together, or none of them."""
 _LIMIT_SECONDS: Final = 60.0
 """How long a plan waits for them before each eviction."""
 _LOOK_SECONDS: Final = 1.0
@@ -98,8 +102,10 @@ class PlanExecutor:
         if (forbidden := await self._gate.forbidden(pods)) is not None:
             return self._report(plan, "refused", forbidden.error)
         made_room = False
+        begun: set[Workload | None] = set()
         for pod in pods:
-            reason, skipped = await self._wait_for_limits(plan, pod)
+            reason, skipped = await self._wait_for_limits(plan, pod, begun)
+            begun.add(pod.workload)
             if reason is not None:
                 self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
                 return PlanResult("refused", made_room)
@@ -116,19 +122,25 @@ class PlanExecutor:
         """Why the limits never allow to evict all of these pods within a short time."""
         history, states = self._gate.history.copy(), dict[Workload | None, WorkloadState | None]()
         for pod in pods:
+            if self._gate.is_soft(pod):
+                name = f"{pod.record.namespace}/{pod.record.name}"
+                return f"{name} would only be marked (SoftEviction), which makes no room in time"
+            ignored = _PASSING | (_ONCE if pod.workload and pod.workload in states else set())
             if pod.workload not in states:
                 states[pod.workload] = await self._gate.state_of(pod)
-            verdict = self._gate.limits_now(pod, states[pod.workload], history, ignored=_PASSING)
+            verdict = self._gate.limits_now(pod, states[pod.workload], history, ignored=ignored)
             if verdict.refusal is not None:
                 return str(verdict.refusal)
             history.note(pod.candidate, self._gate.clock.now())
         return None
 
     async def _wait_for_limits(
-        self, plan: EvictionPlanRecord, pod: LivePod
+        self, plan: EvictionPlanRecord, pod: LivePod, begun: Collection[Workload | None]
     ) -> tuple[str | None, tuple[Gate, ...]]:
         """Wait until the limits allow to evict the pod; return why they do not within a minute, or
-        why no pod waits for room any more, and which limits are skipped."""
+        why no pod waits for room any more, and which limits are skipped. The plan has evicted pods
+        of the workloads that are `begun`."""
+        ignored = _ONCE if pod.workload and pod.workload in begun else ()
         clock = self._gate.clock
         until = clock.monotonic() + _LIMIT_SECONDS
         while True:
@@ -136,7 +148,7 @@ class PlanExecutor:
                 state = await self._gate.state_of(pod)
             except SpringtideError as error:
                 return error.message, ()
-            refusal, skipped = self._gate.limits_now(pod, state)
+            refusal, skipped = self._gate.limits_now(pod, state, ignored=ignored)
             if refusal is None:
                 return None, skipped
             if refusal.reason not in _PASSING or clock.monotonic() >= until:

@@ -166,7 +166,7 @@ class SimulatedCluster:
     def _evict(self, path: str, body: Any) -> Any:
         pod, options = self._named(path), body["deleteOptions"]
         if pod.uid != options["preconditions"]["uid"]:
-            raise _with(ConflictError("the UID differs"), 409)
+            raise failed_with(ConflictError("the UID differs"), 409)
         if "dryRun" not in options:
             if pod.gone_at is None:
                 self._delete(pod)
@@ -179,7 +179,7 @@ class SimulatedCluster:
         for pod in self.pods.values():
             if (pod.namespace, pod.name) == (namespace, name):
                 return pod
-        raise _with(NotFoundError(f"{name} does not exist", reason="NotFound"), 404)
+        raise failed_with(NotFoundError(f"{name} does not exist", reason="NotFound"), 404)
 
     def _list(self, pods: Iterator[SimulatedPod]) -> Any:
         items = [self._manifest(pod) for pod in pods]
@@ -209,7 +209,8 @@ class SimulatedCluster:
         }  # fmt: skip
 
 
-def _with(error: KubernetesError, status: int, *causes: str) -> KubernetesError:
+def failed_with(error: KubernetesError, status: int, *causes: str) -> KubernetesError:
+    """The error with the status and the causes of its answer."""
     error.status = status
     error.causes = causes
     return error
@@ -228,17 +229,17 @@ def random_failure(random: Random, *, often: float) -> Exception | None:
         return None
     kind = random.randrange(7)
     if kind == 0:
-        return _with(ApiUnavailableError("429 slow down", retry_after_seconds=3.0, was_done=False),
-                     429)  # fmt: skip
+        busy = ApiUnavailableError("429 slow down", retry_after_seconds=3.0, was_done=False)
+        return failed_with(busy, 429)
     if kind == 1:
         error = ApiUnavailableError("429 budget", was_done=False)
-        return _with(error, 429, "DisruptionBudget")
+        return failed_with(error, 429, "DisruptionBudget")
     if kind == 2:
-        return _with(ApiUnavailableError("500 broken"), 500)
+        return failed_with(ApiUnavailableError("500 broken"), 500)
     if kind == 3:
-        return _with(ApiUnavailableError("504 gateway"), 504)
+        return failed_with(ApiUnavailableError("504 gateway"), 504)
     if kind == 4:
-        return _with(ConflictError("409 conflict"), 409)
+        return failed_with(ConflictError("409 conflict"), 409)
     if kind == 5:
         return ApiRefusedError("no reason")
     return ApiUnavailableError("no answer")

@@ -53,6 +53,7 @@ def test_without_a_configuration_koordinators_defaults_hold() -> None:
         ({"skipCheckExpectedReplicas": True}, {"skip_check_expected_replicas": True}),
         ({"evictQPS": "0.5"}, {"evict_qps": 0.5}),
         ({"defaultJobTTL": "10m"}, {"ttl_seconds": 600.0}),
+        ({"defaultJobTTL": "0s"}, {"ttl_seconds": 3600.0}),  # no end would let nothing count
         (
             {"objectLimiters": {"namespace": {"duration": "1m", "maxMigrating": 2, "burst": 3}}},
             {

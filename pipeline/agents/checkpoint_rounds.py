@@ -8,7 +8,8 @@ So the highest epoch with a marker always leads to a complete set, whenever the 
 Rounds are spread over their interval, because all nodes at once would delay windows for seconds.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import AsyncIterator, Sequence, Set
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -79,9 +80,7 @@ class CheckpointRounds:
         for start in range(0, len(nodes), SLICE):
             if start:
                 await self._clock.sleep(pause_seconds)
-            async with self._saving:
-                if pause_seconds:
-                    await self._model.idle()
+            async with self._saving_between_publications(waits=pause_seconds > 0):
                 if not self._is_valid(generation, joined):
                     return
                 records = self._capture(nodes[start : start + SLICE])
@@ -116,6 +115,19 @@ class CheckpointRounds:
     def _joined(self) -> int:
         # The join may be further than the models: refused samples leave no window.
         return max(self._model.joined, self._join.next_offset - 1)
+
+    @asynccontextmanager
+    async def _saving_between_publications(self, *, waits: bool) -> AsyncIterator[None]:
+        """Hold `saving`, taken while nothing was being published if it `waits` for that. Who holds
+        `busy` may want `saving`, so `busy` is never awaited under it."""
+        while True:
+            if waits:
+                await self._model.idle()
+            async with self._saving:
+                if waits and self._model.busy.locked():
+                    continue
+                yield
+                return
 
     def _is_valid(self, generation: int, joined: int) -> bool:
         """Whether a round that began with these may go on: owned, no log truncated since, and all

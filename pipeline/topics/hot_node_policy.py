@@ -15,6 +15,7 @@ DEFAULT_POOL: Final = "__default_node_pool__"
 UsageKind = Literal["average", "p50", "p90", "p95", "p99", "peak"]
 Percent = Annotated[float, Meta(ge=0, le=1000)]
 Windows = Annotated[int, Meta(ge=1, le=1000)]
+SpanSeconds = Annotated[int, Meta(ge=1, le=1800)]
 
 
 class HotNodePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,7 +41,7 @@ class HotNodePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     prod_high_percent: dict[str, Percent] = msgspec.field(default_factory=dict)
     prod_low_percent: dict[str, Percent] = msgspec.field(default_factory=dict)
     usage: UsageKind = "average"
-    span_seconds: int = 300
+    span_seconds: SpanSeconds = 300
     open_windows: Windows = 5
     close_windows: Windows = 3
     hysteresis_percent: Percent = 5.0

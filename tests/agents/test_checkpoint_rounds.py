@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.agents import checkpoint_rounds
+from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.model_agent import apply_batches
 from pipeline.topics.checkpoints import (
     NodeCheckpoint,
@@ -61,6 +62,22 @@ async def test_a_round_writes_all_nodes_and_then_the_marker() -> None:
         written = checkpoint(broker, node, owner.epoch)
         assert (written.state, written.counters) == (state, counters)
         assert (written.covers, written.epoch, written.round) == (21, owner.epoch, 1)
+
+
+async def test_a_round_never_waits_for_publications_while_others_wait_for_it() -> None:
+    """Who found a truncated log holds `busy` and writes a round of its own."""
+    broker, _, owner = await loaded()
+    periodic = asyncio.create_task(owner.rounds.write(1.0))
+    await settle()
+    async with owner.model.busy:
+        await owner.clock.advance(1.0)
+        async with asyncio.timeout(5):
+            await CheckpointRounds(owner.shard, owner.recovery.output, TOPIC, owner.clock).write()
+    assert kinds(broker)[-1] == "marker"
+    async with asyncio.timeout(5):
+        while not periodic.done():
+            await owner.clock.advance(1.0)
+    await periodic
 
 
 async def test_a_large_checkpoint_leaves_out_the_prediction(

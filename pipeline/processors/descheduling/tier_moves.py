@@ -26,7 +26,7 @@ NO_TIER: Final = -1
 
 
 def tiers_of(labels: Sequence[Mapping[str, str]], selectors: Sequence[Selector | None]) -> IntArray:
-    """The first tier that selects each node, (nodes,); `NO_TIER` for none."""
+    """The index of each node's first matching tier, (nodes,); `NO_TIER` where none matches."""
     return np.array(
         [
             next(

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import numpy as np
 
@@ -92,13 +94,11 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     async def append(_topic: str, _partition: int, records: Sequence[Keyed]) -> None:
         written.extend(records)
 
-    async def idle() -> None:
-        """Nothing is published."""
-
     model = SimpleNamespace(
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()}, retracted={}, failures=FailedWindows(),
-        generation=1, rejoined_from=0, departed=DepartedNodes(), alerts={}, idle=idle,
+        generation=1, rejoined_from=0, departed=DepartedNodes(), alerts={}, busy=asyncio.Lock(),
+        idle=AsyncMock(),
     )  # fmt: skip
     join = SimpleNamespace(next_offset=1)
     shard = cast(
@@ -113,7 +113,8 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
         written.clear()
         await clock.advance(max(known, default=0.0))
     running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    with suppress(asyncio.CancelledError):
+        await running
     saved = [
         decode_pack(NodeCheckpoint, record.value)
         for record in written

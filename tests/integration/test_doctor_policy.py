@@ -30,6 +30,7 @@ from pipeline.times import format_time
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.registry import NODE_STATE, NODES, SAMPLES
 from tests.broker import send
+from tests.processes import eventually
 
 ON = {"colocation-config": json.dumps({"enable": True})}
 
@@ -204,6 +205,8 @@ def test_deleted_nodes_that_still_send_samples_are_named(
     monkeypatch.setattr(doctor_feeds, "_DEAD_SECONDS", 0)
     time.sleep(0.01)
     asyncio.run(send(kafka, SAMPLES, ("n2", b"window")))
+    # The broker may still be ending the transaction of `put`: tombstones are read after that.
+    assert eventually(lambda: check_deleted_nodes(kafka))
     found = check_deleted_nodes(kafka)
     assert found is not None
     assert (found.status, "drop the samples of n2: deleted" in found.found) == ("warn", True)

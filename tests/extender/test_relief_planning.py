@@ -22,7 +22,10 @@ from tests.processors.joined import NODE_ROW, header, joined, known_pod, logged,
 from tests.processors.joined import view_of as view
 from tests.table.records import GIB, NOW, any_pod, node_state, running
 
-POLICY = HotNodePolicy(high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0})
+# Without hysteresis a node is relieved at its threshold.
+POLICY = HotNodePolicy(
+    high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0}, hysteresis_percent=0.0
+)
 ALERT = OpenAlert(rule="node_cpu", severity="warning", since="2023-11-14T22:00:00Z")
 ROOM = Resources(cpu_millicores=16_000, memory_bytes=64 << 30)
 
@@ -257,7 +260,7 @@ def test_enabled_strategies_run_after_each_other_and_move_no_pod_twice() -> None
     world.node("silver-1", 1.0, labels={"tier": "silver"}).runs("gold-1", a=1.0, b=1.0)
     names = ("gold", "silver")
     tiers = [{"name": name, "nodeSelector": {"matchLabels": {"tier": name}}} for name in names]
-    low = {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}
+    low = {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}, "hysteresisPercent": 0}
     read, problems = read_tree(
         {
             "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",

@@ -164,7 +164,10 @@ def low_node_load(config: Case) -> LowNodeLoad:
         "use_deviation_thresholds": "useDeviationThresholds",
         "node_metric_expiration_seconds": "nodeMetricExpirationSeconds",
         "resource_weights": "resourceWeights", "weights": "resourceWeights",
+        "hysteresis_percent": "hysteresisPercent",
     }  # fmt: skip
+    # Upstream has no hysteresis.
+    args["hysteresisPercent"] = 0
     args |= {key: config[name] for name, key in names.items() if name in config}
     namespaces = {
         key: config[f"{key}_namespaces"]

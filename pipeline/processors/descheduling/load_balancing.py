@@ -4,6 +4,7 @@ The nodes of a pool are relieved one by one, the hottest first, and give their p
 order. What Koordinator's own algorithm gets wrong is done on purpose in another way:
 
 - Pods are taken until the node is relieved, then those that turned out to be unnecessary stay.
+  Relieved is a node whose alert can close: usage is below the limit by the hysteresis.
 - Only pods that leave are booked on targets, in the order in which they leave.
 - Each target is held below its limits for all usage and for usage of Prod, in both passes.
 - A resource that targets have no more room for stops only the pods that use it.
@@ -35,6 +36,7 @@ from pipeline.processors.descheduling.node_limits import (
     is_over,
     node_limits,
     over_use,
+    static_limits,
     watched_resources,
 )
 from pipeline.processors.descheduling.pod_order import (
@@ -190,14 +192,15 @@ class _Relief:
         pods = self._pods.on(node)
         if scope == "prod":
             pods = pods[self._pods.is_prod[pods]]
-            source = _Source(bookings.prod_usage[node].copy(), view.limits.prod_high[node])
+            usage, high = bookings.prod_usage[node].copy(), view.limits.prod_high[node]
             thresholds = pool.prod_high_percent
         else:
-            source = _Source(bookings.usage[node].copy(), view.limits.high[node])
+            usage, high = bookings.usage[node].copy(), view.limits.high[node]
             thresholds = pool.high_percent
+        source = _Source(usage, _goal(usage, high, pool, view.capacity[node]))
         over = [
             *over_use(
-                scope, view.resources, source.usage, source.high, view.capacity[node],
+                scope, view.resources, usage, high, view.capacity[node],
                 {} if pool.use_deviation_thresholds else thresholds,
             )
         ]  # fmt: skip
@@ -278,7 +281,7 @@ class _Relief:
         order = eviction_order(ranks, np.zeros(len(chosen)))
         for index in order[::-1].tolist():
             with_pod = source.usage + self._used[chosen[index][0]]
-            if not is_over(with_pod, source.high).any():
+            if not is_over(with_pod, source.goal).any():
                 source.usage = with_pod
                 kept.remove(chosen[index])
         return kept
@@ -306,15 +309,26 @@ class _Relief:
         return again
 
 
-class _Source:
-    """Usage of a hot node as its pods leave, and its limits, (watched,)."""
+def _goal(usage: FloatArray, high: FloatArray, pool: NodePool, capacity: FloatArray) -> FloatArray:
+    """The usage at which a hot node is relieved, (watched,): where detection calls it calm for
+    resources above their limit, the limit for others. A resource just below its limit is not hot.
+    """
+    hysteresis = static_limits(pool.hysteresis_percent, capacity)
+    goal: FloatArray = np.where(
+        is_over(usage, high), np.maximum(high - hysteresis, np.trunc(high / 2.0)), high
+    )
+    return goal
 
-    def __init__(self, usage: FloatArray, high: FloatArray) -> None:
-        self.usage, self.high = usage, high
+
+class _Source:
+    """Usage of a hot node as its pods leave, and where it is relieved, (watched,)."""
+
+    def __init__(self, usage: FloatArray, goal: FloatArray) -> None:
+        self.usage, self.goal = usage, goal
 
     @property
     def over(self) -> BoolArray:
-        return is_over(self.usage, self.high)
+        return is_over(self.usage, self.goal)
 
     @property
     def is_hot(self) -> bool:
@@ -322,6 +336,6 @@ class _Source:
 
     @property
     def excess(self) -> FloatArray:
-        """What is used above the limits, 0 where nothing is."""
-        excess: FloatArray = np.where(self.over, self.usage - self.high, 0.0)
+        """What is used above the goal, 0 where nothing is."""
+        excess: FloatArray = np.where(self.over, self.usage - self.goal, 0.0)
         return excess

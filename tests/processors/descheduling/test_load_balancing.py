@@ -214,6 +214,17 @@ def test_each_next_pod_is_chosen_for_what_is_left() -> None:
     assert names(plan, columns) == ["p1", "p3"]
 
 
+def test_a_node_is_relieved_when_its_alert_can_close() -> None:
+    """Memory is between both marks, but was not hot: the pod that uses it stays."""
+    pods = [pod(f"p{i}", "a", 600, 0) for i in range(10)] + [pod("cache", "a", 0, 25_500)]
+    for hysteresis, moves in ((0, 1), (5, 2), (20, 4), (90, 6)):
+        cluster = case([node("a"), node("b")], pods, hysteresis_percent=hysteresis)
+        plan, _, columns, _ = planned(cluster)
+        assert len(plan.moves) == moves
+        assert "cache" not in names(plan, columns)
+        assert plan.sources[0].is_relieved
+
+
 def test_an_exhausted_resource_stops_only_pods_that_use_it() -> None:
     pods = [
         pod("a-heavy", "a", 2000, 8000), pod("a-lean", "a", 1500, 0),

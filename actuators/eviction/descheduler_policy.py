@@ -1,4 +1,4 @@
-"""The policy of evictions from the DeschedulerConfiguration of the cluster."""
+"""Read the policy of evictions from the DeschedulerConfiguration of the cluster."""
 
 from typing import Final
 from urllib.parse import quote
@@ -8,33 +8,11 @@ import msgspec
 from pipeline.errors import ForbiddenError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import Api, decode_answer
 from pipeline.logs import get_logger
-from pipeline.processors.descheduling.descheduler_config import (
-    MIGRATION_CONTROLLER,
-    NO_DESCHEDULING,
-    Descheduling,
-    load_descheduling,
-)
-from pipeline.processors.descheduling.field_types import CountOrPercent
-from pipeline.processors.descheduling.migration_args import (
-    PRIORITY_CLASSES,
-    MigrationControllerArgs,
-    PriorityThreshold,
-)
-from pipeline.processors.descheduling.migration_args import ObjectLimiter as LimiterArgs
-from pipeline.processors.eviction.migration_policy import (
-    IntOrPercent,
-    MigrationLimits,
-    MigrationPolicy,
-    ObjectLimiter,
-    Protections,
-)
+from pipeline.processors.descheduling.descheduler_config import NO_DESCHEDULING, load_descheduling
+from pipeline.processors.descheduling.eviction_policy import migration_policy
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
 
 log = get_logger(__name__)
-
-_CYCLE_SECONDS: Final = 10.0
-"""The cycle of caps if the configuration has no interval; Koordinator's manifest has this one."""
-_LONGEST_TTL_SECONDS: Final = 3600.0
-_DEFAULT_ARGS: Final = MigrationControllerArgs()
 
 
 class _ConfigMap(msgspec.Struct):
@@ -61,68 +39,3 @@ async def read_policy(api: Api, namespace: str, name: str) -> MigrationPolicy | 
         return None
     descheduling, _ = load_descheduling(data or {})
     return None if descheduling is None else migration_policy(descheduling)
-
-
-def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
-    """The policy of the first profile that configures the MigrationController."""
-    profiles = [p for p in descheduling.profiles if MIGRATION_CONTROLLER in p.args]
-    args, keys = profiles[0].migration if profiles else _DEFAULT_ARGS, descheduling.keys
-    return MigrationPolicy(
-        protections=_protections(args),
-        limits=MigrationLimits(
-            max_migrating_globally=args.max_migrating_globally,
-            max_migrating_per_node=args.max_migrating_per_node,
-            max_migrating_per_namespace=args.max_migrating_per_namespace,
-            max_migrating_per_workload=_number(args.max_migrating_per_workload),
-            max_unavailable_per_workload=_number(args.max_unavailable_per_workload),
-            skip_check_expected_replicas=args.skip_check_expected_replicas,
-            workload_limiter=_limiter(args.object_limiters.get("workload")),
-            namespace_limiter=_limiter(args.object_limiters.get("namespace")),
-            cycle_seconds=keys.descheduling_interval_seconds or _CYCLE_SECONDS,
-            cycle_per_node=keys.most_evictions_per_node,
-            cycle_per_namespace=keys.most_evictions_per_namespace,
-            cycle_total=keys.most_evictions,
-            evict_qps=args.evict_per_second,
-            # 0 is no end for Koordinator; here it must not mean that nothing counts.
-            ttl_seconds=args.default_job_ttl_seconds or _LONGEST_TTL_SECONDS,
-        ),
-        skipped_gates=frozenset(args.skip_eviction_gates),
-        mode="SoftEviction" if args.eviction_policy == "SoftEviction" else "Eviction",
-        is_dry=keys.dry_run or args.dry_run,
-    )
-
-
-def _protections(args: MigrationControllerArgs) -> Protections:
-    threshold, namespaces = args.priority_threshold or PriorityThreshold(), args.namespaces
-    # Koordinator's default serves its reservations, which are not made here.
-    is_given = args.scheduler_names != _DEFAULT_ARGS.scheduler_names
-    return Protections(
-        evict_failed_bare_pods=args.evict_failed_bare_pods,
-        evict_all_bare_pods=args.evict_all_bare_pods,
-        evict_local_storage_pods=args.evict_local_storage_pods,
-        evict_system_critical_pods=args.evict_system_critical_pods,
-        ignore_pvc_pods=args.ignore_pvc_pods,
-        priority_threshold=(
-            PRIORITY_CLASSES.get(threshold.name) if threshold.value is None else threshold.value
-        ),
-        label_selector=args.label_selector,
-        namespaces_included=frozenset(namespaces.include) or None if namespaces else None,
-        namespaces_excluded=frozenset(namespaces.exclude) or None if namespaces else None,
-        scheduler_names=frozenset(args.scheduler_names) if is_given else None,
-    )
-
-
-def _number(value: CountOrPercent | None) -> IntOrPercent | None:
-    if value is None:
-        return None
-    return value.count if value.percent is None else f"{value.percent}%"
-
-
-def _limiter(args: LimiterArgs | None) -> ObjectLimiter:
-    if args is None:
-        return ObjectLimiter(duration_seconds=0.0)
-    return ObjectLimiter(
-        duration_seconds=args.duration_seconds,
-        max_migrating=_number(args.max_migrating),
-        burst=max(args.burst, 1),
-    )

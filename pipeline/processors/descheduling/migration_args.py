@@ -23,14 +23,13 @@ from pipeline.processors.descheduling.field_types import (
     namespace_problems,
     read_count_or_percent,
 )
+from pipeline.processors.eviction.migration_policy import SYSTEM_CRITICAL, Gate
 from pipeline.processors.policy.selectors import Selector, check_selector
 
 NAME: Final = "MigrationController"
-SYSTEM_PRIORITY: Final = 2_000_000_000
-"""The least priority of Kubernetes' own classes."""
 PRIORITY_CLASSES: Final[Mapping[str, int]] = {
-    "system-node-critical": SYSTEM_PRIORITY + 1000,
-    "system-cluster-critical": SYSTEM_PRIORITY,
+    "system-node-critical": SYSTEM_CRITICAL + 1000,
+    "system-cluster-critical": SYSTEM_CRITICAL,
     "koord-prod": 9000,
     "koord-mid": 7000,
     "koord-batch": 5000,
@@ -38,11 +37,6 @@ PRIORITY_CLASSES: Final[Mapping[str, int]] = {
 }
 """The classes that Kubernetes and Koordinator install."""
 
-Gate = Literal[
-    "MaxUnavailablePerWorkload", "MaxMigratingPerWorkload", "MaxMigratingPerNode",
-    "MaxMigratingPerNamespace", "MaxMigratingGlobally", "ExpectedReplicas", "PVC", "BarePods",
-    "LocalStorage", "SystemCritical", "PriorityThreshold", "LabelSelector", "Namespaces", "NodeFit",
-]  # fmt: skip
 _LimitedObject = Literal["workload", "namespace"]
 _PerWorkload = Annotated[
     CountOrPercent | None,
@@ -206,15 +200,19 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
     ] = None
 
     @property
+    def threshold(self) -> int | None:
+        """The priority of `priorityThreshold`, also of one that names a class."""
+        given = self.priority_threshold or PriorityThreshold()
+        return PRIORITY_CLASSES.get(given.name) if given.value is None else given.value
+
+    @property
     def protected_priority(self) -> int | None:
         """The priority from which pods are not evicted; None: no pod is protected by priority.
 
         Koordinator drops `priorityThreshold` with `evictSystemCriticalPods`, and ignores its name.
         """
-        given = self.priority_threshold or PriorityThreshold()
-        threshold = PRIORITY_CLASSES.get(given.name) if given.value is None else given.value
-        limits = [] if self.evict_system_critical_pods else [SYSTEM_PRIORITY]
-        return min([*limits, *([] if threshold is None else [threshold])], default=None)
+        limits = [] if self.evict_system_critical_pods else [SYSTEM_CRITICAL]
+        return min([*limits, *([] if self.threshold is None else [self.threshold])], default=None)
 
     def problems(self) -> Iterator[Problem]:
         yield from namespace_problems("namespaces", self.namespaces)

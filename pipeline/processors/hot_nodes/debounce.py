@@ -53,7 +53,7 @@ def step(
     while it is raised: before, they cannot matter.
     """
     before = columns["alert_level"][rows].astype(np.int64)
-    known = limits.watched & ~np.isnan(usage) & ~np.isnan(limits.marks[..., 0])
+    known = limits.watched & ~np.isnan(usage)
     answered = columns["alert_answered_ms"][rows]
     columns["alert_answered_ms"][rows] = np.where(
         limits.watched, np.where(known, end_ms[:, None], answered), NEVER

@@ -21,10 +21,10 @@ WHOLE_PERCENT: Final = 100.0
 class Thresholds:
     """The thresholds of n nodes in percent of allocatable.
 
-    `watched` (n, rules) marks the rules that the policy names. Usage above `marks` (n, rules,
-    levels) is hot or critical; NaN where a distance from the pool's mean is configured and no mean
-    is known. `hysteresis` (n,) is in points. `open_windows` and `close_windows` (n,) are the
-    windows in a row that open and close.
+    `watched` (n, rules) marks the rules that the policy names. A distance from the pool's mean is
+    not watched, because no mean is known. Usage above `marks` (n, rules, levels) is hot or
+    critical; NaN where a rule is not watched. `hysteresis` (n,) is in points. `open_windows` and
+    `close_windows` (n,) are the windows in a row that open and close.
     """
 
     watched: BoolArray
@@ -54,7 +54,7 @@ def thresholds(policies: Sequence[HotNodePolicy]) -> Thresholds:
     high = np.where(deviates[:, None] > 0.0, np.nan, named)
     marks = np.stack([high, np.maximum(high, (high + WHOLE_PERCENT) / 2.0)], axis=2)
     return Thresholds(
-        watched=~np.isnan(named),
+        watched=~np.isnan(high),
         marks=marks,
         hysteresis=hysteresis,
         open_windows=open_windows.astype(np.int64),

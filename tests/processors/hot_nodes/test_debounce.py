@@ -156,11 +156,11 @@ def test_rule_that_is_no_longer_watched_forgets_its_runs() -> None:
     assert [node.look(number, HOT)[0] for number in range(6, 11)] == [""] * 4 + ["opened"]
 
 
-def test_distance_from_a_mean_that_is_not_known_neither_opens_nor_closes() -> None:
+def test_distance_from_a_mean_that_is_not_known_opens_nothing_and_closes_what_is_open() -> None:
     deviating = HotNodePolicy(high_percent={"cpu": 10.0}, use_deviation_thresholds=True)
     node = Debounced([deviating])
     assert [node.look(number, 100.0) for number in range(1, 20)] == [[""]] * 19
     node = Debounced([policy_of(opens=1)])
     assert node.look(1, 100.0) == ["opened"]
     node.policies = [deviating]
-    assert [node.look(number, 0.0) for number in range(2, 20)] == [[""]] * 18
+    assert [node.look(number, 100.0) for number in range(2, 20)] == [["closed"], *[[""]] * 17]

@@ -181,7 +181,14 @@ def test_late_and_duplicate_windows_change_nothing() -> None:
     assert first.bank.encode_state("node-1") == second.bank.encode_state("node-1")
 
 
-@pytest.mark.parametrize("policy", [None, HotNodePolicy(high_percent={"memory": 99.0})])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        None,
+        HotNodePolicy(high_percent={"memory": 99.0}),
+        HotNodePolicy(high_percent={"cpu": 10.0}, use_deviation_thresholds=True),
+    ],
+)
 def test_removed_threshold_closes_the_alert(policy: HotNodePolicy | None) -> None:
     stream = stream_of([*hot(5), *hot(2, 6, policy=policy), *hot(5, 8)])
     assert stream.transitions() == [OPENED, CLOSED, OPENED]

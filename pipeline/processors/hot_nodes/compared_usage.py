@@ -4,8 +4,9 @@ The average over a span is the mean of the windows' averages in it. A percentile
 of its points, second by second; of Prod pods, and of nodes without points (imported usage, memory
 with page cache), it is that of the windows' averages. The peak is that of the deciding predictor.
 
-Usage of a span is unknown unless the known windows reach over at least half of it. Usage of Prod is
-unknown in a window in which the usage of a Prod pod is. Pods of no or unknown class count as Prod.
+Usage of a span is unknown unless the known windows reach over at least half of it, or of `WINDOWS`
+windows where these are shorter. Usage of Prod is unknown in a window in which the usage of a Prod
+pod is. Pods of no or unknown class count as Prod.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.model.alert_columns import WINDOWS
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE
@@ -113,7 +115,8 @@ class _RecentWindows:
         known_ends = np.where(self._known, ends[:, None], ends[:, None, -1:])
         newest = np.where(self._known, ends[:, None], NEVER).max(axis=-1)
         length = newest - known_ends.min(axis=-1) + window_ms[:, None]
-        self._reaches = self._known.any(axis=-1) & (2 * length >= span_ms[:, None])
+        kept_ms = np.minimum(span_ms, WINDOWS * window_ms)
+        self._reaches = self._known.any(axis=-1) & (2 * length >= kept_ms[:, None])
 
     def averages(self) -> FloatArray:
         """(n, rules)."""

@@ -16,7 +16,16 @@ from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import Window
-from tests.processors.joined import GIB, header, joined, known_pod, logged, pod_row, view_of
+from tests.processors.joined import (
+    END_MS,
+    GIB,
+    header,
+    joined,
+    known_pod,
+    logged,
+    pod_row,
+    view_of,
+)
 
 CORES, MEMORY = 10.0, 100 * GIB
 POLICY = HotNodePolicy(high_percent={"cpu": 70.0}, span_seconds=30)
@@ -37,9 +46,11 @@ def hot_window(
     annotations: dict[str, str] | None = None,
     points: Sequence[float] = (),
     prod_memory: float = GIB,
+    seconds: int = 30,
     **columns: Any,
 ) -> Window:
-    """The `end`-th window of a node of 10 cores and 100 GiB: `cpu` and `memory` in percent of it.
+    """The `end`-th window of `seconds` of a node of 10 cores and 100 GiB: `cpu` and `memory` in
+    percent of it.
 
     `pods` have a class and cores each; `prod` is short for one Prod pod. `points` are of CPU, a
     second apart; `prod_memory` is that of each pod in bytes.
@@ -70,7 +81,11 @@ def hot_window(
         for uid, (name, _) in pods.items()
         if name != "unknown"
     ]
-    of = header(node, end, machine_id=machine, sequence=max(end, 0))
+    end_ms = END_MS + end * seconds * 1000
+    of = header(
+        node, end, machine_id=machine, sequence=max(end, 0),
+        window_start_ms=end_ms - seconds * 1000, window_end_ms=end_ms,
+    )  # fmt: skip
     window = joined(row, *rows, view=view_of(*known, record=record), of=of)
     return logged(msgspec.structs.replace(window, appended_ms=of.window_end_ms + 250))
 

@@ -93,6 +93,17 @@ def test_usage_is_unknown_until_half_of_the_span_is() -> None:
     assert [record.as_of for record in records] == ["2023-11-14T22:16:30Z"]  # the fifth
 
 
+@pytest.mark.parametrize("kind", ["average", "p90"])
+def test_a_span_of_more_windows_than_are_kept_is_one_of_those(
+    kind: Literal["average", "p90"],
+) -> None:
+    """Half an hour of windows of 10 s has 180, of which 60 are kept: half of these is enough."""
+    policy = with_policy(usage=kind, span_seconds=1800, open_windows=1)
+    windows = [hot_window(end, 90.0, policy=policy, seconds=10) for end in range(1, 65)]
+    records = stream_of(windows).records["node-1"]
+    assert [record.as_of for record in records] == ["2023-11-14T22:19:00Z"]  # the thirtieth
+
+
 @pytest.mark.parametrize(("kind", "cores"), [("p50", 9.5), ("p90", 7.5)])
 def test_percentiles_are_those_of_the_points(kind: Literal["p50", "p90"], cores: float) -> None:
     """In each window 7 of 30 points are at 10 cores: p50 is low, p90 high."""

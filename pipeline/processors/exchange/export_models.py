@@ -38,10 +38,12 @@ def replace_state(
     """Replace the state `current` by `imported`. Returns the new state and the replaced one, which
     is None if it is damaged.
 
-    The state is taken bit for bit, but a state without a machine (learned from a file) gets the
-    node's. Raises CheckpointError if it is damaged, of another node or from the future, or (unless
-    it `may_be_older`) an export that is older than the present state, and
-    CheckpointLayoutError if a bank of `config` has another layout.
+    Models are taken bit for bit, but a state without a machine (learned from a file) gets the
+    node's. The state of hot-node detection is no model: that of the newer state stays, because the
+    node's next windows continue it, and an open alert must be able to close. Raises
+    CheckpointError if the state is damaged, of another node or from the future, or (unless it
+    `may_be_older`) an export that is older than the present state, and CheckpointLayoutError if a
+    bank of `config` has another layout.
     """
     state = state_codec.decode(imported)
     if state.node != node:
@@ -74,10 +76,12 @@ def replace_state(
             f"{format_time(replaced.end_ms / 1000)}, which it would replace",
             hint="export again, or repeat with --older to go back to it",
         )
+    changed: dict[str, Any] = {}
     if not state.machine_id:
-        state = msgspec.structs.replace(state, machine_id=replaced.machine_id, epoch=replaced.epoch)
-        return state_codec.encode(state), replaced
-    return imported, replaced
+        changed |= {"machine_id": replaced.machine_id, "epoch": replaced.epoch}
+    if not state.machine_id or state.end_ms < replaced.end_ms:
+        changed["alerts"] = replaced.alerts
+    return state_codec.encode(msgspec.structs.replace(state, **changed)), replaced
 
 
 def to_koordinator(

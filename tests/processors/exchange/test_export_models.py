@@ -13,6 +13,7 @@ from pipeline.processors.exchange.import_models import from_koordinator
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES, VPA, ModelConfig
+from tests.processors.hot_nodes.node_windows import Stream, hot_window
 from tests.processors.windows import GIB, START_MS, Pod, window
 
 CONFIG = ModelConfig()
@@ -67,6 +68,48 @@ def test_a_state_without_a_machine_gets_the_nodes_machine() -> None:
     assert result == msgspec.structs.replace(learned, machine_id="machine-1", epoch=1)
     damaged = state_codec.decode(import_state(state_of(3, machine=""), state_of(9)[:-1]))
     assert damaged == learned
+
+
+def hot_state(windows: int, **fields: Any) -> bytes:
+    """The state of a node that was hot in so many windows; its alert opens with the fifth."""
+    stream = Stream()
+    for end in range(windows):
+        stream.apply(hot_window(end, 90.0, node=NODE, **fields))
+    return stream.bank.encode_state(NODE)
+
+
+@pytest.mark.parametrize("exported", [3, 4])
+def test_an_open_alert_survives_an_older_export_and_closes(exported: int) -> None:
+    stream = Stream()
+    stream.bank.restore(NODE, import_state(hot_state(exported), hot_state(6)))
+    for end in range(6, 9):
+        stream.apply(hot_window(end, 10.0, node=NODE))
+    (record,) = stream.records[NODE]
+    assert (record.transition, record.id) == ("closed", f"{NODE}/node_cpu/2023-11-14T22:16:00Z")
+
+
+def test_an_alert_that_is_over_does_not_come_back_with_an_export() -> None:
+    calm = Stream(Bank(CONFIG))
+    calm.bank.restore(NODE, hot_state(6))
+    for end in range(6, 9):
+        calm.apply(hot_window(end, 10.0, node=NODE))
+    stream = Stream()
+    stream.bank.restore(NODE, import_state(hot_state(6), calm.bank.encode_state(NODE)))
+    stream.apply(hot_window(9, 10.0, node=NODE))
+    assert stream.open[NODE] == ()
+
+
+def test_an_alert_that_opened_after_the_checkpoint_comes_with_the_export() -> None:
+    stream = Stream()
+    stream.bank.restore(NODE, import_state(hot_state(6), hot_state(3)))
+    for end in range(6, 9):
+        stream.apply(hot_window(end, 10.0, node=NODE))
+    assert [record.transition for record in stream.records[NODE]] == ["closed"]
+
+
+def test_models_that_were_learned_from_a_file_leave_the_alerts_of_the_node() -> None:
+    state = state_codec.decode(import_state(state_of(3, machine=""), hot_state(6)))
+    assert state.alerts == state_codec.decode(hot_state(6)).alerts
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,9 @@ def classify_nodes(case: Case) -> object:
     return _CLASSIFY[case["kind"]](case)
 
 
+_LIMITS = ("low", "high", "prod_low", "prod_high")
+
+
 def _classify(case: Case) -> object:
     plain(case["effective_thresholds"])
     pool = low_node_load(case["config"]).pools[-1]
@@ -324,6 +327,7 @@ def _classify(case: Case) -> object:
             name: {
                 kind: dict(zip(resources, values[index].astype(int).tolist(), strict=True))
                 for kind, values in limits._asdict().items()
+                if kind in _LIMITS
             }
             for index, name in enumerate(names)
         },

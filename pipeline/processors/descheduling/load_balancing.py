@@ -192,10 +192,10 @@ class _Relief:
         pods = self._pods.on(node)
         if scope == "prod":
             pods = pods[self._pods.is_prod[pods]]
-            usage, high = bookings.prod_usage[node].copy(), view.limits.prod_high[node]
+            usage, high = bookings.prod_usage[node].copy(), view.limits.prod_hot[node]
             thresholds = pool.prod_high_percent
         else:
-            usage, high = bookings.usage[node].copy(), view.limits.high[node]
+            usage, high = bookings.usage[node].copy(), view.limits.hot[node]
             thresholds = pool.high_percent
         source = _Source(usage, _goal(usage, high, pool, view.capacity[node]))
         over = [

@@ -1,8 +1,8 @@
 """Absolute limits of nodes, and which nodes are hot or may take pods, by LowNodeLoad's rules.
 
 Other than in Koordinator, thresholds of a pool are never written into those of another, a resource
-that only `highThresholds` names is watched, and one that only `lowThresholds` names makes no node
-hot. Unknown usage is neither hot nor low.
+that only `highThresholds` names is watched, and one that it does not name makes no node hot,
+however much a node uses of it. Unknown usage is neither hot nor low.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,18 @@ CLASSES: Final = ("normal", "high", "low", "prod_high", "prod_low", "both_low")
 
 
 class Limits(NamedTuple):
-    """Limits of nodes, (nodes, resources) each; the last two are for usage of Prod pods."""
+    """Limits of nodes, (nodes, resources) each; those of `prod` are for usage of Prod pods.
+
+    Up to `low` a node may take pods, and with them it must stay within `high`: the capacity where a
+    resource has no high threshold. Above `hot` pods should leave: infinity without a threshold.
+    """
 
     low: FloatArray
     high: FloatArray
+    hot: FloatArray
     prod_low: FloatArray
     prod_high: FloatArray
+    prod_hot: FloatArray
 
 
 class OverUse(NamedTuple):
@@ -83,23 +89,25 @@ def node_limits(
     usage: FloatArray,
     prod_usage: FloatArray,
 ) -> Limits:
-    """The limits of the nodes of a pool. A resource without a high threshold is limited by the
-    capacity, one without a low threshold by the high limit."""
-    low, high = _pair(pool, pool.low_percent, pool.high_percent, resources, capacity, usage)
-    prod_low, prod_high = _pair(
-        pool, pool.prod_low_percent, pool.prod_high_percent, resources, capacity, prod_usage
+    """The limits of the nodes of a pool. A resource without a low threshold is low up to the high
+    limit."""
+    low, high = pool.low_percent, pool.high_percent
+    prod_low, prod_high = pool.prod_low_percent, pool.prod_high_percent
+    return Limits(
+        *_limits(pool, low, high, resources, capacity, usage),
+        *_limits(pool, prod_low, prod_high, resources, capacity, prod_usage),
     )
-    return Limits(low, high, prod_low, prod_high)
 
 
-def _pair(
+def _limits(
     pool: NodePool,
     low: Mapping[str, float],
     high: Mapping[str, float],
     resources: Sequence[str],
     capacity: FloatArray,
     usage: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """`low`, `high` and `hot` of `Limits`."""
     low_percent = np.array([low.get(name, np.nan) for name in resources])
     high_percent = np.array([high.get(name, np.nan) for name in resources])
     no_low, no_high = np.isnan(low_percent), np.isnan(high_percent)
@@ -107,11 +115,13 @@ def _pair(
         mean = _mean_percent(percents(usage, capacity))
         # A distance that is missing must not be 0: the other one still counts.
         given_low = np.where(no_low & ~no_high, 1.0, np.nan_to_num(low_percent))
-        lower, upper = deviation_limits(mean, given_low, np.nan_to_num(high_percent), capacity)
+        given_high = np.nan_to_num(high_percent)
+        lower, upper = deviation_limits(mean, given_low, given_high, capacity)
+        no_high = (given_low == 0) | (given_high == 0)
     else:
         lower = static_limits(low_percent, capacity)
         upper = np.where(no_high, capacity, static_limits(high_percent, capacity))
-    return np.where(no_low, upper, lower), upper
+    return np.where(no_low, upper, lower), upper, np.where(no_high, np.inf, upper)
 
 
 def _mean_percent(shares: FloatArray) -> FloatArray:
@@ -141,8 +151,8 @@ def classify(
 ) -> IntArray:
     """The class of each node, a code of `CLASSES`. A cordoned node takes no pods."""
     low = _is_under(usage, limits.low) & ~is_cordoned
-    high = is_over(usage, limits.high).any(axis=1) & ~low
-    prod_high = is_over(prod_usage, limits.prod_high).any(axis=1)
+    high = is_over(usage, limits.hot).any(axis=1) & ~low
+    prod_high = is_over(prod_usage, limits.prod_hot).any(axis=1)
     prod_low = _is_under(prod_usage, limits.prod_low) & ~is_cordoned & ~prod_high
     codes: IntArray = np.select(
         [high, prod_high, low & prod_low, low, prod_low],

@@ -149,9 +149,9 @@ def test_a_relieved_node_gives_no_pod_too_many(cluster: Case) -> None:
         nodes.prod_usage[:, columns],
     )  # fmt: skip
     for source in plan.sources:
-        usage, high = plan.usage, limits.high
+        usage, high = plan.usage, limits.hot
         if source.scope == "prod":
-            usage, high = plan.prod_usage, limits.prod_high
+            usage, high = plan.prod_usage, limits.prod_hot
         left, limit = usage[source.node, columns], high[source.node]
         assert source.is_relieved == (not is_over(left, limit).any())
         for move in source.moves if source.is_relieved else ():
@@ -242,6 +242,27 @@ def test_a_pod_too_large_for_every_target_is_reported() -> None:
     (stay,) = plan.sources[0].stays
     assert stay.reason == "too large: it would make every target hot"
     assert plan.reason == "no target takes a pod of a hot node"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"prod_low_thresholds": {"cpu": 30}, "prod_high_thresholds": {"cpu": 45}},
+        {"use_deviation_thresholds": True},
+    ],
+)
+def test_a_resource_without_a_high_threshold_makes_no_node_hot(config: Case) -> None:
+    """Usage of memory, of the node and of Prod, is above allocatable, as with too small an
+    annotation of raw allocatable."""
+    pods = [pod(f"p{i}", "a", 500, 9000) for i in range(4)]
+    nodes = [node("a"), node("b")]
+    config = {"low_thresholds": {"cpu": 45}, "high_thresholds": {"cpu": 70}, **config}
+    plan, *_ = planned(case(nodes, pods, **config))
+    assert plan.reason == "no node is hot"
+    hot = {"low_thresholds": {"cpu": 5}, "high_thresholds": {"cpu": 10}}
+    plan, *_ = planned(case(nodes, pods, **config | hot | {"prod_high_thresholds": {}}))
+    assert [each.resource for source in plan.sources for each in source.over] == ["cpu"]
 
 
 def test_a_target_keeps_its_prod_limit_in_the_pass_over_nodes() -> None:

@@ -121,7 +121,7 @@ def _pods(nodes: ClusterNodes, count: int, chance: np.random.Generator) -> Clust
         deletion_cost=zeros, eviction_cost=zeros, created_seconds=chance.uniform(0, 1e6, count),
     )  # fmt: skip
     return ClusterPods(
-        node=node, usage=usage, requests=np.where(usage > 0, usage, 0.0),
+        node=node, usage=usage, expected=usage, requests=np.where(usage > 0, usage, 0.0),
         is_prod=np.ones(count, np.bool_), may_move=chance.uniform(0, 1, count) > 0.1,
         ranks=ranks, records=[record] * count, objections={},
     )  # fmt: skip

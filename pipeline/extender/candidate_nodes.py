@@ -12,6 +12,7 @@ as much. In the order of the request, 10,000 nodes take 1.7 times the processor 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import compress
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -163,9 +164,9 @@ class CandidateNodes:
     def _read_used(self, column: str, resource: str) -> FloatArray:
         used = self.column(f"{column}_{_COLUMNS.get(resource, resource)}")
         used = used * 1000.0 if resource == "cpu" else used
-        if resource in self._freed and column.startswith(_OF_ALL_PODS):
-            used = np.maximum(used - self._freed[resource], 0.0)
-        return used
+        kind = _OF_ALL_PODS if column.startswith(_OF_ALL_PODS) else column
+        freed = self._freed.get(f"{kind} {resource}")
+        return used if freed is None else np.maximum(used - freed, 0.0)
 
     def has_usage(self, column: str, resources: Sequence[str]) -> BoolArray:
         """Where usage of any of the resources is known."""
@@ -198,10 +199,15 @@ class CandidateNodes:
             part._cache[f"flight {is_prod}"] = flight * self._in_flight
         return part
 
-    def reduced(self, amounts: IntArray, used: Mapping[str, FloatArray]) -> "CandidateNodes":
+    def reduced(
+        self,
+        amounts: IntArray,
+        used: Mapping[str, FloatArray],
+        prod_used: Mapping[str, FloatArray] = MappingProxyType({}),
+    ) -> "CandidateNodes":
         """The nodes as they would be with lower sums, by `amounts` (nodes, amounts), and with lower
-        usage, by resource in millicores and bytes. Cached arrays that depend on usage are dropped,
-        the others are shared."""
+        usage, in all and of Prod, by resource in millicores and bytes; negative amounts add. Cached
+        arrays that depend on usage are dropped, the others are shared."""
         part = copy(self)
         part._whole = None
         part._cache = {
@@ -210,7 +216,8 @@ class CandidateNodes:
             if not name.startswith(_DERIVED_FROM_USAGE)
             and (values := self._known(name)) is not None
         }
-        part._freed = dict(used)
+        part._freed = {f"{_OF_ALL_PODS} {name}": freed for name, freed in used.items()}
+        part._freed |= {f"{_OF_PROD} {name}": freed for name, freed in prod_used.items()}
         for index, name in enumerate(self.counted_names):
             part._cache[name] = self.counted(name) - amounts[:, index]
         return part
@@ -336,6 +343,7 @@ def by_node(columns: Sequence[Array]) -> Array:
 
 
 _OF_ALL_PODS: Final = "usage"
+_OF_PROD: Final = "prod_usage"
 # Names of cached arrays that depend on usage.
 _DERIVED_FROM_USAGE: Final = ("used ", "compared ")
 _COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}

@@ -1,11 +1,13 @@
 """Where a moved pod would land: the extender's filters and scores, with the moves planned so far.
 
 Of the nodes that kube-scheduler could choose by its own recorded rules, the one with the highest
-score among the coolest is chosen, as a scheduler that asks this extender would.
+score among the coolest is chosen, as a scheduler that asks this extender would. Pods that the plan
+puts on a node count with their usage, and where that is unknown with the estimate that filters use.
+What leaves a node does not count: it still runs there while the next pod is placed.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,13 @@ from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import MOST_REJECTED, Arrival, Landing, Rejected
+from pipeline.processors.descheduling.landing import (
+    MOST_REJECTED,
+    Arrival,
+    ArrivalChanges,
+    Landing,
+    Rejected,
+)
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.scorers.scorer import PodDemand
 
@@ -23,19 +31,40 @@ nodes of a large cluster."""
 _USED: Final = ("cpu", "memory")
 
 
+class _Added(NamedTuple):
+    """What arrivals add to a node: counted amounts (amounts,), usage and usage of Prod (2,)."""
+
+    amounts: IntArray
+    used: FloatArray
+    prod_used: FloatArray
+
+
 class ExtenderLanding:
-    """Lands pods at one moment of the table of `decisions`."""
+    """Lands pods at one moment of the table of `decisions`. `earlier` are the arrivals of earlier
+    strategies of the same plan, which the requests of `nodes` include."""
 
     def __init__(
-        self, decisions: Decisions, nodes: ClusterNodes, pods: ClusterPods, now: float
+        self,
+        decisions: Decisions,
+        nodes: ClusterNodes,
+        pods: ClusterPods,
+        now: float,
+        earlier: Sequence[Arrival] = (),
     ) -> None:
         self._decisions, self._nodes, self._pods = decisions, nodes, pods
         self._fit = FitSimulator(nodes, pods)
         self._now = now
         self._demands: dict[int, PodDemand] = {}
+        self._columns = [nodes.resources.index(name) for name in _USED]
+        self._arrivals = ArrivalChanges()
+        self._added: dict[int, _Added] = {}
+        for arrival in earlier:
+            self._add(arrival, 1)
 
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
         """Choose one of the targets for a pod; the first of them are compared first."""
+        for arrival, count in self._arrivals.since_last(arrivals):
+            self._add(arrival, count)
         rejected: list[Rejected] = []
         rejections = 0
         for first in range(0, len(targets), COMPARED_TARGETS):
@@ -46,7 +75,7 @@ class ExtenderLanding:
             unfit = [
                 Rejected(n, reason) for n, reason in zip(nodes, reasons, strict=True) if reason
             ]
-            best, refused, count = self._best(pod, feasible, arrivals)
+            best, refused, count = self._best(pod, feasible)
             rejections += len(unfit) + count
             rejected = [*rejected, *unfit, *refused][:MOST_REJECTED]
             if best is not None:
@@ -54,7 +83,7 @@ class ExtenderLanding:
         return Landing(None, None, tuple(rejected), rejections)
 
     def _best(
-        self, pod: int, nodes: Sequence[int], arrivals: Sequence[Arrival]
+        self, pod: int, nodes: Sequence[int]
     ) -> tuple[tuple[int, int] | None, list[Rejected], int]:
         """The node with the highest score and its score, None if all refuse the pod, and the nodes
         that refuse it. Of equal scores the first of `nodes` counts."""
@@ -62,7 +91,7 @@ class ExtenderLanding:
             return None, [], 0
         names = [self._nodes.names[node] for node in nodes]
         candidates = self._decisions.candidates(names, self._now)
-        candidates = self._with_arrivals(candidates, nodes, arrivals)
+        candidates = self._with_arrivals(candidates, nodes)
         demand = self._demand(pod)
         refusals = self._decisions.refusals(candidates, demand)
         passes = np.flatnonzero(~refusals.is_refused)
@@ -79,25 +108,39 @@ class ExtenderLanding:
         node = nodes[int(np.flatnonzero(~of_node.is_refused)[best])]
         return (node, int(scores[best])), reasons, len(refused)
 
-    def _with_arrivals(
-        self, part: CandidateNodes, nodes: Sequence[int], arrivals: Sequence[Arrival]
-    ) -> CandidateNodes:
+    def _with_arrivals(self, part: CandidateNodes, nodes: Sequence[int]) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
-        place_of = {node: place for place, node in enumerate(nodes)}
-        here = [arrival for arrival in arrivals if arrival.node in place_of]
-        if not here:
+        places = [place for place, node in enumerate(nodes) if node in self._added]
+        if not places:
             return part
-        names = part.counted_names
-        amounts = np.zeros((len(nodes), len(names)), np.int64)
+        positions = part.positions[places]
+        amounts = np.zeros((len(nodes), len(part.counted_names)), np.int64)
         used: FloatArray = np.zeros((len(nodes), len(_USED)))
-        columns = [self._nodes.resources.index(name) for name in _USED]
-        positions = part.positions
-        for arrival in here:
-            position = positions[place_of[arrival.node]]
-            counted = self._demand(arrival.pod).counted
-            amounts[position] -= [counted[name] for name in names]
-            used[position] -= np.nan_to_num(self._pods.usage[arrival.pod, columns])
-        return part.reduced(amounts, {name: used[:, i] for i, name in enumerate(_USED)})
+        prod_used: FloatArray = np.zeros_like(used)
+        for place, position in zip(places, positions.tolist(), strict=True):
+            added = self._added[nodes[place]]
+            amounts[position] = -added.amounts
+            used[position], prod_used[position] = -added.used, -added.prod_used
+        return part.reduced(
+            amounts,
+            {name: used[:, i] for i, name in enumerate(_USED)},
+            {name: prod_used[:, i] for i, name in enumerate(_USED)},
+        )
+
+    def _add(self, arrival: Arrival, count: int) -> None:
+        """Count an arrival (1), or count it no longer (-1)."""
+        demand, pod = self._demand(arrival.pod), arrival.pod
+        names = self._decisions.rules.counting.names
+        if arrival.node not in self._added:
+            nothing = np.zeros(len(_USED))
+            amounts = np.zeros(len(names), np.int64)
+            self._added[arrival.node] = _Added(amounts, nothing, nothing.copy())
+        added = self._added[arrival.node]
+        used = count * self._pods.expected[pod, self._columns]
+        added.amounts[:] += count * np.array([demand.counted[name] for name in names])
+        added.used[:] += used
+        if demand.is_prod:
+            added.prod_used[:] += used
 
     def _demand(self, pod: int) -> PodDemand:
         if pod not in self._demands:

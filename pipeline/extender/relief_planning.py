@@ -1,6 +1,6 @@
 """Plan at one moment of the state table which pods should leave hot nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -8,20 +8,27 @@ from pipeline.extender.decisions import Decisions
 from pipeline.extender.landing_simulation import ExtenderLanding
 from pipeline.extender.plan_documents import ReliefPlan, StrategyRun, relief_plan
 from pipeline.processors.arrays import BoolArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods, MoveCaps
 from pipeline.processors.descheduling.configured_strategies import (
+    ConfiguredStrategy,
     PoolNodes,
     low_node_load_strategies,
     measured_pools,
     other_strategies,
     pools_of_configuration,
     pools_of_policies,
+    why_off,
 )
-from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.cool_targets import CoolTargets, limits_of_pools
+from pipeline.processors.descheduling.descheduler_config import LOW_NODE_LOAD, Descheduling
+from pipeline.processors.descheduling.eviction_policy import migration_policy
+from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
-from pipeline.processors.descheduling.strategy import after_plan
+from pipeline.processors.descheduling.strategy import Plan, after_plan, unchanged
 from pipeline.processors.eviction.evictability import protections_of
-from pipeline.processors.eviction.migration_policy import Protections
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
+from pipeline.processors.eviction.refusals import verdict
 from pipeline.table import Table
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.strategy_inputs import MEASURED, cluster_nodes, cluster_pods
@@ -32,15 +39,17 @@ from pipeline.topics.pods import PodRecord
 class ReliefPlanning:
     """A plan in two steps: `sources` are the nodes of which `plan` needs all pods.
 
-    The pools are those of `descheduling`, and every node above its thresholds is hot. If that is
-    None, thresholds are those in the records of the nodes, and nodes with an open alert are hot.
-    Thresholds of `ignored_resources` are ignored, because usage of these is not measured.
+    Pools, strategies, protections and caps are those of `descheduling`, and every node above its
+    thresholds is hot. If that is None, thresholds are those in the records of the nodes, nodes with
+    an open alert are hot, and Koordinator's default protections hold. Thresholds of
+    `ignored_resources` are ignored, because usage of these is not measured.
     """
 
     def __init__(
         self, table: Table, decisions: Decisions, descheduling: Descheduling | None, now: float
     ) -> None:
         self._decisions, self._now = decisions, now
+        self._policy = MigrationPolicy() if descheduling is None else migration_policy(descheduling)
         low = None if descheduling is None else descheduling.low_node_load
         args = LowNodeLoadArgs() if low is None else low.args
         names = tuple(table)
@@ -49,8 +58,8 @@ class ReliefPlanning:
 
         def pools(labels: Sequence[Mapping[str, str]]) -> Sequence[PoolNodes]:
             if descheduling is not None:
-                selector = descheduling.keys.node_selector
-                found = [] if low is None else pools_of_configuration(low, labels, selector)
+                selectors = descheduling.node_selectors
+                found = [] if low is None else pools_of_configuration(low, labels, selectors)
             else:
                 records = [table.snapshot(name).node for name in names]
                 found = pools_of_policies(
@@ -60,45 +69,95 @@ class ReliefPlanning:
             return self._pools
 
         expiration = float(args.usage_expiration_seconds)
-        self._nodes = cluster_nodes(table, names, now, expiration, pools)
+        by_alerts = descheduling is None
+        self._nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
+        detecting = None if descheduling is None else descheduling.detecting
         self._strategies = low_node_load_strategies(
             self._pools,
             args,
-            confirmed=_with_alert(table, names) if descheduling is None else None,
-            most_per_node=descheduling and descheduling.keys.most_evictions_per_node,
+            confirmed=_with_alert(table, names) if by_alerts else None,
+            off="" if detecting is None else why_off(detecting, LOW_NODE_LOAD),
         )
         if descheduling is not None:
             self._strategies += other_strategies(descheduling, self._nodes.labels)
         is_source = np.zeros(len(names), np.bool_)
         for configured in self._strategies:
-            is_source |= configured.strategy.sources(self._nodes)
+            if not configured.off:
+                is_source |= configured.strategy.sources(self._nodes)
         self.sources = frozenset(names[index] for index in np.flatnonzero(is_source).tolist())
 
     def plan(self, records: Sequence[PodRecord], history: PodHistory) -> ReliefPlan:
         """The plan for these pods, whose usage is in `history`."""
+        return relief_plan(self.runs(records, history), self._now)
+
+    def runs(self, records: Sequence[PodRecord], history: PodHistory) -> list[StrategyRun]:
+        """The plan of each strategy, with the nodes and pods that it was given."""
+        nodes, pods = self._nodes, self._columns(records, history)
+        limits = limits_of_pools(self._pools, nodes)
+        runs: list[StrategyRun] = []
+        earlier: list[Arrival] = []
+        for configured in self._strategies:
+            own = configured.pods.apply(pods)
+            landing: LandingSimulator = ExtenderLanding(
+                self._decisions, nodes, own, self._now, earlier
+            )
+            # LowNodeLoad books usage of its targets itself.
+            if not configured.pool:
+                landing = CoolTargets(landing, nodes, own, limits)
+            plan = _run(configured, nodes, own, landing)
+            runs.append(_documented(configured, plan, nodes, own))
+            # The next strategy sees the moves of this one.
+            earlier += [Arrival(m.pod, m.target) for m in plan.moves if m.target is not None]
+            nodes, pods = after_plan(nodes, pods, plan)
+        return runs
+
+    def _columns(self, records: Sequence[PodRecord], history: PodHistory) -> ClusterPods:
         pool_of: list[NodePool | None] = [None] * len(self._nodes)
         for pool, is_member in self._pools:
             for index in np.flatnonzero(is_member).tolist():
                 pool_of[index] = pool
-        pods = cluster_pods(records, self._nodes, history, pool_of, _objection)
-        nodes, runs = self._nodes, []
-        for strategy, pod_filter, is_member, name in self._strategies:
-            own = pod_filter.apply(pods)
-            landing = ExtenderLanding(self._decisions, nodes, own, self._now)
-            plan = strategy.plan(nodes, own, landing)
-            known = int(np.isfinite(nodes.usage[is_member, :2]).all(axis=1).sum())
-            runs.append(StrategyRun(plan, nodes, own, name, int(is_member.sum()), known))
-            # The next strategy sees the moves of this one.
-            nodes, pods = after_plan(nodes, pods, plan)
-        return relief_plan(runs, self._now)
+        limits = self._policy.limits
+        return cluster_pods(
+            records,
+            self._nodes,
+            history,
+            pool_of,
+            _objections(self._policy),
+            self._decisions.rules.counting,
+            MoveCaps(limits.cycle_total, limits.cycle_per_node, limits.cycle_per_namespace),
+        )
 
 
-def _objection(pod: PodRecord) -> str | None:
-    """Why no strategy moves the pod; None if one may."""
-    if pod.phase in ENDED:
-        return "the pod has ended"
-    refusal = next(protections_of(pod, Protections()), None)
-    return None if refusal is None else refusal.text
+def _run(
+    configured: ConfiguredStrategy,
+    nodes: ClusterNodes,
+    pods: ClusterPods,
+    landing: LandingSimulator,
+) -> Plan:
+    strategy = configured.strategy
+    if configured.off:
+        return unchanged(strategy.name, nodes, configured.off)
+    return strategy.plan(nodes, pods, landing)
+
+
+def _documented(
+    configured: ConfiguredStrategy, plan: Plan, nodes: ClusterNodes, pods: ClusterPods
+) -> StrategyRun:
+    members = configured.is_member
+    known = int(np.isfinite(nodes.usage[members, :2]).all(axis=1).sum())
+    return StrategyRun(plan, nodes, pods, configured.pool, int(members.sum()), known)
+
+
+def _objections(policy: MigrationPolicy) -> Callable[[PodRecord], str | None]:
+    """Why no strategy moves a pod; None if one may."""
+
+    def objection(pod: PodRecord) -> str | None:
+        if pod.phase in ENDED:
+            return "the pod has ended"
+        refusal = verdict(protections_of(pod, policy.protections), policy.skipped_gates).refusal
+        return None if refusal is None else refusal.text
+
+    return objection
 
 
 def _with_alert(table: Table, names: Sequence[str]) -> BoolArray:

@@ -6,50 +6,71 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.cluster_columns import (
+    NO_CAPS,
+    ClusterNodes,
+    ClusterPods,
+    MoveCaps,
+)
 from pipeline.processors.descheduling.configured_strategies import PoolNodes
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.pod_order import pod_ranks
+from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
+from pipeline.processors.loadaware.pod_amounts import Counting, pod_limits
 from pipeline.processors.model.rank_percentiles import parse_percentile
+from pipeline.table.limits import LARGEST_USAGE
+from pipeline.table.node_columns import NodeRecords
 from pipeline.table.node_names import RowArray
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.state_table import Table
-from pipeline.topics.node_state import AGGREGATED
+from pipeline.topics.node_state import AGGREGATED, NodeStateRecord
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.resource_amounts import by_name
+from pipeline.topics.resource_amounts import Usage, by_name
 
 MEASURED: Final = ("cpu", "memory", "pods")
 """Resources whose usage on a node is known."""
 _COLUMNS: Final = {"cpu": ("cpu_cores", 1000.0), "memory": ("memory_bytes", 1.0)}
+_NO_POOL: Final = NodePool()
+_NOTHING: Final = Usage(cpu_cores=0.0, memory_bytes=0.0)
 _SPANS: Final = {seconds: name for name, seconds in AGGREGATED.items()}
 
 
 def cluster_nodes(
     table: Table, names: Sequence[str], now: float, expiration_seconds: float,
-    pools: Callable[[Sequence[Mapping[str, str]]], Sequence[PoolNodes]],
+    pools: Callable[[Sequence[Mapping[str, str]]], Sequence[PoolNodes]], *, by_alerts: bool = False,
 ) -> ClusterNodes:  # fmt: skip
-    """The columns of these nodes. Their usage is what their pool compares; `pools` gets the labels
-    of the nodes. Usage older than `expiration_seconds` is unknown.
+    """The columns of these nodes. Their usage is what their pool compares, that of a node without a
+    pool the average over five minutes; `pools` gets the labels of the nodes. Usage older than
+    `expiration_seconds` is unknown.
 
     Capacity is allocatable before amplification without what the Node's annotation reserves for
-    processes outside of Kubernetes. Usage of Prod is that of the last window.
+    processes outside of Kubernetes. Usage of Prod is that of the last window; pods of no or unknown
+    class count as Prod, as in alerts. With `by_alerts` the usage that an open alert compares is
+    that of the alert.
     """
     table.bring_up_to_date(now)
     rows = table.lookup(names)
-    nodes = [table.records(int(row)).node for row in rows]
+    records = [table.records(int(row)) for row in rows]
+    nodes = [record.node for record in records]
     labels = [{} if node is None else node.labels for node in nodes]
     resources = (*MEASURED, *(name for name in _counted(table) if name not in MEASURED))
     usage = np.full((len(rows), len(resources)), np.nan)
+    usage[:, :2] = _compared(table, rows, _NO_POOL)
     for pool, is_member in pools(labels):
         usage[is_member, :2] = _compared(table, rows[is_member], pool)
     prod_usage = np.full_like(usage, np.nan)
-    prod_usage[:, :2] = _measured(table, rows, "prod_usage")
+    of_prod = np.array([_prod_usage(record.state) for record in records], np.float64)
+    prod_usage[:, :2] = of_prod.reshape(len(rows), 2)
+    raw = _amounts(table, rows, resources, "raw")
+    if by_alerts:
+        for place, record in enumerate(records):
+            _take_alerts(record, raw[place], usage[place], prod_usage[place])
     usage[:, 2] = table.pods.sums_of("pods", rows)
     stale = ~table.fresh(rows, now, expiration_seconds)
     usage[stale] = prod_usage[stale] = np.nan
     allocatable = _amounts(table, rows, resources, "allocatable")
     reserved = np.nan_to_num(_measured(table, rows, "reserved"))
-    capacity = _amounts(table, rows, resources, "raw")
+    capacity = raw.copy()
     # A node that states no number of pods is not limited by it.
     allocatable[allocatable[:, 2] == 0, 2] = np.inf
     capacity[capacity[:, 2] == 0, 2] = np.nan
@@ -80,6 +101,32 @@ def _measured(table: Table, rows: RowArray, prefix: str) -> FloatArray:
     return np.stack(
         [table[f"{prefix}_{column}"][rows] * scale for column, scale in _COLUMNS.values()], axis=1
     )
+
+
+def _prod_usage(state: NodeStateRecord | None) -> tuple[float, float]:
+    """Usage of the pods that count as Prod in the last window, millicores and bytes."""
+    if state is None:
+        return np.nan, np.nan
+    usages = [state.class_usage.get(name, _NOTHING) for name in COUNTED_AS_PROD]
+    cpu = sum(_known(usage.cpu_cores) for usage in usages)
+    return 1000.0 * cpu, sum(_known(usage.memory_bytes) for usage in usages)
+
+
+def _known(amount: float | None) -> float:
+    """The amount; NaN for one that no node can use."""
+    return amount if amount is not None and 0 <= amount <= LARGEST_USAGE else np.nan
+
+
+def _take_alerts(
+    record: NodeRecords, raw: FloatArray, usage: FloatArray, prod_usage: FloatArray
+) -> None:
+    """Write the usage that open alerts of a node compare into its rows (resources,)."""
+    for alert in record.state.alerts if record.state is not None else ():
+        scope, _, resource = alert.rule.partition("_")
+        column = MEASURED.index(resource)
+        percent = np.nan if alert.usage_percent is None else alert.usage_percent
+        of_scope = prod_usage if scope == "prod" else usage
+        of_scope[column] = percent / 100.0 * raw[column]
 
 
 def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:
@@ -123,9 +170,12 @@ def cluster_pods(
     history: PodHistory,
     pool_of: Sequence[NodePool | None],
     objection: Callable[[PodRecord], str | None],
+    counting: Counting,
+    caps: MoveCaps = NO_CAPS,
 ) -> ClusterPods:
     """The columns of pods on these nodes. Their usage is the statistic that the pool of their node
-    compares (`pool_of`, by node), over the windows in `history`; the largest for peaks."""
+    compares (`pool_of`, by node), over the windows in `history`; the largest for peaks. Where it is
+    unknown, the estimate of `counting` is expected."""
     index = {name: position for position, name in enumerate(nodes.names)}
     records = [record for record in records if record.node in index]
     place = np.array([index[record.node] for record in records], np.intp)
@@ -147,13 +197,32 @@ def cluster_pods(
     return ClusterPods(
         node=place,
         usage=usage,
+        expected=_expected(records, usage, counting, nodes.resources),
         requests=np.array(requests, np.float64).reshape(usage.shape),
-        is_prod=np.array([record.pod_class == "prod" for record in records], np.bool_),
+        is_prod=np.array([record.pod_class in COUNTED_AS_PROD for record in records], np.bool_),
         may_move=np.array([i not in reasons for i in range(len(records))], np.bool_),
         ranks=pod_ranks(records),
         records=records,
         objections=reasons,
+        caps=caps,
     )
+
+
+def _expected(
+    records: Sequence[PodRecord], usage: FloatArray, counting: Counting, names: Sequence[str]
+) -> FloatArray:
+    """Usage, and where that of cpu or memory is unknown the pod's estimate, at least its request
+    where filters estimate nothing of it."""
+    expected = usage.copy()
+    columns = [names.index(name) for name in _COLUMNS]
+    for place in np.flatnonzero(np.isnan(usage[:, columns]).any(axis=1)).tolist():
+        pod = records[place]
+        requests = by_name(pod.requests, pod.scalars)
+        estimates = requests | counting.estimates(pod, requests, pod_limits(pod))
+        for column, name in zip(columns, _COLUMNS, strict=True):
+            if np.isnan(expected[place, column]):
+                expected[place, column] = estimates.get(name, 0)
+    return expected
 
 
 def _usage_of(history: PodHistory, node: str, pool: NodePool | None) -> dict[str, FloatArray]:

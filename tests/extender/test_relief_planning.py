@@ -9,7 +9,7 @@ from pipeline.extender.decisions import Decisions
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.extender.scheduler_api import rules_of
-from pipeline.processors.descheduling.descheduler_config import read_tree
+from pipeline.processors.descheduling.descheduler_config import Descheduling, read_tree
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -17,7 +17,7 @@ from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import Owner, PodRecord
-from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, logged, pod_row
 from tests.processors.joined import view_of as view
 from tests.table.records import GIB, NOW, any_pod, node_state, running
@@ -26,7 +26,9 @@ from tests.table.records import GIB, NOW, any_pod, node_state, running
 POLICY = HotNodePolicy(
     high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0}, hysteresis_percent=0.0
 )
-ALERT = OpenAlert(rule="node_cpu", severity="warning", since="2023-11-14T22:00:00Z")
+ALERT = OpenAlert(
+    rule="node_cpu", severity="warning", since="2023-11-14T22:00:00Z", usage_percent=75.0
+)
 ROOM = Resources(cpu_millicores=16_000, memory_bytes=64 << 30)
 
 
@@ -38,6 +40,7 @@ class World:
         self.table = Table(counting=rules.counting, pod_windows=8)
         self.decisions = Decisions(self.table, rules)
         self.records: list[PodRecord] = []
+        self._offset = 0
 
     def node(
         self,
@@ -51,11 +54,17 @@ class World:
         self.table.put_node(
             TableNode(node=name, allocatable=ROOM, **({"hot_nodes": POLICY} | fields))
         )
-        is_hot = cpu is not None and cpu > 11.2
-        self.table.put_state(
+        alerts: tuple[OpenAlert, ...] = ()
+        if cpu is not None and cpu > 11.2 and with_alert:
+            alerts = (msgspec.structs.replace(ALERT, usage_percent=100 * cpu / 16),)
+        return self.put_state(name, cpu, age=age, alerts=alerts)
+
+    def put_state(self, name: str, cpu: float | None, **fields: Any) -> "World":
+        self._offset += 1
+        assert self.table.put_state(
             node_state(
-                name, cpu=cpu, memory=8 * GIB, cores=16.0, room=64 * GIB, age=age,
-                alerts=(ALERT,) if is_hot and with_alert else (),
+                name, cpu=cpu, memory=8 * GIB, cores=16.0, room=64 * GIB, offset=self._offset,
+                **fields,
             )
         )  # fmt: skip
         return self
@@ -81,20 +90,43 @@ class World:
         self.records.append(record)
         return self
 
-    def plan(self, descheduling: dict[str, Any] | None = None) -> ReliefPlan:
+    def plan(self, args: dict[str, Any] | None = None, **fields: Any) -> ReliefPlan:
+        """The plan by the records; by LowNodeLoad with these `args`; or by the fields of a
+        configuration."""
         read = None
-        if descheduling is not None:
-            args = {"name": "LowNodeLoad", "args": descheduling}
-            read, problems = read_tree(
-                {
-                    "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
-                    "profiles": [{"name": "a", "pluginConfig": [args]}],
-                }
-            )  # fmt: skip
-            assert not [problem for problem in problems if not problem.in_force]
+        if args is not None or fields:
+            read = configuration(profile({} if args is None else {"LowNodeLoad": args}), **fields)
+        return self.plan_by(read)
+
+    def plan_by(self, read: Descheduling | None) -> ReliefPlan:
         planning = ReliefPlanning(self.table, self.decisions, read, NOW)
         records = [pod for pod in self.records if pod.node in planning.sources]
         return planning.plan(records, self.table.pod_history)
+
+
+def profile(args: dict[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """A profile that enables the strategies of `args`, in this order, and configures plugins."""
+    strategies = [{"name": name} for name in args if name != "MigrationController"]
+    return {
+        "name": "a",
+        "plugins": {"balance": {"enabled": strategies}},
+        "pluginConfig": [{"name": name, "args": own} for name, own in args.items()],
+    } | fields
+
+
+def configuration(*profiles: dict[str, Any], **fields: Any) -> Descheduling:
+    read, problems = read_tree(
+        {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [*profiles], **fields,
+        }
+    )  # fmt: skip
+    assert not [problem for problem in problems if not problem.in_force], problems
+    assert read is not None
+    return read
+
+
+LOW = {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}, "hysteresisPercent": 0}
 
 
 def reason(plan: ReliefPlan) -> str:
@@ -203,6 +235,12 @@ def test_without_thresholds_there_is_no_strategy() -> None:
     assert (plan.strategies, plan.items) == ((), ())
 
 
+def test_a_cluster_without_nodes_has_a_plan() -> None:
+    assert World().plan().strategies == World().plan(LOW).strategies == ()
+    (outcome,) = World().plan_by(configuration(profile({"CustomPriority": TIERS}))).strategies
+    assert outcome.reason == "fewer than two tiers have nodes"
+
+
 def test_another_configuration_applies_in_place_of_the_records() -> None:
     world = World().node("a", 10.0).node("b", 1.0).runs("a", web=2.0)
     assert reason(world.plan()) == "no node is hot"
@@ -242,44 +280,230 @@ def test_reservation_of_the_node_counts_in_its_capacity() -> None:
 def test_a_threshold_of_unmeasured_usage_is_ignored() -> None:
     world = World().node("a", 12.0).node("b", 1.0).runs("a", web=1.0)
     args = {"highThresholds": {"cpu": 60, "x.io/y": 50}, "lowThresholds": {"cpu": 30, "x.io/y": 5}}
-    read, _ = read_tree(
-        {
-            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
-            "profiles": [
-                {"name": "a", "pluginConfig": [{"name": "LowNodeLoad", "args": args}]}
-            ],
-        }
-    )  # fmt: skip
+    read = configuration(profile({"LowNodeLoad": args}))
     planning = ReliefPlanning(world.table, world.decisions, read, NOW)
     assert planning.ignored_resources == ["x.io/y"]
     assert planning.plan(world.records, world.table.pod_history).strategies[0].moves == 1
 
 
+TIERS = {
+    "evictionOrder": [
+        {"name": name, "nodeSelector": {"matchLabels": {"tier": name}}}
+        for name in ("gold", "silver")
+    ]
+}
+
+
+def tiers_world(**settings: Any) -> World:
+    world = World(**settings).node("gold-1", 12.0, labels={"tier": "gold"})
+    return world.node("silver-1", 1.0, labels={"tier": "silver"})
+
+
+def moves_of(plan: ReliefPlan) -> list[tuple[str, str, str | None]]:
+    return [(node.strategy, move.name, move.target) for node in plan.items for move in node.moves]
+
+
 def test_enabled_strategies_run_after_each_other_and_move_no_pod_twice() -> None:
-    world = World().node("gold-1", 12.0, labels={"tier": "gold"})
-    world.node("silver-1", 1.0, labels={"tier": "silver"}).runs("gold-1", a=1.0, b=1.0)
-    names = ("gold", "silver")
-    tiers = [{"name": name, "nodeSelector": {"matchLabels": {"tier": name}}} for name in names]
-    low = {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}, "hysteresisPercent": 0}
-    read, problems = read_tree(
-        {
-            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
-            "profiles": [
-                {
-                    "name": "a",
-                    "plugins": {"balance": {"enabled": [{"name": "CustomPriority"}]}},
-                    "pluginConfig": [
-                        {"name": "LowNodeLoad", "args": low},
-                        {"name": "CustomPriority", "args": {"evictionOrder": tiers}},
-                    ],
-                }
-            ],
-        }
-    )  # fmt: skip
-    assert not [problem for problem in problems if not problem.in_force]
-    planning = ReliefPlanning(world.table, world.decisions, read, NOW)
-    plan = planning.plan(world.records, world.table.pod_history)
+    world = tiers_world().runs("gold-1", a=1.0, b=1.0)
+    plan = world.plan_by(configuration(profile({"LowNodeLoad": LOW, "CustomPriority": TIERS})))
     assert [each.strategy for each in plan.strategies] == ["LowNodeLoad", "CustomPriority"]
-    moves = [(node.strategy, move.name) for node in plan.items for move in node.moves]
-    assert [strategy for strategy, _ in moves] == ["LowNodeLoad", "CustomPriority"]
-    assert {name for _, name in moves} == {"a", "b"}
+    moves = moves_of(plan)
+    assert [strategy for strategy, *_ in moves] == ["LowNodeLoad", "CustomPriority"]
+    assert {name for _, name, _ in moves} == {"a", "b"}
+
+
+def test_later_strategies_see_earlier_moves_in_the_filters() -> None:
+    """Each pod alone stays below the threshold of the filter on the target, both do not."""
+    world = tiers_world(cpu_threshold_percent=15).runs("gold-1", a=1.0, b=1.0)
+    plan = world.plan_by(configuration(profile({"LowNodeLoad": LOW, "CustomPriority": TIERS})))
+    assert [(strategy, target) for strategy, _, target in moves_of(plan)] == [
+        ("LowNodeLoad", "silver-1")
+    ]
+    (stay,) = plan.items[-1].stays
+    assert stay.rejected[0].reason.startswith("cpu usage would be 17.8 percent")
+
+
+@pytest.mark.parametrize("percent", [15, 60])
+def test_pods_of_unknown_usage_count_with_the_estimate_of_the_filters(percent: int) -> None:
+    """Of 0.8 cores 85 percent are expected: with the third pod 19 percent of the target."""
+    world = tiers_world(cpu_threshold_percent=percent)
+    for name in "abc":
+        world.pod("gold-1", name, 0.8)
+    plan = world.plan_by(configuration(profile({"CustomPriority": TIERS})))
+    moved = [name for _, name, _ in moves_of(plan)]
+    assert moved == ["a", "b", "c"][: 2 if percent == 15 else 3]
+    cores = 1.0 + 0.68 * len(moved)
+    assert plan.items[0].moves[0].target_usage["cpu"] == pytest.approx(100 * cores / 16, abs=0.01)
+
+
+def test_no_strategy_makes_a_node_hot_by_the_thresholds_of_its_pool() -> None:
+    world = tiers_world().runs("gold-1", a=3.0, b=3.0, c=3.0)
+    low = {"highThresholds": {"cpu": 40}, "lowThresholds": {"cpu": 5}}
+    plan = world.plan_by(configuration(profile({"CustomPriority": TIERS, "LowNodeLoad": low})))
+    assert [strategy for strategy, *_ in moves_of(plan)] == ["CustomPriority"]
+    assert plan.items[-1].moves[0].target_usage["cpu"] == 25.0
+    (rejected,) = plan.items[-1].stays[0].rejected
+    assert rejected.reason == "usage of cpu would exceed the high limit of its pool"
+
+
+def test_no_strategy_puts_pods_on_a_node_with_limits_and_unknown_usage() -> None:
+    world = World().node("gold-1", 6.0, labels={"tier": "gold"})
+    world.node("silver-1", 1.0, labels={"tier": "silver"}, age=250.0).runs("gold-1", a=1.0)
+    both = profile({"CustomPriority": TIERS, "LowNodeLoad": LOW})
+    plan = world.plan_by(configuration(both))
+    assert plan.items[-1].stays[0].rejected[0].reason == "usage of cpu is unknown"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"plugins": {}}, "LowNodeLoad is not enabled in plugins.balance of its profile"),
+        (
+            {"plugins": {"balance": {"disabled": [{"name": "LowNodeLoad"}]}}},
+            "LowNodeLoad is not enabled in plugins.balance of its profile",
+        ),
+        (
+            {
+                "plugins": {
+                    "balance": {"enabled": [{"name": "LowNodeLoad"}]},
+                    "evict": {"disabled": [{"name": "*"}]},
+                }
+            },
+            "MigrationController is disabled in plugins.evict of the profile",
+        ),
+    ],
+)
+def test_a_strategy_that_may_evict_nothing_says_why(fields: dict[str, Any], text: str) -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    read = configuration(profile({"LowNodeLoad": LOW}, **fields))
+    assert reason(world.plan_by(read)) == text
+    assert ReliefPlanning(world.table, world.decisions, read, NOW).sources == frozenset()
+
+
+@pytest.mark.parametrize("where", ["configuration", "profile"])
+def test_node_selectors_of_configuration_and_profile_hold(where: str) -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    world.node("other", 12.0, labels={"pool": "a"})
+    selector = {"nodeSelector": {"matchLabels": {"pool": "a"}}}
+    own, of_all = (selector, {}) if where == "profile" else ({}, selector)
+    plan = world.plan_by(configuration(profile({"LowNodeLoad": LOW}, **own), **of_all))
+    assert [node.node for node in plan.items] == []
+    assert (plan.strategies[0].nodes, plan.strategies[0].hot) == (1, 0)
+    assert reason(plan) == "no node is low: there is no target"
+
+
+@pytest.mark.parametrize(
+    ("fields", "args"),
+    [
+        ({"owner": None}, {"evictAllBarePods": True}),
+        ({"owner": None}, {"skipEvictionGates": ["BarePods"]}),
+        ({"volumes": ("emptyDir",)}, {"evictLocalStoragePods": True}),
+        ({"priority": 2_000_000_000}, {"evictSystemCriticalPods": True}),
+    ],
+)
+def test_protections_are_those_of_the_configuration(
+    fields: dict[str, Any], args: dict[str, Any]
+) -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    world.records = [msgspec.structs.replace(pod, **fields) for pod in world.records]
+    assert moves_of(world.plan(LOW)) == []
+    allowing = profile({"LowNodeLoad": LOW, "MigrationController": args})
+    assert moves_of(world.plan_by(configuration(allowing))) == [("LowNodeLoad", "web", "cool")]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"priorityThreshold": {"value": 5}},
+        {"namespaces": {"exclude": ["d"]}},
+        {"labelSelector": {"matchLabels": {"a": "b"}}},
+        {"schedulerNames": ["other"]},
+    ],
+)
+def test_protections_of_the_configuration_also_forbid(args: dict[str, Any]) -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    world.records = [msgspec.structs.replace(pod, priority=5) for pod in world.records]
+    assert moves_of(world.plan(LOW))
+    forbidding = profile({"LowNodeLoad": LOW, "MigrationController": args})
+    assert moves_of(world.plan_by(configuration(forbidding))) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "moves", "text"),
+    [
+        ({}, 4, ""),
+        ({"maxNoOfPodsToEvictTotal": 3}, 3, "maxNoOfPodsToEvictTotal, 3, is reached"),
+        ({"maxNoOfPodsToEvictTotal": 0}, 0, "maxNoOfPodsToEvictTotal, 0, is reached"),
+        ({"maxNoOfPodsToEvictPerNode": 1}, 2, "maxNoOfPodsToEvictPerNode, 1, is reached"),
+        ({"maxNoOfPodsToEvictPerNamespace": 2}, 2, "maxNoOfPodsToEvictPerNamespace, 2, is reached"),
+    ],
+)
+def test_caps_hold_over_all_strategies_of_a_plan(
+    fields: dict[str, Any], moves: int, text: str
+) -> None:
+    """LowNodeLoad moves a pod off each hot node, CustomPriority would move the others."""
+    world = World().node("gold-1", 12.0, labels={"tier": "gold"}).runs("gold-1", a=1.0, b=1.0)
+    world.node("gold-2", 12.0, labels={"tier": "gold"}).runs("gold-2", c=1.0, d=1.0)
+    world.node("silver-1", 1.0, labels={"tier": "silver"})
+    both = profile({"LowNodeLoad": LOW, "CustomPriority": TIERS})
+    plan = world.plan_by(configuration(both, **fields))
+    assert len(moves_of(plan)) == moves
+    stays = {stay.reason for node in plan.items for stay in node.stays}
+    assert (text in stays) if text else not stays
+
+
+def test_usage_of_an_alert_is_what_the_plan_relieves() -> None:
+    """The last window is calm, the span of the alert is not; and the other way around."""
+    prod = OpenAlert(
+        rule="prod_cpu", severity="warning", since=ALERT.since, usage_percent=62.5,
+        threshold_percent=50.0,
+    )  # fmt: skip
+    policy = HotNodePolicy(
+        high_percent={"cpu": 90.0}, low_percent={"cpu": 45.0},
+        prod_high_percent={"cpu": 50.0}, prod_low_percent={"cpu": 40.0}, hysteresis_percent=0.0,
+    )  # fmt: skip
+    world = World().node("cool", 1.0, hot_nodes=policy).runs("hot", web=2.0)
+    for usage, alerts in (
+        (6.0, (prod,)),
+        (10.0, (msgspec.structs.replace(prod, usage_percent=45.0),)),
+    ):
+        world.node("hot", 10.0, hot_nodes=policy)
+        classes = {"prod": Usage(cpu_cores=usage, memory_bytes=GIB)}
+        world.put_state("hot", 10.0, class_usage=classes, alerts=alerts)
+        plan = world.plan()
+        if usage == 6.0:
+            assert plan.items[0].why == "prod usage of cpu is 62.50 percent, above 50.00"
+            assert plan.items[0].relieved
+        else:
+            assert reason(plan) == "no node is hot"
+
+
+@pytest.mark.parametrize("name", ["none", "unknown"])
+def test_pods_without_a_class_are_prod_as_in_alerts(name: str) -> None:
+    world = World().node("cool", 1.0).runs("hot", web=2.0).node("hot", 10.0)
+    world.put_state("hot", 10.0, class_usage={name: Usage(cpu_cores=9.0, memory_bytes=GIB)})
+    world.records = [msgspec.structs.replace(pod, pod_class=name) for pod in world.records]
+    args = {
+        "highThresholds": {"cpu": 90}, "lowThresholds": {"cpu": 45},
+        "prodHighThresholds": {"cpu": 50}, "prodLowThresholds": {"cpu": 40},
+    }  # fmt: skip
+    assert moves_of(world.plan(args)) == [("LowNodeLoad", "web", "cool")]
+
+
+def test_unknown_usage_of_an_alert_relieves_nothing() -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    assert world.plan().items
+    world.put_state("hot", 12.0, alerts=(msgspec.structs.replace(ALERT, usage_percent=None),))
+    assert reason(world.plan()) == "no node is hot"
+
+
+def test_prod_pods_of_the_plan_count_in_the_filter_for_prod() -> None:
+    annotation = {
+        "scheduling.koordinator.sh/usage-thresholds": '{"prodUsageThresholds":{"cpu":15}}'
+    }
+    world = World().node("hot", 15.0).node("cool", 1.0, annotations=annotation)
+    world.put_state("cool", 1.0, class_usage={"prod": Usage(cpu_cores=1.0, memory_bytes=GIB)})
+    plan = world.runs("hot", a=1.0, b=1.0).plan()
+    (node,) = plan.items
+    assert len(node.moves) == 1
+    assert node.stays[0].rejected[0].reason.startswith("cpu prod usage would be 17.8 percent")

@@ -26,6 +26,7 @@ apiVersion: descheduler/v1alpha2
 kind: DeschedulerConfiguration
 profiles:
 - name: a
+  plugins: {balance: {enabled: [{name: LowNodeLoad}]}}
   pluginConfig:
   - name: LowNodeLoad
     args: {highThresholds: {cpu: 50}, lowThresholds: {cpu: 30}}

@@ -18,6 +18,7 @@ from pipeline.processors.descheduling.field_types import PodSelector
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy, imbalance
 from pipeline.processors.descheduling.landing import Arrival
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad
+from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.descheduling.node_limits import (
     CLASSES,
@@ -117,10 +118,13 @@ def cluster_pods(
         used = pod["usage"] if "usage" in pod else pod.get("requests")
         usage.append(row(None if used is None else {**used, "pods": 1}, resources))
     shape = len(pods), len(resources)
+    used = np.array(usage, np.float64).reshape(shape)
+    wanted = np.array(requests, np.float64).reshape(shape)
     return ClusterPods(
         node=np.array([nodes.index(pod["node"]) if "node" in pod else -1 for pod in pods], np.intp),
-        usage=np.array(usage, np.float64).reshape(shape),
-        requests=np.array(requests, np.float64).reshape(shape),
+        usage=used,
+        expected=np.where(np.isnan(used), wanted, used),
+        requests=wanted,
         is_prod=np.array([each.pod_class == "prod" for each in records], np.bool_),
         may_move=np.array([pod.get("evictable", True) for pod in pods], np.bool_),
         ranks=pod_ranks(records, [pod.get("k8s_qos", "") for pod in pods]),
@@ -609,7 +613,8 @@ def custom_priority(case: Case) -> object:
             strategy = TierStrategy(selectors=(), node_fit=case["node_fit"])
             targets = np.flatnonzero([name != "source" for name in nodes.names])
             landing = FitSimulator(nodes, pods)
-            landed, _ = strategy.place(np.arange(len(pods)), targets, landing, [])
+            counts = MoveCounts(pods)
+            landed, _ = strategy.place(np.arange(len(pods)), targets, landing, [], counts)
             return {"candidates": [pods.records[pod].name for pod, _ in landed]}
     return _run_tiers(case)
 

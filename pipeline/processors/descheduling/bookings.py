@@ -29,7 +29,8 @@ class TargetLimits(NamedTuple):
 class Bookings:
     """Books pods on targets; `columns` are the watched resources among those of `nodes`.
 
-    `usage` and `prod_usage` (nodes, watched) are projected: nodes with all bookings.
+    `usage` and `prod_usage` (nodes, watched) are projected: nodes with all bookings. Pods that are
+    booked have known usage.
     """
 
     def __init__(

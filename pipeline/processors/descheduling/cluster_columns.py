@@ -7,6 +7,7 @@ unknown, which is never zero. The resource `pods` counts pods.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -64,22 +65,40 @@ class PodRanks:
         return PodRanks(**{name: column[pods] for name, column in vars(self).items()})
 
 
+class MoveCaps(NamedTuple):
+    """How many pods a plan moves at most, in all, off each node and of each namespace; None is no
+    limit."""
+
+    total: int | None = None
+    per_node: int | None = None
+    per_namespace: int | None = None
+
+
+NO_CAPS: Final = MoveCaps()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterPods:
     """p pods; arrays are (p, resources) or (p,).
 
-    `node` is the index of a pod's node. Only pods that `may_move` are moved; `objections` has the
-    reason for others. `records` decide where a pod fits.
+    `node` is the index of a pod's node. `expected` is what a pod adds to the usage of its target:
+    `usage`, and where that is unknown the estimate of the extender's filters. Prod are the pods
+    that alerts count as Prod. Only pods that `may_move` are moved; `objections` has the reason for
+    others. `records` decide where a pod fits. `moved` are the pods that earlier strategies of the
+    plan move, which count for the `caps` of the plan.
     """
 
     node: IntArray
     usage: FloatArray
+    expected: FloatArray
     requests: FloatArray
     is_prod: BoolArray
     may_move: BoolArray
     ranks: PodRanks
     records: Sequence[PodRecord]
     objections: Mapping[int, str]
+    caps: MoveCaps = NO_CAPS
+    moved: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.node)

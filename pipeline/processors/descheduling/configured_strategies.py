@@ -9,7 +9,11 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.descheduling.cluster_columns import ClusterPods
-from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.descheduler_config import (
+    MIGRATION_CONTROLLER,
+    Descheduling,
+    Profile,
+)
 from pipeline.processors.descheduling.field_types import Namespaces, PodSelector
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
@@ -65,12 +69,23 @@ class PodFilter(NamedTuple):
 
 
 class ConfiguredStrategy(NamedTuple):
-    """A strategy, the pods that it may move, its nodes, and the name of its pool (empty: none)."""
+    """A strategy, the pods that it may move, its nodes, and the name of its pool (empty: none).
+    `off` says why it does not run; empty if it does."""
 
     strategy: Strategy
     pods: PodFilter
     is_member: BoolArray
     pool: str = ""
+    off: str = ""
+
+
+def why_off(profile: Profile, plugin: str) -> str:
+    """Why a strategy of a profile moves nothing; empty if it may."""
+    if plugin not in profile.enabled.get("balance", ()):
+        return f"{plugin} is not enabled in plugins.balance of its profile"
+    if MIGRATION_CONTROLLER not in profile.enabled.get("evict", ()):
+        return f"{MIGRATION_CONTROLLER} is disabled in plugins.evict of the profile"
+    return ""
 
 
 def selected_nodes(labels: Sequence[Mapping[str, str]], selector: Selector | None) -> BoolArray:
@@ -88,11 +103,13 @@ class PoolNodes(NamedTuple):
 
 
 def pools_of_configuration(
-    low: LowNodeLoad, labels: Sequence[Mapping[str, str]], selector: Selector | None = None
+    low: LowNodeLoad, labels: Sequence[Mapping[str, str]], selectors: Sequence[Selector] = ()
 ) -> list[PoolNodes]:
-    """The pools that have nodes: a node belongs to the first that selects it, if the
-    configuration's `selector` does."""
-    left = selected_nodes(labels, selector)
+    """The pools that have nodes: a node belongs to the first that selects it, if all `selectors` of
+    configuration and profile do."""
+    left = selected_nodes(labels, None)
+    for selector in selectors:
+        left &= selected_nodes(labels, selector)
     pools = []
     for pool in low.pools:
         is_member = left & selected_nodes(labels, pool.node_selector)
@@ -148,7 +165,7 @@ def low_node_load_strategies(
     args: LowNodeLoadArgs = _USUAL,
     *,
     confirmed: BoolArray | None = None,
-    most_per_node: int | None = None,
+    off: str = "",
 ) -> list[ConfiguredStrategy]:
     """One strategy for each pool."""
     return [
@@ -159,12 +176,12 @@ def low_node_load_strategies(
                 confirmed=confirmed,
                 node_fit=args.node_fit,
                 number_of_nodes=args.number_of_nodes,
-                most_per_node=most_per_node,
                 is_paused=args.paused or not pool.is_certain,
             ),
             PodFilter(args.evictable_namespaces, args.pod_selectors),
             is_member,
             pool.name,
+            off,
         )
         for pool, is_member in pools
     ]
@@ -210,4 +227,4 @@ def other_strategies(
                     is_member=is_member,
                     is_paused=args.paused,
                 )
-            yield ConfiguredStrategy(strategy, pods, is_member)
+            yield ConfiguredStrategy(strategy, pods, is_member, off=why_off(profile, name))

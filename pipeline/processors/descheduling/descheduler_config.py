@@ -195,17 +195,17 @@ class Descheduling(NamedTuple):
     @property
     def low_node_load(self) -> LowNodeLoad | None:
         """The LowNodeLoad whose thresholds detect hot nodes: the first; None if it is paused."""
-        low = None if self._detecting is None else self._detecting.low_node_load
+        low = None if self.detecting is None else self.detecting.low_node_load
         return None if low is None or low.args.paused else low
 
     @property
     def node_selectors(self) -> tuple[Selector, ...]:
         """The selectors that all have to select a node; `NOTHING` if one is invalid."""
-        profile = None if self._detecting is None else self._detecting.node_selector
+        profile = None if self.detecting is None else self.detecting.node_selector
         return tuple(each for each in (self.keys.node_selector, profile) if each is not None)
 
     @property
-    def _detecting(self) -> Profile | None:
+    def detecting(self) -> Profile | None:
         """The first profile with LowNodeLoad."""
         return next((p for p in self.profiles if p.low_node_load is not None), None)
 

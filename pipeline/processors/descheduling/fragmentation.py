@@ -5,10 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
+from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.strategy import (
+    MOST_STAYS,
     Move,
     Plan,
     SourcePlan,
@@ -64,9 +66,12 @@ class FragmentationStrategy:
         if not len(sources):
             return unchanged(self.name, nodes, "no node is out of balance")
         arrivals: list[Arrival] = []
+        counts = MoveCounts(pods)
+        by_name = np.argsort(nodes.by_name)
         plans = []
         for node in sources[np.lexsort((nodes.by_name[sources], -above[sources]))].tolist():
-            plans.append(self._relieve(nodes, pods, node, landing, arrivals))
+            targets = by_name[by_name != node]
+            plans.append(self._relieve(nodes, pods, node, targets, landing, arrivals, counts))
         moves = [move for plan in plans for move in plan.moves]
         usage, prod_usage = projected(nodes, pods, moves)
         reason = "" if moves else "no pod that may move improves the balance of its node"
@@ -90,28 +95,32 @@ class FragmentationStrategy:
         return gains
 
     def _relieve(
-        self, nodes: ClusterNodes, pods: ClusterPods, node: int, landing: LandingSimulator,
-        arrivals: list[Arrival],
+        self, nodes: ClusterNodes, pods: ClusterPods, node: int, targets: IntArray,
+        landing: LandingSimulator, arrivals: list[Arrival], counts: MoveCounts,
     ) -> SourcePlan:  # fmt: skip
         here, gains = pods.on(node), self.gains(nodes, pods, node)
-        targets = np.delete(np.arange(len(nodes)), node)
-        targets = targets[np.argsort(nodes.by_name[targets], kind="stable")]
         helps = (gains > self.min_improvement) & pods.may_move[here]
-        stays = []
+        tried = 0
+        stays: list[Stay] = []
         for index in np.argsort(-gains, kind="stable").tolist():
             pod = int(here[index])
             if not helps[index]:
+                continue
+            if (reason := counts.objection(pod)) is not None:
+                stays.append(Stay(pod, reason))
                 continue
             found = Landing(None)
             if self.node_fit:
                 found = landing.land(pod, targets, arrivals)
                 if found.node is None:
                     stays.append(Stay(pod, "no other node takes it", found))
-                    if len(stays) == MOST_TRIED:
+                    tried += 1
+                    if tried == MOST_TRIED:
                         break
                     continue
                 arrivals.append(Arrival(pod, found.node))
             why = f"without it the shares of its node deviate by {gains[index]:.3f} less"
+            counts.add(pod)
             move = Move(pod, node, found, why)
-            return SourcePlan(node, "requests", (), (move,), tuple(stays), True)
-        return SourcePlan(node, "requests", (), (), tuple(stays), False)
+            return SourcePlan(node, "requests", (), (move,), tuple(stays[:MOST_STAYS]), True)
+        return SourcePlan(node, "requests", (), (), tuple(stays[:MOST_STAYS]), False)

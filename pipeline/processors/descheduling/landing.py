@@ -1,6 +1,6 @@
 """Where a pod would land: what strategies ask for, and what they are answered."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pipeline.processors.arrays import IntArray
@@ -31,6 +31,23 @@ class Landing(NamedTuple):
     score: int | None = None
     rejected: tuple[Rejected, ...] = ()
     rejections: int = 0
+
+
+class ArrivalChanges:
+    """Follows the arrivals of a plan, so that each of them is counted once."""
+
+    def __init__(self) -> None:
+        self._known: list[Arrival] = []
+
+    def since_last(self, arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, int]]:
+        """Yield what came (1) and went (-1) since the last call. A plan appends to its arrivals,
+        and takes back the last ones."""
+        known = self._known
+        while known and (len(known) > len(arrivals) or arrivals[len(known) - 1] is not known[-1]):
+            yield known.pop(), -1
+        for arrival in arrivals[len(known) :]:
+            known.append(arrival)
+            yield arrival, 1
 
 
 class LandingSimulator(Protocol):

@@ -10,6 +10,7 @@ order. What Koordinator's own algorithm gets wrong is done on purpose in another
 - A resource that targets have no more room for stops only the pods that use it.
 - A pod that no target could take, even an empty-handed one, is reported and not tried again.
 - A pod of unknown usage never moves, and a node of unknown usage takes no pod.
+- A plan takes a bounded number of pods off a node.
 - Nodes between the thresholds do not count as low when no threshold for Prod is set.
 """
 
@@ -24,6 +25,7 @@ from pipeline.processors.descheduling.bookings import Bookings, TargetLimits
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Landing, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NAME, NodePool
+from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.node_limits import (
     BOTH_LOW,
     HIGH,
@@ -46,6 +48,7 @@ from pipeline.processors.descheduling.pod_order import (
     weights_of,
 )
 from pipeline.processors.descheduling.strategy import (
+    MOST_STAYS,
     Move,
     Plan,
     SourcePlan,
@@ -59,11 +62,14 @@ _PASSES: Final[tuple[tuple[Scope, int, int], ...]] = (
     ("node", HIGH, LOW), ("prod", PROD_HIGH, PROD_LOW),
 )  # fmt: skip
 """The class of sources and of targets, beside those that are low in both ways, of each pass."""
-MOST_STAYS: Final = 10
-"""Pods of a node of which a plan says why they stay."""
+MOST_MOVES: Final = 32
+"""Pods that a plan takes off one node. After each, those that are left are put in order anew."""
 MOST_FAILED_LANDINGS: Final = 10
 """Landings that may fail on one node before the others are not tried any more: each asks all
 targets."""
+MOST_WITHOUT_ROOM: Final = 100
+"""Pods of one node that may find no target with room for their usage: cheaper, but each looks at
+all targets, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +87,6 @@ class LowNodeLoadStrategy:
     confirmed: BoolArray | None = None
     node_fit: bool = True
     number_of_nodes: int = 0
-    most_per_node: int | None = None
     is_paused: bool = False
     name: str = NAME
 
@@ -185,6 +190,7 @@ class _Relief:
             nodes, pods, landing, view.columns, limits, node_fit=strategy.node_fit
         )
         self._used = self._bookings.used
+        self._counts = MoveCounts(pods)
 
     def relieve(self, node: int, scope: Scope, targets: IntArray) -> SourcePlan:
         """Book the moves that relieve a hot node, or as many as there is room for."""
@@ -243,26 +249,34 @@ class _Relief:
         """Book pods in their order until the node is relieved. After each pod the others are put in
         order anew, by how well they fit what is left."""
         chosen: list[tuple[int, Landing]] = []
-        most, failed = self._strategy.most_per_node, 0
-        while len(pods) and source.is_hot and (most is None or len(chosen) < most):
+        failed = without_room = 0
+        while len(pods) and source.is_hot:
             weights = self._view.weights * source.over
             fits = fit_scores(self._used[pods], source.excess, weights)
             pods = pods[eviction_order(self._pods.ranks.take(pods), fits)]
+            if len(chosen) == MOST_MOVES:
+                stays.append(Stay(int(pods[0]), f"{MOST_MOVES} pods leave the node already"))
+                return chosen
             tried = 0
             for pod in pods.tolist():
                 tried += 1
                 if not (self._used[pod][source.over] > 0).any():
                     continue
+                if (reason := self._counts.objection(pod)) is not None:
+                    stays.append(Stay(pod, reason))
+                    continue
                 landing = self._bookings.land(pod, targets)
                 if landing.node is not None:
                     self._bookings.book(pod, landing)
+                    self._counts.add(pod)
                     source.usage -= self._used[pod]
                     chosen.append((pod, landing))
                     break
                 why = self._bookings.why_nowhere(pod, targets, landing)
                 stays.append(Stay(pod, why, landing))
                 failed += landing.rejections > 0
-                if failed >= MOST_FAILED_LANDINGS:
+                without_room += landing.rejections == 0
+                if failed >= MOST_FAILED_LANDINGS or without_room >= MOST_WITHOUT_ROOM:
                     return chosen
             else:
                 return chosen
@@ -284,6 +298,7 @@ class _Relief:
             if not is_over(with_pod, source.goal).any():
                 source.usage = with_pod
                 kept.remove(chosen[index])
+                self._counts.remove(chosen[index][0])
         return kept
 
     def _book_again(

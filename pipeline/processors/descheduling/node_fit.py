@@ -14,6 +14,7 @@ from pipeline.processors.descheduling.cluster_columns import ClusterNodes, Clust
 from pipeline.processors.descheduling.landing import (
     MOST_REJECTED,
     Arrival,
+    ArrivalChanges,
     Landing,
     Rejected,
 )
@@ -103,7 +104,7 @@ class FitSimulator:
     def __init__(self, nodes: ClusterNodes, pods: ClusterPods) -> None:
         self._nodes, self._pods = nodes, pods
         self.free: FloatArray = nodes.allocatable - nodes.requested
-        self._arrivals: list[Arrival] = []
+        self._arrivals = ArrivalChanges()
 
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
         """The first of the targets that could run the pod."""
@@ -120,7 +121,8 @@ class FitSimulator:
         self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]
     ) -> list[str | None]:
         """Why each of the targets could not run the pod beside these arrivals; None if it could."""
-        self._follow(arrivals)
+        for arrival, count in self._arrivals.since_last(arrivals):
+            self.free[arrival.node] -= count * self._pods.requests[arrival.pod]
         nodes, record, wanted = self._nodes, self._pods.records[pod], self._pods.requests[pod]
         # NaN: what a node has of a resource is unknown, so nothing of it is promised.
         is_short = (wanted > 0) & ~(wanted <= self.free[targets])
@@ -142,13 +144,3 @@ class FitSimulator:
                     )
                 )
         return reasons
-
-    def _follow(self, arrivals: Sequence[Arrival]) -> None:
-        """Count the requests of the arrivals. A plan appends to them, and takes back the last."""
-        known = self._arrivals
-        while known and (len(known) > len(arrivals) or arrivals[len(known) - 1] is not known[-1]):
-            gone = known.pop()
-            self.free[gone.node] += self._pods.requests[gone.pod]
-        for arrival in arrivals[len(known) :]:
-            known.append(arrival)
-            self.free[arrival.node] -= self._pods.requests[arrival.pod]

@@ -9,6 +9,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
+from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.strategy import (
     Move,
     Plan,
@@ -90,6 +91,7 @@ class ScaleDownStrategy:
         # Nodes that pods left are no targets: they are to become empty.
         left: dict[int, None] = {}
         arrivals: list[Arrival] = []
+        counts = MoveCounts(pods)
         moves: list[Move] = []
         stays: list[Stay] = []
         for pod in ranked[:MOST_TRIED].tolist():
@@ -98,12 +100,16 @@ class ScaleDownStrategy:
             source = int(pods.node[pod])
             if any(arrival.node == source for arrival in arrivals):
                 continue
+            if (why := counts.objection(pod)) is not None:
+                stays.append(Stay(pod, why))
+                continue
             targets = [node for node in stays_long.tolist() if node != source and node not in left]
             found = landing.land(pod, np.array(targets, np.int64), arrivals)
             if found.node is None:
                 stays.append(Stay(pod, "no other node takes it", found))
                 continue
             left[source] = None
+            counts.add(pod)
             arrivals.append(Arrival(pod, found.node))
             moves.append(Move(pod, source, found, "its node becomes empty first"))
         plans = tuple(

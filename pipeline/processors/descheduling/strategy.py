@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Landing, LandingSimulator
 from pipeline.processors.descheduling.node_limits import OverUse
+
+MOST_STAYS: Final = 10
+"""Pods of a node of which a plan says why they stay."""
 
 
 class Move(NamedTuple):
@@ -82,16 +87,15 @@ def unchanged(strategy: str, nodes: ClusterNodes, reason: str, targets: int = 0)
 def projected(
     nodes: ClusterNodes, pods: ClusterPods, moves: Sequence[Move]
 ) -> tuple[FloatArray, FloatArray]:
-    """Usage of nodes and of their Prod after the moves."""
+    """Usage of nodes and of their Prod after the moves. Where usage of a pod is unknown, nothing is
+    known to leave its node, and its estimate arrives."""
     usage, prod = nodes.usage.copy(), nodes.prod_usage.copy()
     for move in moves:
-        used = pods.usage[move.pod]
-        of_prod = used if pods.is_prod[move.pod] else used * 0.0
-        usage[move.source] -= used
-        prod[move.source] -= of_prod
-        if move.target is not None:
-            usage[move.target] += used
-            prod[move.target] += of_prod
+        counted = [usage, prod] if pods.is_prod[move.pod] else [usage]
+        for used in counted:
+            used[move.source] -= np.nan_to_num(pods.usage[move.pod])
+            if move.target is not None:
+                used[move.target] += pods.expected[move.pod]
     return usage, prod
 
 
@@ -108,5 +112,10 @@ def after_plan(
     moved = {move.pod: f"{plan.strategy} moves it" for move in plan.moves}
     return (
         replace(nodes, usage=plan.usage, prod_usage=plan.prod_usage, requested=requested),
-        replace(pods, may_move=may_move, objections={**pods.objections, **moved}),
+        replace(
+            pods,
+            may_move=may_move,
+            objections={**pods.objections, **moved},
+            moved=(*pods.moved, *moved),
+        ),
     )

@@ -9,7 +9,9 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
+from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.strategy import (
+    MOST_STAYS,
     Move,
     Plan,
     SourcePlan,
@@ -85,11 +87,12 @@ class TierStrategy:
         if len(self.selectors) < 2 or not len(sources):
             return unchanged(self.name, nodes, "fewer than two tiers have nodes")
         arrivals: list[Arrival] = []
+        counts = MoveCounts(pods)
         plans, cordoned = [], []
         for node in sources[np.lexsort((nodes.by_name[sources], tiers[sources]))].tolist():
             targets = np.flatnonzero(tiers > tiers[node])
             targets = targets[np.argsort(nodes.by_name[targets], kind="stable")]
-            plan = self._move(nodes, pods, node, targets, landing, arrivals)
+            plan = self._move(nodes, pods, node, targets, landing, arrivals, counts)
             if plan.moves and self.auto_cordon and self.mode == "DrainNode":
                 cordoned.append(node)
             plans.append(plan)
@@ -103,35 +106,44 @@ class TierStrategy:
 
     def _move(
         self, nodes: ClusterNodes, pods: ClusterPods, node: int, targets: IntArray,
-        landing: LandingSimulator, arrivals: list[Arrival],
+        landing: LandingSimulator, arrivals: list[Arrival], counts: MoveCounts,
     ) -> SourcePlan:  # fmt: skip
         here = pods.on(node)
         candidates = smallest_first(pods, here[pods.may_move[here]], nodes.resources)
-        landed, stays = self.place(candidates, targets, landing, arrivals)
+        landed, stays = self.place(candidates, targets, landing, arrivals, counts)
         if self.mode == "DrainNode" and len(landed) < len(candidates):
             placed = sum(found.node is not None for _, found in landed)
             del arrivals[len(arrivals) - placed :]
+            for pod, _ in landed:
+                counts.remove(pod)
             landed = []
         why = "a node of a cheaper tier can run it"
         moves = tuple(Move(pod, node, found, why) for pod, found in landed)
-        return SourcePlan(node, "tier", (), moves, tuple(stays), len(landed) == len(candidates))
+        is_relieved = len(landed) == len(candidates)
+        return SourcePlan(node, "tier", (), moves, tuple(stays[:MOST_STAYS]), is_relieved)
 
     def place(
         self, candidates: IntArray, targets: IntArray, landing: LandingSimulator,
-        arrivals: list[Arrival],
+        arrivals: list[Arrival], counts: MoveCounts,
     ) -> tuple[list[tuple[int, Landing]], list[Stay]]:  # fmt: skip
         """Land the candidates one by one, in their order."""
         landed: list[tuple[int, Landing]] = []
         stays: list[Stay] = []
         misses = 0
         for pod in candidates.tolist():
-            if not self.node_fit:
-                landed.append((pod, Landing(None)))
+            if (reason := counts.objection(pod)) is not None:
+                stays.append(Stay(pod, reason))
+                if self.mode == "DrainNode":
+                    break
                 continue
-            found = landing.land(pod, targets, arrivals)
-            if found.node is not None:
-                arrivals.append(Arrival(pod, found.node))
+            found = Landing(None)
+            if self.node_fit:
+                found = landing.land(pod, targets, arrivals)
+            if found.node is not None or not self.node_fit:
+                if found.node is not None:
+                    arrivals.append(Arrival(pod, found.node))
                 landed.append((pod, found))
+                counts.add(pod)
                 misses = 0
                 continue
             stays.append(Stay(pod, "no node of a cheaper tier takes it", found))

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, COUNTED_AS_PROD
 from pipeline.processors.model.alert_columns import WINDOWS
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER
@@ -33,7 +33,7 @@ PointPercentile = Callable[[IntArray, int, int], FloatArray]
 (k, 2)."""
 
 _PROD: Final = CLASS_CODES["prod"]
-_COUNTED_AS_PROD: Final = [_PROD, CLASS_CODES["none"], CLASS_CODES["unknown"]]
+_COUNTED_AS_PROD: Final = [CLASS_CODES[name] for name in COUNTED_AS_PROD]
 
 
 def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:

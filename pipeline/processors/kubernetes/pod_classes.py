@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 
 from pipeline.topics.windows import CLASSES as CLASSES
 
+COUNTED_AS_PROD: Final = ("prod", "none", "unknown")
+"""The classes whose pods count as Prod where usage of Prod is compared with thresholds of hot
+nodes: a pod that may be Prod is not taken for less."""
 CLASS_CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CLASSES)}
 
 LABEL_PRIORITY_CLASS: Final = "koordinator.sh/priority-class"

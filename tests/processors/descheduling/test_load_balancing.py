@@ -1,5 +1,6 @@
 """LowNodeLoad beside a slow reference of upstream's algorithm, and its laws on random clusters."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods, MoveCaps
 from pipeline.processors.descheduling.configured_strategies import (
     low_node_load_strategies,
     pools_of_configuration,
 )
-from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
+from pipeline.processors.descheduling.load_balancing import (
+    MOST_MOVES,
+    MOST_WITHOUT_ROOM,
+    LowNodeLoadStrategy,
+)
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.descheduling.node_limits import is_over, node_limits, watched_resources
 from pipeline.processors.descheduling.strategy import Plan
@@ -280,7 +285,29 @@ def test_most_moves_of_a_node_are_bounded(node_fit: bool) -> None:
         case([node("a"), node("b"), node("c")], pods, node_fit=node_fit)
     )
     pools = pools_of_configuration(low, nodes.labels)
-    (configured,) = low_node_load_strategies(pools, low.args, most_per_node=2)
+    (configured,) = low_node_load_strategies(pools, low.args)
+    columns = replace(columns, caps=MoveCaps(per_node=2))
     plan = configured.strategy.plan(nodes, columns, FitSimulator(nodes, columns))
     assert len(plan.moves) == 2
     assert not plan.sources[0].is_relieved
+
+
+def test_a_plan_takes_a_bounded_number_of_pods_off_a_node() -> None:
+    """35 pods would have to leave: more plans follow."""
+    pods = [pod(f"p{i}", "a", 40, 0) for i in range(175)]
+    many = {"allocatable": {**ROOM, "pods": 1000}}
+    plan, *_ = planned(case([node("a", **many), node("b", **many)], pods))
+    (source,) = plan.sources
+    assert (len(source.moves), source.is_relieved) == (MOST_MOVES, False)
+    assert source.stays[0].reason == "32 pods leave the node already"
+
+
+def test_pods_without_room_do_not_keep_a_plan_busy() -> None:
+    """Each of them looks at all targets. The small pod, which would fit, comes too late."""
+    count = MOST_WITHOUT_ROOM
+    pods = [pod(f"p{i}", "a", 4000, 0, priority=1) for i in range(count)]
+    pods.append(pod("small", "a", 100, 0, priority=2))
+    nodes = [node("a"), node("b")]
+    asked = [*pods, pod("y", "b", 3000)]
+    assert names(*planned(case(nodes, asked))[0:3:2]) == []
+    assert names(*planned(case(nodes, asked[1:]))[0:3:2]) == ["small"]

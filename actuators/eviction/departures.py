@@ -7,7 +7,6 @@ from actuators.eviction.eviction_calls import find_pod
 from actuators.eviction.eviction_gate import EvictionGate
 from pipeline.errors import SpringtideError
 from pipeline.processors.eviction.migration_limits import Eviction
-from pipeline.times import parse_time
 
 LOOK_SECONDS: Final = 2.0
 _AT_ONCE: Final = 10
@@ -18,7 +17,7 @@ async def watch_departures(gate: EvictionGate) -> None:
     while True:
         await gate.clock.sleep(LOOK_SECONDS)
         await look_for_departures(gate)
-        gate.history.forget(gate.clock.now())
+        gate.history.forget(gate.clock.monotonic())
 
 
 async def look_for_departures(gate: EvictionGate) -> None:
@@ -39,7 +38,6 @@ async def _look(gate: EvictionGate, eviction: Eviction) -> None:
     if pod is None or pod.record.uid != eviction.pod.uid:
         gate.history.left(eviction.pod.uid)
         return
-    deleted_at = pod.record.deleted_at
-    since = eviction.at if deleted_at is None else max(parse_time(deleted_at), eviction.at)
-    if gate.clock.now() - since > gate.policy.limits.ttl_seconds:
+    since = eviction.at + (pod.grace_seconds if pod.is_deleted else 0.0)
+    if gate.clock.monotonic() - since > gate.policy.limits.ttl_seconds:
         gate.history.stays(eviction.pod.uid)

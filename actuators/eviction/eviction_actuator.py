@@ -13,11 +13,9 @@ from actuators.action_log import Actions
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
-from actuators.eviction.plan_limits import (
-    LONGEST_VALID_SECONDS,
-    LOOK_BACK_SECONDS,
-)
+from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
+from actuators.eviction.received_plans import LONGEST_VALID_SECONDS, ReceivedPlan, receive
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
@@ -58,7 +56,7 @@ class Evictor:
         rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
         self._gate = EvictionGate(api, stop, rate, clock, self._actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
-        self._plans: asyncio.Queue[EvictionPlanRecord] = asyncio.Queue(_WAITING)
+        self._plans: asyncio.Queue[ReceivedPlan] = asyncio.Queue(_WAITING)
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""
@@ -107,7 +105,7 @@ class Evictor:
         if record.value is None or b'"evictor"' not in record.value:
             return False
         try:
-            self._worker.learn(decode_json(ActionRecord, record.value))
+            self._worker.learn(decode_json(ActionRecord, record.value), record.timestamp / 1000)
         except (RecordError, ValueError) as error:
             BAD.inc()
             log.warning("invalid action", partition=record.partition, offset=record.offset,
@@ -138,7 +136,8 @@ class Evictor:
                         why=str(error))  # fmt: skip
         else:
             if plan is not None:
-                await self._plans.put(plan)
+                # The broker stamps records as it appends them.
+                await self._plans.put(receive(plan, self._clock, record.timestamp / 1000))
 
     async def _work(self) -> None:
         while True:

@@ -79,6 +79,14 @@ class ActionLog(Protocol):
         """Write an action and await its delivery. Raises `KafkaError` if that fails."""
 
 
+class _Checks(NamedTuple):
+    """What is asked before each call: the objection, and whether the plan is still valid (monotonic
+    seconds)."""
+
+    objection: Objection
+    until: float
+
+
 class Result(NamedTuple):
     """What became of an eviction. `may_leave`: the pod left the node, is about to, or may have.
     `retry_seconds`: the pod may be evicted after this time; None if it may never."""
@@ -123,7 +131,7 @@ class EvictionGate:
         """Whether the limits, apart from `ignored` ones, allow to evict the pod now; `history`
         replaces the evictor's own."""
         known = self.history if history is None else history
-        situation = known.situation(pod.candidate, self.clock.now(), state)
+        situation = known.situation(pod.candidate, self.clock.monotonic(), state)
         refusals = limits_reached(pod.candidate, situation, self.policy.limits)
         counted = (refusal for refusal in refusals if refusal.reason not in ignored)
         return verdict(counted, self.policy.skipped_gates)
@@ -172,16 +180,19 @@ class EvictionGate:
     # -- eviction
 
     async def evict(
-        self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection,
+        self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection, until: float,
         skipped: tuple[Gate, ...] = (),
     ) -> Result:  # fmt: skip
-        """Evict a pod that the limits allow, and report the outcome. The limits must be asked
-        again before the next pod."""
-        await self.rate.wait()
-        uid = pod.record.uid
-        reason = await objection() or await self.stop_reason()
+        """Evict a pod that the limits allow, and report the outcome. No call begins at the time
+        `until` (monotonic) or later. The limits must be asked again before the next pod."""
+        uid, checks = pod.record.uid, _Checks(objection, until)
+        if self.clock.monotonic() + self.rate.left_seconds >= until:
+            reason: str | None = "Expired: the rate of evictions leaves no time for the pod"
+        else:
+            await self.rate.wait()
+            reason = await self._reason_against(checks)
         if reason is None:
-            self.history.note(pod.candidate, self.clock.now())
+            self.history.note(pod.candidate, self.clock.monotonic())
             try:
                 await self.actions.write(self.action(plan, pod, "intended", skipped=skipped))
             except KafkaError as error:
@@ -189,23 +200,31 @@ class EvictionGate:
                 self.history.stays(uid)
                 text = f"cannot record the eviction: {error.message}"
                 return self._report(plan, pod, Result("failed", text), skipped)
-            reason = await self.stop_reason()
+            reason = await self._reason_against(checks)
         if reason is not None:
             self.history.stays(uid)
             return self._report(plan, pod, Result("refused", reason), skipped)
-        result = await self._ask(plan, pod, objection)
+        result = await self._ask(plan, pod, checks)
         if not result.may_leave:
             self.history.stays(uid)
         return self._report(plan, pod, result, skipped)
 
-    async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection) -> Result:
+    async def _reason_against(self, checks: "_Checks") -> str | None:
+        """Why the eviction must not be asked for now."""
+        if (reason := await checks.objection() or await self.stop_reason()) is not None:
+            return reason
+        if self.clock.monotonic() >= checks.until:
+            return "Expired: the plan is no longer valid"
+        return None
+
+    async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, checks: "_Checks") -> Result:
         """Ask for the eviction until there is an answer, for a limited time."""
         began, may_leave = self.clock.monotonic(), False
         while True:
             failure = await self._call(plan, pod)
             # The checks took time: the next eviction keeps its distance from this one.
             self.rate.happened(0.0)
-            self.history.note(pod.candidate, self.clock.now())
+            self.history.note(pod.candidate, self.clock.monotonic())
             if failure is None:
                 return Result("done", may_leave=True)
             # A proxy's 404 has no reason, and says nothing about the pod.
@@ -233,7 +252,7 @@ class EvictionGate:
                 return Result("failed", f"{_text(failure)}; {error.message}", may_leave)
             if current is None or current.record.uid != pod.record.uid or current.is_deleted:
                 return Result("done", may_leave=True)
-            if (reason := await objection() or await self.stop_reason()) is not None:
+            if (reason := await self._reason_against(checks)) is not None:
                 return Result("refused", f"{_text(failure)}; {reason}", may_leave)
             if self.clock.monotonic() - began > RETRY_SECONDS:
                 return Result("failed", _text(failure), may_leave)

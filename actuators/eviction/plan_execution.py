@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from actuators.eviction.eviction_calls import find_pod, pods_on_node
 from actuators.eviction.eviction_gate import EvictionGate, Mode
+from actuators.eviction.received_plans import ReceivedPlan
 from pipeline.errors import SpringtideError
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
@@ -31,8 +32,6 @@ _PASSING: Final = frozenset(
 _ONCE: Final[frozenset[str]] = frozenset({"ObjectLimiter"})
 """The limit of evictions in time counts the pods of a workload once for each plan: they leave
 together, or none of them."""
-_LIMIT_SECONDS: Final = 60.0
-"""How long a plan waits for them before each eviction."""
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -51,8 +50,9 @@ class PlanExecutor:
         self._mode = mode
         self._events = EventReporter(gate.api, "springtide-evictor")
 
-    async def execute(self, plan: EvictionPlanRecord) -> PlanResult:
+    async def execute(self, received: ReceivedPlan) -> PlanResult:
         """Execute a plan, and report the outcome of each pod."""
+        plan = received.plan
         try:
             pods = await self._victims(plan)
         except SpringtideError as error:
@@ -61,7 +61,7 @@ class PlanExecutor:
             self._report(plan, "refused", pods)
             return PlanResult("refused", pods == _ALREADY_DELETED)
         if self._mode == "act":
-            return await self._evict_all(plan, pods)
+            return await self._evict_all(received, pods)
         outcome = _OUTCOMES[self._mode]
         for pod in pods:
             self._gate.actions.put(self._gate.action(plan, pod, outcome))
@@ -92,7 +92,8 @@ class PlanExecutor:
             return None
         return await find_pod(self._gate.api, waiting.namespace, waiting.name)
 
-    async def _evict_all(self, plan: EvictionPlanRecord, pods: list[LivePod]) -> PlanResult:
+    async def _evict_all(self, received: ReceivedPlan, pods: list[LivePod]) -> PlanResult:
+        plan, until = received.plan, received.expires_at
         try:
             reason = await self._limit_reason(pods)
         except SpringtideError as error:
@@ -104,12 +105,14 @@ class PlanExecutor:
         made_room = False
         begun: set[Workload | None] = set()
         for pod in pods:
-            reason, skipped = await self._wait_for_limits(plan, pod, begun)
+            reason, skipped = await self._wait_for_limits(received, pod, begun)
             begun.add(pod.workload)
             if reason is not None:
                 self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
                 return PlanResult("refused", made_room)
-            result = await self._gate.evict(plan, pod, lambda: self._wait_reason(plan), skipped)
+            result = await self._gate.evict(
+                plan, pod, lambda: self._wait_reason(plan), until, skipped
+            )
             made_room = made_room or result.may_leave
             if result.outcome != "done":
                 return PlanResult(result.outcome, made_room)
@@ -135,14 +138,13 @@ class PlanExecutor:
         return None
 
     async def _wait_for_limits(
-        self, plan: EvictionPlanRecord, pod: LivePod, begun: Collection[Workload | None]
+        self, received: ReceivedPlan, pod: LivePod, begun: Collection[Workload | None]
     ) -> tuple[str | None, tuple[Gate, ...]]:
-        """Wait until the limits allow to evict the pod; return why they do not within a minute, or
-        why no pod waits for room any more, and which limits are skipped. The plan has evicted pods
-        of the workloads that are `begun`."""
+        """Wait until the limits allow to evict the pod; return why they do not before the plan
+        expires, or why no pod waits for room any more, and which limits are skipped. The plan has
+        evicted pods of the workloads that are `begun`."""
         ignored = _ONCE if pod.workload and pod.workload in begun else ()
         clock = self._gate.clock
-        until = clock.monotonic() + _LIMIT_SECONDS
         while True:
             try:
                 state = await self._gate.state_of(pod)
@@ -151,10 +153,12 @@ class PlanExecutor:
             refusal, skipped = self._gate.limits_now(pod, state, ignored=ignored)
             if refusal is None:
                 return None, skipped
-            if refusal.reason not in _PASSING or clock.monotonic() >= until:
+            if refusal.reason not in _PASSING:
                 return str(refusal), ()
+            if clock.monotonic() >= received.expires_at:
+                return f"Expired: {refusal}", ()
             await clock.sleep(_LOOK_SECONDS)
-            if (reason := await self._wait_reason(plan)) is not None:
+            if (reason := await self._wait_reason(received.plan)) is not None:
                 return reason, ()
 
     async def _wait_reason(self, plan: EvictionPlanRecord) -> str | None:

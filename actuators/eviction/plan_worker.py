@@ -1,14 +1,19 @@
 """Execute plans of both kinds under one set of limits, also those of former leaders."""
 
+import math
+from typing import Final
+
 from actuators.eviction.departures import look_for_departures
 from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.plan_execution import PlanExecutor
-from actuators.eviction.plan_limits import EVICTOR, PlanLimits
+from actuators.eviction.plan_limits import EVICTOR, PLANS_OF_A_POD, PlanLimits
+from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.relief import ReliefExecutor
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
+from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 log = get_logger(__name__)
 
@@ -20,6 +25,13 @@ PLANS = counter(
     ["outcome"],
 )
 
+_REASONS: Final = {
+    "late": "Late: the plan was valid from {} until {}",
+    "too_many": f"TooMany: {PLANS_OF_A_POD} plans were executed for the pod",
+    "early": f"Early: room was made for the pod less than {SETTLE_SECONDS:g} s before this plan",
+}
+"""Why a plan is not executed. A repeated plan has an action already."""
+
 
 class PlanWorker:
     """The plans of one leader: call `learn` for each action of former leaders, then `begin`."""
@@ -30,29 +42,39 @@ class PlanWorker:
         self._relief = ReliefExecutor(gate, mode)
         self._limits = PlanLimits()
 
-    def learn(self, action: ActionRecord) -> None:
-        """Take an action; those of other actuators are ignored. Raises ValueError if it is
-        invalid."""
-        if action.actuator == EVICTOR:
-            self._limits.learn(action)
-            self._gate.history.learn(action, self._gate.clock.now())
+    def learn(self, action: ActionRecord, appended_at: float | None = None) -> None:
+        """Take an action, and when the broker appended it (Unix time); those of other actuators are
+        ignored. Raises ValueError if it is invalid."""
+        if action.actuator != EVICTOR:
+            return
+        clock = self._gate.clock
+        # The clock of the former leader may be behind or ahead: the later time is the safe one.
+        at = max(parse_time(action.at), -math.inf if appended_at is None else appended_at)
+        now = clock.monotonic()
+        at = now - max(clock.now() - at, 0.0)
+        self._limits.learn(action, at)
+        self._gate.history.learn(action, at, now)
 
     async def begin(self) -> None:
         """Look which evicted pods still exist, and continue at the pace of the former leader."""
         last = self._gate.history.last_at
         if last is not None:
-            self._gate.rate.happened(self._gate.clock.now() - last)
+            self._gate.rate.happened(self._gate.clock.monotonic() - last)
         await look_for_departures(self._gate)
 
-    async def start(self, plan: EvictionPlanRecord) -> None:
+    async def start(self, received: ReceivedPlan) -> None:
         """Take up a plan: make room at once, let pods of a relief plan wait for their turn."""
-        outcome = self._limits.start(plan, self._gate.clock.now())
+        plan, clock = received.plan, self._gate.clock
+        outcome = self._limits.start(received, clock.monotonic())
         if outcome is None and plan.waiting is None:
-            outcome = await self._relief.take(plan)
+            outcome = await self._relief.take(received)
         elif outcome is None:
-            outcome, made_room = await self._executor.execute(plan)
+            outcome, made_room = await self._executor.execute(received)
             if made_room:
-                self._limits.made_room(plan, self._gate.clock.now())
+                self._limits.made_room(plan, clock.monotonic())
+        elif outcome in _REASONS:
+            reason = _REASONS[outcome].format(plan.at, plan.valid_until)
+            self._gate.actions.put(self._gate.action(plan, None, "refused", reason))
         PLANS.labels(outcome).inc()
         log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
 

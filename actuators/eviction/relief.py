@@ -5,6 +5,7 @@ evicted is refused at once; one that exceeds a limit, or that a disruption budge
 until its plan expires. Every refusal is an action with its reason.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Final
 
 from actuators.eviction.eviction_calls import find_pod, pods_on_node
 from actuators.eviction.eviction_gate import EvictionGate, Mode
-from actuators.eviction.plan_limits import expires_at
+from actuators.eviction.received_plans import ReceivedPlan
 from pipeline.errors import SpringtideError
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.arbitration import (
@@ -45,13 +46,13 @@ _LONGEST_WAIT_SECONDS: Final = 30.0
 
 @dataclass
 class _Waiting:
-    """A pod that waits for its eviction: `not_before` is when it is judged next (Unix time),
-    `reason` why it was not evicted yet."""
+    """A pod that waits for its eviction until its plan expires: `not_before` is when it is judged
+    next (both monotonic), `reason` why it was not evicted yet."""
 
     plan: EvictionPlanRecord
     pod: LivePod
     until: float
-    not_before: float = 0.0
+    not_before: float = -math.inf
     reason: str = "Expired: it was not the pod's turn"
     attempts: int = 0
 
@@ -68,18 +69,20 @@ class ReliefExecutor:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def take(self, plan: EvictionPlanRecord) -> str:
+    async def take(self, received: ReceivedPlan) -> str:
         """Take the pods of a plan; return its outcome for the metric."""
+        plan = received.plan
         try:
             uids = {pod.uid for pod in plan.pods}
             live = await pods_on_node(self._gate.api, plan.node, uids)
         except SpringtideError as error:
             self._gate.actions.put(self._gate.action(plan, None, "failed", error.message))
             return "failed"
-        outcomes = {await self._take_pod(plan, uid, live.get(uid)) for uid in sorted(uids)}
+        outcomes = {await self._take_pod(received, uid, live.get(uid)) for uid in sorted(uids)}
         return next((o for o in ("taken", *_OUTCOMES.values()) if o in outcomes), "refused")
 
-    async def _take_pod(self, plan: EvictionPlanRecord, uid: str, pod: LivePod | None) -> str:
+    async def _take_pod(self, received: ReceivedPlan, uid: str, pod: LivePod | None) -> str:
+        plan = received.plan
         if pod is None:
             text = f"Gone: no pod of the UID {uid:.80} is on the node"
             self._gate.actions.put(self._gate.action(plan, None, "refused", text))
@@ -97,12 +100,12 @@ class ReliefExecutor:
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
         if len(self._waiting) >= MOST_WAITING:
             return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
-        self._waiting[uid] = _Waiting(plan, pod, until=expires_at(plan))
+        self._waiting[uid] = _Waiting(plan, pod, until=received.expires_at)
         return "taken"
 
     async def step(self) -> None:
         """Refuse pods whose plans have expired, and evict at most one pod."""
-        now = self._gate.clock.now()
+        now = self._gate.clock.monotonic()
         for uid, waiting in [*self._waiting.items()]:
             if now >= waiting.until:
                 del self._waiting[uid]
@@ -170,7 +173,7 @@ class ReliefExecutor:
                 self._refuse(plan, pod, text)
             return False
         skipped = (*protections.skipped, *replicas.skipped, *limits.skipped)
-        result = await self._gate.evict(plan, pod, lambda: self._expired(waiting), skipped)
+        result = await self._gate.evict(plan, pod, _no_objection, waiting.until, skipped)
         if result.retry_seconds is not None and not result.may_leave:
             self._wait(waiting, f"Forbidden: {result.error}", result.retry_seconds)
             return True
@@ -178,9 +181,6 @@ class ReliefExecutor:
         if result.outcome == "done":
             await self._write_event(plan, pod, "Descheduled")
         return True
-
-    async def _expired(self, waiting: _Waiting) -> str | None:
-        return "Expired" if self._gate.clock.now() >= waiting.until else None
 
     def _protections(self, pod: LivePod) -> Verdict:
         policy = self._gate.policy
@@ -190,7 +190,7 @@ class ReliefExecutor:
         seconds = min(_FIRST_WAIT_SECONDS * 2**waiting.attempts, _LONGEST_WAIT_SECONDS)
         waiting.reason = reason
         waiting.attempts = min(waiting.attempts + 1, 8)
-        waiting.not_before = self._gate.clock.now() + max(seconds, at_least_seconds)
+        waiting.not_before = self._gate.clock.monotonic() + max(seconds, at_least_seconds)
 
     def _refuse(self, plan: EvictionPlanRecord, pod: LivePod, reason: str) -> str:
         self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
@@ -200,6 +200,10 @@ class ReliefExecutor:
         record = pod.record
         names = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
         await self._events.write({"metadata": names}, "Pod", reason, plan.why, severity="Normal")
+
+
+async def _no_objection() -> None:
+    """Pods of relief plans wait for nothing but their turn."""
 
 
 def _batch_job(pod: LivePod) -> str | None:

@@ -72,6 +72,10 @@ class SimulatedCluster:
 
     # -- state
 
+    def now(self) -> float:
+        """The server's wall clock, which is not the evictor's: it never jumps."""
+        return 1_700_000_000.0 + self.clock.monotonic()
+
     def add_pod(self, node: str, namespace: str = "d", deployment: str | None = None, **changes: Any
     ) -> SimulatedPod:  # fmt: skip
         self._serial += 1
@@ -90,19 +94,20 @@ class SimulatedCluster:
 
     def _settle(self) -> None:
         """Let pods that were deleted go."""
-        now = self.clock.now()
+        now = self.now()
         for uid, pod in [*self.pods.items()]:
             if pod.gone_at is not None and now >= pod.gone_at:
                 del self.pods[uid]
 
     def _delete(self, pod: SimulatedPod) -> None:
-        now = self.clock.now()
+        now = self.now()
         self._settle()
         siblings = [
             p for p in self.pods.values() if p.deployment and p.deployment == pod.deployment
         ]
         leaving = tuple(p for p in self.pods.values() if p.gone_at is not None and p is not pod)
-        pod.gone_at = now + GRACE_SECONDS
+        grace = pod.changes.get("grace", GRACE_SECONDS)
+        pod.gone_at = now + pod.changes.get("ends_after", grace)
         replicas = self.replicas.get(pod.deployment or "", 0)
         if pod.deployment is not None:
             new = self.add_pod("elsewhere", pod.namespace, pod.deployment)
@@ -132,18 +137,14 @@ class SimulatedCluster:
     async def create(self, path: str, body: Any) -> Any:
         self.events.append(f"{body['reason']} {body['involvedObject']['name']}")
 
-    async def patch(self, path: str, body: Any) -> Any:
-        pod = self._named(path)
-        pod.changes.setdefault("annotations", {}).update(body["metadata"]["annotations"])
-
     def _answer(self, method: str, path: str, params: Any, body: Any) -> Any:
         if path == STOP:
             if self.is_stopped:
                 return {}
             raise NotFoundError("no ConfigMap", reason="NotFound")
         if path == "/api/v1/pods":
-            node = params["fieldSelector"].removeprefix("spec.nodeName=")
-            return self._list(p for p in self.pods.values() if p.node == node)
+            node = params.get("fieldSelector", "").removeprefix("spec.nodeName=")
+            return self._list(p for p in self.pods.values() if node in ("", p.node))
         if path.endswith("/poddisruptionbudgets"):
             return {
                 "kind": "BudgetList",
@@ -161,6 +162,9 @@ class SimulatedCluster:
             return self._list(p for p in self.pods.values() if p.deployment == label)
         if method == "POST":
             return self._evict(path.removesuffix("/eviction"), body)
+        if method == "PATCH":
+            annotations = self._named(path).changes.setdefault("annotations", {})
+            annotations.update(body["metadata"]["annotations"])
         return self._manifest(self._named(path))
 
     def _evict(self, path: str, body: Any) -> Any:
@@ -171,7 +175,7 @@ class SimulatedCluster:
             if pod.gone_at is None:
                 self._delete(pod)
             else:
-                self.accepted.append(Accepted(self.clock.now(), pod, (), 0, 0))
+                self.accepted.append(Accepted(self.now(), pod, (), 0, 0))
         return {}
 
     def _named(self, path: str) -> SimulatedPod:
@@ -188,7 +192,7 @@ class SimulatedCluster:
     def _manifest(self, pod: SimulatedPod) -> Any:
         labels = {"pod-template-hash": "h", "app": pod.deployment} if pod.deployment else {}
         owner = {"kind": "ReplicaSet", "name": f"{pod.deployment}-h", "controller": True}
-        is_ready = pod.ready_at <= self.clock.now()
+        is_ready = pod.ready_at <= self.now()
         changes = dict(pod.changes)
         return {
             "metadata": {
@@ -197,10 +201,12 @@ class SimulatedCluster:
                 "annotations": changes.get("annotations", {}),
                 "ownerReferences": [owner] if pod.deployment else changes.get("owners", []),
                 "deletionTimestamp": format_time(pod.gone_at) if pod.gone_at else None,
+                "deletionGracePeriodSeconds": changes.get("grace") if pod.gone_at else None,
             },
             "spec": {
                 "nodeName": pod.node, "containers": [{"name": "main"}],
                 "volumes": changes.get("volumes", []), "priority": changes.get("priority", 5500),
+                "terminationGracePeriodSeconds": changes.get("grace"),
             },
             "status": {
                 "phase": "Running",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.plan_worker import PlanWorker
+from actuators.eviction.received_plans import receive
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError
@@ -138,7 +139,7 @@ class Storm:
             read = 0
             while True:
                 while read < len(self.plans) and self.plans[read][0] <= self.clock.now():
-                    await worker.start(self.plans[read][1])
+                    await worker.start(receive(self.plans[read][1], self.clock))
                     read += 1
                 await worker.step()
                 await self.clock.sleep(0.5)

@@ -9,6 +9,7 @@ import pytest
 
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.plan_execution import PlanExecutor
+from actuators.eviction.received_plans import receive
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import (
@@ -19,12 +20,13 @@ from pipeline.errors import (
     NotFoundError,
 )
 from pipeline.kube.api_client import Api
+from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 
-NOON = "2024-01-01T12:00:00Z"
 PLAN = EvictionPlanRecord(
-    node="n", id="w/n", at=NOON, valid_until=NOON, planner="test", why="",
+    node="n", id="w/n", at=format_time(ManualClock().now()),
+    valid_until=format_time(ManualClock().now() + 240.0), planner="test", why="",
     pods=(LeavingPod(uid="u", pod_class="mid"),),
     waiting=WaitingPod(namespace="default", name="w", uid="w", priority=9500),
 )  # fmt: skip
@@ -111,7 +113,7 @@ async def execute(
     """Execute the plan, and return the outcomes of its actions, the last with its error."""
     actions, clock = FakeActions() if actions is None else actions, ManualClock()
     gate = EvictionGate(cast(Api, api), STOP, RateLimit(1.0, clock), clock, actions, may_evict)
-    result = await in_time(PlanExecutor(gate, "act").execute(PLAN), clock)
+    result = await in_time(PlanExecutor(gate, "act").execute(receive(PLAN, clock)), clock)
     assert result.outcome == actions[-1].outcome
     return [action.outcome for action in actions[:-1]] + [
         " ".join(filter(None, (actions[-1].outcome, actions[-1].error)))
@@ -205,7 +207,7 @@ async def test_an_eviction_that_may_have_happened_counts_as_one(
     api.on_request = fail_once_sent
     actions, rate = FakeActions(), RateLimit(1.0, clock)
     gate = EvictionGate(cast(Api, api), STOP, rate, clock, actions, lambda: True)
-    result = await in_time(PlanExecutor(gate, "act").execute(PLAN), clock)
+    result = await in_time(PlanExecutor(gate, "act").execute(receive(PLAN, clock)), clock)
     assert result == ("failed", made_room)
     assert gate.history.is_leaving("u") == made_room
 
@@ -242,7 +244,7 @@ async def test_slow_checks_do_not_bring_evictions_closer_together() -> None:
     for _ in range(2):
         gate = EvictionGate(cast(Api, api), STOP, limit, clock, FakeActions(), lambda: True)
         executor = PlanExecutor(gate, "act")
-        executing = asyncio.create_task(executor.execute(PLAN))
+        executing = asyncio.create_task(executor.execute(receive(PLAN, clock)))
         while not executing.done():
             await clock.advance(0.5)
     assert evicted[1] - evicted[0] >= 10.0

@@ -10,6 +10,7 @@ import pytest
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.plan_worker import PlanWorker
+from actuators.eviction.received_plans import receive
 from actuators.eviction.relief import MOST_WAITING
 from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
@@ -52,7 +53,7 @@ class World:
 
         async def work() -> None:
             for plan in plans:
-                await self.worker.start(plan)
+                await self.start(plan)
             while True:
                 await self.worker.step()
                 await self.clock.sleep(0.5)
@@ -62,6 +63,9 @@ class World:
         assert not [task.exception() for task in tasks if task.done()]
         await cancel_tasks(*tasks)
         return [action.outcome for action in self.log]
+
+    async def start(self, plan: EvictionPlanRecord) -> None:
+        await self.worker.start(receive(plan, self.clock))
 
     def plan(self, *pods: SimulatedPod, seconds: float = 60.0, **more: Any) -> EvictionPlanRecord:
         self._plans += 1
@@ -140,7 +144,7 @@ async def test_a_successor_of_the_same_name_is_not_evicted() -> None:
     world = World()
     pod, *_ = world.cluster.add_deployment("web", 3, ["n"])
     plan = world.plan(pod)
-    await world.worker.start(plan)
+    await world.start(plan)
     successor = world.cluster.pods.pop(pod.uid)
     successor.uid = "successor"
     world.cluster.pods["successor"] = successor
@@ -152,7 +156,7 @@ async def test_a_successor_of_the_same_name_is_not_evicted() -> None:
 async def test_a_dry_policy_evicts_no_pod_and_stops_those_that_wait() -> None:
     world = World(policy=BARE)
     pods = [world.cluster.add_pod("n") for _ in range(2)]
-    await world.worker.start(world.plan(pods[0], seconds=15.0))
+    await world.start(world.plan(pods[0], seconds=15.0))
     world.gate.take_policy(MigrationPolicy(protections=BARE.protections, is_dry=True))
     outcomes = await world.run(world.plan(pods[1]), seconds=20.0)
     assert (outcomes, world.evicted) == (["observed", "refused"], [])
@@ -266,5 +270,5 @@ async def test_soft_evictions_annotate_the_pod_and_evict_nothing() -> None:
 async def test_pods_above_the_bound_of_waiting_ones_are_refused() -> None:
     world = World(policy=BARE)
     pods = [world.cluster.add_pod("n") for _ in range(MOST_WAITING + 1)]
-    await world.worker.start(world.plan(*pods))
+    await world.start(world.plan(*pods))
     assert [action.error for action in world.log] == [f"Overload: {MOST_WAITING} pods wait"]

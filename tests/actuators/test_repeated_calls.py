@@ -35,11 +35,13 @@ def fail_evictions(world: World, failure: Callable[[int], Exception | None]) -> 
     return times
 
 
-def room_for(world: World, waiting: SimulatedPod, *pods: SimulatedPod) -> EvictionPlanRecord:
+def room_for(
+    world: World, waiting: SimulatedPod, *pods: SimulatedPod, valid_seconds: float = 30.0
+) -> EvictionPlanRecord:
     now = world.clock.now()
     return EvictionPlanRecord(
         node=pods[0].node, id=f"room-{pods[0].uid}", at=format_time(now),
-        valid_until=format_time(now + 30), planner="extender", why="room",
+        valid_until=format_time(now + valid_seconds), planner="extender", why="room",
         pods=tuple(LeavingPod(uid=pod.uid, pod_class="batch") for pod in pods),
         waiting=WaitingPod(namespace="d", name=waiting.name, uid=waiting.uid, priority=9500),
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The evictions of the past, and which of their pods still exist.
 
 A new leader rebuilds it from the actions of former ones. An eviction is noted before it is asked
-for, so that one whose answer was lost counts.
+for, so that one whose answer was lost counts. All times are monotonic seconds of this process: a
+step of the wall clock must not lift a limit.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +14,6 @@ from pipeline.processors.eviction.migration_limits import (
     Situation,
     WorkloadState,
 )
-from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.workloads import Workload
 
@@ -50,7 +50,7 @@ class EvictionHistory:
 
     @property
     def last_at(self) -> float | None:
-        """When the last eviction was asked for (Unix time); None if there is none."""
+        """When the last eviction was asked for; None if there is none."""
         return max((eviction.at for eviction in self._evictions.values()), default=None)
 
     @property
@@ -63,13 +63,14 @@ class EvictionHistory:
         return uid in self._leaving
 
     def note(self, pod: Candidate, at: float) -> None:
-        """Remember that the pod's eviction is asked for at this time (Unix time)."""
+        """Remember that the pod's eviction is asked for at this time."""
         self._evictions.pop(pod.uid, None)
         self._gone.pop(pod.uid, None)
         self._evictions[pod.uid] = self._leaving[pod.uid] = Eviction(pod, at)
 
-    def learn(self, action: ActionRecord, now: float) -> None:
-        """Take an action of a former leader. Raises ValueError if it is invalid."""
+    def learn(self, action: ActionRecord, at: float, now: float) -> None:
+        """Take an action of a former leader, of the time `at`. Raises ValueError if it is
+        invalid."""
         if action.outcome not in ("intended", "done") or not action.before:
             return
         ((path, uid),) = action.before.items()
@@ -78,8 +79,7 @@ class EvictionHistory:
         if action.workload:
             kind, of_namespace, workload_name = action.workload.split("/", 2)
             workload = Workload(of_namespace, kind, workload_name)
-        at = parse_time(action.at) + (_CALL_SECONDS if action.outcome == "intended" else 0.0)
-        # The clock of the former leader may be ahead.
+        at += _CALL_SECONDS if action.outcome == "intended" else 0.0
         self.note(Candidate(uid or "", action.node, namespace, name, workload), min(at, now))
 
     def stays(self, uid: str) -> None:

@@ -15,15 +15,19 @@ from pipeline.topics.workloads import Workload
 POLICY_LABEL: Final = "koordinator.sh/evict-policy"
 """The label of a pod that names how it is evicted."""
 
+GRACE_SECONDS: Final = 30.0
+"""Kubernetes' default of `terminationGracePeriodSeconds`."""
+
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: its record, whether its condition Ready is true, its Kubernetes QoS class, and whether
-    it may preempt others."""
+    """A pod: its record, whether its condition Ready is true, its Kubernetes QoS class, whether it
+    may preempt others, and how long it may take to end once its deletion has begun."""
 
     record: PodRecord
     is_ready: bool = False
     kube_qos: str = ""
     may_preempt: bool = True
+    grace_seconds: float = GRACE_SECONDS
 
     @property
     def workload(self) -> Workload | None:
@@ -45,8 +49,13 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.deleted_at is not None
 
 
+class _Metadata(KubernetesObject, frozen=True, kw_only=True):
+    deletion_grace_period_seconds: int | None = None
+
+
 class _Spec(KubernetesObject, frozen=True, kw_only=True):
     preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
 
 
 class _Status(KubernetesObject, frozen=True, kw_only=True):
@@ -55,6 +64,7 @@ class _Status(KubernetesObject, frozen=True, kw_only=True):
 
 
 class _Pod(KubernetesObject, frozen=True, kw_only=True):
+    metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()
 
@@ -67,9 +77,14 @@ def read_live_pod(data: bytes | msgspec.Raw) -> LivePod:
     record, pod = read_manifest(data), decode_object(data, _pods, "Pod")
     if not record.uid or not record.name or not record.namespace:
         raise InvalidRecordError("a pod has no uid, name or namespace")
+    # That of the deletion, once it has begun, is the one that holds.
+    grace = pod.metadata.deletion_grace_period_seconds
+    if grace is None:
+        grace = pod.spec.termination_grace_period_seconds
     return LivePod(
         record=record,
         is_ready=any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions),
         kube_qos=pod.status.qos_class,
         may_preempt=pod.spec.preemption_policy != "Never",
+        grace_seconds=GRACE_SECONDS if grace is None else max(float(grace), 0.0),
     )

@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """An eviction of the past: its pod and when it was asked for (Unix time)."""
+    """An eviction of the past: its pod and when it was asked for (monotonic seconds)."""
 
     pod: Candidate
     at: float
@@ -49,7 +49,7 @@ class WorkloadState(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What limits depend on at the time `now` (Unix time).
+    """What limits depend on at the time `now` (monotonic seconds).
 
     `leaving`: evicted pods that still exist. `replaced`: pods of the candidate's workload that were
     evicted within the TTL and are gone. `history`: evictions of the past, with those that are

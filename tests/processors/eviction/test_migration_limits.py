@@ -15,7 +15,6 @@ from pipeline.processors.eviction.migration_limits import (
     workload_limit,
 )
 from pipeline.processors.eviction.migration_policy import MigrationLimits, ObjectLimiter
-from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.workloads import Workload
 
@@ -145,26 +144,24 @@ def test_a_bucket_refills_with_time_and_ignores_clocks_ahead() -> None:
 
 
 def test_a_new_leader_has_the_history_of_the_former_one() -> None:
-    def action(outcome: Any, at: float, **more: Any) -> ActionRecord:
+    def action(outcome: Any) -> ActionRecord:
         return ActionRecord(
-            node="n", at=format_time(at), actuator="evictor", action="evict", outcome=outcome,
-            why="", before={"shop/a": "a"}, after={"shop/a": None}, plan="p",
-            workload="Deployment/shop/web", **more,
+            node="n", at="2026-01-01T00:00:00Z", actuator="evictor", action="evict",
+            outcome=outcome, why="", before={"shop/a": "a"}, after={"shop/a": None}, plan="p",
+            workload="Deployment/shop/web",
         )  # fmt: skip
 
     history = EvictionHistory(3600.0, 300.0)
-    history.learn(action("observed", NOW), NOW)
+    history.learn(action("observed"), NOW, NOW)
     assert len(history) == 0
-    history.learn(action("intended", NOW - 100), NOW)
+    history.learn(action("intended"), NOW - 100, NOW)
     (eviction,) = history.leaving
-    # The call may have come later than its record.
+    # The call may have come later than its record, but not later than now.
     assert eviction == Eviction(pod("a"), NOW - 40)
-    history.learn(action("done", NOW + 900), NOW)
+    history.learn(action("intended"), NOW - 10, NOW)
     assert [e.at for e in history.leaving] == [NOW]
     assert len(history) == 1
-    history.learn(action("done", NOW).__class__(
-        node="n", at=format_time(NOW), actuator="evictor", action="evict", outcome="refused", why=""
-    ), NOW)  # fmt: skip
+    history.learn(action("refused"), NOW, NOW)
     assert len(history) == 1
 
 

@@ -1,0 +1,44 @@
+"""Plans with their times by the evictor's monotonic clock.
+
+Three wall clocks are involved: the planner's in the plan, the broker's in its record, and the
+evictor's. Each of them may be wrong, or may jump. They are compared once, when the plan is read.
+"""
+
+from typing import Final, NamedTuple
+
+from pipeline.clock import Clock
+from pipeline.times import parse_time
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+
+LONGEST_VALID_SECONDS: Final = 300.0
+"""How long a plan is valid at most, whatever it says itself."""
+
+
+class ReceivedPlan(NamedTuple):
+    """A plan, when it was made at the latest, and when it expires (monotonic seconds)."""
+
+    plan: EvictionPlanRecord
+    made_at: float
+    expires_at: float
+
+
+def receive(
+    plan: EvictionPlanRecord, clock: Clock, appended_at: float | None = None
+) -> ReceivedPlan:
+    """A plan that was just read, and that the broker appended at this time (Unix time).
+
+    It is valid for as long as it says from the moment at which it was appended, and never after its
+    own end. A plan that is further in the future than any is valid has expired. Raises ValueError
+    if its times are invalid.
+    """
+    now, monotonic = clock.now(), clock.monotonic()
+    made_at, valid_until = parse_time(plan.at), parse_time(plan.valid_until)
+    seconds = min(valid_until - made_at, LONGEST_VALID_SECONDS)
+    age = max(now - made_at, 0.0)
+    # A planner's clock that is ahead makes its plans valid for longer.
+    left = [seconds, made_at + seconds - now]
+    if appended_at is not None:
+        age = max(age, now - appended_at)
+        left.append(appended_at + seconds - now)
+    is_ahead = made_at - now > LONGEST_VALID_SECONDS
+    return ReceivedPlan(plan, monotonic - age, monotonic + (0.0 if is_ahead else min(left)))

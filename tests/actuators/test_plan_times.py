@@ -1,0 +1,83 @@
+"""Plans and limits while answers are slow, pods end slowly, and clocks jump."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.topics.actions import ActionRecord
+from tests.actuators.simulated_cluster import SimulatedPod
+from tests.actuators.test_relief import BARE, World
+from tests.actuators.test_repeated_calls import BATCH, room_for, waiting_pod
+
+
+def victims(world: World, count: int, **changes: Any) -> list[SimulatedPod]:
+    return [world.cluster.add_pod("n", labels=BATCH, **changes) for _ in range(count)]
+
+
+def slow_answers(world: World, path: str, seconds: Callable[[int], float]) -> list[float]:
+    """Let the answers to GETs of a path take a while after they were true: `seconds` gets the
+    number of the request. Returns the times of these requests."""
+    answer, times = world.cluster.request, list[float]()
+
+    async def request(method: str, of: str, **more: Any) -> bytes:
+        try:
+            return await answer(method, of, **more)
+        finally:
+            if (method, of) == ("GET", path):
+                times.append(world.clock.monotonic())
+                await world.clock.sleep(seconds(len(times)))
+
+    world.cluster.request = request  # type: ignore[method-assign]
+    return times
+
+
+async def test_no_pod_leaves_after_its_plan_has_expired() -> None:
+    world = World()
+    pods = victims(world, 3, grace=10, ends_after=60)
+    await world.run(room_for(world, waiting_pod(world), *pods, valid_seconds=40.0), seconds=150)
+    assert len(world.evicted) == 2
+    assert world.last_error.startswith("Expired")
+
+
+async def test_a_plan_that_expires_while_its_eviction_is_recorded_evicts_no_pod() -> None:
+    world = World(policy=BARE)
+
+    async def slowly(action: ActionRecord) -> None:
+        await world.clock.sleep(8.0)
+        world.log.append(action)
+
+    world.log.write = slowly  # type: ignore[method-assign]
+    plan = world.plan(world.cluster.add_pod("n"), seconds=5.0)
+    assert await world.run(plan, seconds=30.0) == ["intended", "refused"]
+    assert (world.evicted, world.last_error.partition(":")[0]) == ([], "Expired")
+
+
+async def test_a_plan_that_is_read_late_is_refused_with_an_action() -> None:
+    world = World(policy=BARE)
+    plan = world.plan(world.cluster.add_pod("n"), seconds=-1.0)
+    assert await world.run(plan, plan) == ["refused"]
+    assert world.last_error.startswith("Late")
+
+
+@pytest.mark.parametrize("step_seconds", [7200.0, -7200.0])
+async def test_a_step_of_the_wall_clock_lifts_no_limit(step_seconds: float) -> None:
+    """Of 30 replicas three may leave in five minutes, one at a time."""
+    world = World()
+    first, second, *_ = world.cluster.add_deployment("web", 30, ["n"])
+    await world.run(world.plan(first), seconds=60.0)
+    world.clock.jump(step_seconds)
+    await world.run(world.plan(second, seconds=20.0), seconds=30.0)
+    assert world.evicted == [first.uid]
+    assert world.last_error.startswith("ObjectLimiter")
+    await world.run(world.plan(second, seconds=20.0), seconds=20.0)
+    assert world.evicted == [first.uid, second.uid]
+
+
+async def test_a_step_of_the_wall_clock_expires_no_plan() -> None:
+    world = World(policy=BARE)
+    plan = world.plan(*(world.cluster.add_pod("n") for _ in range(3)), seconds=60.0)
+    await world.run(plan, seconds=5.0)
+    world.clock.jump(7200.0)
+    await world.run(seconds=40.0)
+    assert len(world.evicted) == 3

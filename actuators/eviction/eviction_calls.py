@@ -13,7 +13,7 @@ from pipeline.errors import (
     KubernetesError,
     NotFoundError,
 )
-from pipeline.kube.api_client import Api, decode_answer, decode_list
+from pipeline.kube.api_client import MERGE, Api, decode_answer, decode_list
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget
 from pipeline.processors.eviction.live_pods import LivePod, read_live_pod
 from pipeline.processors.eviction.migration_limits import WorkloadState
@@ -154,7 +154,7 @@ async def evict(api: Api, pod: LivePod, *, dry_run: bool = False) -> None:
 
 
 async def annotate_for_eviction(api: Api, pod: LivePod, initiator: str, reason: str) -> None:
-    """Ask another agent, by an annotation, to evict the pod of this UID."""
+    """Ask another agent, by an annotation, to evict the pod of this UID, once."""
     record = pod.record
     text = msgspec.json.encode(
         {
@@ -165,7 +165,8 @@ async def annotate_for_eviction(api: Api, pod: LivePod, initiator: str, reason: 
         }
     ).decode()
     body = {"metadata": {"uid": record.uid, "annotations": {SOFT_EVICTION: text}}}
-    await api.patch(_pod_path(record.namespace, record.name), body)
+    path = _pod_path(record.namespace, record.name)
+    await api.request("PATCH", path, body=body, content_type=MERGE, attempts=1)
 
 
 def status_of(error: KubernetesError) -> int | None:

@@ -67,6 +67,9 @@ RETRY_SECONDS: Final = 30.0
 """The longest time for which one eviction is tried again; the record of a call is no older."""
 _LEAST_WAIT_SECONDS: Final = 1.0
 """The least pause before that, whatever a server asks for."""
+STOP_FRESH_SECONDS: Final = 1.0
+"""The greatest age of an answer about the kill switch when a call begins."""
+_STOP_ATTEMPTS: Final = 3
 
 
 class ActionLog(Protocol):
@@ -165,17 +168,23 @@ class EvictionGate:
         return None
 
     async def stop_reason(self) -> str | None:
-        """Why no pod may be evicted now, None if one may. A failed check forbids evictions."""
-        try:
-            await self.api.request("GET", self.stop_path)
-        except KubernetesError as error:
-            # A proxy's 404 has no reason.
-            if not isinstance(error, NotFoundError) or error.reason != "NotFound":
-                return f"cannot read the kill switch: {error.message}"
-        else:
-            return f"evictions are stopped by {self.stop_path}"
-        # Last, because the request may have taken longer than the lease is valid.
-        return None if self.may_evict() else "another evictor holds the lease"
+        """Why no pod may be evicted now, None if one may. A failed check forbids evictions, and so
+        does an answer that is old when it arrives, because the switch may have been set since."""
+        for _ in range(_STOP_ATTEMPTS):
+            asked_at = self.clock.monotonic()
+            try:
+                await self.api.request("GET", self.stop_path)
+            except KubernetesError as error:
+                # A proxy's 404 has no reason.
+                if not isinstance(error, NotFoundError) or error.reason != "NotFound":
+                    return f"cannot read the kill switch: {error.message}"
+            else:
+                return f"evictions are stopped by {self.stop_path}"
+            if self.clock.monotonic() - asked_at <= STOP_FRESH_SECONDS:
+                # Last, because the request may have taken longer than the lease is valid.
+                return None if self.may_evict() else "another evictor holds the lease"
+        text = f"{_STOP_ATTEMPTS} answers took longer than {STOP_FRESH_SECONDS:g} s each"
+        return f"cannot read the kill switch: {text}"
 
     # -- eviction
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from itertools import chain, repeat
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -232,7 +233,7 @@ async def test_slow_checks_do_not_bring_evictions_closer_together() -> None:
     """The limit counts evictions, not the waits before their checks."""
     clock, evicted = ManualClock(), list[float]()
     api, limit = FakeApi(), RateLimit(0.1, clock)
-    checks = iter((5.0, 0.0, 0.0, 0.0))
+    checks = chain((5.0,), repeat(0.0))  # the first answer is too old, and is asked for again
 
     def answer(path: str) -> None:
         if path == STOP:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import ApiUnavailableError
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.topics.actions import ActionRecord
-from tests.actuators.simulated_cluster import SimulatedPod
+from tests.actuators.simulated_cluster import STOP, SimulatedPod, failed_with
 from tests.actuators.test_relief import BARE, World
 from tests.actuators.test_repeated_calls import BATCH, room_for, waiting_pod
 
@@ -58,6 +60,50 @@ async def test_a_plan_that_is_read_late_is_refused_with_an_action() -> None:
     plan = world.plan(world.cluster.add_pod("n"), seconds=-1.0)
     assert await world.run(plan, plan) == ["refused"]
     assert world.last_error.startswith("Late")
+
+
+async def test_an_old_answer_about_the_kill_switch_is_not_used() -> None:
+    world = World(policy=BARE)
+
+    def seconds(number: int) -> float:
+        if number == 2:  # directly before the call
+            world.cluster.is_stopped = True
+            return 25.0
+        return 0.0
+
+    times = slow_answers(world, STOP, seconds)
+    assert await world.run(world.plan(world.cluster.add_pod("n")), seconds=60.0) == [
+        "intended", "refused",
+    ]  # fmt: skip
+    assert (world.evicted, len(times)) == ([], 3)
+    assert "evictions are stopped" in world.last_error
+
+
+async def test_a_kill_switch_that_always_answers_slowly_stops_evictions() -> None:
+    world = World(policy=BARE)
+    times = slow_answers(world, STOP, lambda _: 1.5)
+    plan = world.plan(world.cluster.add_pod("n"))
+    assert await world.run(plan, seconds=30.0) == ["refused"]
+    assert (world.evicted, len(times)) == ([], 3)
+    assert "kill switch" in world.last_error
+
+
+async def test_a_pod_is_marked_by_one_request_after_the_kill_switch() -> None:
+    world = World(policy=MigrationPolicy(protections=BARE.protections, mode="SoftEviction"))
+    answer, attempts = world.cluster.request, list[int | None]()
+
+    async def request(method: str, path: str, **more: Any) -> bytes:
+        if method == "PATCH":
+            attempts.append(more.get("attempts"))
+            if len(attempts) == 1:
+                world.cluster.is_stopped = True
+                raise failed_with(ApiUnavailableError("busy", was_done=False), 503)
+        return await answer(method, path, **more)
+
+    world.cluster.request = request  # type: ignore[method-assign]
+    await world.run(world.plan(world.cluster.add_pod("n")), seconds=30.0)
+    assert attempts == [1]
+    assert "evictions are stopped" in world.last_error
 
 
 @pytest.mark.parametrize("step_seconds", [7200.0, -7200.0])

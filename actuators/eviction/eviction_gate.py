@@ -42,6 +42,8 @@ from pipeline.processors.eviction.eviction_answers import (
 from pipeline.processors.eviction.eviction_history import EvictionHistory
 from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
 from pipeline.processors.eviction.migration_limits import (
+    IN_TIME,
+    PASSING,
     WorkloadState,
     limits_reached,
     replica_guard,
@@ -196,11 +198,11 @@ class EvictionGate:
         `until` (monotonic) or later. The limits must be asked again before the next pod."""
         uid, checks = pod.record.uid, _Checks(objection, until)
         if self.clock.monotonic() + self.rate.left_seconds >= until:
-            reason: str | None = "Expired: the rate of evictions leaves no time for the pod"
+            refusal: Result | None = _refused("Expired: the rate of evictions leaves no time")
         else:
             await self.rate.wait()
-            reason = await self._reason_against(checks)
-        if reason is None:
+            refusal = await self._refusal_now(pod, checks)
+        if refusal is None:
             self.history.note(pod.candidate, self.clock.monotonic())
             try:
                 await self.actions.write(self.action(plan, pod, "intended", skipped=skipped))
@@ -209,21 +211,31 @@ class EvictionGate:
                 self.history.stays(uid)
                 text = f"cannot record the eviction: {error.message}"
                 return self._report(plan, pod, Result("failed", text), skipped)
-            reason = await self._reason_against(checks)
-        if reason is not None:
+            refusal = await self._refusal_now(pod, checks)
+        if refusal is not None:
             self.history.stays(uid)
-            return self._report(plan, pod, Result("refused", reason), skipped)
+            return self._report(plan, pod, refusal, skipped)
         result = await self._ask(plan, pod, checks)
         if not result.may_leave:
             self.history.stays(uid)
         return self._report(plan, pod, result, skipped)
 
-    async def _reason_against(self, checks: "_Checks") -> str | None:
-        """Why the eviction must not be asked for now."""
-        if (reason := await checks.objection() or await self.stop_reason()) is not None:
-            return reason
+    async def _refusal_now(self, pod: LivePod, checks: "_Checks") -> Result | None:
+        """Why the eviction must not be asked for now, None if it may. Waits, records and repeated
+        calls take time: the workload may have lost other pods since the limits were asked."""
+        if (reason := await checks.objection()) is not None:
+            return _refused(reason)
+        try:
+            state = await self.state_of(pod)
+        except SpringtideError as error:
+            return _refused(f"Unknown: {error.message}", DEFAULT_WAIT_SECONDS)
+        limits = self.limits_now(pod, state, ignored=PASSING | IN_TIME)
+        if limits.refusal is not None:
+            return _refused(str(limits.refusal), DEFAULT_WAIT_SECONDS)
+        if (reason := await self.stop_reason()) is not None:
+            return _refused(reason)
         if self.clock.monotonic() >= checks.until:
-            return "Expired: the plan is no longer valid"
+            return _refused("Expired: the plan is no longer valid")
         return None
 
     async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, checks: "_Checks") -> Result:
@@ -261,8 +273,9 @@ class EvictionGate:
                 return Result("failed", f"{_text(failure)}; {error.message}", may_leave)
             if current is None or current.record.uid != pod.record.uid or current.is_deleted:
                 return Result("done", may_leave=True)
-            if (reason := await self._reason_against(checks)) is not None:
-                return Result("refused", f"{_text(failure)}; {reason}", may_leave)
+            if (refusal := await self._refusal_now(pod, checks)) is not None:
+                text = f"{_text(failure)}; {refusal.error}"
+                return refusal._replace(error=text, may_leave=may_leave)
             if self.clock.monotonic() - began > RETRY_SECONDS:
                 return Result("failed", _text(failure), may_leave)
 
@@ -321,6 +334,10 @@ class EvictionGate:
             plan.node,
         ).inc()
         return result
+
+
+def _refused(reason: str, retry_seconds: float | None = None) -> Result:
+    return Result("refused", reason, retry_seconds=retry_seconds)
 
 
 def _retry_after(error: KubernetesError) -> float | None:

@@ -16,7 +16,7 @@ from pipeline.errors import SpringtideError
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
 from pipeline.processors.eviction.live_pods import LivePod
-from pipeline.processors.eviction.migration_limits import WorkloadState
+from pipeline.processors.eviction.migration_limits import IN_TIME, PASSING, WorkloadState
 from pipeline.processors.eviction.migration_policy import Gate
 from pipeline.topics.actions import Outcome
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -25,13 +25,6 @@ from pipeline.topics.workloads import Workload
 
 _ALREADY_DELETED: Final = "all pods of the plan are deleted, or being deleted"
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
-_PASSING: Final = frozenset(
-    {"MaxMigratingGlobally", "MaxMigratingPerNode", "MaxMigratingPerNamespace", "CycleCap"}
-)
-"""Limits that a plan waits for between two of its evictions: the pods that left make room."""
-_ONCE: Final[frozenset[str]] = frozenset({"ObjectLimiter"})
-"""The limit of evictions in time counts the pods of a workload once for each plan: they leave
-together, or none of them."""
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -128,7 +121,8 @@ class PlanExecutor:
             if self._gate.is_soft(pod):
                 name = f"{pod.record.namespace}/{pod.record.name}"
                 return f"{name} would only be marked (SoftEviction), which makes no room in time"
-            ignored = _PASSING | (_ONCE if pod.workload and pod.workload in states else set())
+            # The limit of evictions in time counts the pods of a workload once for each plan.
+            ignored = PASSING | (IN_TIME if pod.workload and pod.workload in states else set())
             if pod.workload not in states:
                 states[pod.workload] = await self._gate.state_of(pod)
             verdict = self._gate.limits_now(pod, states[pod.workload], history, ignored=ignored)
@@ -143,7 +137,7 @@ class PlanExecutor:
         """Wait until the limits allow to evict the pod; return why they do not before the plan
         expires, or why no pod waits for room any more, and which limits are skipped. The plan has
         evicted pods of the workloads that are `begun`."""
-        ignored = _ONCE if pod.workload and pod.workload in begun else ()
+        ignored = IN_TIME if pod.workload and pod.workload in begun else ()
         clock = self._gate.clock
         while True:
             try:
@@ -153,7 +147,7 @@ class PlanExecutor:
             refusal, skipped = self._gate.limits_now(pod, state, ignored=ignored)
             if refusal is None:
                 return None, skipped
-            if refusal.reason not in _PASSING:
+            if refusal.reason not in PASSING:
                 return str(refusal), ()
             if clock.monotonic() >= received.expires_at:
                 return f"Expired: {refusal}", ()

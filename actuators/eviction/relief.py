@@ -24,6 +24,7 @@ from pipeline.processors.eviction.arbitration import (
 )
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.live_pods import LivePod
+from pipeline.processors.eviction.migration_limits import IN_TIME, OF_STATE
 from pipeline.processors.eviction.refusals import Verdict, verdict
 from pipeline.times import parse_time
 from pipeline.topics.actions import Outcome
@@ -32,10 +33,6 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord
 MOST_WAITING: Final = 1000
 """Pods that wait at the same time; further ones are refused."""
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
-_WORKLOAD_LIMITS: Final = frozenset(
-    {"MaxMigratingPerWorkload", "MaxUnavailablePerWorkload", "ObjectLimiter"}
-)
-"""Limits that depend on the state of the workload, which is read for few pods at a time."""
 _MOST_JUDGED: Final = 200
 _MOST_READ: Final = 20
 """Pods of one step that are compared with the limits, and for which the API server is asked."""
@@ -114,7 +111,8 @@ class ReliefExecutor:
             return
         read = 0
         for waiting in self._in_order(now):
-            refusal = self._gate.limits_now(waiting.pod, None, ignored=_WORKLOAD_LIMITS).refusal
+            # The state of a workload is read for few pods at a time.
+            refusal = self._gate.limits_now(waiting.pod, None, ignored=OF_STATE | IN_TIME).refusal
             if refusal is not None:
                 waiting.reason, waiting.not_before = str(refusal), now + _PAUSE_SECONDS
                 continue
@@ -175,7 +173,7 @@ class ReliefExecutor:
         skipped = (*protections.skipped, *replicas.skipped, *limits.skipped)
         result = await self._gate.evict(plan, pod, _no_objection, waiting.until, skipped)
         if result.retry_seconds is not None and not result.may_leave:
-            self._wait(waiting, f"Forbidden: {result.error}", result.retry_seconds)
+            self._wait(waiting, result.error, result.retry_seconds)
             return True
         del self._waiting[uid]
         if result.outcome == "done":

@@ -127,3 +127,25 @@ async def test_a_step_of_the_wall_clock_expires_no_plan() -> None:
     world.clock.jump(7200.0)
     await world.run(seconds=40.0)
     assert len(world.evicted) == 3
+
+
+async def test_the_state_of_a_workload_is_read_after_the_wait_for_the_rate() -> None:
+    world = World()
+    world.gate.rate.per_second = 0.1
+    first, *others = world.cluster.add_deployment("web", 10, ["n"])
+    first.changes["labels"] = BATCH
+    plan = room_for(world, waiting_pod(world), *victims(world, 1), first)
+
+    def unready_meanwhile(number: int) -> float:
+        if world.evicted and world.clock.monotonic() > 5.0:
+            for pod in others[:2]:
+                pod.ready_at = float("inf")
+        return 0.0
+
+    waiting = plan.waiting
+    assert waiting is not None
+    path = f"/api/v1/namespaces/{waiting.namespace}/pods/{waiting.name}"
+    slow_answers(world, path, unready_meanwhile)
+    await world.run(plan, seconds=25.0)
+    assert len(world.evicted) == 1
+    assert world.last_error.startswith("MaxUnavailablePerWorkload")

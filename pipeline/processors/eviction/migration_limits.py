@@ -279,6 +279,15 @@ LIMITS: Final[dict[str, Check]] = {
     "cycle": _cycle_total,
 }
 """The check of each limit, cheap ones first. Those of a workload need its state."""
+PASSING: Final = frozenset(
+    {"MaxMigratingGlobally", "MaxMigratingPerNode", "MaxMigratingPerNamespace", "CycleCap"}
+)
+"""Reasons of limits that depend on evictions of any workload; pods that leave make room for
+others."""
+OF_STATE: Final = frozenset({"MaxMigratingPerWorkload", "MaxUnavailablePerWorkload"})
+"""Reasons of limits that depend on what the API server says about the workload."""
+IN_TIME: Final = frozenset({"ObjectLimiter"})
+"""The reason of limits that depend on former evictions of the same workload or namespace."""
 
 
 def limits_reached(

@@ -203,7 +203,7 @@ class EvictionGate:
             await self.rate.wait()
             refusal = await self._refusal_now(pod, checks)
         if refusal is None:
-            self.history.note(pod.candidate, self.clock.monotonic())
+            self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
             try:
                 await self.actions.write(self.action(plan, pod, "intended", skipped=skipped))
             except KafkaError as error:
@@ -245,7 +245,7 @@ class EvictionGate:
             failure = await self._call(plan, pod)
             # The checks took time: the next eviction keeps its distance from this one.
             self.rate.happened(0.0)
-            self.history.note(pod.candidate, self.clock.monotonic())
+            self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
             if failure is None:
                 return Result("done", may_leave=True)
             # A proxy's 404 has no reason, and says nothing about the pod.

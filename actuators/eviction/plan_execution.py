@@ -1,9 +1,10 @@
 """Execute a plan that makes room for a pod that waits: all of its pods leave, or none.
 
 Every limit is enforced here, whatever a plan says. The executor reads the pods again, checks the
-limits and the disruption budgets for all of them together, and tries all evictions with dryRun
-first. Before each eviction it checks the pending pod and the limits again. A change between two
-evictions may still leave a plan half executed.
+limits and the disruption budgets for all of them together, predicts by their grace periods whether
+all can leave before the plan expires, and tries all evictions with dryRun first. Before each
+eviction it checks the pending pod and the limits again. A change between two evictions, or a pod
+that does not end in its grace period, may still leave a plan half executed.
 """
 
 from collections.abc import Collection
@@ -14,6 +15,11 @@ from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.received_plans import ReceivedPlan
 from pipeline.errors import SpringtideError
 from pipeline.kube.event_reporter import EventReporter
+from pipeline.processors.eviction.departure_schedule import (
+    Departure,
+    Terms,
+    objection_to_schedule,
+)
 from pipeline.processors.eviction.eviction_objections import objection, pods_to_evict
 from pipeline.processors.eviction.live_pods import LivePod
 from pipeline.processors.eviction.migration_limits import IN_TIME, PASSING, WorkloadState
@@ -88,7 +94,7 @@ class PlanExecutor:
     async def _evict_all(self, received: ReceivedPlan, pods: list[LivePod]) -> PlanResult:
         plan, until = received.plan, received.expires_at
         try:
-            reason = await self._limit_reason(pods)
+            reason = await self._limit_reason(pods, until)
         except SpringtideError as error:
             reason = error.message
         if reason is not None:
@@ -114,22 +120,27 @@ class PlanExecutor:
             self._events.warn_soon({"metadata": names}, "Pod", "PushedOut", plan.why)
         return PlanResult("done", made_room=True)
 
-    async def _limit_reason(self, pods: list[LivePod]) -> str | None:
-        """Why the limits never allow to evict all of these pods within a short time."""
-        history, states = self._gate.history.copy(), dict[Workload | None, WorkloadState | None]()
+    async def _limit_reason(self, pods: list[LivePod], until: float) -> str | None:
+        """Why the limits do not allow to evict all of these pods before the plan expires."""
+        gate, departures = self._gate, list[Departure]()
+        states = dict[Workload | None, WorkloadState | None]()
         for pod in pods:
-            if self._gate.is_soft(pod):
+            if gate.is_soft(pod):
                 name = f"{pod.record.namespace}/{pod.record.name}"
                 return f"{name} would only be marked (SoftEviction), which makes no room in time"
             # The limit of evictions in time counts the pods of a workload once for each plan.
-            ignored = PASSING | (IN_TIME if pod.workload and pod.workload in states else set())
+            ignored = IN_TIME if pod.workload and pod.workload in states else ()
             if pod.workload not in states:
-                states[pod.workload] = await self._gate.state_of(pod)
-            verdict = self._gate.limits_now(pod, states[pod.workload], history, ignored=ignored)
-            if verdict.refusal is not None:
-                return str(verdict.refusal)
-            history.note(pod.candidate, self._gate.clock.now())
-        return None
+                states[pod.workload] = await gate.state_of(pod)
+            state = states[pod.workload]
+            departures.append(Departure(pod.candidate, pod.grace_seconds, state, ignored))
+        terms = Terms(
+            limits=gate.policy.limits,
+            skipped_gates=gate.policy.skipped_gates,
+            pause_seconds=1.0 / gate.rate.per_second,
+            first_at=gate.clock.monotonic() + gate.rate.left_seconds,
+        )
+        return objection_to_schedule(departures, gate.history.copy(), terms, until)
 
     async def _wait_for_limits(
         self, received: ReceivedPlan, pod: LivePod, begun: Collection[Workload | None]

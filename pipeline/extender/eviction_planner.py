@@ -90,13 +90,13 @@ class EvictionPlanner:
         if plan is None:
             self._remember(pod, plans._replace(until=now + limits.PLAN_RETRY_SECONDS))
             return None
-        seconds = limits.PLAN_SETTLED_SECONDS + _span_seconds(
-            self._decisions.rules.placement.load_aware
-        )
+        later = _later_seconds(plan.pods)
+        seconds = limits.PLAN_SETTLED_SECONDS + later
+        seconds += _span_seconds(self._decisions.rules.placement.load_aware)
         leaving = tuple(leaving_pod.uid for leaving_pod in plan.pods)
         plans = _PodPlans((*plans.nodes, plan.node), now + seconds, leaving)
         self._remember(pod, plans)
-        self._planned[plan.node] = now + limits.PLAN_BEGUN_SECONDS
+        self._planned[plan.node] = now + limits.PLAN_BEGUN_SECONDS + later
         self._place_on_planned_node(pod, plans, now)
         return plan
 
@@ -120,7 +120,7 @@ class EvictionPlanner:
             node=node,
             id=f"{pod.uid}/{node}",
             at=format_time(now),
-            valid_until=format_time(now + limits.PLAN_VALID_SECONDS),
+            valid_until=format_time(now + limits.PLAN_VALID_SECONDS + _later_seconds(leaving)),
             planner="extender",
             why=_why(pod, leaving, self._decisions.refusals(nodes, demand).detail(option.position)),
             pods=leaving,
@@ -241,6 +241,11 @@ def _span_seconds(args: LoadAwareArgs) -> float:
     if judged_by.kind != AGGREGATED:
         return 0.0
     return float(judged_by.span_seconds or max(SPANS.values()))
+
+
+def _later_seconds(leaving: Sequence[LeavingPod]) -> float:
+    """How much longer a plan of so many pods takes than one of two."""
+    return limits.PLAN_PAIR_SECONDS * ((len(leaving) - 1) // 2)
 
 
 def _leaving_pod(

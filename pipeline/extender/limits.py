@@ -126,6 +126,9 @@ PLAN_VALID_SECONDS: Final = 30.0
 """An evictor must take up a plan before usage has changed much: one window."""
 PLAN_BEGUN_SECONDS: Final = 60.0
 """If no pod of a plan leaves within this time, no evictor executes it."""
+PLAN_PAIR_SECONDS: Final = 40.0
+"""All of these times are longer by this for each two pods beyond the first two: by default two pods
+may leave a node at the same time, and take up to 30 s to end."""
 # Declared with the choice of victims, which is pure and must not depend on this service.
 PLAN_SETTLED_SECONDS: Final = SETTLE_SECONDS + PLAN_VALID_SECONDS
 """After this time no window includes usage of the pods that left. The evictor may take up a plan

@@ -34,6 +34,21 @@ def slow_answers(world: World, path: str, seconds: Callable[[int], float]) -> li
     return times
 
 
+@pytest.mark.parametrize(("valid_seconds", "evicted"), [(240.0, 3), (60.0, 0)])
+async def test_pods_that_end_slowly_leave_together_or_not_at_all(
+    valid_seconds: float, evicted: int
+) -> None:
+    """Two pods may leave a node at the same time."""
+    world = World()
+    plan = room_for(
+        world, waiting_pod(world), *victims(world, 3, grace=90), valid_seconds=valid_seconds
+    )
+    await world.run(plan, seconds=250)
+    assert len(world.evicted) == evicted
+    if not evicted:
+        assert "0 of 3 pods" in world.last_error or "2 of 3 pods" in world.last_error
+
+
 async def test_no_pod_leaves_after_its_plan_has_expired() -> None:
     world = World()
     pods = victims(world, 3, grace=10, ends_after=60)

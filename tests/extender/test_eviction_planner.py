@@ -9,6 +9,7 @@ from pipeline.extender.decisions import Decisions
 from pipeline.extender.eviction_planner import EvictionPlanner
 from pipeline.extender.limits import (
     PLAN_BEGUN_SECONDS,
+    PLAN_PAIR_SECONDS,
     PLAN_SETTLED_SECONDS,
     PLAN_VALID_SECONDS,
     PLANS_PER_POD,
@@ -103,6 +104,22 @@ def test_only_pods_in_the_way_leave() -> None:
     assert (plan.waiting.uid, plan.waiting.priority) == ("urgent", 9500)
     assert parse_time(plan.valid_until) - parse_time(plan.at) == PLAN_VALID_SECONDS
     assert ("without 1 mid pod, which use about" in plan.why, "%" in plan.why) == (True, False)
+
+
+def test_a_plan_of_many_pods_is_valid_and_reserves_its_node_for_longer() -> None:
+    """By default two pods may leave a node at the same time."""
+    pods = [pod(f"m{number}", "mid", 6.0, "a") for number in range(3)]
+    table, decisions, planner = world(*pods, a={"prod": 33.0, "mid": 18.0})
+    plan = planned(decisions, planner, "a")
+    assert len(plan.pods) == 3
+    valid_seconds = parse_time(plan.valid_until) - parse_time(plan.at)
+    assert valid_seconds == PLAN_VALID_SECONDS + PLAN_PAIR_SECONDS
+    # Nobody else gets the room while the plan may still begin.
+    assert asked(decisions, planner, "a", now=NOW + 65) is None
+    put_node(table, "a", 30.0, NOW + 70, prod=30.0)
+    small, end = pod("small", "prod", 10.0), NOW + PLAN_BEGUN_SECONDS + PLAN_PAIR_SECONDS
+    assert decisions.filter(small, ["a"], end - 1).refused
+    assert not decisions.filter(small, ["a"], end + 1).refused
 
 
 def test_batch_leaves_before_mid_on_any_node() -> None:

@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from actuators.eviction import plan_limits
+from actuators.eviction.received_plans import LONGEST_VALID_SECONDS
 from pipeline.extender import limits
+from pipeline.processors.eviction.departure_schedule import LATER_SECONDS
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
-from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
+from pipeline.processors.placement.victim_selection import AT_MOST, SETTLE_SECONDS
 from pipeline.table import limits as table_limits
 from pipeline.topics.node_state import AGGREGATED
 
@@ -58,13 +60,16 @@ def test_shutdown_ends_within_the_grace_period() -> None:
 def test_plans_expire_in_order() -> None:
     """A plan is valid, is then begun or given up, and its pod counts until it has settled."""
     assert limits.PLAN_VALID_SECONDS < limits.PLAN_BEGUN_SECONDS < limits.PLAN_SETTLED_SECONDS
-    assert limits.PLAN_VALID_SECONDS <= plan_limits.LONGEST_VALID_SECONDS
+    longest = limits.PLAN_VALID_SECONDS + limits.PLAN_PAIR_SECONDS * (AT_MOST / 2 - 1)
+    assert longest <= LONGEST_VALID_SECONDS
+    # Two pods at a time end within their grace period, before the next two leave.
+    assert limits.PLAN_PAIR_SECONDS > GRACE_PERIOD_SECONDS + LATER_SECONDS
     # The evictor refuses a plan that comes too soon after the last eviction for the pod.
     latest_eviction = limits.PLAN_VALID_SECONDS + SETTLE_SECONDS
     assert latest_eviction <= limits.PLAN_SETTLED_SECONDS
     assert limits.PLANS_PER_POD == plan_limits.PLANS_OF_A_POD
     assert (
-        limits.PLAN_SETTLED_SECONDS + max(AGGREGATED.values())
+        limits.PLAN_SETTLED_SECONDS + longest + max(AGGREGATED.values())
         < table_limits.LONGEST_TENTATIVE_SECONDS
     )
 

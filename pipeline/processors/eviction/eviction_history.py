@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from pipeline.processors.eviction.migration_limits import (
+    GRACE_SECONDS,
     Candidate,
     Eviction,
     Situation,
@@ -58,15 +59,20 @@ class EvictionHistory:
         """Evictions whose pods are not known to be gone."""
         return tuple(self._leaving.values())
 
+    def times_since(self, since: float) -> Iterator[float]:
+        """When evictions were asked for, later than this."""
+        return (eviction.at for eviction in self._evictions.values() if eviction.at > since)
+
     def is_leaving(self, uid: str) -> bool:
         """Whether the eviction of the pod was asked for, and the pod is not known to be gone."""
         return uid in self._leaving
 
-    def note(self, pod: Candidate, at: float) -> None:
-        """Remember that the pod's eviction is asked for at this time."""
+    def note(self, pod: Candidate, at: float, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Remember that the pod's eviction is asked for at this time, and how long the pod may take
+        to end."""
         self._evictions.pop(pod.uid, None)
         self._gone.pop(pod.uid, None)
-        self._evictions[pod.uid] = self._leaving[pod.uid] = Eviction(pod, at)
+        self._evictions[pod.uid] = self._leaving[pod.uid] = Eviction(pod, at, grace_seconds)
 
     def learn(self, action: ActionRecord, at: float, now: float) -> None:
         """Take an action of a former leader, of the time `at`. Raises ValueError if it is

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.eviction.migration_limits import Candidate
+from pipeline.processors.eviction.migration_limits import GRACE_SECONDS, Candidate
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.processors.kubernetes.objects import KubernetesObject, PodCondition, decode_object
 from pipeline.processors.kubernetes.top_owner import top_owner
@@ -14,9 +14,6 @@ from pipeline.topics.workloads import Workload
 
 POLICY_LABEL: Final = "koordinator.sh/evict-policy"
 """The label of a pod that names how it is evicted."""
-
-GRACE_SECONDS: Final = 30.0
-"""Kubernetes' default of `terminationGracePeriodSeconds`."""
 
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,9 @@ from pipeline.processors.eviction.migration_policy import (
 from pipeline.processors.eviction.refusals import Refusal
 from pipeline.topics.workloads import Workload
 
+GRACE_SECONDS: Final = 30.0
+"""Kubernetes' default of `terminationGracePeriodSeconds`."""
+
 
 class Candidate(NamedTuple):
     """A pod that may be evicted, or that is being evicted. `workload` is None for a bare pod."""
@@ -29,10 +32,17 @@ class Candidate(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """An eviction of the past: its pod and when it was asked for (monotonic seconds)."""
+    """An eviction of the past: its pod, when it was asked for (monotonic seconds), and how long the
+    pod may take to end."""
 
     pod: Candidate
     at: float
+    grace_seconds: float = GRACE_SECONDS
+
+    @property
+    def ends_at(self) -> float:
+        """When the pod is killed at the latest."""
+        return self.at + self.grace_seconds
 
 
 class WorkloadState(NamedTuple):

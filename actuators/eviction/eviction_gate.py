@@ -94,12 +94,14 @@ class _Checks(NamedTuple):
 
 class Result(NamedTuple):
     """What became of an eviction. `may_leave`: the pod left the node, is about to, or may have.
-    `retry_seconds`: the pod may be evicted after this time; None if it may never."""
+    `retry_seconds`: the pod may be evicted after this time; None if it may never. `was_asked`: the
+    API server was asked for it."""
 
     outcome: Outcome
     error: str = ""
     may_leave: bool = False
     retry_seconds: float | None = None
+    was_asked: bool = False
 
 
 @dataclass
@@ -215,7 +217,7 @@ class EvictionGate:
         if refusal is not None:
             self.history.stays(uid)
             return self._report(plan, pod, refusal, skipped)
-        result = await self._ask(plan, pod, checks)
+        result = (await self._ask(plan, pod, checks))._replace(was_asked=True)
         if not result.may_leave:
             self.history.stays(uid)
         return self._report(plan, pod, result, skipped)

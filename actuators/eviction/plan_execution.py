@@ -35,10 +35,12 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class PlanResult(NamedTuple):
-    """The outcome of a plan, and whether a pod of it left the node, is about to, or may have."""
+    """The outcome of a plan, whether a pod of it left the node, is about to, or may have, and
+    whether an eviction was asked for."""
 
     outcome: Outcome
     made_room: bool = False
+    has_tried: bool = False
 
 
 class PlanExecutor:
@@ -101,24 +103,25 @@ class PlanExecutor:
             return self._report(plan, "refused", reason)
         if (forbidden := await self._gate.forbidden(pods)) is not None:
             return self._report(plan, "refused", forbidden.error)
-        made_room = False
+        made_room = has_tried = False
         begun: set[Workload | None] = set()
         for pod in pods:
             reason, skipped = await self._wait_for_limits(received, pod, begun)
             begun.add(pod.workload)
             if reason is not None:
                 self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
-                return PlanResult("refused", made_room)
+                return PlanResult("refused", made_room, has_tried)
             result = await self._gate.evict(
                 plan, pod, lambda: self._wait_reason(plan), until, skipped
             )
             made_room = made_room or result.may_leave
+            has_tried = has_tried or result.was_asked
             if result.outcome != "done":
-                return PlanResult(result.outcome, made_room)
+                return PlanResult(result.outcome, made_room, has_tried)
             record = pod.record
             names = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
             self._events.warn_soon({"metadata": names}, "Pod", "PushedOut", plan.why)
-        return PlanResult("done", made_room=True)
+        return PlanResult("done", made_room=True, has_tried=True)
 
     async def _limit_reason(self, pods: list[LivePod], until: float) -> str | None:
         """Why the limits do not allow to evict all of these pods before the plan expires."""

@@ -30,48 +30,50 @@ class PlanLimits:
 
     def __init__(self) -> None:
         self._executed: OrderedDict[str, None] = OrderedDict()
-        self._plans_per_pod: OrderedDict[str, int] = OrderedDict()
+        self._plans_per_pod: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._settled_at: OrderedDict[str, float] = OrderedDict()
 
     def learn(self, action: ActionRecord, at: float) -> None:
         """Take an action of a former leader, of this time; others are ignored."""
         if action.actuator != EVICTOR or not action.plan:
             return
-        if action.plan not in self._executed:
-            self._start(action.plan, action.waiting)
+        _remember(self._executed, action.plan, None)
         if action.outcome in ("intended", "done"):
+            self._count(action.waiting, action.plan)
             self._settle(action.waiting, at)
 
     def start(self, received: ReceivedPlan, now: float) -> str | None:
-        """Count a plan as executed; return None, or the reason why it must not be executed."""
+        """Remember a plan, so that it is executed once at most; return None, or the reason why it
+        must not be executed."""
         plan = received.plan
         if plan.id in self._executed:
             return "repeated"
+        _remember(self._executed, plan.id, None)
         if now >= received.expires_at:
-            _remember(self._executed, plan.id, None)
             return "late"
         if plan.waiting is None:
-            _remember(self._executed, plan.id, None)
             return None
         uid = plan.waiting.uid
-        if self._plans_per_pod.get(uid, 0) >= PLANS_OF_A_POD:
-            _remember(self._executed, plan.id, None)
+        if len(self._plans_per_pod.get(uid, ())) >= PLANS_OF_A_POD:
             return "too_many"
         if received.made_at < self._settled_at.get(uid, -math.inf):
-            _remember(self._executed, plan.id, None)
             return "early"
-        self._start(plan.id, uid)
         return None
+
+    def tried(self, plan: EvictionPlanRecord) -> None:
+        """Note that a plan has asked for evictions. Its pod gets a few such plans in all."""
+        if plan.waiting is not None:
+            self._count(plan.waiting.uid, plan.id)
 
     def made_room(self, plan: EvictionPlanRecord, now: float) -> None:
         """Note that a plan has evicted by now: its pod gets no other plan for a while."""
         if plan.waiting is not None:
             self._settle(plan.waiting.uid, now)
 
-    def _start(self, plan_id: str, uid: str) -> None:
-        _remember(self._executed, plan_id, None)
-        if uid:
-            _remember(self._plans_per_pod, uid, self._plans_per_pod.get(uid, 0) + 1)
+    def _count(self, uid: str, plan_id: str) -> None:
+        plans = self._plans_per_pod.get(uid, frozenset())
+        if uid and len(plans) < PLANS_OF_A_POD:
+            _remember(self._plans_per_pod, uid, plans | {plan_id})
 
     def _settle(self, uid: str, at: float) -> None:
         if not uid:

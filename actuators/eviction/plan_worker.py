@@ -69,7 +69,9 @@ class PlanWorker:
         if outcome is None and plan.waiting is None:
             outcome = await self._relief.take(received)
         elif outcome is None:
-            outcome, made_room = await self._executor.execute(received)
+            outcome, made_room, has_tried = await self._executor.execute(received)
+            if has_tried:
+                self._limits.tried(plan)
             if made_room:
                 self._limits.made_room(plan, clock.monotonic())
         elif outcome in _REASONS:

@@ -209,7 +209,7 @@ async def test_an_eviction_that_may_have_happened_counts_as_one(
     actions, rate = FakeActions(), RateLimit(1.0, clock)
     gate = EvictionGate(cast(Api, api), STOP, rate, clock, actions, lambda: True)
     result = await in_time(PlanExecutor(gate, "act").execute(receive(PLAN, clock)), clock)
-    assert result == ("failed", made_room)
+    assert result == ("failed", made_room, True)
     assert gate.history.is_leaving("u") == made_room
 
 

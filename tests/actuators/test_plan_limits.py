@@ -68,6 +68,7 @@ def test_a_pod_gets_a_few_plans_and_time_after_each() -> None:
     for number in range(PLANS_OF_A_POD):
         at = NOW + number * SETTLE_SECONDS
         assert limits.start(plan(f"p{number}", at), at) is None
+        limits.tried(plan(f"p{number}", at).plan)
         limits.made_room(plan(f"p{number}", at).plan, at)
         assert limits.start(plan(f"early{number}", at + 1), at + 1) in ("early", "too_many")
     at = NOW + PLANS_OF_A_POD * SETTLE_SECONDS
@@ -85,13 +86,18 @@ def test_a_new_leader_knows_what_the_former_one_evicted(outcome: str) -> None:
     assert limits.start(plan("r", later), later) is None
 
 
-def test_a_new_leader_counts_the_plans_of_the_former_one() -> None:
+@pytest.mark.parametrize(("outcome", "expected"), [("intended", "too_many"), ("refused", None)])
+def test_a_new_leader_counts_the_plans_of_the_former_one_that_evicted(
+    outcome: str, expected: str | None
+) -> None:
     limits = PlanLimits()
     for number in range(PLANS_OF_A_POD):
-        limits.learn(action(f"p{number}", "refused"), NOW - 600)
+        limits.learn(action(f"p{number}", outcome), NOW - 600)
         # A plan has an action for each of its pods.
-        limits.learn(action(f"p{number}", "refused"), NOW - 600)
-    assert limits.start(plan("q"), NOW) == "too_many"
+        limits.learn(action(f"p{number}", outcome), NOW - 600)
+        assert number or limits.start(plan("q0"), NOW) is None
+    assert limits.start(plan("q"), NOW) == expected
+    assert limits.start(plan("p0"), NOW) == "repeated"
 
 
 def test_actions_of_the_cluster_actuator_are_ignored() -> None:

@@ -164,3 +164,15 @@ async def test_the_state_of_a_workload_is_read_after_the_wait_for_the_rate() -> 
     await world.run(plan, seconds=25.0)
     assert len(world.evicted) == 1
     assert world.last_error.startswith("MaxUnavailablePerWorkload")
+
+
+async def test_refused_plans_do_not_count_as_plans_of_a_pod() -> None:
+    world = World()
+    waiting, victim = waiting_pod(world), victims(world, 1)[0]
+    protected = [
+        world.cluster.add_pod("n", labels={"koordinator.sh/priority-class": "koord-prod"})
+        for _ in range(3)
+    ]
+    plans = [room_for(world, waiting, pod) for pod in (*protected, victim)]
+    await world.run(*plans, seconds=20.0)
+    assert world.evicted == [victim.uid]

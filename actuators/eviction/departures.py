@@ -1,28 +1,71 @@
 """Look whether evicted pods are gone: an accepted eviction only begins the deletion of a pod."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
-from actuators.eviction.eviction_calls import find_pod
+from actuators.eviction.eviction_calls import find_pod, pods_being_deleted
 from actuators.eviction.eviction_gate import EvictionGate
-from pipeline.errors import SpringtideError
+from pipeline.errors import ForbiddenError, SpringtideError
+from pipeline.logs import get_logger
+from pipeline.metrics import gauge
 from pipeline.processors.eviction.migration_limits import Eviction
+from pipeline.times import time_or_none
 
+log = get_logger(__name__)
+
+UNKNOWN = gauge(
+    "evictor_unknown_history_seconds",
+    "Time for which evictions of former leaders are unknown, and limits in time wait.",
+)
 LOOK_SECONDS: Final = 2.0
+_A_LOOK: Final = 50
+"""Pods of one look; further ones have their turn in the next."""
 _AT_ONCE: Final = 10
+_MOST_DELETED: Final = 500
+"""Pods that are found at the start to be deleted and that count: those that were deleted last."""
 
 
 async def watch_departures(gate: EvictionGate) -> None:
     """Keep the history of the gate up to date, until cancelled."""
+    turn = 0
     while True:
         await gate.clock.sleep(LOOK_SECONDS)
-        await look_for_departures(gate)
+        leaving = [*gate.history.leaving]
+        turn = turn if turn < len(leaving) else 0
+        await _look_at(gate, [*leaving[turn:], *leaving[:turn]][:_A_LOOK])
+        turn += _A_LOOK
         gate.history.forget(gate.clock.monotonic())
+        UNKNOWN.set(gate.history.unknown_seconds(gate.clock.monotonic()))
 
 
-async def look_for_departures(gate: EvictionGate) -> None:
-    """Look once at every pod whose eviction was asked for."""
-    leaving = list(gate.history.leaving)
+async def look_at_all_pods(gate: EvictionGate) -> bool:
+    """Count pods as leaving that are being deleted, also if no action says why, and evicted pods
+    that do not exist as gone. Returns whether the API server has answered. Raises `ForbiddenError`
+    if RBAC denies it."""
+    leaving = {eviction.pod.uid for eviction in gate.history.leaving}
+    try:
+        pods = await pods_being_deleted(gate.api, leaving, _MOST_DELETED)
+    except ForbiddenError:
+        raise
+    except SpringtideError as error:
+        log.warning("cannot list the pods that are being deleted", why=error.message)
+        return False
+    for uid in leaving - pods.present:
+        gate.history.left(uid)
+    now, monotonic = gate.clock.now(), gate.clock.monotonic()
+    for pod in pods.deleted:
+        overdue = now - (time_or_none(pod.record.deleted_at) or now)
+        # One that hangs in its deletion counts as unavailable, but stops no eviction.
+        if overdue <= gate.policy.limits.ttl_seconds:
+            at = monotonic - max(overdue + pod.grace_seconds, 0.0)
+            gate.history.leaves(pod.candidate, at, pod.grace_seconds)
+    log.info("pods that are being deleted count as leaving", pods=len(pods.deleted),
+             not_counted=pods.left_out)  # fmt: skip
+    return True
+
+
+async def _look_at(gate: EvictionGate, leaving: Sequence[Eviction]) -> None:
     for start in range(0, len(leaving), _AT_ONCE):
         part = leaving[start : start + _AT_ONCE]
         await asyncio.gather(*(_look(gate, eviction) for eviction in part))

@@ -13,12 +13,13 @@ from actuators.action_log import Actions
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
+from actuators.eviction.former_actions import BAD, read_former_actions
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import LONGEST_VALID_SECONDS, ReceivedPlan, receive
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
-from pipeline.errors import InvalidRecordError, RecordError
+from pipeline.errors import InvalidRecordError, KafkaError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kube.api_client import Api
@@ -28,15 +29,13 @@ from pipeline.metrics import counter
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
-from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import check_node_name
-from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
+from pipeline.topics.registry import EVICTION_PLANS
 
 log = get_logger(__name__)
 
-BAD = counter("evictor_bad_records", "Invalid plans, and invalid actions read at start.")
 LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
 _WAITING: Final = 1000
 _STEP_SECONDS: Final = 0.5
@@ -63,16 +62,24 @@ class Evictor:
         while not await self._read_policy():
             await self._clock.sleep(_POLICY_SECONDS)
         await self._learn_limits()
-        await self._worker.begin()
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
             self._actions.run(),
         ])  # fmt: skip
 
     async def _follow_policy(self) -> None:
+        learned_seconds = self._gate.policy.limits.history_seconds
         while True:
             await self._clock.sleep(_POLICY_SECONDS)
             await self._read_policy()
+            seconds = self._gate.policy.limits.history_seconds
+            if seconds > learned_seconds:
+                try:
+                    await self._learn_more()
+                except KafkaError as error:
+                    log.warning("cannot read older actions", why=error.message)
+                    continue
+            learned_seconds = seconds
 
     async def _read_policy(self) -> bool:
         """Put the descheduler configuration in force; the last one stays if it cannot be read."""
@@ -88,30 +95,21 @@ class Evictor:
         return policy is not None
 
     async def _learn_limits(self) -> None:
-        """Learn from the actions of former leaders."""
-        look_back = max(LOOK_BACK_SECONDS, self._gate.policy.limits.history_seconds)
-        since_ms = round((self._clock.now() - look_back) * 1000)
-        kafka, learned = self._settings.kafka, 0
-        partitions = topic_partitions(kafka, ACTIONS)
-        async with open_follower(client_options(kafka), partitions) as follower:
-            await follower.begin({ACTIONS.full_name(kafka.topic_prefix): since_ms})
-            async for records in follower.read_to_end():
-                for record in records:
-                    learned += self._learn(record)
-        log.info("limits are rebuilt from actions", evictor_actions=learned)
+        """Learn from the actions of former leaders, and begin."""
+        seconds = max(LOOK_BACK_SECONDS, self._gate.policy.limits.history_seconds)
+        known_since = await read_former_actions(
+            self._settings.kafka, self._clock, seconds, self._worker.learn
+        )
+        await self._worker.begin(known_since)
 
-    def _learn(self, record: ConsumerRecord) -> bool:
-        # Most actions are of the cluster actuator.
-        if record.value is None or b'"evictor"' not in record.value:
-            return False
-        try:
-            self._worker.learn(decode_json(ActionRecord, record.value), record.timestamp / 1000)
-        except (RecordError, ValueError) as error:
-            BAD.inc()
-            log.warning("invalid action", partition=record.partition, offset=record.offset,
-                        why=str(error))  # fmt: skip
-            return False
-        return True
+    async def _learn_more(self) -> None:
+        """Learn older evictions for a policy that needs them. Until then its limits wait."""
+        seconds = self._gate.policy.limits.history_seconds
+        older, learn = self._worker.older_history(seconds)
+        older.known_since = await read_former_actions(
+            self._settings.kafka, self._clock, seconds, learn
+        )
+        self._gate.history.extend(older)
 
     async def _read(self) -> None:
         # A plan may be older than this lease and still be valid.

@@ -2,7 +2,7 @@
 evictions."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -10,10 +10,12 @@ import msgspec
 from pipeline.errors import (
     ApiRefusedError,
     ApiUnavailableError,
+    InvalidRecordError,
     KubernetesError,
     NotFoundError,
 )
 from pipeline.kube.api_client import MERGE, Api, decode_answer, decode_list
+from pipeline.kube.limits import PAGE_OBJECTS
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget
 from pipeline.processors.eviction.live_pods import LivePod, read_live_pod
 from pipeline.processors.eviction.migration_limits import WorkloadState
@@ -34,16 +36,27 @@ _PATHS: Final[Mapping[str, str]] = {
     "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
+_MOST_PAGES: Final = 20_000
 _WITHOUT_SCALE: Final = frozenset({"Job"})
 """Kinds whose pods are not all replaced, and whose work starts again."""
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
+    deletion_timestamp: str | None = None
 
 
 class _Object(msgspec.Struct):
     metadata: _Metadata
+
+
+class PodsBeingDeleted(NamedTuple):
+    """The UIDs of the pods that were asked for and exist, pods that are being deleted, and how many
+    of these are left out."""
+
+    present: set[str]
+    deleted: list[LivePod]
+    left_out: int
 
 
 _objects: Final = msgspec.json.Decoder(_Object)
@@ -61,6 +74,37 @@ async def pods_on_node(api: Api, node: str, uids: Collection[str]) -> dict[str, 
         if uid in uids:
             pods[uid] = read_live_pod(item)
     return pods
+
+
+async def pods_being_deleted(api: Api, uids: Collection[str], most: int) -> PodsBeingDeleted:
+    """Look at all pods of the cluster, page by page: which of `uids` exist, and the `most` pods
+    whose deletion ends last. The API server cannot select pods by their deletion."""
+    present, deleted, left_out = set[str](), list[LivePod](), 0
+    request, params = "GET pods", {"limit": str(PAGE_OBJECTS)}
+    for _ in range(_MOST_PAGES):
+        page = decode_list(await api.request("GET", "/api/v1/pods", params=params), request)
+        for item in page.items or ():
+            metadata = decode_answer(_objects, item, request).metadata
+            if metadata.uid in uids:
+                present.add(metadata.uid)
+            if metadata.deletion_timestamp is not None:
+                deleted += _ending(item)
+        deleted.sort(key=lambda pod: pod.record.deleted_at or "", reverse=True)
+        left_out += len(deleted[most:])
+        del deleted[most:]
+        if not page.metadata.more:
+            return PodsBeingDeleted(present, deleted, left_out)
+        params = {"limit": str(PAGE_OBJECTS), "continue": page.metadata.more}
+    raise ApiUnavailableError(f"{request}: more than {_MOST_PAGES} pages")
+
+
+def _ending(item: msgspec.Raw) -> list[LivePod]:
+    """The pod, if it is valid and its containers still have to end."""
+    try:
+        pod = read_live_pod(item)
+    except InvalidRecordError:
+        return []
+    return [] if pod.record.phase in ENDED or not pod.record.node else [pod]
 
 
 async def find_pod(api: Api, namespace: str, name: str) -> LivePod | None:

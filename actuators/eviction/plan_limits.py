@@ -42,9 +42,11 @@ class PlanLimits:
             self._count(action.waiting, action.plan)
             self._settle(action.waiting, at)
 
-    def start(self, received: ReceivedPlan, now: float) -> str | None:
+    def start(
+        self, received: ReceivedPlan, now: float, known_since: float = -math.inf
+    ) -> str | None:
         """Remember a plan, so that it is executed once at most; return None, or the reason why it
-        must not be executed."""
+        must not be executed. What happened before `known_since` is unknown."""
         plan = received.plan
         if plan.id in self._executed:
             return "repeated"
@@ -56,7 +58,7 @@ class PlanLimits:
         uid = plan.waiting.uid
         if len(self._plans_per_pod.get(uid, ())) >= PLANS_OF_A_POD:
             return "too_many"
-        if received.made_at < self._settled_at.get(uid, -math.inf):
+        if received.made_at < self._settled_at.get(uid, known_since + SETTLE_SECONDS):
             return "early"
         return None
 

@@ -3,14 +3,16 @@
 import math
 from typing import Final
 
-from actuators.eviction.departures import look_for_departures
+from actuators.eviction.departures import look_at_all_pods
 from actuators.eviction.eviction_gate import EvictionGate, Mode
+from actuators.eviction.former_actions import Learn
 from actuators.eviction.plan_execution import PlanExecutor
 from actuators.eviction.plan_limits import EVICTOR, PLANS_OF_A_POD, PlanLimits
 from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.relief import ReliefExecutor
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.eviction.eviction_history import EvictionHistory
 from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
@@ -31,6 +33,7 @@ _REASONS: Final = {
     "early": f"Early: room was made for the pod less than {SETTLE_SECONDS:g} s before this plan",
 }
 """Why a plan is not executed. A repeated plan has an action already."""
+_LOOK_AGAIN_SECONDS: Final = 2.0
 
 
 class PlanWorker:
@@ -45,27 +48,43 @@ class PlanWorker:
     def learn(self, action: ActionRecord, appended_at: float | None = None) -> None:
         """Take an action, and when the broker appended it (Unix time); those of other actuators are
         ignored. Raises ValueError if it is invalid."""
-        if action.actuator != EVICTOR:
-            return
-        clock = self._gate.clock
-        # The clock of the former leader may be behind or ahead: the later time is the safe one.
-        at = max(parse_time(action.at), -math.inf if appended_at is None else appended_at)
-        now = clock.monotonic()
-        at = now - max(clock.now() - at, 0.0)
-        self._limits.learn(action, at)
-        self._gate.history.learn(action, at, now)
+        if action.actuator == EVICTOR:
+            at, now = self._time_of(action, appended_at), self._gate.clock.monotonic()
+            self._limits.learn(action, at)
+            self._gate.history.learn(action, at, now)
 
-    async def begin(self) -> None:
-        """Look which evicted pods still exist, and continue at the pace of the former leader."""
-        last = self._gate.history.last_at
-        if last is not None:
-            self._gate.rate.happened(self._gate.clock.monotonic() - last)
-        await look_for_departures(self._gate)
+    def older_history(self, seconds: float) -> tuple[EvictionHistory, Learn]:
+        """A history of the last `seconds` for `EvictionHistory.extend`, and what it learns by."""
+        history = EvictionHistory(seconds, self._gate.policy.limits.ttl_seconds)
+
+        def learn(action: ActionRecord, appended_at: float) -> None:
+            if action.actuator == EVICTOR:
+                at, now = self._time_of(action, appended_at), self._gate.clock.monotonic()
+                history.learn(action, at, now)
+
+        return history, learn
+
+    def _time_of(self, action: ActionRecord, appended_at: float | None) -> float:
+        """When an action happened at the latest (monotonic): the clock of the former leader may be
+        behind or ahead."""
+        at = max(parse_time(action.at), -math.inf if appended_at is None else appended_at)
+        return self._gate.clock.monotonic() - max(self._gate.clock.now() - at, 0.0)
+
+    async def begin(self, known_since: float = -math.inf) -> None:
+        """Begin after all actions since this time (monotonic) were learnt: look which pods are
+        being deleted, and continue at the pace of the former leader."""
+        history, clock = self._gate.history, self._gate.clock
+        history.known_since = known_since
+        last = max(history.last_at or -math.inf, known_since)
+        self._gate.rate.happened(clock.monotonic() - last)
+        while not await look_at_all_pods(self._gate):
+            await clock.sleep(_LOOK_AGAIN_SECONDS)
 
     async def start(self, received: ReceivedPlan) -> None:
         """Take up a plan: make room at once, let pods of a relief plan wait for their turn."""
         plan, clock = received.plan, self._gate.clock
-        outcome = self._limits.start(received, clock.monotonic())
+        known_since = self._gate.history.known_since
+        outcome = self._limits.start(received, clock.monotonic(), known_since)
         if outcome is None and plan.waiting is None:
             outcome = await self._relief.take(received)
         elif outcome is None:

@@ -32,6 +32,9 @@ class CrashError(Exception):
 
 @dataclass
 class SimulatedPod:
+    """A pod; once it is deleted, `killed_at` is the end of its grace period, and `gone_at` when its
+    node is done with it. `changes` replace parts of its manifest."""
+
     uid: str
     name: str
     namespace: str
@@ -39,6 +42,7 @@ class SimulatedPod:
     deployment: str | None = None
     ready_at: float = 0.0
     gone_at: float | None = None
+    killed_at: float | None = None
     changes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -107,7 +111,7 @@ class SimulatedCluster:
         ]
         leaving = tuple(p for p in self.pods.values() if p.gone_at is not None and p is not pod)
         grace = pod.changes.get("grace", GRACE_SECONDS)
-        pod.gone_at = now + pod.changes.get("ends_after", grace)
+        pod.killed_at, pod.gone_at = now + grace, now + pod.changes.get("ends_after", grace)
         replicas = self.replicas.get(pod.deployment or "", 0)
         if pod.deployment is not None:
             new = self.add_pod("elsewhere", pod.namespace, pod.deployment)
@@ -200,8 +204,8 @@ class SimulatedCluster:
                 "labels": labels | changes.get("labels", {}),
                 "annotations": changes.get("annotations", {}),
                 "ownerReferences": [owner] if pod.deployment else changes.get("owners", []),
-                "deletionTimestamp": format_time(pod.gone_at) if pod.gone_at else None,
-                "deletionGracePeriodSeconds": changes.get("grace") if pod.gone_at else None,
+                "deletionTimestamp": format_time(pod.killed_at) if pod.killed_at else None,
+                "deletionGracePeriodSeconds": changes.get("grace") if pod.killed_at else None,
             },
             "spec": {
                 "nodeName": pod.node, "containers": [{"name": "main"}],

@@ -260,4 +260,30 @@ def test_a_leader_that_forgets_its_predecessors_exceeds_the_limits(
 
     assert problems() == []
     monkeypatch.setattr(PlanWorker, "learn", lambda *_: None)
+    # Pods that are being deleted count, even if nothing is known about their evictions.
+    assert problems() == ([] if name == "node" else [name])
+    monkeypatch.setattr(PlanWorker, "begin", wait)
     assert name in problems()
+
+
+async def wait(_: PlanWorker) -> None:
+    """Begin without a look at the pods."""
+
+
+@pytest.mark.parametrize("name", ["workload limiter", "namespace limiter", "cycle", "node"])
+def test_a_leader_that_knows_what_it_does_not_know_exceeds_no_limit(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = PlanWorker.begin
+    monkeypatch.setattr(PlanWorker, "learn", lambda *_: None)
+    monkeypatch.setattr(
+        PlanWorker, "begin", lambda worker: begin(worker, worker._gate.clock.monotonic())
+    )
+    policy = MigrationPolicy(limits=MigrationLimits(**(OPEN | SINGLE[name])), protections=BARE)
+    storm = Storm(policy, seed=3)
+    storm.add_pods()
+    storm.add_plans(200.0, 100)
+    asyncio.run(storm.run(220.0, crashes=0.02))
+    assert storm.problems() == []
+    assert storm.leader > 1
+    assert len(storm.cluster.accepted) > 3

@@ -96,5 +96,6 @@ def _next_event(
     gone = [e.ends_at + LATER_SECONDS for e in history.leaving if e.pod.uid not in overdue]
     cycle = limits.cycle_seconds
     cycles = [past + cycle for past in history.times_since(at - cycle)]
+    cycles.append(history.known_since + cycle)
     events = (time + _A_MOMENT for time in (*gone, *cycles))
     return min((time for time in events if time > at), default=None)

@@ -5,6 +5,7 @@ for, so that one whose answer was lost counts. All times are monotonic seconds o
 step of the wall clock must not lift a limit.
 """
 
+import math
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -18,13 +19,19 @@ from pipeline.processors.eviction.migration_limits import (
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.workloads import Workload
 
+_MOST_EVICTIONS: Final = 20_000
+"""Evictions that are remembered. What is older counts as unknown."""
 _CALL_SECONDS: Final = 60.0
 """An eviction is asked for at most this long after its record."""
 
 
 class EvictionHistory:
     """Evictions of the last `seconds`. A pod that is gone counts as on the move for `ttl_seconds`
-    after its eviction at most, until its replacement is Ready."""
+    after its eviction at most, until its replacement is Ready.
+
+    `known_since` is when the history begins to be complete. Limits in time take evictions before it
+    for as many as there may have been.
+    """
 
     def __init__(self, seconds: float, ttl_seconds: float) -> None:
         self._seconds = seconds
@@ -33,6 +40,7 @@ class EvictionHistory:
         self._evictions: dict[str, Eviction] = {}
         self._leaving: dict[str, Eviction] = {}
         self._gone: dict[str, Eviction] = {}
+        self.known_since = -math.inf
 
     def __len__(self) -> int:
         return len(self._evictions)
@@ -47,7 +55,18 @@ class EvictionHistory:
         other._evictions = self._evictions.copy()
         other._leaving = self._leaving.copy()
         other._gone = self._gone.copy()
+        other.known_since = self.known_since
         return other
+
+    def extend(self, older: "EvictionHistory") -> None:
+        """Take over evictions that were forgotten, from a history that reaches back further."""
+        self._evictions = older._evictions | self._evictions
+        self.known_since = min(self.known_since, older.known_since)
+        self._bound()
+
+    def unknown_seconds(self, now: float) -> float:
+        """How much of the time is unknown on which limits may depend."""
+        return min(max(self.known_since - (now - self._seconds), 0.0), self._seconds)
 
     @property
     def last_at(self) -> float | None:
@@ -73,6 +92,12 @@ class EvictionHistory:
         self._evictions.pop(pod.uid, None)
         self._gone.pop(pod.uid, None)
         self._evictions[pod.uid] = self._leaving[pod.uid] = Eviction(pod, at, grace_seconds)
+        self._bound()
+
+    def leaves(self, pod: Candidate, at: float, grace_seconds: float) -> None:
+        """Remember that the pod is being deleted since this time, by whomever. That limits how many
+        pods leave at once, and not how often."""
+        self._leaving.setdefault(pod.uid, Eviction(pod, at, grace_seconds))
 
     def learn(self, action: ActionRecord, at: float, now: float) -> None:
         """Take an action of a former leader, of the time `at`. Raises ValueError if it is
@@ -110,6 +135,12 @@ class EvictionHistory:
         for uid in old:
             if uid not in self._leaving:
                 del self._evictions[uid]
+        self.known_since = max(self.known_since, now - self._seconds)
+
+    def _bound(self) -> None:
+        while len(self._evictions) > _MOST_EVICTIONS:
+            eviction = self._evictions.pop(next(iter(self._evictions)))
+            self.known_since = max(self.known_since, eviction.at)
 
     def situation(
         self, pod: Candidate, now: float, state: WorkloadState | None = None
@@ -119,15 +150,17 @@ class EvictionHistory:
         return Situation(
             now=now,
             leaving=tuple(eviction.pod for eviction in self._leaving.values()),
-            replaced=sum(1 for _ in self._replaced(pod, now)),
+            replaced=self._replaced(pod, now),
             history=history,
             of_workload=tuple(e for e in history if e.pod.workload == pod.workload),
             of_namespace=tuple(e for e in history if e.pod.namespace == pod.namespace),
             state=state,
+            known_seconds=now - self.known_since,
         )
 
-    def _replaced(self, pod: Candidate, now: float) -> Iterator[Eviction]:
-        for eviction in self._gone.values():
-            is_recent = now - eviction.at < self._ttl_seconds
-            if eviction.pod.workload == pod.workload and is_recent:
-                yield eviction
+    def _replaced(self, pod: Candidate, now: float) -> int:
+        """How many evicted pods of the pod's workload may have no replacement yet."""
+        since = now - self._ttl_seconds
+        if self.known_since > since:
+            return _MOST_EVICTIONS
+        return sum(e.at > since and e.pod.workload == pod.workload for e in self._gone.values())

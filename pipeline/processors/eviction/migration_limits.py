@@ -5,6 +5,7 @@ candidate, what is known about evictions and about the candidate's workload, and
 operator. Source of the numbers: Koordinator's migration controller.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -63,7 +64,8 @@ class Situation(NamedTuple):
 
     `leaving`: evicted pods that still exist. `replaced`: pods of the candidate's workload that were
     evicted within the TTL and are gone. `history`: evictions of the past, with those that are
-    leaving, in any order; `of_workload` and `of_namespace` are those of the candidate's.
+    leaving, in any order; `of_workload` and `of_namespace` are those of the candidate's. They are
+    complete for the last `known_seconds`.
     """
 
     now: float
@@ -73,6 +75,7 @@ class Situation(NamedTuple):
     of_workload: Sequence[Eviction] = ()
     of_namespace: Sequence[Eviction] = ()
     state: WorkloadState | None = None
+    known_seconds: float = math.inf
 
 
 Check = Callable[[Candidate, Situation, MigrationLimits], Refusal | None]
@@ -195,7 +198,7 @@ def _workload_limiter(
     if setting is None:
         setting = limits.max_migrating_per_workload
     count = workload_limit(replicas, setting)
-    return _held_back(limiter, count, situation.of_workload, situation.now, str(pod.workload))
+    return _held_back(limiter, count, situation.of_workload, situation, str(pod.workload))
 
 
 def _namespace_limiter(
@@ -205,32 +208,48 @@ def _namespace_limiter(
     if not isinstance(limiter.max_migrating, int):
         return None
     where = f"namespace {pod.namespace}"
-    history = situation.of_namespace
-    return _held_back(limiter, limiter.max_migrating, history, situation.now, where)
+    return _held_back(limiter, limiter.max_migrating, situation.of_namespace, situation, where)
 
 
 def _held_back(
-    limiter: ObjectLimiter, count: int, evictions: Sequence[Eviction], now: float, where: str
+    limiter: ObjectLimiter,
+    count: int,
+    evictions: Sequence[Eviction],
+    situation: Situation,
+    where: str,
 ) -> Refusal | None:
-    duration = limiter.duration_seconds
+    duration, now = limiter.duration_seconds, situation.now
     if duration <= 0 or count <= 0:
         return None
-    left = tokens(evictions, now, count / duration, max(limiter.burst, 1))
-    if left >= 1.0:
+    per_second, capacity = count / duration, max(limiter.burst, 1)
+    if tokens(evictions, now, per_second, capacity, situation.known_seconds) >= 1.0:
         return None
     text = f"{where} loses at most {count} pods in {duration:g} s"
+    if tokens(evictions, now, per_second, capacity) >= 1.0:
+        text = f"{text}, and evictions are known for {situation.known_seconds:.0f} s"
     return Refusal("ObjectLimiter", text)
 
 
-def tokens(evictions: Iterable[Eviction], now: float, per_second: float, capacity: int) -> float:
-    """Tokens in a bucket that was full before these evictions; each takes one, at worst from the
-    future. Times ahead of `now` are those of another clock and count as now."""
-    level, last = float(capacity), None
+def tokens(
+    evictions: Iterable[Eviction],
+    now: float,
+    per_second: float,
+    capacity: int,
+    known_seconds: float = math.inf,
+) -> float:
+    """Tokens in a bucket from which each of these evictions takes one, at worst from the future.
+
+    The bucket was full before evictions are known, or empty, if that was `known_seconds` ago:
+    unknown evictions may have taken all. Times ahead of `now` are those of another clock and count
+    as now.
+    """
+    level, last = float(capacity), -math.inf
+    if known_seconds < math.inf:
+        level, last = 0.0, now - known_seconds
     for at in sorted(min(eviction.at, now) for eviction in evictions):
-        if last is not None:
-            level = min(level + (at - last) * per_second, capacity)
-        level, last = level - 1.0, at
-    return level if last is None else min(level + (now - last) * per_second, capacity)
+        if at >= last:
+            level, last = min(level + (at - last) * per_second, capacity) - 1.0, at
+    return min(level + (now - last) * per_second, capacity)
 
 
 # -- how many within a cycle
@@ -240,7 +259,8 @@ def _cycle_node(pod: Candidate, situation: Situation, limits: MigrationLimits) -
     if not pod.node:
         return None
     count = sum(eviction.pod.node == pod.node for eviction in _of_cycle(situation, limits))
-    return _within_cycle(count, limits.cycle_per_node, f" from node {pod.node}", limits)
+    where = f" from node {pod.node}"
+    return _within_cycle(count, limits.cycle_per_node, where, limits, situation)
 
 
 def _cycle_namespace(
@@ -249,12 +269,12 @@ def _cycle_namespace(
     recent = _of_cycle(situation, limits)
     count = sum(eviction.pod.namespace == pod.namespace for eviction in recent)
     where = f" from namespace {pod.namespace}"
-    return _within_cycle(count, limits.cycle_per_namespace, where, limits)
+    return _within_cycle(count, limits.cycle_per_namespace, where, limits, situation)
 
 
 def _cycle_total(pod: Candidate, situation: Situation, limits: MigrationLimits) -> Refusal | None:
     count = len([*_of_cycle(situation, limits)])
-    return _within_cycle(count, limits.cycle_total, "", limits)
+    return _within_cycle(count, limits.cycle_total, "", limits, situation)
 
 
 def _of_cycle(situation: Situation, limits: MigrationLimits) -> Iterator[Eviction]:
@@ -263,9 +283,14 @@ def _of_cycle(situation: Situation, limits: MigrationLimits) -> Iterator[Evictio
 
 
 def _within_cycle(
-    count: int, cap: int | None, where: str, limits: MigrationLimits
+    count: int, cap: int | None, where: str, limits: MigrationLimits, situation: Situation
 ) -> Refusal | None:
-    if cap is None or not is_exhausted(count, cap):
+    if cap is None:
+        return None
+    if situation.known_seconds < limits.cycle_seconds:
+        known = f"evictions are known for {situation.known_seconds:.0f} s"
+        return Refusal("CycleCap", f"{known} of {limits.cycle_seconds:g} s, the cap is {cap}")
+    if not is_exhausted(count, cap):
         return None
     text = f"{count} pods were evicted{where} in {limits.cycle_seconds:g} s, the cap is {cap}"
     return Refusal("CycleCap", text)

@@ -1,0 +1,90 @@
+"""Read what former leaders did from springtide.actions, and how far back that is complete."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pipeline.clock import Clock
+from pipeline.errors import RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import (
+    ConsumerRecord,
+    Follower,
+    TopicPartition,
+    open_follower,
+    topic_partitions,
+)
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+from pipeline.settings import KafkaSettings
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.codec import decode_json
+from pipeline.topics.registry import ACTIONS
+
+log = get_logger(__name__)
+
+BAD: Final = counter("evictor_bad_records", "Invalid plans, and invalid actions read at start.")
+
+Learn = Callable[[ActionRecord, float], None]
+"""Takes an action, and when the broker appended it (Unix time). Raises ValueError if it is
+invalid."""
+
+
+async def read_former_actions(
+    kafka: KafkaSettings, clock: Clock, seconds: float, learn: Learn
+) -> float:
+    """Pass the evictor's actions of the last `seconds` to `learn`; returns since when they are
+    complete (monotonic). Raises `KafkaError`."""
+    partitions = topic_partitions(kafka, ACTIONS)
+    async with open_follower(client_options(kafka), partitions) as follower:
+        return await read_actions(follower, clock, seconds, learn)
+
+
+async def read_actions(follower: Follower, clock: Clock, seconds: float, learn: Learn) -> float:
+    """The same, with a follower of all partitions of springtide.actions."""
+    now, monotonic, learned = clock.now(), clock.monotonic(), 0
+    since_ms = round((now - seconds) * 1000)
+    ends, first = await follower.ends(), await follower.beginnings()
+    starts = await follower.offsets_at(dict.fromkeys(follower.assigned, since_ms))
+    # Records were deleted, and these partitions have none that is older than the look-back.
+    cut = {tp for tp, start in starts.items() if 0 < start <= first[tp]}
+    complete_at = now - seconds
+    follower.read_from(starts, ends)
+    async for records in follower.read_to_end():
+        complete_at = max(complete_at, _first_time(records, cut) or complete_at)
+        learned += sum(_learn(record, learn) for record in records)
+    if cut:
+        # Nothing is left, or nothing is known about the time at which the rest was deleted.
+        complete_at = max(complete_at, now)
+    unknown_seconds = min(max(complete_at - (now - seconds), 0.0), seconds)
+    log.info("limits are rebuilt from actions", evictor_actions=learned)
+    if unknown_seconds:
+        log.warning(
+            "springtide.actions does not reach back far enough: limits in time wait",
+            needed_seconds=round(seconds), unknown_seconds=round(unknown_seconds),
+        )  # fmt: skip
+    return monotonic - seconds + unknown_seconds
+
+
+def _first_time(records: Iterable[ConsumerRecord], cut: set[TopicPartition]) -> float | None:
+    """The latest time of the first records of partitions in `cut`, which are removed from it."""
+    latest = None
+    for record in records:
+        tp = TopicPartition(record.topic, record.partition)
+        if tp in cut:
+            cut.discard(tp)
+            latest = max(latest or 0.0, record.timestamp / 1000)
+    return latest
+
+
+def _learn(record: ConsumerRecord, learn: Learn) -> bool:
+    # Most actions are of the cluster actuator.
+    if record.value is None or b'"evictor"' not in record.value:
+        return False
+    try:
+        learn(decode_json(ActionRecord, record.value), record.timestamp / 1000)
+    except (RecordError, ValueError) as error:
+        BAD.inc()
+        log.warning("invalid action", partition=record.partition, offset=record.offset,
+                    why=str(error))  # fmt: skip
+        return False
+    return True

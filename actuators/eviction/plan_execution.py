@@ -61,6 +61,12 @@ class PlanExecutor:
         if isinstance(pods, str):
             self._report(plan, "refused", pods)
             return PlanResult("refused", pods == _ALREADY_DELETED)
+        try:
+            reason = await self._limit_reason(pods, received.expires_at)
+        except SpringtideError as error:
+            reason = error.message
+        if reason is not None:
+            return self._report(plan, "refused", reason)
         if self._mode == "act":
             return await self._evict_all(received, pods)
         outcome = _OUTCOMES[self._mode]
@@ -95,12 +101,6 @@ class PlanExecutor:
 
     async def _evict_all(self, received: ReceivedPlan, pods: list[LivePod]) -> PlanResult:
         plan, until = received.plan, received.expires_at
-        try:
-            reason = await self._limit_reason(pods, until)
-        except SpringtideError as error:
-            reason = error.message
-        if reason is not None:
-            return self._report(plan, "refused", reason)
         if (forbidden := await self._gate.forbidden(pods)) is not None:
             return self._report(plan, "refused", forbidden.error)
         made_room = has_tried = False

@@ -25,6 +25,7 @@ from pipeline.processors.eviction.arbitration import (
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.live_pods import LivePod
 from pipeline.processors.eviction.migration_limits import IN_TIME, OF_STATE
+from pipeline.processors.eviction.migration_policy import Gate
 from pipeline.processors.eviction.refusals import Verdict, verdict
 from pipeline.times import parse_time
 from pipeline.topics.actions import Outcome
@@ -88,17 +89,34 @@ class ReliefExecutor:
         if refusal is not None:
             return self._refuse(plan, pod, str(refusal))
         if self._mode != "act" or self._gate.policy.is_dry:
-            outcome = _OUTCOMES.get(self._mode, "observed")
-            self._gate.actions.put(self._gate.action(plan, pod, outcome, skipped=skipped))
-            if self._mode == "recommend":
-                await self._write_event(plan, pod, "WouldDeschedule")
-            return outcome
+            return await self._observe(plan, pod, skipped)
         if uid in self._waiting or self._gate.history.is_leaving(uid):
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
         if len(self._waiting) >= MOST_WAITING:
             return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
         self._waiting[uid] = _Waiting(plan, pod, until=received.expires_at)
         return "taken"
+
+    async def _observe(
+        self, plan: EvictionPlanRecord, pod: LivePod, skipped: tuple[Gate, ...]
+    ) -> str:
+        """Say what would become of the pod now. It counts for no limit, as it stays."""
+        try:
+            state = await self._gate.state_of(pod)
+        except SpringtideError as error:
+            wait = f"Unknown: {error.message}"
+        else:
+            replicas, limits = self._gate.replicas_allow(state), self._gate.limits_now(pod, state)
+            if replicas.refusal is not None:
+                return self._refuse(plan, pod, str(replicas.refusal))
+            skipped = (*skipped, *replicas.skipped, *limits.skipped)
+            wait = str(limits.refusal or "")
+        outcome = _OUTCOMES.get(self._mode, "observed")
+        reason = f"would wait: {wait}" if wait else ""
+        self._gate.actions.put(self._gate.action(plan, pod, outcome, reason, skipped))
+        if self._mode == "recommend":
+            await self._write_event(plan, pod, "WouldDeschedule")
+        return outcome
 
     async def step(self) -> None:
         """Refuse pods whose plans have expired, and evict at most one pod."""

@@ -14,10 +14,10 @@ class ActionRecord(Record, frozen=True, kw_only=True):
 
     `before` and `after` have the values that change, by name; None is an absent value. `outcome` is
     `observed` or `recommended` if the mode forbids the action, `refused` if a check forbids it,
-    `intended` just before the action, so that a crash leaves a trace, then `done`, or `failed` with
-    the reason in `error`. Evictions name their `plan`, its `strategy`, by its uid the `waiting`
-    pod, the `workload` of the pod as kind/namespace/name, and the checks that would forbid the
-    eviction but were `skipped` by policy.
+    `intended` just before the action, so that a crash leaves a trace, then `done`, or `failed`.
+    `error` has the reason, or the limit for which an observed action would wait. Evictions name
+    their `plan`, its `strategy`, by its uid the `waiting` pod, the `workload` of the pod as
+    kind/namespace/name, and the checks that would forbid the eviction but were `skipped` by policy.
     """
 
     node: str

@@ -176,3 +176,23 @@ async def test_refused_plans_do_not_count_as_plans_of_a_pod() -> None:
     plans = [room_for(world, waiting, pod) for pod in (*protected, victim)]
     await world.run(*plans, seconds=20.0)
     assert world.evicted == [victim.uid]
+
+
+@pytest.mark.parametrize("mode", ["observe", "recommend"])
+async def test_other_modes_say_what_the_limits_say(mode: Any) -> None:
+    world = World(mode=mode)
+    pods = world.cluster.add_deployment("web", 10, ["n"])
+    single = world.cluster.add_deployment("one", 1, ["n"])[0]
+    for pod in pods[5:7]:
+        pod.ready_at = float("inf")
+    await world.run(world.plan(pods[0], single))
+    reasons = {action.outcome: action.error for action in world.log}
+    assert reasons[f"{mode}d" if mode == "observe" else "recommended"].startswith(
+        "would wait: MaxUnavailablePerWorkload"
+    )
+    assert reasons["refused"].startswith("ExpectedReplicas")
+    world.log.clear()
+    await world.run(room_for(world, waiting_pod(world), *victims(world, 3, grace=90)))
+    assert [action.outcome for action in world.log] == ["refused"]
+    assert "MaxMigratingPerNode" in world.last_error
+    assert world.evicted == []

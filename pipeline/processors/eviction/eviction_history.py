@@ -95,8 +95,8 @@ class EvictionHistory:
         self._bound()
 
     def leaves(self, pod: Candidate, at: float, grace_seconds: float) -> None:
-        """Remember that the pod is being deleted since this time, by whomever. That limits how many
-        pods leave at once, and not how often."""
+        """Remember that the pod is being deleted since this time, for any cause. That limits how
+        many pods leave at once, and not how often."""
         self._leaving.setdefault(pod.uid, Eviction(pod, at, grace_seconds))
 
     def learn(self, action: ActionRecord, at: float, now: float) -> None:

@@ -74,7 +74,7 @@ def read_live_pod(data: bytes | msgspec.Raw) -> LivePod:
     record, pod = read_manifest(data), decode_object(data, _pods, "Pod")
     if not record.uid or not record.name or not record.namespace:
         raise InvalidRecordError("a pod has no uid, name or namespace")
-    # That of the deletion, once it has begun, is the one that holds.
+    # A deletion may have another grace period than the pod.
     grace = pod.metadata.deletion_grace_period_seconds
     if grace is None:
         grace = pod.spec.termination_grace_period_seconds

@@ -71,7 +71,7 @@ _LEAST_WAIT_SECONDS: Final = 1.0
 """The least pause before that, whatever a server asks for."""
 STOP_FRESH_SECONDS: Final = 1.0
 """The greatest age of an answer about the kill switch when a call begins."""
-_STOP_ATTEMPTS: Final = 3
+_STOP_ATTEMPTS: Final = 5
 
 
 class ActionLog(Protocol):

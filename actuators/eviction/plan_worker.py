@@ -30,7 +30,7 @@ PLANS = counter(
 _REASONS: Final = {
     "late": "Late: the plan was valid from {} until {}",
     "too_many": f"TooMany: {PLANS_OF_A_POD} plans were executed for the pod",
-    "early": f"Early: room was made for the pod less than {SETTLE_SECONDS:g} s before this plan",
+    "early": f"Early: room may have been made for the pod {SETTLE_SECONDS:g} s before, or less",
 }
 """Why a plan is not executed. A repeated plan has an action already."""
 _LOOK_AGAIN_SECONDS: Final = 2.0
@@ -75,7 +75,7 @@ class PlanWorker:
         being deleted, and continue at the pace of the former leader."""
         history, clock = self._gate.history, self._gate.clock
         history.known_since = known_since
-        last = max(history.last_at or -math.inf, known_since)
+        last = known_since if history.last_at is None else max(history.last_at, known_since)
         self._gate.rate.happened(clock.monotonic() - last)
         while not await look_at_all_pods(self._gate):
             await clock.sleep(_LOOK_AGAIN_SECONDS)

@@ -286,3 +286,14 @@ def test_what_is_forgotten_is_unknown() -> None:
     history.keep(2 * HOUR, 300.0)
     assert history.unknown_seconds(now) == HOUR
     assert history.unknown_seconds(now + 5 * HOUR) == 0.0
+
+
+async def test_a_long_ttl_does_not_make_replacements_unknown() -> None:
+    limits = MigrationLimits(ttl_seconds=2 * HOUR, max_unavailable_per_workload=9)
+    world = World(policy=MigrationPolicy(limits=limits))
+    pod, *others = world.cluster.add_deployment("web", 30, ["n"])
+    for other in others[:3]:
+        other.ready_at = float("inf")
+    world.gate.history.forget(world.clock.monotonic())
+    await world.run(world.plan(pod))
+    assert world.evicted == [pod.uid]

@@ -78,12 +78,13 @@ class MigrationLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def history_seconds(self) -> float:
-        """How far back evictions matter: until every bucket is full again."""
+        """How far back evictions matter: until every bucket is full again, and for as long as a
+        replacement may take."""
         durations = [
             limiter.duration_seconds * max(limiter.burst, 1)
             for limiter in (self.workload_limiter, self.namespace_limiter)
         ]
-        return max(_SHORTEST_HISTORY_SECONDS, self.cycle_seconds, *durations)
+        return max(_SHORTEST_HISTORY_SECONDS, self.cycle_seconds, self.ttl_seconds, *durations)
 
 
 class MigrationPolicy(msgspec.Struct, frozen=True, kw_only=True):

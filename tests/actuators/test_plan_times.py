@@ -17,16 +17,16 @@ def victims(world: World, count: int, **changes: Any) -> list[SimulatedPod]:
     return [world.cluster.add_pod("n", labels=BATCH, **changes) for _ in range(count)]
 
 
-def slow_answers(world: World, path: str, seconds: Callable[[int], float]) -> list[float]:
+def slow_answers(world: World, slow_path: str, seconds: Callable[[int], float]) -> list[float]:
     """Let the answers to GETs of a path take a while after they were true: `seconds` gets the
     number of the request. Returns the times of these requests."""
     answer, times = world.cluster.request, list[float]()
 
-    async def request(method: str, of: str, **more: Any) -> bytes:
+    async def request(method: str, path: str, **more: Any) -> bytes:
         try:
-            return await answer(method, of, **more)
+            return await answer(method, path, **more)
         finally:
-            if (method, of) == ("GET", path):
+            if (method, path) == ("GET", slow_path):
                 times.append(world.clock.monotonic())
                 await world.clock.sleep(seconds(len(times)))
 
@@ -186,10 +186,9 @@ async def test_other_modes_say_what_the_limits_say(mode: Any) -> None:
     for pod in pods[5:7]:
         pod.ready_at = float("inf")
     await world.run(world.plan(pods[0], single))
-    reasons = {action.outcome: action.error for action in world.log}
-    assert reasons[f"{mode}d" if mode == "observe" else "recommended"].startswith(
-        "would wait: MaxUnavailablePerWorkload"
-    )
+    reasons = {str(action.outcome): action.error for action in world.log}
+    outcome = "observed" if mode == "observe" else "recommended"
+    assert reasons[outcome].startswith("would wait: MaxUnavailablePerWorkload")
     assert reasons["refused"].startswith("ExpectedReplicas")
     world.log.clear()
     await world.run(room_for(world, waiting_pod(world), *victims(world, 3, grace=90)))

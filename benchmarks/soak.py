@@ -4,10 +4,10 @@
 
 A real broker, API server and Prometheus. An exporter on this machine, a worker, an extender that is
 asked every second, and simulated nodes at 1x whose pods come and go. Beside them watcher, notifier,
-actuator and evictor in mode act, and a provider for a node without an exporter, while pods are
-created and deleted and the policy changes every minute. After a warm-up of twenty minutes, in which
-tables of recent windows fill, the resident memory of no role may grow by more than 1 MiB an hour
-(`growth`). The exit code is 1 if one does, or ended. A run of less than 50 minutes judges no
+planner, actuator and evictor in mode act, and a provider for a node without an exporter, while pods
+are created and deleted and the policy changes every minute. After a warm-up of twenty minutes, in
+which tables of recent windows fill, the resident memory of no role may grow by more than 1 MiB an
+hour (`growth`). The exit code is 1 if one does, or ended. A run of less than 50 minutes judges no
 memory.
 """
 
@@ -79,6 +79,7 @@ def role_flags(folder: Path, kubeconfig: Path, prometheus: str) -> dict[str, tup
         "extender": ("--host", "127.0.0.1", "--port", str(PORT), "--mode", "act", "--push-out"),
         "watcher": (*access, *page),
         "actuator": (*access, *page, "--mode", "act", "--node-metrics", "--node-slos"),
+        "planner": (*access, *page),
         "evictor": (*access, *page, "--mode", "act"),
         # Nothing listens there: it tries again for ever if an alert opens.
         "notifier": ("--alertmanager-urls", "http://127.0.0.1:1", *page),

@@ -17,13 +17,21 @@ from pipeline.clock import Clock
 from pipeline.kafka.client import client_options
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
-from pipeline.processors.hot_nodes.firing_alerts import FiringAlert, Labels, firing_alerts
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.processors.hot_nodes.firing_alerts import (
+    FiringAlert,
+    Labels,
+    firing_alerts,
+    firing_relief_alerts,
+)
 from pipeline.settings import NotifierSettings, Settings
 from pipeline.table import Feed, Table
+from pipeline.table.relief_alert_feed import apply_relief_alerts
 from pipeline.tasks import run_all
 from pipeline.tls import https_context
+from pipeline.topics.alerts import FORGOTTEN_SECONDS
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.registry import NODE_STATE
+from pipeline.topics.registry import ALERTS, NODE_STATE
 
 log = get_logger(__name__)
 
@@ -35,35 +43,47 @@ _LOOK_SECONDS: Final = 1.0
 
 async def notify(settings: Settings, clock: Clock) -> None:
     """Send the alerts of all nodes to each Alertmanager of the settings, until cancelled."""
+    client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
     feed = Feed(
-        Table(),
-        client=client_options(settings.kafka),
-        prefix=settings.kafka.topic_prefix,
-        clock=clock,
-        topics=(NODE_STATE,),
-        name="alerts",
+        Table(), client=client, prefix=prefix, clock=clock, topics=(NODE_STATE,), name="alerts"
     )
+    relief = ReliefAlerts()
+    relief_feed = Feed(
+        Table(), client=client, prefix=prefix, clock=clock, topics=(ALERTS,),
+        name="alerts of the planner", apply_record=apply_relief_alerts(relief, clock),
+        recent_seconds=FORGOTTEN_SECONDS,
+    )  # fmt: skip
     context = https_context("notifier.ca_file", settings.notifier.ca_file)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         clients = [
             AlertmanagerClient(url, settings.notifier, session, clock)
             for url in settings.notifier.alertmanager_urls.split(",")
         ]
-        watching = _watch(feed, clients, settings.notifier, clock)
-        await run_all([feed.run(), watching, *(client.run() for client in clients)])
+        watching = _watch(feed, relief, clients, settings.notifier, clock)
+        await run_all(
+            [feed.run(), relief_feed.run(), watching, *(client.run() for client in clients)]
+        )
 
 
 async def _watch(
-    feed: Feed, clients: Sequence[AlertmanagerClient], settings: NotifierSettings, clock: Clock
-) -> None:
-    """Tell the clients which alerts fire and which ended."""
+    feed: Feed, relief: ReliefAlerts, clients: Sequence[AlertmanagerClient],
+    settings: NotifierSettings, clock: Clock,
+) -> None:  # fmt: skip
+    """Tell the clients which alerts fire and which ended. Alerts of the planner, which may not run,
+    are not waited for."""
     await feed.wait_caught_up()
     CAUGHT_UP.set(1)
     log.info("ready", alertmanagers=len(clients))
     firing: Mapping[Labels, FiringAlert] = {}
     sent_at = -settings.resend_seconds
     while True:
-        before, firing = firing, firing_alerts(_states(feed.table), settings.labels)
+        before, firing = (
+            firing,
+            {
+                **firing_alerts(_states(feed.table), settings.labels),
+                **firing_relief_alerts(relief.open(clock.now()), settings.labels),
+            },
+        )
         OPEN.set(len(firing))
         is_due = clock.monotonic() - sent_at >= settings.resend_seconds
         sent_at = clock.monotonic() if is_due else sent_at

@@ -16,7 +16,7 @@ from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.former_actions import BAD, read_former_actions
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
-from actuators.eviction.received_plans import LONGEST_VALID_SECONDS, ReceivedPlan, receive
+from actuators.eviction.received_plans import ReceivedPlan, receive
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KafkaError, RecordError
@@ -30,7 +30,7 @@ from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS, EvictionPlanRecord
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import EVICTION_PLANS
 

@@ -4,14 +4,11 @@ Three wall clocks are involved: the planner's in the plan, the broker's in its r
 evictor's. Each of them may be wrong, or may jump. They are compared once, when the plan is read.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pipeline.clock import Clock
 from pipeline.times import parse_time
-from pipeline.topics.eviction_plans import EvictionPlanRecord
-
-LONGEST_VALID_SECONDS: Final = 300.0
-"""How long a plan is valid at most, whatever it says itself."""
+from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS, EvictionPlanRecord
 
 
 class ReceivedPlan(NamedTuple):

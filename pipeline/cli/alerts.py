@@ -5,6 +5,7 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import click
@@ -22,11 +23,19 @@ from pipeline.errors import NotReadyError, RecordError, UsageError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.kafka.topic_admin import require_topics
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
 from pipeline.table import Table
+from pipeline.table.relief_alert_feed import apply_relief_alerts
 from pipeline.times import parse_time
-from pipeline.topics.alerts import AlertRecord, OpenAlert, alert_id
+from pipeline.topics.alerts import (
+    FORGOTTEN_SECONDS,
+    RELIEF_RULES,
+    AlertRecord,
+    OpenAlert,
+    alert_id,
+)
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ALERTS
 
@@ -40,7 +49,12 @@ _CHANGE_HEADERS: Final = (
 )  # fmt: skip
 _COLUMN_HELP: Final = {
     "Columns": [
-        ("RULE", "node_cpu, node_memory, prod_cpu or prod_memory: usage of the node, or of Prod."),
+        (
+            "RULE",
+            "node_cpu, node_memory, prod_cpu or prod_memory: usage of the node, or of Prod. "
+            "all_nodes_hot and nothing_can_be_done: the planner cannot relieve a pool or a node, "
+            "for the reason below the table.",
+        ),
         ("OPEN", "How long the alert has been open, at the time of a change."),
         ("USAGE", "The compared usage in percent of allocatable."),
         ("AGE", "Time since the end of the node's last window; (stale) if it is too long."),
@@ -56,7 +70,7 @@ class OpenAlertItem(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     as_of: str
     stale: bool
-    alert: OpenAlert
+    alert: OpenAlert | AlertRecord
 
 
 class AlertList(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +144,15 @@ def command(
 
 async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
     clock = SystemClock()
-    async with read_table(settings, Table(), waits_for_broker=watch) as feed:
+    relief = ReliefAlerts()
+    reading = partial(read_table, settings, waits_for_broker=watch)
+    async with (
+        reading(Table()) as feed,
+        reading(
+            Table(), (ALERTS,), apply_record=apply_relief_alerts(relief, clock),
+            recent_seconds=FORGOTTEN_SECONDS,
+        ),
+    ):  # fmt: skip
         while True:
             table, now = feed.table, clock.now()
             if not watch and not any(table.snapshot(name).state for name in table):
@@ -140,6 +162,7 @@ async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
                     "if both run, `springtide doctor` says what is wrong",
                 )
             items = open_alerts(table, now, view.stale_after_seconds)
+            items += [relief_item(alert) for alert in relief.open(now)]
             if watch and not view.as_json:
                 click.clear()  # only a terminal
             view.show(items, open_lines(items, now, headers=view.headers))
@@ -172,19 +195,31 @@ def open_alerts(table: Table, now: float, stale_after_seconds: float) -> list[Op
     )
 
 
+def relief_item(alert: AlertRecord) -> OpenAlertItem:
+    """An open alert of the planner."""
+    return OpenAlertItem(id=alert.id, node=alert.node, as_of=alert.as_of, stale=False, alert=alert)
+
+
 def open_lines(items: Iterable[OpenAlertItem], now: float, *, headers: bool) -> Iterator[str]:
     """Yield the table of open alerts."""
     rows = [_OPEN_HEADERS] if headers else []
+    whys = []
     for item in items:
         alert, age = item.alert, format_age(now - parse_time(item.as_of))
+        what = _subject(item.node, alert), alert.rule, alert.severity
+        opened = format_age(now - parse_time(alert.since))
+        if isinstance(alert, AlertRecord):
+            rows.append((*what, opened, UNKNOWN, UNKNOWN, UNKNOWN))
+            whys.append(f"{what[0]}: {alert.why}")
+            continue
         rows.append(
             (
-                item.node, alert.rule, alert.severity, format_age(now - parse_time(alert.since)),
-                _percent(alert.usage_percent), _percent(alert.threshold_percent),
+                *what, opened, _percent(alert.usage_percent), _percent(alert.threshold_percent),
                 f"{age} (stale)" if item.stale else age,
             )
         )  # fmt: skip
     yield from align_columns(rows)
+    yield from whys
 
 
 async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRecord]:
@@ -199,7 +234,13 @@ async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRe
         async for records in follower.read_to_end():
             for record in records:
                 try:
-                    changes.append(decode_json(AlertRecord, record.value or b""))
+                    change = decode_json(AlertRecord, record.value or b"")
+                    # The planner repeats what is open: that is no change of this time.
+                    if (
+                        change.rule not in RELIEF_RULES
+                        or 1000 * parse_time(change.as_of) >= since_ms
+                    ):
+                        changes.append(change)
                 except RecordError as error:
                     text = f"warning: skipped a record of {record.topic}: {error.message}"
                     click.echo(printable(text), err=True)
@@ -221,13 +262,19 @@ def change_lines(changes: Iterable[AlertRecord], *, headers: bool) -> Iterator[s
     rows = [_CHANGE_HEADERS] if headers else []
     rows += [
         (
-            change.as_of, change.node, change.rule, change.transition, change.severity,
+            change.as_of, _subject(change.node, change), change.rule, change.transition,
+            change.severity,
             _percent(change.evidence.usage_percent), _percent(change.evidence.threshold_percent),
             format_age(change.duration_seconds), change.reason or "",
         )
         for change in changes
     ]  # fmt: skip
     yield from align_columns(rows)
+
+
+def _subject(node: str, alert: OpenAlert | AlertRecord) -> str:
+    """The node that an alert is about, or the pool."""
+    return node if node or isinstance(alert, OpenAlert) else f"pool {alert.pool}"
 
 
 def _percent(percent: float | None) -> str:

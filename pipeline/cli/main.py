@@ -49,6 +49,7 @@ COMMANDS = {
     "actuator": _Command(
         "Write Mid and Batch resources to the Nodes of a cluster.", "kubernetes,pipeline"
     ),
+    "planner": _Command("Plan which pods leave hot nodes.", "kubernetes,pipeline"),
     "evictor": _Command("Evict pods that eviction plans name.", "kubernetes,pipeline"),
     "notifier": _Command("Send the alerts of hot nodes to Alertmanager.", "pipeline"),
     "provider": _Command(

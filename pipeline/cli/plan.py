@@ -1,8 +1,7 @@
 """`springtide plan`: show which pods would leave hot nodes, where they would land, and why."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
-from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.errors import InvalidPolicyError
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.filters import amount
 from pipeline.extender.plan_documents import (
@@ -30,18 +29,9 @@ from pipeline.processors.descheduling.descheduler_config import Descheduling
 from pipeline.settings import Settings
 from pipeline.sources.policy_file import descheduling_in, policy_objects
 from pipeline.table import NODE_AND_POD_TOPICS, Table
-from pipeline.table.apply_records import Headers, apply_pod_points
-from pipeline.table.pod_history import PodHistory
-from pipeline.table.table_feed import POD_HISTORY_TOPICS
-from pipeline.topics.codec import decode_json
-from pipeline.topics.node_state import AGGREGATED
-from pipeline.topics.pods import PodRecord, split_pod_key
-from pipeline.topics.registry import PODS, Topic
+from pipeline.table.node_pods import read_node_pods
 
 _NOTHING_MOVES: Final = 4
-_LONGEST_SPAN_SECONDS: Final = float(max(AGGREGATED.values()))
-_POD_WINDOWS: Final = 360
-"""Windows of a pod that are read: half an hour at 5 s."""
 
 
 @click.command(
@@ -64,8 +54,9 @@ def command(settings: Settings, file: Path | None, as_json: bool) -> None:
 
     The command reads the state table and the last windows from Kafka, and writes nothing: no pod is
     evicted. Without --policy, nodes with an open alert are relieved; with it, every node that is
-    above its thresholds now. The landing is simulated with the filters and scores of an extender of
-    the local settings, and with node selector, required node affinity, taints and requests.
+    above its thresholds now. `springtide planner` publishes plans of the first kind. The landing is
+    simulated with the filters and scores of an extender of the local settings, and with node
+    selector, required node affinity, taints and requests.
 
     \b
     Examples:
@@ -107,46 +98,8 @@ async def _plan(settings: Settings, descheduling: Descheduling | None) -> Relief
     for name in planning.ignored_resources:
         text = f"usage of {printable(name)} is not measured: its thresholds are ignored"
         click.echo(f"warning: {text}", err=True)
-    return planning.plan(*await _read_pods(settings, planning.sources))
-
-
-async def _read_pods(
-    settings: Settings, sources: Collection[str]
-) -> tuple[list[PodRecord], PodHistory]:
-    """The pods of these nodes, and the usage of each over the last windows. Of other nodes nothing
-    is kept: a large cluster has a million pods."""
-    history = Table(pod_windows=_POD_WINDOWS)
-    if not sources:
-        return [], history.pod_history
-    records: dict[str, PodRecord] = {}
-
-    def keep_pod(
-        _table: Table, _topic: Topic, key: bytes | None, value: bytes | None, _headers: Headers
-    ) -> bool:
-        node, uid = split_pod_key(key or b"")
-        if node in sources:
-            records.pop(uid, None)
-            if value is not None:
-                records[uid] = decode_json(PodRecord, value)
-        return True
-
-    def keep_window(
-        table: Table, topic: Topic, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> bool:
-        if key is None:
-            raise InvalidRecordError("record has no key")
-        return key.decode(errors="replace") in sources and apply_pod_points(
-            table, topic, key, value, headers
-        )
-
-    async with AsyncExitStack() as stack:
-        for table, topics, keep, recent in (
-            (history, POD_HISTORY_TOPICS, keep_window, _LONGEST_SPAN_SECONDS),
-            (Table(), (PODS,), keep_pod, None),
-        ):
-            reading = read_table(settings, table, topics, apply_record=keep, recent_seconds=recent)
-            await stack.enter_async_context(reading)
-    return list(records.values()), history.pod_history
+    span, now = planning.span_seconds, SystemClock().now()
+    return planning.plan(*await read_node_pods(settings.kafka, planning.sources, span, now))
 
 
 def plan_lines(plan: ReliefPlan) -> Iterator[str]:

@@ -17,7 +17,13 @@ from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.kube.standby import check_kafka_of_standby
 from pipeline.metrics import serve_metrics
-from pipeline.settings import ActuatorSettings, EvictorSettings, Settings, WatcherSettings
+from pipeline.settings import (
+    ActuatorSettings,
+    EvictorSettings,
+    PlannerSettings,
+    Settings,
+    WatcherSettings,
+)
 from pipeline.tasks import cancel_tasks, work_until_stopped
 from pipeline.topics.access import ROLES
 
@@ -25,7 +31,7 @@ from pipeline.topics.access import ROLES
 async def run_leader(
     role: str,
     settings: Settings,
-    section: ActuatorSettings | EvictorSettings | WatcherSettings,
+    section: ActuatorSettings | EvictorSettings | PlannerSettings | WatcherSettings,
     work: Callable[[Api, Lease, Clock], Awaitable[None]],
     *,
     waits_for_kafka: bool = False,

@@ -1,6 +1,8 @@
 """Plan at one moment of the state table which pods should leave hot nodes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from pipeline.processors.descheduling.eviction_policy import migration_policy
 from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.move_memory import IncomingUsage
 from pipeline.processors.descheduling.strategy import Plan, after_plan, unchanged
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
@@ -35,23 +38,52 @@ from pipeline.table.strategy_inputs import MEASURED, cluster_nodes, cluster_pods
 from pipeline.topics.pod_columns import ENDED
 from pipeline.topics.pods import PodRecord
 
+_USUAL_ARGS: Final = LowNodeLoadArgs()
+_USUAL_POLICY: Final = MigrationPolicy()
+
+
+def _no_objection(pod: PodRecord) -> str | None:
+    return None
+
+
+class AlertRelief(NamedTuple):
+    """How nodes with an open alert are relieved: by these arguments of LowNodeLoad, protections and
+    caps. Of these nodes only `sources` are (None: all). Pods with an `objection`, for the reason
+    that it returns, stay. `incoming` are pods that usage of their target does not show yet."""
+
+    args: LowNodeLoadArgs = _USUAL_ARGS
+    policy: MigrationPolicy = _USUAL_POLICY
+    sources: Collection[str] | None = None
+    objection: Callable[[PodRecord], str | None] = _no_objection
+    incoming: Sequence[IncomingUsage] = ()
+
+
+_ALL_ALERTS: Final = AlertRelief()
+
 
 class ReliefPlanning:
-    """A plan in two steps: `sources` are the nodes of which `plan` needs all pods.
+    """A plan in two steps: `sources` are the nodes of which `plan` needs all pods, with windows of
+    the last `span_seconds`.
 
     Pools, strategies, protections and caps are those of `descheduling`, and every node above its
-    thresholds is hot. If that is None, thresholds are those in the records of the nodes, nodes with
-    an open alert are hot, and Koordinator's default protections hold. Thresholds of
-    `ignored_resources` are ignored, because usage of these is not measured.
+    thresholds is hot. If that is None, thresholds are those in the records of the nodes, and nodes
+    with an open alert are hot; `relief` says how they are relieved, by default as Koordinator's
+    defaults say. Thresholds of `ignored_resources` are ignored, because usage of these is not
+    measured.
     """
 
     def __init__(
-        self, table: Table, decisions: Decisions, descheduling: Descheduling | None, now: float
+        self,
+        table: Table,
+        decisions: Decisions,
+        descheduling: Descheduling | None,
+        now: float,
+        relief: AlertRelief = _ALL_ALERTS,
     ) -> None:
-        self._decisions, self._now = decisions, now
-        self._policy = MigrationPolicy() if descheduling is None else migration_policy(descheduling)
+        self._decisions, self._now, self._relief = decisions, now, relief
+        self._policy = relief.policy if descheduling is None else migration_policy(descheduling)
         low = None if descheduling is None else descheduling.low_node_load
-        args = LowNodeLoadArgs() if low is None else low.args
+        args = relief.args if low is None else low.args
         names = tuple(table)
         self._pools: list[PoolNodes] = []
         self.ignored_resources: list[str] = []
@@ -70,12 +102,13 @@ class ReliefPlanning:
 
         expiration = float(args.usage_expiration_seconds)
         by_alerts = descheduling is None
-        self._nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
+        nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
+        self._nodes = _with_incoming(nodes, relief.incoming)
         detecting = None if descheduling is None else descheduling.detecting
         self._strategies = low_node_load_strategies(
             self._pools,
             args,
-            confirmed=_with_alert(table, names) if by_alerts else None,
+            confirmed=_confirmed(table, names, relief) if by_alerts else None,
             off="" if detecting is None else why_off(detecting, LOW_NODE_LOAD),
         )
         if descheduling is not None:
@@ -85,6 +118,8 @@ class ReliefPlanning:
             if not configured.off:
                 is_source |= configured.strategy.sources(self._nodes)
         self.sources = frozenset(names[index] for index in np.flatnonzero(is_source).tolist())
+        spans = (pool.span_seconds for pool, _ in self._pools)
+        self.span_seconds = float(max(spans, default=0))
 
     def plan(self, records: Sequence[PodRecord], history: PodHistory) -> ReliefPlan:
         """The plan for these pods, whose usage is in `history`."""
@@ -122,7 +157,7 @@ class ReliefPlanning:
             self._nodes,
             history,
             pool_of,
-            _objections(self._policy),
+            _objections(self._policy, self._relief),
             self._decisions.rules.counting,
             MoveCaps(limits.cycle_total, limits.cycle_per_node, limits.cycle_per_namespace),
         )
@@ -148,20 +183,38 @@ def _documented(
     return StrategyRun(plan, nodes, pods, configured.pool, int(members.sum()), known)
 
 
-def _objections(policy: MigrationPolicy) -> Callable[[PodRecord], str | None]:
+def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRecord], str | None]:
     """Why no strategy moves a pod; None if one may."""
 
     def objection(pod: PodRecord) -> str | None:
         if pod.phase in ENDED:
             return "the pod has ended"
         refusal = verdict(protections_of(pod, policy.protections), policy.skipped_gates).refusal
-        return None if refusal is None else refusal.text
+        return relief.objection(pod) if refusal is None else refusal.text
 
     return objection
 
 
-def _with_alert(table: Table, names: Sequence[str]) -> BoolArray:
-    """The nodes with an open alert, (nodes,)."""
+def _with_incoming(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> ClusterNodes:
+    """The nodes with the usage of pods on their way, which their own usage does not show yet."""
+    if not incoming:
+        return nodes
+    usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
+    place = {name: index for index, name in enumerate(nodes.names)}
+    columns = [nodes.resources.index(name) for name in ("cpu", "memory")]
+    for node, cpu, memory, is_prod in incoming:
+        if node in place:
+            usage[place[node], columns] += (cpu, memory)
+            prod_usage[place[node], columns] += (cpu * is_prod, memory * is_prod)
+    return replace(nodes, usage=usage, prod_usage=prod_usage)
+
+
+def _confirmed(table: Table, names: Sequence[str], relief: AlertRelief) -> BoolArray:
+    """The nodes with an open alert that are to be relieved, (nodes,)."""
     states = (table.snapshot(name).state for name in names)
-    alerts = (state is not None and bool(state.alerts) for state in states)
-    return np.fromiter(alerts, np.bool_, len(names))
+    alerts = np.fromiter(
+        (state is not None and bool(state.alerts) for state in states), np.bool_, len(names)
+    )
+    if relief.sources is None:
+        return alerts
+    return alerts & np.fromiter((name in relief.sources for name in names), np.bool_, len(names))

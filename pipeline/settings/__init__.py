@@ -8,6 +8,7 @@ from pipeline.settings.actuator_settings import (
     ActuatorSettings,
     EvictorSettings,
     NotifierSettings,
+    PlannerSettings,
 )
 from pipeline.settings.base import Secret
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
@@ -45,6 +46,7 @@ __all__ = [
     "KubernetesSettings",
     "ModelSettings",
     "NotifierSettings",
+    "PlannerSettings",
     "ProviderSettings",
     "Secret",
     "SettingDescription",

@@ -64,6 +64,13 @@ class EvictorSettings(Section, frozen=True, kw_only=True):
     metrics_port: MetricsPort = 9107
 
 
+class PlannerSettings(Section, frozen=True, kw_only=True):
+    """The planner, which plans how hot nodes are relieved."""
+
+    metrics_host: MetricsHost = "0.0.0.0"
+    metrics_port: MetricsPort = 9109
+
+
 _URL = r"https?://[^\s/?#@,]+(/[^\s?#,]*)?"
 
 

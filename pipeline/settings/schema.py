@@ -11,6 +11,7 @@ from pipeline.settings.actuator_settings import (
     ActuatorSettings,
     EvictorSettings,
     NotifierSettings,
+    PlannerSettings,
 )
 from pipeline.settings.base import Section
 from pipeline.settings.exporter_settings import ExporterSettings
@@ -47,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     watcher: WatcherSettings = WatcherSettings()
     actuator: ActuatorSettings = ActuatorSettings()
     evictor: EvictorSettings = EvictorSettings()
+    planner: PlannerSettings = PlannerSettings()
     notifier: NotifierSettings = NotifierSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()

@@ -39,6 +39,8 @@ LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 
 # -- reading the topics
 
+LATE_WINDOW_SECONDS: Final = 60.0
+"""How late the last window of a node may be whose pods are read: the span ends with it."""
 FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
 """After half of the time for which the broker keeps tombstones everything is read again."""
 START_TIMEOUT_SECONDS: Final = 30.0

@@ -101,10 +101,18 @@ ROLES: Final[Mapping[str, Role]] = {
             reads=(NODES, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, WAKE_UPS), writes=(ACTIONS,),
         ),
         Role(
+            name="planner", task="plans how hot nodes are relieved",
+            reads=(
+                NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, ALERTS, EVICTION_PLANS,
+                ACTIONS,
+            ),
+            writes=(ALERTS, EVICTION_PLANS),
+        ),
+        Role(
             name="evictor", task="eviction actuator",
             reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,),
         ),
-        Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE,)),
+        Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE, ALERTS)),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),
         Role(
             name="operator", task="`topics apply`, `doctor`, `model import`, other commands",

@@ -1,4 +1,4 @@
-"""`springtide.alerts`: changes of the alerts of hot nodes, keyed by node.
+"""`springtide.alerts`: changes of the alerts of hot nodes, keyed by node or pool.
 
 The model agent writes a record when an alert opens, becomes critical, is critical no more, or
 closes. An alert is named by its `id`; its newest record, by generation and offset, is its state.
@@ -6,6 +6,10 @@ After a failure records may be written again: a repeat has the id, generation an
 first, and changes nothing. The alerts that are open now are also in the newest node state of the
 node: an alert that is not there is over, even if retention or a lost log took the record of its
 end.
+
+The planner writes alerts about hot nodes that it cannot relieve. It repeats the newest record of
+each alert that is open every `REPEAT_SECONDS`: one that was not repeated for `FORGOTTEN_SECONDS`
+is over. An alert about a pool has no node, and the pool as its key.
 """
 
 from typing import Final, Literal, get_args
@@ -15,12 +19,17 @@ import msgspec
 from pipeline.topics.result_header import Result
 
 Rule = Literal["node_cpu", "node_memory", "prod_cpu", "prod_memory"]
+ReliefRule = Literal["all_nodes_hot", "nothing_can_be_done"]
 Severity = Literal["warning", "critical"]
 Transition = Literal["opened", "escalated", "eased", "closed"]
-CloseReason = Literal["cooled", "policy", "new machine", "node deleted"]
+CloseReason = Literal["cooled", "policy", "new machine", "node deleted", "planned"]
 
 RULES: Final[tuple[Rule, ...]] = get_args(Rule)
 """The rules: usage of the node, and of its Prod pods, each of cpu and memory."""
+RELIEF_RULES: Final[tuple[ReliefRule, ...]] = get_args(ReliefRule)
+"""The rules of the planner: no node of a pool can take pods, or no pod of a hot node can leave."""
+REPEAT_SECONDS: Final = 1800.0
+FORGOTTEN_SECONDS: Final = 7200.0
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 
 
@@ -68,19 +77,23 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     """A change of an alert with the window that ended at `as_of`.
 
     id: Node, rule, and end of the window that opened the alert.
-    rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
+    rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory. Or what the planner cannot
+      do: all_nodes_hot (no node of the pool can take pods) or nothing_can_be_done (no pod of the
+      hot node can leave it).
     transition: opened, escalated (to critical), eased (to warning) or closed.
     severity: Severity after the change; of a closed alert, the last one.
     since: End of the window that opened the alert, RFC 3339, UTC.
     duration_seconds: How long the alert has been open.
     reason: Why it was closed: cooled, policy (the threshold was removed), new machine (another one
-      took the node's name) or node deleted; null for other changes.
+      took the node's name), node deleted, or planned (there is a plan again); null for other
+      changes.
     pool: The node pool whose thresholds apply.
     evidence: The numbers on which the change rests.
+    why: Why the planner can do nothing; empty for alerts about usage.
     """
 
     id: str
-    rule: Rule
+    rule: Rule | ReliefRule
     transition: Transition
     severity: Severity
     since: str
@@ -88,6 +101,7 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     reason: CloseReason | None = None
     pool: str = ""
     evidence: Evidence = Evidence()
+    why: str = ""
 
 
 class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):

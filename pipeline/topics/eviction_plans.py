@@ -6,9 +6,14 @@ of the same name is safe, and has an end of validity. It is a proposal: the evic
 against the state of the cluster before it acts.
 """
 
+from typing import Final
+
 import msgspec
 
 from pipeline.topics.codec import Record
+
+LONGEST_VALID_SECONDS: Final = 300.0
+"""A plan is valid for so long at most, whatever it says itself."""
 
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +27,12 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
 
 class LeavingPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod to evict, and the resources that its eviction is expected to free. Namespace and name
-    may be empty."""
+    may be empty.
+
+    Plans that relieve a node also say the pod's `workload` as kind/namespace/name, the `target`
+    where it is expected to land, usage and predicted peak there in percent of capacity after all
+    moves, and the first targets that refused it, as "node: reason".
+    """
 
     uid: str
     pod_class: str
@@ -30,6 +40,11 @@ class LeavingPod(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     cpu_millicores: int = 0
     memory_bytes: int = 0
+    workload: str = ""
+    target: str = ""
+    target_usage: dict[str, float] = msgspec.field(default_factory=dict)
+    target_peak: dict[str, float] = msgspec.field(default_factory=dict)
+    why_not: tuple[str, ...] = ()
 
 
 class EvictionPlanRecord(Record, frozen=True, kw_only=True):

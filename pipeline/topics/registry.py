@@ -143,8 +143,8 @@ NODE_VIEWS: Final = Topic(
     written_by="view agent", record="node_views",
 )  # fmt: skip
 ALERTS: Final = Topic(
-    name="alerts", key="node", retention_ms=7 * DAY_MS,
-    value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent",
+    name="alerts", key="node or pool", retention_ms=7 * DAY_MS,
+    value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent, planner",
     record="alerts",
 )  # fmt: skip
 EVICTION_REQUESTS: Final = Topic(
@@ -153,7 +153,8 @@ EVICTION_REQUESTS: Final = Topic(
 )  # fmt: skip
 EVICTION_PLANS: Final = Topic(
     name="eviction-plans", key="node", retention_ms=7 * DAY_MS,
-    value="pods to evict from a node, and why", written_by="extender", record="eviction_plans",
+    value="pods to evict from a node, and why", written_by="extender, planner",
+    record="eviction_plans",
 )  # fmt: skip
 WAKE_UPS: Final = Topic(
     name="wake-ups", key="node", retention_ms=DAY_MS,

@@ -1,6 +1,7 @@
 """`springtide alerts`: open alerts from node states, past changes from the topic."""
 
 import json
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import alerts
 from pipeline.cli.main import cli
+from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
 from pipeline.table import Table
 from pipeline.times import format_time
 from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
 from pipeline.topics.codec import encode_json
+from pipeline.topics.registry import ALERTS
 from tests.table.records import NOW, node_state, table_of
 
 
@@ -34,9 +37,15 @@ def hot_table() -> Table:
     )  # fmt: skip
 
 
-def run(monkeypatch: pytest.MonkeyPatch, table: Table, *arguments: str) -> Result:
+def run(
+    monkeypatch: pytest.MonkeyPatch, table: Table, *arguments: str, records: Sequence[bytes] = ()
+) -> Result:
+    """Run the command over a table, and these records of the topic of alerts."""
+
     @asynccontextmanager
-    async def read(*_: Any, **__: Any) -> Any:
+    async def read(*_: Any, apply_record: Any = None, **__: Any) -> Any:
+        for record in records if apply_record else ():
+            apply_record(Table(), ALERTS, b"", record, ())
         yield SimpleNamespace(table=table, state=SimpleNamespace(connected=True, message=""))
 
     monkeypatch.setattr(alerts, "read_table", read)
@@ -82,6 +91,37 @@ def test_watch_and_since_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> 
     result = run(monkeypatch, hot_table(), "--watch", "--since", "1h")
     assert result.exit_code == 2
     assert "exclude each other" in result.stderr
+
+
+HOPELESS = [
+    Hopeless(Subject("all_nodes_hot", "", "gold"), "gold", "no node is low"),
+    Hopeless(Subject("nothing_can_be_done", "busy"), "silver", "d/a stays: it is bare\x1b[2J"),
+]
+
+
+def test_alerts_of_the_planner_are_listed_with_their_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [*map(encode_json, ReliefAlerts().opened(HOPELESS, NOW - 60)), encode_json(CHANGE)]
+    result = run(monkeypatch, table_of(node_state("calm")), "--no-headers", records=records)
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["busy", "nothing_can_be_done", "warning", "60s", "-", "-", "-"],
+        ["pool", "gold", "all_nodes_hot", "critical", "60s", "-", "-", "-"],
+        ["busy:", "d/a", "stays:", "it", "is", "bare\\x1b[2J"],
+        ["pool", "gold:", "no", "node", "is", "low"],
+    ]
+    text = run(monkeypatch, hot_table(), "-o", "json", records=records).stdout
+    items = json.loads(text)["items"]
+    assert len(items) == 5
+    assert items[-1]["alert"]["why"] == "no node is low"
+
+
+def test_repeats_of_the_planner_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ReliefAlerts().opened(HOPELESS, NOW - 3601)
+    new = ReliefAlerts().opened(HOPELESS, NOW - 3599)
+    lines = changes(monkeypatch, [encode_json(record) for record in [*old, *new, *new]])
+    assert len(lines.stdout.splitlines()) == 3
+    assert "pool gold" in lines.stdout
 
 
 CHANGE = AlertRecord(

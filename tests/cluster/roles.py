@@ -55,7 +55,8 @@ class Role:
             "kubernetes.config_name": kubernetes.config_name,
             "kubernetes.descheduler_config_name": kubernetes.descheduler_config_name,
             "watcher.metrics_port": 0,
-            "actuator.metrics_port": 0, "evictor.metrics_port": 0, "worker.metrics_port": 0,
+            "actuator.metrics_port": 0, "evictor.metrics_port": 0,
+            "planner.metrics_port": 0, "worker.metrics_port": 0,
         }  # fmt: skip
         if kafka.sasl_password is not None:
             values |= {

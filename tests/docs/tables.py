@@ -50,6 +50,7 @@ _METRIC_PAGES: Final = {
     "actuators/alerts": "../reference/notifier.md#metrics",
     "actuators/cluster": "../reference/actuator.md#metrics",
     "actuators/eviction": "../reference/evictor.md",
+    "actuators/planner": "../reference/planner.md#operation",
     "node-exporter/node_exporter": "../reference/exporter.md#metrics",
     "pipeline/agents": "operate.md#what-to-watch",
     "pipeline/extender": "../reference/extender.md#metrics",
@@ -69,7 +70,8 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
 }
 # Commands of roles that have a metrics page.
 _ROLES: Final = (
-    "exporter", "worker", "watcher", "provider", "actuator", "evictor", "notifier", "extender",
+    "exporter", "worker", "watcher", "provider", "actuator", "planner", "evictor", "notifier",
+    "extender",
 )  # fmt: skip
 _DECLARES_METRICS: Final = re.compile(
     r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE

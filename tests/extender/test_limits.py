@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from actuators.eviction import plan_limits
-from actuators.eviction.received_plans import LONGEST_VALID_SECONDS
 from pipeline.extender import limits
 from pipeline.processors.eviction.departure_schedule import LATER_SECONDS
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.victim_selection import AT_MOST, SETTLE_SECONDS
 from pipeline.table import limits as table_limits
+from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS
 from pipeline.topics.node_state import AGGREGATED
 
 DEPLOYED = sorted(Path("deploy/scheduler").glob("*.yaml"))

@@ -17,7 +17,8 @@ from pipeline.processors.descheduling.node_limits import node_limits, watched_re
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.pods import Owner
 from pipeline.topics.resource_amounts import Resources, Usage
-from tests.extender.test_relief_planning import LOW, TIERS, World, configuration, profile
+from tests.extender.relief_world import LOW, TIERS, configuration, profile
+from tests.extender.relief_world import ReliefWorld as World
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, logged, pod_row
 from tests.processors.joined import view_of as view
 from tests.table.records import GIB, NOW, any_pod, node_state, running

@@ -1,8 +1,12 @@
 """Count the moves of a plan against its caps."""
 
 from collections import Counter
+from typing import Final
 
 from pipeline.processors.descheduling.cluster_columns import ClusterPods
+
+CAP: Final = "maxNoOfPodsToEvict"
+"""How the names of caps, and reasons that name a cap, begin."""
 
 
 class MoveCounts:
@@ -35,5 +39,5 @@ class MoveCounts:
             ("PerNamespace", caps.per_namespace, self._of_namespace[namespace]),
         ):
             if cap is not None and count >= cap:
-                return f"maxNoOfPodsToEvict{name}, {cap}, is reached"
+                return f"{CAP}{name}, {cap}, is reached"
         return None

@@ -8,7 +8,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.eviction.migration_limits import GRACE_SECONDS, Candidate
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.processors.kubernetes.objects import KubernetesObject, PodCondition, decode_object
-from pipeline.processors.kubernetes.top_owner import top_owner
+from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.workloads import Workload
 
@@ -29,10 +29,7 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def workload(self) -> Workload | None:
         """The workload of the pod: a Deployment, not its ReplicaSet; None for a bare pod."""
-        owner = top_owner(self.record)
-        if owner is None:
-            return None
-        return Workload(self.record.namespace, owner.kind, owner.name)
+        return workload_of(self.record)
 
     @property
     def candidate(self) -> Candidate:

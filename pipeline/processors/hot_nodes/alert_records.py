@@ -71,6 +71,7 @@ class NodeRow:
             reason=reason,
             pool=pool,
             evidence=evidence,
+            why="",
         )
 
     def closures(self, reason: CloseReason) -> list[AlertRecord]:

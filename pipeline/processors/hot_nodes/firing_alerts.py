@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pipeline.times import format_time
-from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.alerts import AlertRecord, OpenAlert
 from pipeline.topics.node_state import NodeStateRecord
 
 NAME: Final = "SpringtideHotNode"
@@ -28,10 +28,11 @@ _TEXTS: Final = {
 
 
 class FiringAlert(NamedTuple):
-    """An alert as of the window that ended at `as_of`."""
+    """An alert about usage as of the window that ended at `as_of`; or one of the planner, as of its
+    newest change."""
 
     node: str
-    alert: OpenAlert
+    alert: OpenAlert | AlertRecord
     as_of: str
 
 
@@ -55,24 +56,48 @@ def firing_alerts(
     }
 
 
-def _labels(node: str, alert: OpenAlert, extra: Mapping[str, str]) -> Labels:
-    own = {"alertname": NAME, "node": node, "rule": alert.rule, "severity": alert.severity}
+def firing_relief_alerts(
+    alerts: Iterable[AlertRecord], extra: Mapping[str, str]
+) -> dict[Labels, FiringAlert]:
+    """Open alerts of the planner. One about a pool has the label `pool` in place of `node`."""
+    return {
+        _labels(alert.node, alert, extra): FiringAlert(alert.node, alert, alert.as_of)
+        for alert in alerts
+    }
+
+
+def _labels(node: str, alert: OpenAlert | AlertRecord, extra: Mapping[str, str]) -> Labels:
+    own = {"alertname": NAME, "rule": alert.rule, "severity": alert.severity}
+    own |= {"node": node} if node or isinstance(alert, OpenAlert) else {"pool": alert.pool}
     return tuple(sorted({**extra, **own}.items()))
 
 
 def posted_alert(labels: Labels, firing: FiringAlert, ends_at: float) -> PostedAlert:
     """The alert, firing until `ends_at` in seconds since 1970; a time in the past resolves it."""
-    node, alert, as_of = firing
-    usage, threshold = alert.usage_percent, alert.threshold_percent
-    usage_text = "unknown" if usage is None else f"{usage:.1f} %"
-    limit_text = "its threshold" if threshold is None else f"its threshold of {threshold:g} %"
+    alert = firing.alert
+    texts = _relief_texts(alert) if isinstance(alert, AlertRecord) else _usage_texts(firing, alert)
     return PostedAlert(
         labels=dict(labels),
-        annotations={
-            "summary": f"{_TEXTS[alert.rule].format(node=node)} is above {limit_text}",
-            "description": f"Usage of allocatable is {usage_text} at {as_of}. "
-            f"`springtide explain {node}` derives it.",
-        },
+        annotations=dict(zip(("summary", "description"), texts, strict=True)),
         starts_at=alert.since,
         ends_at=format_time(ends_at),
     )
+
+
+def _usage_texts(firing: FiringAlert, alert: OpenAlert) -> tuple[str, str]:
+    node, usage, threshold = firing.node, alert.usage_percent, alert.threshold_percent
+    usage_text = "unknown" if usage is None else f"{usage:.1f} %"
+    limit_text = "its threshold" if threshold is None else f"its threshold of {threshold:g} %"
+    return (
+        f"{_TEXTS[alert.rule].format(node=node)} is above {limit_text}",
+        f"Usage of allocatable is {usage_text} at {firing.as_of}. "
+        f"`springtide explain {node}` derives it.",
+    )
+
+
+def _relief_texts(alert: AlertRecord) -> tuple[str, str]:
+    if alert.node:
+        summary = f"Hot node {alert.node} cannot be relieved"
+    else:
+        summary = f"No node of pool {alert.pool} can take pods of its hot nodes"
+    return summary, f"{alert.why}. `springtide plan` shows the plan."

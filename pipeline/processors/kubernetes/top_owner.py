@@ -9,6 +9,7 @@ from typing import Final
 
 from pipeline.times import time_or_none
 from pipeline.topics.pods import Owner, PodFacts, PodRecord
+from pipeline.topics.workloads import Workload
 
 _HASH_LABELS: Final = {
     "pod-template-hash": "Deployment",
@@ -40,3 +41,9 @@ def top_owner(pod: PodFacts | PodRecord) -> Owner | None:
         if created is not None and 0 <= created - 60 * int(match[2]) <= _LATE_SECONDS:
             return Owner(kind="CronJob", name=match[1])
     return owner
+
+
+def workload_of(pod: PodFacts | PodRecord) -> Workload | None:
+    """The workload of a pod: a Deployment, not its ReplicaSet; None for a bare pod."""
+    owner = top_owner(pod)
+    return None if owner is None else Workload(pod.namespace, owner.kind, owner.name)

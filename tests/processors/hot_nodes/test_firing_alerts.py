@@ -2,7 +2,13 @@
 
 import msgspec
 
-from pipeline.processors.hot_nodes.firing_alerts import FiringAlert, firing_alerts, posted_alert
+from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
+from pipeline.processors.hot_nodes.firing_alerts import (
+    FiringAlert,
+    firing_alerts,
+    firing_relief_alerts,
+    posted_alert,
+)
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.node_state import NodeStateRecord
 
@@ -64,3 +70,31 @@ def test_unknown_numbers_are_not_zero() -> None:
     texts = posted_alert(labels, firing, 0.0).annotations
     assert texts["summary"] == "Memory of the Prod pods of node a is above its threshold"
     assert texts["description"].startswith("Usage of allocatable is unknown at")
+
+
+def test_alerts_of_the_planner_name_their_node_or_pool_and_say_why() -> None:
+    records = ReliefAlerts().opened(
+        [
+            Hopeless(Subject("all_nodes_hot", "", "gold"), "gold", "no node is low"),
+            Hopeless(Subject("nothing_can_be_done", "a"), "gold", "no pod may move"),
+        ],
+        1_800_000_000.0,
+    )  # fmt: skip
+    firing = firing_relief_alerts(records, {"cluster": "eu-1"})
+    posted = [posted_alert(labels, alert, 1_800_000_060.0) for labels, alert in firing.items()]
+    common = {"alertname": "SpringtideHotNode", "cluster": "eu-1"}
+    assert [alert.labels for alert in posted] == [
+        common | {"pool": "gold", "rule": "all_nodes_hot", "severity": "critical"},
+        common | {"node": "a", "rule": "nothing_can_be_done", "severity": "warning"},
+    ]
+    assert [alert.annotations for alert in posted] == [
+        {
+            "summary": "No node of pool gold can take pods of its hot nodes",
+            "description": "no node is low. `springtide plan` shows the plan.",
+        },
+        {
+            "summary": "Hot node a cannot be relieved",
+            "description": "no pod may move. `springtide plan` shows the plan.",
+        },
+    ]
+    assert {alert.starts_at for alert in posted} == {"2027-01-15T08:00:00Z"}

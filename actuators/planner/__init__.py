@@ -1,0 +1,4 @@
+"""The planner: `planner` feeds one leader, `relief_rounds` decides when to plan and writes plans.
+
+`relief_policy` is what the descheduler configuration allows.
+"""

@@ -1,0 +1,157 @@
+"""The planner of one leader: follow the state table, the policy and former moves; write plans."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from actuators.eviction.descheduler_policy import read_descheduling
+from actuators.planner.relief_policy import relief_policy
+from actuators.planner.relief_rounds import ReliefRounds
+from pipeline.clock import Clock
+from pipeline.errors import BrokerUnavailableError, InvalidRecordError, RecordError
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
+from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Producer
+from pipeline.kube.api_client import Api
+from pipeline.kube.lease import Lease
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
+from pipeline.settings import Settings
+from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
+from pipeline.table.node_pods import NodePods, read_node_pods
+from pipeline.tasks import run_all
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
+from pipeline.topics.codec import check_readable, decode_json, encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.nodes import check_node_name
+from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, Topic
+
+log = get_logger(__name__)
+
+BAD = counter("planner_bad_records", "Invalid plans, actions and alerts that were read.")
+_LOOK_BACK: Final[Mapping[Topic, float]] = {
+    EVICTION_PLANS: LOOK_BACK_SECONDS,
+    ACTIONS: LOOK_BACK_SECONDS,
+    ALERTS: FORGOTTEN_SECONDS,
+}
+"""How many seconds back each topic is read."""
+_POLICY_SECONDS: Final = 10.0
+_DELIVERY_SECONDS: Final = 5.0
+"""Shorter than the time between the end of a lease's renewal and the next leader."""
+
+
+class Planner:
+    """The planner while its process holds the lease."""
+
+    def __init__(
+        self, api: Api, settings: Settings, rules: Rules, clock: Clock, lease: Lease
+    ) -> None:
+        self._api, self._settings, self._clock = api, settings, clock
+        self._client = client_options(settings.kafka)
+        self._producer = Producer(self._client)
+        self._memory = MoveMemory()
+        table = Table(counting=rules.counting)
+        self._feed = Feed(
+            table, client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
+            topics=NODE_AND_POD_TOPICS,
+        )  # fmt: skip
+        self._rounds = ReliefRounds(
+            table, self._feed.state, Decisions(table, rules), self._memory, clock,
+            self._read_pods, self._publish, lambda: lease.is_held,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Plan until cancelled or until another process holds the lease."""
+        has_read_moves = asyncio.Event()
+        async with self._producer:
+            await run_all([
+                self._feed.run(), self._follow_policy(), self._follow_moves(has_read_moves),
+                self._plan(has_read_moves),
+            ])  # fmt: skip
+
+    async def _plan(self, has_read_moves: asyncio.Event) -> None:
+        await has_read_moves.wait()
+        await self._feed.wait_caught_up()
+        log.info("ready", remembered_plans=len(self._memory))
+        await self._rounds.run()
+
+    async def _follow_policy(self) -> None:
+        """Put the descheduler configuration in force; the last one stays if it cannot be read."""
+        kubernetes = self._settings.kubernetes
+        namespace, name = kubernetes.config_namespace, kubernetes.descheduler_config_name
+        while True:
+            descheduling = await read_descheduling(self._api, namespace, name)
+            policy = None if descheduling is None else relief_policy(descheduling)
+            if policy is not None and policy != self._rounds.policy:
+                self._rounds.policy = policy
+                log.info("policy is in force", is_dry=policy.is_dry, why_not=policy.why_not)
+            await self._clock.sleep(_POLICY_SECONDS)
+
+    async def _follow_moves(self, has_read_moves: asyncio.Event) -> None:
+        """Remember plans, actions and alerts of the last hours, also of former leaders."""
+        kafka, now = self._settings.kafka, self._clock.now()
+        topics = {topic.full_name(kafka.topic_prefix): topic for topic in _LOOK_BACK}
+        since_ms = {name: round((now - _LOOK_BACK[topic]) * 1000) for name, topic in topics.items()}
+        partitions = topic_partitions(kafka, *_LOOK_BACK)
+        async with open_follower(self._client, partitions) as follower:
+            await follower.begin(since_ms)
+            while True:
+                for record in await follower.poll():
+                    self._take(topics[record.topic], record)
+                if follower.is_caught_up:
+                    has_read_moves.set()
+
+    def _take(self, topic: Topic, record: ConsumerRecord) -> None:
+        memory, alerts, now = self._memory, self._rounds.alerts, self._clock.now()
+        try:
+            take_record(memory, alerts, topic, record.key, record.value, now)
+        except RecordError as error:
+            BAD.inc()
+            log.warning("invalid record", topic=record.topic, partition=record.partition,
+                        offset=record.offset, why=error.message)  # fmt: skip
+
+    async def _read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
+        return await read_node_pods(self._settings.kafka, nodes, span_seconds, self._clock.now())
+
+    async def _publish(self, record: EvictionPlanRecord | AlertRecord) -> None:
+        kafka = self._settings.kafka
+        if isinstance(record, AlertRecord):
+            declared, key = ALERTS, record.node or record.pool
+        else:
+            declared, key = EVICTION_PLANS, record.node
+        topic = declared.full_name(kafka.topic_prefix)
+        try:
+            async with asyncio.timeout(_DELIVERY_SECONDS):
+                await self._producer.deliver(
+                    topic, value=encode_json(record), key=key.encode(),
+                    partition=partition_of(key, kafka.partitions),
+                )  # fmt: skip
+        except TimeoutError as error:
+            text = f"{topic}: no delivery within {_DELIVERY_SECONDS:g} s"
+            raise BrokerUnavailableError(text) from error
+
+
+def take_record(
+    memory: MoveMemory, alerts: ReliefAlerts, topic: Topic, key: bytes | None,
+    value: bytes | None, now: float,
+) -> bool:  # fmt: skip
+    """Take a record of plans, actions or alerts; False if it says nothing that the planner
+    remembers. Raises `RecordError` if it is invalid."""
+    check_readable(value)
+    if value is None:
+        return False
+    if topic is ACTIONS:
+        # Most actions are of the cluster actuator.
+        return b'"evictor"' in value and memory.take_action(decode_json(ActionRecord, value), now)
+    if topic is ALERTS:
+        return may_be_relief_alert(value) and alerts.take(decode_json(AlertRecord, value), now)
+    plan = decode_json(EvictionPlanRecord, value)
+    check_node_name(plan.node)
+    if plan.node.encode() != key:
+        raise InvalidRecordError(f"node {plan.node!r:.80} differs from key {(key or b'')[:80]!r}")
+    return memory.take_plan(plan, now)

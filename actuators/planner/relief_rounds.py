@@ -1,0 +1,307 @@
+"""Plan in rounds: when a node gets hot, and again after each descheduling interval.
+
+A round plans for the most urgent of the hot nodes that are not in a cool-down. If there are more
+than one round may take, the next round follows shortly with the others. Nothing is planned while
+the data is doubtful: an old table would name pods that moved, and stale usage would move pods for
+nothing.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Final
+
+from actuators.planner.relief_policy import ReliefPolicy
+from pipeline.clock import Clock
+from pipeline.errors import KafkaError
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.hopeless_nodes import hopeless_nodes
+from pipeline.extender.outage_reports import checks
+from pipeline.extender.plan_documents import PlannedNode, ReliefPlan
+from pipeline.extender.plan_records import CapCounts, plan_records
+from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
+from pipeline.logs import get_logger
+from pipeline.metrics import counter, gauge
+from pipeline.processors.descheduling.move_memory import MoveMemory, Rests
+from pipeline.processors.descheduling.relief_alerts import MOST_OPEN, ReliefAlerts, Subject
+from pipeline.processors.kubernetes.top_owner import workload_of
+from pipeline.table import FeedState, Table
+from pipeline.table.node_pods import NodePods
+from pipeline.times import time_or_none
+from pipeline.topics.alerts import AlertRecord, CloseReason, OpenAlert
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.pods import PodRecord
+
+log = get_logger(__name__)
+
+HOT = gauge("planner_hot_nodes", "Nodes with an open alert.")
+RESTING = gauge("planner_resting_nodes", "Hot nodes in a cool-down, as of the last round.")
+BLOCKED = gauge(
+    "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher "
+    "(the data is doubtful) or policy.", ["reason"],
+)  # fmt: skip
+ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods could not be read).",
+                 ["result"])  # fmt: skip
+ROUND_SECONDS = gauge("planner_round_seconds", "Duration of the last round, with reading pods.")
+PLANS = counter(
+    "planner_plans", "Plans: published, dry (the policy is a dry run), or lost (not delivered).",
+    ["result"],
+)  # fmt: skip
+HOPELESS = gauge("planner_hopeless", "Open alerts about nodes and pools that cannot be relieved.")
+PODS = counter("planner_planned_pods", "Pods of published plans.")
+
+NODES_OF_A_ROUND: Final = 100
+"""Hot nodes that one round plans for at most."""
+SLOW_SECONDS: Final = 2.0
+"""A round that computes for longer is followed by smaller ones: the lease is renewed in between."""
+PAUSE_SECONDS: Final = 10.0
+"""Between two rounds."""
+LOOK_SECONDS: Final = 1.0
+_BLOCKED: Final = ("table", "broker", "usage", "watcher", "policy")
+_DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
+
+ReadPods = Callable[[Collection[str], float], Awaitable[NodePods]]
+"""Reads the pods of these nodes, with windows of so many seconds. Raises `KafkaError`."""
+Publish = Callable[[EvictionPlanRecord | AlertRecord], Awaitable[None]]
+"""Writes a record to its topic and awaits its delivery. Raises `KafkaError`."""
+Alerts = Mapping[str, tuple[OpenAlert, ...]]
+"""Open alerts by node."""
+
+
+class ReliefRounds:
+    """The rounds of one leader. `policy` may change at any time, None: it is not known yet.
+    `alerts` are those that are open. `may_publish` is asked before each record."""
+
+    def __init__(
+        self, table: Table, state: FeedState, decisions: Decisions, memory: MoveMemory,
+        clock: Clock, read_pods: ReadPods, publish: Publish, may_publish: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.policy: ReliefPolicy | None = None
+        self.alerts = ReliefAlerts()
+        self._table, self._state, self._decisions = table, state, decisions
+        self._memory, self._clock = memory, clock
+        self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
+        self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
+        self._tried: set[str] = set()  # in this interval
+        self._interval_began = self._last_round = float("-inf")
+        self._nodes_of_a_round = NODES_OF_A_ROUND
+        self._blocked = ""
+
+    async def run(self) -> None:
+        """Plan until cancelled."""
+        while True:
+            await self.step()
+            await self._clock.sleep(LOOK_SECONDS)
+
+    async def step(self) -> None:
+        """Start a round if one is due, and write changes of alerts."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        hot = _open_alerts(self._table)
+        HOT.set(len(hot))
+        blocked, policy = self._reason_to_wait(now), self.policy
+        if policy is not None and blocked in ("", "policy"):
+            self._unsent += self.alerts.closed(partial(self._reason_to_close, policy, hot), now)
+        if policy is not None and not blocked and self._is_due(policy, hot, monotonic):
+            await self._round(policy, hot, now)
+            self._last_round = self._clock.monotonic()
+            ROUND_SECONDS.set(self._last_round - monotonic)
+        await self._send_alerts(now)
+
+    def _is_due(self, policy: ReliefPolicy, hot: Alerts, monotonic: float) -> bool:
+        # A node whose alert opens again is planned for at once.
+        self._tried.intersection_update(hot)
+        if monotonic >= self._interval_began + policy.interval_seconds:
+            self._interval_began = monotonic
+            self._tried.clear()
+        return not hot.keys() <= self._tried and monotonic >= self._last_round + PAUSE_SECONDS
+
+    def _reason_to_wait(self, now: float) -> str:
+        """Why nothing may be planned, a label of `BLOCKED`; logs it once. Empty if all is well."""
+        reason, text = next(
+            ((c.name, c.text) for c in checks(self._decisions.outages, self._state, now)
+             if not c.ok), ("", "")
+        )  # fmt: skip
+        if not reason and self.policy is None:
+            reason, text = "policy", "the descheduler configuration is not known yet"
+        elif not reason and self.policy is not None and self.policy.why_not:
+            reason, text = "policy", self.policy.why_not
+        if reason != self._blocked:
+            self._blocked = reason
+            if reason:
+                log.warning("nothing is planned", reason=reason, why=text)
+            else:
+                log.info("planning")
+        for name in _BLOCKED:
+            BLOCKED.labels(name).set(name == reason)
+        return reason
+
+    # -- a round
+
+    async def _round(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
+        self._memory.forget(now)
+        rests = self._memory.rests(now)
+        ready = {node for node in hot if rests.of_node(node, self._span_seconds(node)) is None}
+        RESTING.set(len(hot) - len(ready))
+        waiting = sorted(ready - self._tried, key=lambda node: _urgency(node, hot[node]))
+        chosen = waiting[: self._nodes_of_a_round]
+        if not chosen or self._counts(policy, now).are_used_up:
+            return
+        log.info("round", hot=len(hot), resting=len(hot) - len(ready), planned_for=len(chosen),
+                 left=len(waiting) - len(chosen))  # fmt: skip
+        try:
+            planning = self._planning(policy, rests, chosen, now, set())
+            pods = await self._read_pods(planning.sources, planning.span_seconds)
+        except KafkaError as error:
+            ROUNDS.labels("failed").inc()
+            log.warning("pods are not read, trying again", why=error.message)
+            return
+        # Reading took time: what is planned must not rest on the table from before.
+        now = self._clock.now()
+        if self._reason_to_wait(now) or self.policy != policy:
+            return
+        self._tried.update(chosen)
+        began, held_back = self._clock.monotonic(), set[str]()
+        rests = self._memory.rests(now)
+        planning = self._planning(policy, rests, planning.sources, now, held_back)
+        plan = planning.plan(*pods)
+        is_slow = self._clock.monotonic() - began > SLOW_SECONDS
+        size = self._nodes_of_a_round
+        self._nodes_of_a_round = max(size // 2, 1) if is_slow else min(2 * size, NODES_OF_A_ROUND)
+        await self._write(policy, hot, plan, pods, now)
+        pools = {node: self._pool(node) for node in planning.sources}
+        self._note_hopeless(plan, pools, held_back, now)
+        ROUNDS.labels("planned").inc()
+
+    async def _write(
+        self, policy: ReliefPolicy, hot: Alerts, plan: ReliefPlan, pods: NodePods, now: float
+    ) -> None:
+        """Write the records of a plan; none after the lease is lost, or one is not delivered."""
+        workloads = {pod.uid: _workload(pod) for pod in pods.records}
+        plan_id = partial(self._plan_id, hot, now)
+        for record in plan_records(plan, self._counts(policy, now), plan_id, workloads, now):
+            if not self._may_publish():
+                log.warning("another process may lead: the round ends")
+                return
+            if policy.is_dry:
+                PLANS.labels("dry").inc()
+                log.info("dry run: this plan is not published", id=record.id, why=record.why)
+                continue
+            # Before it is written: a plan that may have arrived is never made again.
+            self._memory.take_plan(record, now)
+            try:
+                await self._publish(record)
+            except KafkaError as error:
+                PLANS.labels("lost").inc()
+                log.warning("plan is not delivered", id=record.id, why=error.message)
+                return
+            PLANS.labels("published").inc()
+            PODS.inc(len(record.pods))
+            log.info("plan", id=record.id, pods=len(record.pods), why=record.why)
+
+    def _planning(
+        self, policy: ReliefPolicy, rests: Rests, sources: Collection[str], now: float,
+        held_back: set[str],
+    ) -> ReliefPlanning:  # fmt: skip
+        """The plan of these sources. Nodes with a pod in a cool-down are added to `held_back`."""
+
+        def objection(pod: PodRecord) -> str | None:
+            reason = rests.of_pod(pod.uid, _workload(pod))
+            if reason is not None:
+                held_back.add(pod.node)
+            return reason
+
+        span = max(map(self._span_seconds, self._table), default=_DEFAULT_SPAN_SECONDS)
+        relief = AlertRelief(
+            args=policy.args,
+            policy=policy.migration,
+            sources=frozenset(sources),
+            objection=objection,
+            # A node that became a source itself gives what its own usage shows, and no more.
+            incoming=[pod for pod in rests.incoming(span) if pod.node not in sources],
+        )
+        return ReliefPlanning(self._table, self._decisions, None, now, relief)
+
+    def _counts(self, policy: ReliefPolicy, now: float) -> CapCounts:
+        """The caps, with pods that were planned within the last interval."""
+        return CapCounts(policy.caps, self._memory.planned_pods(now - policy.interval_seconds))
+
+    def _span_seconds(self, node: str) -> float:
+        record = self._table.snapshot(node).node
+        policy = None if record is None else record.hot_nodes
+        return _DEFAULT_SPAN_SECONDS if policy is None else float(policy.span_seconds)
+
+    def _pool(self, node: str) -> str:
+        record = self._table.snapshot(node).node
+        return "" if record is None or record.hot_nodes is None else record.hot_nodes.pool
+
+    def _plan_id(self, hot: Alerts, now: float, node: PlannedNode) -> str:
+        opened = min(alert.since for alert in hot[node.node])
+        attempt = self._memory.attempt(node.node, time_or_none(opened) or 0.0, now)
+        return f"{node.node}/{node.strategy}/{opened}/{attempt}"
+
+    # -- alerts about what cannot be done
+
+    def _note_hopeless(
+        self, plan: ReliefPlan, pools: Mapping[str, str], held_back: Collection[str], now: float
+    ) -> None:
+        """Open alerts for what the plan does nothing about, and close others. `pools` are those of
+        its sources."""
+        hopeless = [*hopeless_nodes(plan, pools, held_back)]
+        subjects = {each.subject for each in hopeless}
+        planned = {item.node for item in plan.items if item.moves}
+
+        def reason(subject: Subject, pool: str) -> CloseReason | None:
+            if subject in subjects:
+                return None
+            if subject.node:
+                return "planned" if subject.node in planned else None
+            return "cooled" if pool in pools.values() else None
+
+        self._unsent += self.alerts.closed(reason, now)
+        self._unsent += self.alerts.opened(hopeless, now)
+
+    def _reason_to_close(
+        self, policy: ReliefPolicy, hot: Alerts, subject: Subject, pool: str
+    ) -> CloseReason | None:
+        """Why an alert ends without a round; None if it does not."""
+        if policy.why_not:
+            return "policy"
+        if not subject.node:
+            return None if any(self._pool(node) == pool for node in hot) else "cooled"
+        if subject.node in hot:
+            return None
+        return "node deleted" if self._table.snapshot(subject.node).node is None else "cooled"
+
+    async def _send_alerts(self, now: float) -> None:
+        """Write changes of alerts, and again those that have been open for long."""
+        self._unsent += self.alerts.repeats(now)
+        HOPELESS.set(len(self.alerts))
+        while self._unsent and self._may_publish():
+            record = self._unsent[0]
+            try:
+                await self._publish(record)
+            except KafkaError as error:
+                log.warning("alert is not delivered, trying again", id=record.id,
+                            why=error.message)  # fmt: skip
+                return
+            self._unsent.popleft()
+            log.info("alert", id=record.id, change=record.transition, why=record.why)
+
+
+def _open_alerts(table: Table) -> dict[str, tuple[OpenAlert, ...]]:
+    return {
+        name: records.state.alerts
+        for name, records in zip(*table.rows(), strict=True)
+        if name and records.node is not None and records.state is not None and records.state.alerts
+    }
+
+
+def _urgency(node: str, alerts: tuple[OpenAlert, ...]) -> tuple[bool, str, str]:
+    """Critical alerts first, then the oldest ones."""
+    is_critical = any(alert.severity == "critical" for alert in alerts)
+    return not is_critical, min(alert.since for alert in alerts), node
+
+
+def _workload(pod: PodRecord) -> str:
+    return str(workload_of(pod) or "")

@@ -1,0 +1,244 @@
+"""Plans of the last hour and what became of them: cool-downs of nodes, workloads and pods.
+
+Usage shows the effect of a move only after its whole span. Until then a second decision about the
+same node, or about the same target, would rest on usage from before the first one. So
+
+- a node gets no plan while its last one is under way, and none within a span of usage after the
+  last eviction on it;
+- a workload gives no pod while a former plan moves one of its pods, and none within half an hour of
+  an eviction. Pods of one round are one decision: all are landed together, and the limits of the
+  evictor decide how many leave at once. So a round may move several pods of a workload. The rule
+  also keeps a pod from being moved back to the node that it left;
+- a pod that the evictor refused is not planned again for ten minutes, so that others get a chance;
+- usage of a moved pod counts on its target until the target's own usage shows it.
+
+The memory is rebuilt from the topics of plans and actions, in any order and with repeats.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from pipeline.errors import InvalidRecordError
+from pipeline.times import parse_time
+from pipeline.topics.actions import ActionRecord, Outcome
+from pipeline.topics.eviction_plans import (
+    LONGEST_VALID_SECONDS,
+    EvictionPlanRecord,
+    LeavingPod,
+)
+
+PLANNER: Final = "planner"
+"""`planner` of its plans."""
+LOOK_BACK_SECONDS: Final = 3600.0
+WORKLOAD_REST_SECONDS: Final = 1800.0
+REFUSED_REST_SECONDS: Final = 600.0
+LANDING_SECONDS: Final = 60.0
+"""Between an eviction and the first window of the replacement: it stops, is placed and starts."""
+_EVICTOR: Final = "evictor"
+_EVICTED: Final = frozenset({"intended", "done", "failed"})
+"""Outcomes after which the pod left, or may have left."""
+_MOST_PLANS: Final = 10_000
+_MOST_ACTIONS: Final = 100_000
+_MOST_PODS: Final = 1_000
+"""Pods of a plan: no planner makes one with more."""
+
+
+class IncomingUsage(NamedTuple):
+    """What a pod on its way to a node will use there: cpu in millicores, memory in bytes."""
+
+    node: str
+    cpu_millicores: float
+    memory_bytes: float
+    is_prod: bool
+
+
+class PlannedPod(NamedTuple):
+    """A pod of a plan, and when it was planned (Unix time)."""
+
+    node: str
+    namespace: str
+    at: float
+
+
+class _Plan(NamedTuple):
+    node: str
+    at: float
+    until: float
+    pods: tuple[LeavingPod, ...]
+
+
+class _Action(NamedTuple):
+    """The last action about a pod of a plan."""
+
+    node: str
+    workload: str
+    outcome: Outcome
+    at: float
+
+
+class MoveMemory:
+    """Plans of the planner, and actions of the evictor. Times are Unix times, by this process's
+    clock at most: other clocks may be ahead."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[str, _Plan] = OrderedDict()
+        self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
+        # By plan: actions that name no pod, because it was gone; infinite if the plan failed.
+        self._unnamed: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def take_plan(self, plan: EvictionPlanRecord, now: float) -> bool:
+        """Take a plan; False if it is of another planner, too old or known. Raises
+        `InvalidRecordError`."""
+        if plan.planner != PLANNER or plan.waiting is not None:
+            return False
+        if len(plan.pods) > _MOST_PODS:
+            raise InvalidRecordError(f"the plan has {len(plan.pods)} pods, more than {_MOST_PODS}")
+        at = min(_time(plan.at), now)
+        until = min(_time(plan.valid_until), at + LONGEST_VALID_SECONDS)
+        if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
+            return False
+        self._plans[plan.id] = _Plan(plan.node, at, until, plan.pods)
+        _limit(self._plans, _MOST_PLANS)
+        return True
+
+    def take_action(self, action: ActionRecord, now: float) -> bool:
+        """Take an action; False if it is of another actuator or too old. Raises
+        `InvalidRecordError`."""
+        at = min(_time(action.at), now)
+        if action.actuator != _EVICTOR or not action.plan or now - at > LOOK_BACK_SECONDS:
+            return False
+        if not action.before:
+            more = float("inf") if action.outcome == "failed" else 1.0
+            self._unnamed[action.plan] = self._unnamed.get(action.plan, 0.0) + more
+            _limit(self._unnamed, _MOST_PLANS)
+        for uid in action.before.values():
+            key = action.plan, uid or ""
+            self._actions.pop(key, None)
+            self._actions[key] = _Action(action.node, action.workload, action.outcome, at)
+        _limit(self._actions, _MOST_ACTIONS)
+        return True
+
+    def forget(self, now: float) -> None:
+        """Drop plans and actions that are older than `LOOK_BACK_SECONDS`."""
+        oldest = now - LOOK_BACK_SECONDS
+        for plan_id in [i for i, plan in self._plans.items() if plan.at < oldest]:
+            del self._plans[plan_id]
+            self._unnamed.pop(plan_id, None)
+        for key in [key for key, action in self._actions.items() if action.at < oldest]:
+            del self._actions[key]
+
+    def planned_pods(self, since: float) -> Iterator[PlannedPod]:
+        """Yield the pods that were planned at this time or later."""
+        for plan in self._plans.values():
+            if plan.at >= since:
+                yield from (PlannedPod(plan.node, pod.namespace, plan.at) for pod in plan.pods)
+
+    def attempt(self, node: str, since: float, now: float) -> str:
+        """A name for the next plan for an alert that opened at `since`: the same for all planners
+        with the same memory, and another one after each plan, however old the alert is."""
+        hour = int(max(now - since, 0.0) // LOOK_BACK_SECONDS)
+        began = since + hour * LOOK_BACK_SECONDS
+        former = sum(plan.node == node and plan.at >= began for plan in self._plans.values())
+        return f"{hour}.{former}"
+
+    def rests(self, now: float) -> "Rests":
+        """What may not be planned at this moment."""
+        return Rests(self, now)
+
+    def _is_under_way(self, plan_id: str, plan: _Plan, now: float) -> bool:
+        """Whether the plan has not expired, and some of its pods have no final action."""
+        if now >= plan.until:
+            return False
+        waiting = sum(not self._is_final(plan_id, pod) for pod in plan.pods)
+        return waiting > self._unnamed.get(plan_id, 0.0)
+
+    def _is_final(self, plan_id: str, pod: LeavingPod) -> bool:
+        action = self._actions.get((plan_id, pod.uid))
+        return action is not None and action.outcome != "intended"
+
+
+class Rests:
+    """The cool-downs of one moment. Reasons are for people; None: it may be planned."""
+
+    def __init__(self, memory: MoveMemory, now: float) -> None:
+        self._now = now
+        self._evicted_at: dict[str, float] = {}  # by node
+        self._moved_at: dict[str, float] = {}  # by workload
+        self._refused_at: dict[str, float] = {}  # by UID of the pod
+        self._planned: dict[str, str] = {}  # nodes and their plans
+        self._moving: dict[str, str] = {}  # workloads and the plans that move them
+        self._incoming: list[tuple[float, IncomingUsage]] = []
+        for (_, uid), action in memory._actions.items():
+            if action.outcome in _EVICTED:
+                _keep_last(self._evicted_at, action.node, action.at)
+                if action.workload:
+                    _keep_last(self._moved_at, action.workload, action.at)
+            elif action.outcome == "refused":
+                _keep_last(self._refused_at, uid, action.at)
+        for plan_id, plan in memory._plans.items():
+            is_under_way = memory._is_under_way(plan_id, plan, now)
+            if is_under_way:
+                self._planned[plan.node] = plan_id
+            for pod in plan.pods:
+                self._take_pod(memory._actions.get((plan_id, pod.uid)), plan, pod, is_under_way)
+                if is_under_way and pod.workload:
+                    self._moving[pod.workload] = plan_id
+
+    def _take_pod(
+        self, action: _Action | None, plan: _Plan, pod: LeavingPod, is_under_way: bool
+    ) -> None:
+        left_at = action.at if action is not None and action.outcome in _EVICTED else None
+        if left_at is not None and pod.workload:
+            _keep_last(self._moved_at, pod.workload, left_at)
+        is_waiting = is_under_way and (action is None or action.outcome == "intended")
+        if pod.target and (is_waiting or left_at is not None):
+            usage = IncomingUsage(
+                pod.target, pod.cpu_millicores, pod.memory_bytes, pod.pod_class == "prod"
+            )
+            self._incoming.append((self._now if left_at is None else left_at, usage))
+
+    def of_node(self, node: str, span_seconds: float) -> str | None:
+        """Why the node gets no plan; its usage is compared over `span_seconds`."""
+        if node in self._planned:
+            return f"plan {self._planned[node]} is under way"
+        seconds = self._now - self._evicted_at.get(node, float("-inf"))
+        if seconds < span_seconds:
+            return f"usage of {span_seconds:g} s does not show the eviction {seconds:.0f} s ago"
+        return None
+
+    def of_pod(self, uid: str, workload: str) -> str | None:
+        """Why the pod of this workload (kind/namespace/name, empty: none) stays."""
+        if workload in self._moving:
+            return f"plan {self._moving[workload]} moves pods of {workload}"
+        seconds = self._now - self._moved_at.get(workload, float("-inf"))
+        if seconds < WORKLOAD_REST_SECONDS:
+            return f"a pod of {workload} was evicted {seconds / 60:.0f} minutes ago"
+        seconds = self._now - self._refused_at.get(uid, float("-inf"))
+        if seconds < REFUSED_REST_SECONDS:
+            return f"the evictor refused to evict it {seconds / 60:.0f} minutes ago"
+        return None
+
+    def incoming(self, span_seconds: float) -> list[IncomingUsage]:
+        """Moved pods that usage over `span_seconds` does not show on their targets yet."""
+        since = self._now - span_seconds - LANDING_SECONDS
+        return [usage for at, usage in self._incoming if at > since]
+
+
+def _keep_last(times: dict[str, float], key: str, at: float) -> None:
+    times[key] = max(at, times.get(key, at))
+
+
+def _time(text: str) -> float:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise InvalidRecordError(f"invalid time: {error}") from error
+
+
+def _limit(entries: "OrderedDict[Any, Any]", most: int) -> None:
+    while len(entries) > most:
+        entries.popitem(last=False)

@@ -1,0 +1,154 @@
+"""Alerts about hot nodes that cannot be relieved: opened once, and closed when that ends.
+
+The planner, the notifier and commands read them from their topic in the same way. An alert is open
+while its newest record is no end of it and is repeated now and then.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, cast
+
+import msgspec
+
+from pipeline.times import format_time, parse_time
+from pipeline.topics.alerts import (
+    FORGOTTEN_SECONDS,
+    RELIEF_RULES,
+    REPEAT_SECONDS,
+    AlertRecord,
+    CloseReason,
+    ReliefRule,
+    Severity,
+    alert_id,
+)
+
+MOST_OPEN: Final = 10_000
+"""Alerts that are open at once; further ones are not opened."""
+_MOST_WHY: Final = 1_000
+_SEVERITIES: Final[dict[ReliefRule, Severity]] = {
+    "all_nodes_hot": "critical",
+    "nothing_can_be_done": "warning",
+}
+
+
+class Subject(NamedTuple):
+    """What an alert is about: a rule, and a node or (with an empty node) a pool."""
+
+    rule: ReliefRule
+    node: str
+    pool: str = ""
+
+
+class Hopeless(NamedTuple):
+    """A subject for which nothing can be done, and why."""
+
+    subject: Subject
+    pool: str
+    why: str
+
+
+class ReliefAlerts:
+    """The alerts that are open. Times are Unix times of one clock, that of the reader."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Subject, AlertRecord] = {}
+        self._seen_at: dict[Subject, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def take(self, record: AlertRecord, now: float) -> bool:
+        """Take a record of the topic; False if it is about usage, or older than what is known."""
+        if record.rule not in RELIEF_RULES:
+            return False
+        subject = subject_of(record)
+        known = self._newest.get(subject)
+        if known is not None and record.position < known.position:
+            return False
+        if record.transition == "closed":
+            self._drop(subject)
+        elif known is not None or len(self._newest) < MOST_OPEN:
+            self._newest[subject], self._seen_at[subject] = record, now
+        return True
+
+    def open(self, now: float) -> list[AlertRecord]:
+        """The newest record of each open alert, in order of their ids."""
+        for subject in [s for s, at in self._seen_at.items() if now - at > FORGOTTEN_SECONDS]:
+            self._drop(subject)
+        return sorted(self._newest.values(), key=lambda record: record.id)
+
+    def opened(self, hopeless: Iterable[Hopeless], now: float) -> list[AlertRecord]:
+        """Open an alert for each of these that has none; returns the records to be written."""
+        records = []
+        for subject, pool, why in hopeless:
+            if subject in self._newest or len(self._newest) >= MOST_OPEN:
+                continue
+            record = _record(subject, pool, why, now)
+            self._newest[subject], self._seen_at[subject] = record, now
+            records.append(record)
+        return records
+
+    def closed(
+        self, reason_of: Callable[[Subject, str], CloseReason | None], now: float
+    ) -> list[AlertRecord]:
+        """Close alerts; returns the records to be written. `reason_of` takes a subject and its
+        pool; None leaves the alert open."""
+        records = []
+        for subject, record in [*self._newest.items()]:
+            if (reason := reason_of(subject, record.pool)) is not None:
+                self._drop(subject)
+                records.append(_ended(record, reason, now))
+        return records
+
+    def repeats(self, now: float) -> list[AlertRecord]:
+        """The records that are to be written again."""
+        due = [s for s, at in self._seen_at.items() if now - at >= REPEAT_SECONDS]
+        for subject in due:
+            self._seen_at[subject] = now
+        return [self._newest[subject] for subject in due]
+
+    def _drop(self, subject: Subject) -> None:
+        self._newest.pop(subject, None)
+        self._seen_at.pop(subject, None)
+
+
+def may_be_relief_alert(value: bytes) -> bool:
+    """Whether the value of a record may be such an alert: most are about usage."""
+    return any(rule.encode() in value for rule in RELIEF_RULES)
+
+
+def subject_of(record: AlertRecord) -> Subject:
+    """What a record of the planner is about."""
+    rule = cast(ReliefRule, record.rule)
+    return Subject(rule, record.node, "" if record.node else record.pool)
+
+
+def _record(subject: Subject, pool: str, why: str, now: float) -> AlertRecord:
+    since = format_time(now)
+    return AlertRecord(
+        node=subject.node,
+        as_of=since,
+        generation=0,
+        offset=round(1000 * now),
+        epoch=0,
+        id=alert_id(subject.node or f"pool {subject.pool}", subject.rule, since),
+        rule=subject.rule,
+        transition="opened",
+        severity=_SEVERITIES[subject.rule],
+        since=since,
+        duration_seconds=0.0,
+        pool=pool,
+        why=why[:_MOST_WHY],
+    )
+
+
+def _ended(record: AlertRecord, reason: CloseReason, now: float) -> AlertRecord:
+    # A clock that was set back must not let the end look older than the begin.
+    offset = max(round(1000 * now), record.offset + 1)
+    return msgspec.structs.replace(
+        record,
+        as_of=format_time(now),
+        offset=offset,
+        transition="closed",
+        reason=reason,
+        duration_seconds=max(now - parse_time(record.since), 0.0),
+    )

@@ -1,0 +1,555 @@
+"""Rounds of the planner over a state table: when it plans, what it writes, and when it must not."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from actuators.planner.planner import take_record
+from actuators.planner.relief_policy import ReliefPolicy
+from actuators.planner.relief_rounds import (
+    BLOCKED,
+    NODES_OF_A_ROUND,
+    PAUSE_SECONDS,
+    PLANS,
+    ReliefRounds,
+)
+from pipeline.clock import ManualClock
+from pipeline.errors import BrokerUnavailableError, RecordError
+from pipeline.processors.descheduling.cluster_columns import MoveCaps
+from pipeline.processors.descheduling.move_memory import MoveMemory
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.processors.eviction.migration_policy import MigrationLimits, MigrationPolicy
+from pipeline.table import FeedState
+from pipeline.table.node_pods import NodePods
+from pipeline.times import format_time
+from pipeline.topics.actions import ActionRecord, Outcome
+from pipeline.topics.alerts import AlertRecord
+from pipeline.topics.codec import encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.pods import Owner
+from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, Topic
+from pipeline.topics.resource_amounts import Usage
+from tests.extender.relief_world import ALERT, ReliefWorld
+from tests.metric_values import value_of
+from tests.table.records import GIB, NOW
+
+A_POD: Mapping[str, float] = {"a": 1.0}
+POLICY = ReliefPolicy(interval_seconds=120.0)
+
+
+class Planning:
+    """Rounds over a `ReliefWorld`; published plans are in `plans`."""
+
+    def __init__(self, world: ReliefWorld, policy: ReliefPolicy | None = POLICY) -> None:
+        self.world = world
+        self.clock = ManualClock(NOW)
+        self.plans: list[EvictionPlanRecord] = []
+        self.alerts: list[AlertRecord] = []
+        self.reads: list[set[str]] = []
+        self.is_leader = True
+        self.failures = 0
+        self.state = FeedState(caught_up=True, connected=True, message="following")
+        self.start(MoveMemory(), policy)
+
+    def start(self, memory: MoveMemory, policy: ReliefPolicy | None = POLICY) -> None:
+        """Start a planner with this memory, in place of the former one."""
+        self.memory = memory
+        self.rounds = ReliefRounds(
+            self.world.table, self.state, self.world.decisions, memory, self.clock,
+            self.read_pods, self.publish, lambda: self.is_leader,
+        )  # fmt: skip
+        self.rounds.policy = policy
+
+    async def read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
+        self.reads.append({*nodes})
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnavailableError("the broker is away")
+        records = [pod for pod in self.world.records if pod.node in nodes]
+        return NodePods(records, self.world.table.pod_history)
+
+    async def publish(self, record: EvictionPlanRecord | AlertRecord) -> None:
+        if isinstance(record, AlertRecord):
+            self.alerts.append(record)
+        else:
+            self.plans.append(record)
+
+    async def after(self, seconds: float = 0.0) -> list[str]:
+        """Let time pass with fresh windows; returns the nodes that were planned for in it."""
+        before = len(self.plans)
+        if seconds:
+            await self.clock.advance(seconds)
+            self.world.report(self.clock.now())
+        await self.rounds.step()
+        return [plan.node for plan in self.plans[before:]]
+
+    def act(self, plan: EvictionPlanRecord, outcome: Outcome) -> None:
+        """Let an evictor finish a plan now."""
+        now = format_time(self.clock.now())
+        for pod in plan.pods:
+            action = ActionRecord(
+                node=plan.node, at=now, actuator="evictor", action="evict", outcome=outcome,
+                why="", before={f"{pod.namespace}/{pod.name}": pod.uid}, plan=plan.id,
+                workload=pod.workload,
+            )  # fmt: skip
+            self.memory.take_action(action, self.clock.now())
+
+
+def hot_and_cool(cores: Mapping[str, float] = A_POD, **policy: Any) -> Planning:
+    world = ReliefWorld().node("hot", 12.0).node("cool", 2.0).runs("hot", "web", **cores)
+    return Planning(world, POLICY._replace(**policy))
+
+
+async def test_a_hot_node_gets_a_plan_that_people_and_the_evictor_can_read() -> None:
+    planning = hot_and_cool()
+    assert await planning.after() == ["hot"]
+    (plan,) = planning.plans
+    assert plan.id == f"hot/LowNodeLoad/{ALERT.since}/0.0"
+    assert (plan.planner, plan.strategy, plan.waiting) == ("planner", "LowNodeLoad", None)
+    assert plan.valid_until == format_time(NOW + 300)
+    assert plan.why == (
+        "pool __default_node_pool__: node usage of cpu is 75.00 percent, above 70.00; 1 pod "
+        "leaves, then cpu 68.8 percent, memory 10.9 percent, relieved"
+    )
+    (pod,) = plan.pods
+    assert (pod.namespace, pod.name, pod.uid, pod.pod_class) == ("d", "a", "a", "prod")
+    assert (pod.workload, pod.target) == ("ReplicaSet/d/web", "cool")
+    assert (pod.cpu_millicores, pod.memory_bytes) == (1000, 1 << 30)
+    assert pod.target_usage == {"cpu": 18.75, "memory": 14.06}
+    assert planning.reads == [{"hot"}]
+
+
+async def test_a_cluster_without_alerts_costs_no_reading() -> None:
+    planning = Planning(ReliefWorld().node("a", 2.0).node("b", 2.0))
+    assert await planning.after() == []
+    assert await planning.after(500) == []
+    assert planning.reads == []
+
+
+async def test_a_node_that_gets_hot_is_planned_for_within_the_interval() -> None:
+    planning = hot_and_cool()
+    await planning.after()
+    planning.world.node("late", 13.0).runs("late", workload="late", d=2.0)
+    assert await planning.after(PAUSE_SECONDS) == ["late"]
+
+
+async def test_a_plan_that_expired_without_an_eviction_is_made_again_in_the_next_interval() -> None:
+    planning = hot_and_cool()
+    await planning.after()
+    assert await planning.after(120) == []  # under way
+    assert await planning.after(120) == []
+    assert await planning.after(120) == ["hot"]
+    first, second = planning.plans
+    assert second.id == first.id.replace("/0.0", "/0.1")
+
+
+async def test_a_node_is_not_planned_for_before_usage_shows_the_last_eviction() -> None:
+    world = ReliefWorld().node("hot", 15.0).node("cool", 1.0)
+    world.runs("hot", a=1.0, b=1.0, c=1.0)
+    world.records = [
+        msgspec.structs.replace(pod, owner=Owner(kind="StatefulSet", name=pod.uid))
+        for pod in world.records
+    ]
+    planning = Planning(world, POLICY._replace(caps=MoveCaps(per_node=1)))
+    assert await planning.after() == ["hot"]
+    planning.act(planning.plans[0], "done")
+    assert await planning.after(120) == []
+    assert await planning.after(120) == []
+    assert await planning.after(120) == ["hot"]
+    first, second = planning.plans
+    assert {pod.uid for pod in first.pods} != {pod.uid for pod in second.pods}
+
+
+async def test_a_workload_gives_no_second_pod_for_half_an_hour() -> None:
+    planning = hot_and_cool({"a": 1.0, "b": 1.0, "c": 1.0})
+    await planning.after()
+    planning.act(planning.plans[0], "done")
+    for _ in range(14):
+        assert await planning.after(120) == []
+    assert await planning.after(120) == ["hot"]
+
+
+async def test_a_restart_between_plan_and_eviction_makes_no_second_plan() -> None:
+    planning = hot_and_cool()
+    await planning.after()
+    memory = MoveMemory()
+    for plan in planning.plans:
+        key, value = plan.node.encode(), encode_json(plan)
+        now = planning.clock.now()
+        assert take_record(memory, ReliefAlerts(), EVICTION_PLANS, key, value, now)
+    planning.start(memory)
+    assert await planning.after(30) == []
+    planning.act(planning.plans[0], "done")
+    assert await planning.after(200) == []
+
+
+async def test_a_planner_that_knows_no_former_plan_makes_the_same_one() -> None:
+    """The evictor ignores the second: its id is the same."""
+    planning = hot_and_cool()
+    await planning.after()
+    planning.start(MoveMemory())
+    await planning.after(30)
+    first, second = planning.plans
+    assert (first.id, first.pods) == (second.id, second.pods)
+
+
+async def test_no_record_is_written_after_the_lease_is_lost() -> None:
+    world = ReliefWorld().node("cool", 1.0).node("other", 1.0)
+    for name in ("a", "b", "c"):
+        world.node(name, 12.0).runs(name, workload=name, **{f"pod-{name}": 1.0})
+    planning = Planning(world)
+    publish = planning.publish
+
+    async def publish_and_lose(record: EvictionPlanRecord | AlertRecord) -> None:
+        await publish(record)
+        planning.is_leader = False
+
+    planning.rounds._publish = publish_and_lose
+    assert len(await planning.after()) == 1
+    assert await planning.after(PAUSE_SECONDS) == []
+
+
+async def test_a_plan_that_may_have_arrived_is_not_made_again() -> None:
+    planning = hot_and_cool()
+
+    async def fail(record: EvictionPlanRecord | AlertRecord) -> None:
+        raise BrokerUnavailableError("no answer")
+
+    planning.rounds._publish = fail
+    await planning.after()
+    planning.rounds._publish = planning.publish
+    assert await planning.after(120) == []
+    assert await planning.after(180) == ["hot"]
+
+
+async def test_pods_that_cannot_be_read_are_read_again() -> None:
+    planning = hot_and_cool()
+    planning.failures = 1
+    assert await planning.after() == []
+    assert await planning.after(PAUSE_SECONDS) == ["hot"]
+
+
+@pytest.mark.parametrize("flag", ["caught_up", "connected"])
+async def test_nothing_is_planned_while_the_table_is_not_fed(
+    flag: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    planning = hot_and_cool()
+    setattr(planning.state, flag, False)
+    assert await planning.after() == await planning.after(5) == []
+    assert planning.reads == []
+    assert sum(record.message == "nothing is planned" for record in caplog.records) == 1
+    setattr(planning.state, flag, True)
+    assert await planning.after(5) == ["hot"]
+
+
+async def test_nothing_is_planned_while_the_fleet_is_silent() -> None:
+    planning = hot_and_cool()
+    await planning.clock.advance(600)  # no node reports
+    await planning.rounds.step()
+    assert (planning.plans, planning.reads) == ([], [])
+    assert value_of(BLOCKED.labels("usage")) == 1
+    assert await planning.after(1) == ["hot"]
+    assert value_of(BLOCKED.labels("usage")) == 0
+
+
+async def test_a_silent_node_is_not_relieved() -> None:
+    planning = hot_and_cool()
+    planning.world.node("other", 2.0)
+    await planning.clock.advance(600)
+    planning.world.report(planning.clock.now(), "cool", "other")
+    await planning.rounds.step()
+    assert planning.plans == []
+
+
+@pytest.mark.parametrize("policy", [None, ReliefPolicy("LowNodeLoad is paused")])
+async def test_nothing_is_planned_without_a_policy(policy: ReliefPolicy | None) -> None:
+    planning = hot_and_cool()
+    planning.rounds.policy = policy
+    assert await planning.after() == []
+    assert value_of(BLOCKED.labels("policy")) == 1
+
+
+async def test_a_policy_that_is_removed_while_pods_are_read_stops_the_round() -> None:
+    planning = hot_and_cool()
+    read = planning.read_pods
+
+    async def read_and_remove(nodes: Collection[str], span_seconds: float) -> NodePods:
+        planning.rounds.policy = ReliefPolicy("LowNodeLoad is not configured")
+        return await read(nodes, span_seconds)
+
+    planning.rounds._read_pods = read_and_remove
+    assert await planning.after() == []
+
+
+async def test_a_node_that_is_deleted_while_pods_are_read_gets_no_plan() -> None:
+    planning = hot_and_cool()
+    read = planning.read_pods
+
+    async def read_and_delete(nodes: Collection[str], span_seconds: float) -> NodePods:
+        planning.world.table.drop_node("hot")
+        return await read(nodes, span_seconds)
+
+    planning.rounds._read_pods = read_and_delete
+    assert await planning.after() == []
+    assert await planning.after(120) == []
+
+
+async def test_a_node_that_cooled_while_pods_were_read_gets_no_plan() -> None:
+    planning = hot_and_cool()
+    read = planning.read_pods
+
+    async def read_and_cool(nodes: Collection[str], span_seconds: float) -> NodePods:
+        planning.world.report(planning.clock.now(), "hot", alerts=())
+        return await read(nodes, span_seconds)
+
+    planning.rounds._read_pods = read_and_cool
+    assert await planning.after() == []
+
+
+async def test_a_dry_run_publishes_nothing() -> None:
+    planning = hot_and_cool(is_dry=True)
+    before = value_of(PLANS.labels("dry"))
+    assert await planning.after() == []
+    assert value_of(PLANS.labels("dry")) == before + 1
+
+
+async def test_moves_on_their_way_take_room_on_their_target() -> None:
+    """The pod of the first plan would just fit a second time if it were forgotten."""
+    world = ReliefWorld().node("a", 12.0).node("cool", 7.0).runs("a", workload="a", x=3.0)
+    planning = Planning(world)
+    assert await planning.after() == ["a"]
+    world.node("b", 12.0).runs("b", workload="b", y=3.0)
+    assert await planning.after(PAUSE_SECONDS) == []
+    planning.act(planning.plans[0], "refused")
+    assert await planning.after(120) == ["b"]
+
+
+async def test_a_target_that_got_hot_is_relieved_by_its_own_usage() -> None:
+    """It shows at least a part of the pod that arrived, which must not count twice."""
+    world = ReliefWorld().node("a", 12.0).node("b", 2.0).node("c", 2.1)
+    world.runs("a", "web", x=1.0).runs("b", "other", y=1.0)
+    planning = Planning(world)
+    await planning.after()
+    assert [pod.target for pod in planning.plans[0].pods] == ["b"]
+    hot = Usage(cpu_cores=12.0, memory_bytes=8 * GIB)
+    await planning.clock.advance(PAUSE_SECONDS)
+    world.report(planning.clock.now(), "b", usage=hot, alerts=(ALERT,))
+    assert await planning.after() == ["b"]
+    assert "cpu is 75.00 percent" in planning.plans[1].why
+
+
+async def hot_fleet(nodes: int, **caps: int | None) -> Planning:
+    world = ReliefWorld()
+    for n in range(nodes):
+        world.node(f"hot-{n:03d}", 12.0)
+        world.runs(f"hot-{n:03d}", workload=f"w{n}", **{f"p{n}": 1.0})
+    for n in range(nodes // 2):
+        world.node(f"cool-{n:03d}", 1.0)
+    return Planning(world, POLICY._replace(caps=MoveCaps(**caps)))
+
+
+async def test_hundreds_of_hot_nodes_are_planned_for_in_bounded_rounds() -> None:
+    planning = await hot_fleet(2 * NODES_OF_A_ROUND + 50)
+    sizes = [len(await planning.after(PAUSE_SECONDS)) for _ in range(4)]
+    assert sizes[3] == 0
+    assert sum(sizes) == len({plan.node for plan in planning.plans}) == 250
+    assert max(map(len, planning.reads)) <= NODES_OF_A_ROUND
+
+
+async def test_a_critical_alert_is_planned_for_first() -> None:
+    planning = await hot_fleet(NODES_OF_A_ROUND + 1)
+    last = f"hot-{NODES_OF_A_ROUND:03d}"
+    critical = msgspec.structs.replace(ALERT, severity="critical")
+    planning.world.report(NOW, last, alerts=(critical,))
+    await planning.after()
+    assert last in {plan.node for plan in planning.plans}
+
+
+async def test_caps_hold_for_all_rounds_of_an_interval() -> None:
+    planning = await hot_fleet(30, total=7)
+    sizes = [len(await planning.after(PAUSE_SECONDS)) for _ in range(8)]
+    assert sizes == [7, 0, 0, 0, 0, 0, 0, 0]
+    assert planning.reads == planning.reads[:1]
+    assert len(await planning.after(60)) == 7
+
+
+async def test_caps_per_namespace_and_node_hold() -> None:
+    planning = await hot_fleet(10, per_namespace=3)
+    assert len(await planning.after()) == 3
+    planning = hot_and_cool({"a": 0.6, "b": 0.6}, caps=MoveCaps(per_node=1))
+    await planning.after()
+    assert [len(plan.pods) for plan in planning.plans] == [1]
+
+
+async def test_rounds_go_on_until_they_are_cancelled() -> None:
+    planning = hot_and_cool()
+    task = asyncio.create_task(planning.rounds.run())
+    await planning.clock.advance(3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [plan.node for plan in planning.plans] == ["hot"]
+
+
+async def test_other_records_than_plans_and_evictions_say_nothing() -> None:
+    memory = MoveMemory()
+    action = ActionRecord(
+        node="n", at=format_time(NOW), actuator="cluster", action="patch", outcome="done", why=""
+    )
+    alerts = ReliefAlerts()
+    for topic in (EVICTION_PLANS, ACTIONS, ALERTS):
+        assert not take_record(memory, alerts, topic, b"n", None, NOW)
+    assert not take_record(memory, alerts, ACTIONS, b"n", encode_json(action), NOW)
+    assert not take_record(memory, alerts, ALERTS, b"n", b'{"rule":"node_cpu"}', NOW)
+
+
+@pytest.mark.parametrize("topic", [EVICTION_PLANS, ACTIONS, ALERTS], ids=lambda topic: topic.name)
+@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '{"plan": 1}'])
+async def test_garbage_on_the_topics_is_refused(topic: Topic, text: str) -> None:
+    mark = {ACTIONS: '"evictor"', ALERTS: "all_nodes_hot"}.get(topic, "")
+    with pytest.raises(RecordError):
+        take_record(MoveMemory(), ReliefAlerts(), topic, b"n", f"{text}{mark}".encode(), NOW)
+
+
+async def test_a_plan_under_the_key_of_another_node_is_refused() -> None:
+    planning = hot_and_cool()
+    await planning.after()
+    value = encode_json(planning.plans[0])
+    for key in (b"cool", None, b"\xff"):
+        with pytest.raises(RecordError, match="differs from key"):
+            take_record(MoveMemory(), ReliefAlerts(), EVICTION_PLANS, key, value, NOW)
+
+
+# -- alerts about what cannot be done
+
+
+def changes(planning: Planning) -> list[tuple[str, str, str | None]]:
+    return [(alert.rule, alert.transition, alert.reason) for alert in planning.alerts]
+
+
+async def test_a_pool_without_a_target_opens_one_alert_for_all_its_nodes() -> None:
+    world = ReliefWorld().node("a", 12.0).node("b", 13.0).runs("a", "x", p=1.0)
+    planning = Planning(world)
+    for _ in range(5):
+        assert await planning.after(120) == []
+    assert changes(planning) == [("all_nodes_hot", "opened", None)]
+    (alert,) = planning.alerts
+    assert (alert.node, alert.pool, alert.severity) == ("", "__default_node_pool__", "critical")
+    assert alert.why == ("no node is low: there is no target: none of 2 nodes may take pods")
+    world.node("cool", 1.0)
+    assert await planning.after(120) == ["a"]
+    assert changes(planning)[1] == ("all_nodes_hot", "closed", "cooled")
+
+
+async def test_a_hot_node_whose_pods_must_stay_opens_one_alert_with_the_reasons() -> None:
+    planning = hot_and_cool()
+    bare = [msgspec.structs.replace(pod, owner=None) for pod in planning.world.records]
+    movable, planning.world.records = planning.world.records, bare
+    for _ in range(5):
+        assert await planning.after(120) == []
+    assert changes(planning) == [("nothing_can_be_done", "opened", None)]
+    (alert,) = planning.alerts
+    assert (alert.node, alert.pool) == ("hot", "__default_node_pool__")
+    assert "d/a stays: no controller would start the pod again" in alert.why
+    planning.world.records = movable
+    assert await planning.after(120) == ["hot"]
+    end = planning.alerts[1]
+    assert (end.transition, end.reason, end.id) == ("closed", "planned", alert.id)
+    assert end.duration_seconds == 600
+    assert end.position > alert.position
+
+
+async def test_a_node_with_pods_in_a_cool_down_is_not_hopeless() -> None:
+    planning = hot_and_cool({"a": 1.0, "b": 1.0})
+    await planning.after()
+    planning.act(planning.plans[0], "done")
+    for _ in range(5):
+        assert await planning.after(120) == []
+    assert planning.alerts == []
+
+
+async def test_nodes_that_wait_because_of_a_cap_are_not_hopeless() -> None:
+    planning = await hot_fleet(20)
+    limits = MigrationLimits(cycle_total=3)
+    planning.rounds.policy = POLICY._replace(
+        caps=MoveCaps(total=3), migration=MigrationPolicy(limits=limits)
+    )
+    assert len(await planning.after()) == 3
+    assert planning.alerts == []
+
+
+async def hopeless(**changes: Any) -> Planning:
+    """A planner that has opened an alert about a node."""
+    planning = hot_and_cool(**changes)
+    planning.world.records = []
+    await planning.after()
+    assert [alert.transition for alert in planning.alerts] == ["opened"]
+    return planning
+
+
+@pytest.mark.parametrize("reason", ["cooled", "node deleted", "policy"])
+async def test_an_alert_ends_with_its_cause(reason: str) -> None:
+    planning = await hopeless()
+    match reason:
+        case "cooled":
+            planning.world.report(NOW, "hot", alerts=())
+        case "node deleted":
+            planning.world.table.drop_node("hot")
+        case _:
+            planning.rounds.policy = ReliefPolicy("LowNodeLoad is paused")
+    await planning.after(1)
+    assert planning.alerts[-1].reason == reason
+    await planning.after(1)
+    assert len(planning.alerts) == 2
+
+
+async def test_an_alert_stays_open_while_the_fleet_is_silent() -> None:
+    planning = await hopeless()
+    await planning.clock.advance(600)
+    await planning.rounds.step()
+    planning.state.caught_up = False
+    planning.world.table.drop_node("hot")
+    await planning.rounds.step()
+    assert len(planning.alerts) == 1
+
+
+async def test_alerts_are_resumed_by_the_next_leader() -> None:
+    planning = await hopeless()
+    records = planning.alerts[:]
+    planning.start(MoveMemory())
+    for alert in records:
+        value = encode_json(alert)
+        assert take_record(MoveMemory(), planning.rounds.alerts, ALERTS, b"hot", value, NOW)
+    await planning.after(120)
+    assert planning.alerts == records
+    planning.world.report(planning.clock.now(), "hot", alerts=())
+    await planning.after(1)
+    assert [alert.id for alert in planning.alerts] == [records[0].id] * 2
+
+
+async def test_an_open_alert_is_repeated_so_that_readers_know_that_it_is_open() -> None:
+    planning = await hopeless()
+    for _ in range(16):
+        await planning.after(120)
+    assert planning.alerts == [planning.alerts[0]] * 2
+
+
+async def test_alerts_that_are_not_delivered_are_sent_again_and_none_without_the_lease() -> None:
+    planning = hot_and_cool()
+    planning.world.records = []
+
+    async def fail(record: EvictionPlanRecord | AlertRecord) -> None:
+        raise BrokerUnavailableError("no answer")
+
+    planning.rounds._publish = fail
+    await planning.after()
+    planning.rounds._publish = planning.publish
+    planning.is_leader = False
+    await planning.after(1)
+    assert planning.alerts == []
+    planning.is_leader = True
+    await planning.after(1)
+    assert changes(planning) == [("nothing_can_be_done", "opened", None)]

@@ -1,0 +1,232 @@
+"""Cool-downs of nodes, workloads and pods, from plans and actions in any order."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.errors import InvalidRecordError
+from pipeline.processors.descheduling.move_memory import (
+    LANDING_SECONDS,
+    LOOK_BACK_SECONDS,
+    REFUSED_REST_SECONDS,
+    WORKLOAD_REST_SECONDS,
+    IncomingUsage,
+    MoveMemory,
+)
+from pipeline.times import format_time
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
+
+NOW = 1_700_000_000.0
+SPAN = 300.0
+WEB, API = "Deployment/d/web", "Deployment/d/api"
+
+
+def leaving(uid: str, workload: str = WEB, target: str = "cool") -> LeavingPod:
+    return LeavingPod(
+        uid=uid, pod_class="prod", namespace="d", name=uid, workload=workload, target=target,
+        cpu_millicores=500, memory_bytes=1 << 20,
+    )  # fmt: skip
+
+
+def plan(*pods: LeavingPod, at: float = NOW, **changes: Any) -> EvictionPlanRecord:
+    values: dict[str, Any] = {
+        "node": "hot", "id": "p", "at": format_time(at), "valid_until": format_time(at + 300),
+        "planner": "planner", "why": "hot", "pods": pods or (leaving("a"),),
+    }  # fmt: skip
+    return EvictionPlanRecord(**(values | changes))
+
+
+def action(
+    outcome: Any, uid: str = "a", *, at: float = NOW + 10, workload: str = WEB, **changes: Any
+) -> ActionRecord:
+    values: dict[str, Any] = {
+        "node": "hot", "at": format_time(at), "actuator": "evictor", "action": "evict",
+        "outcome": outcome, "why": "hot", "before": {f"d/{uid}": uid}, "plan": "p",
+        "workload": workload,
+    }  # fmt: skip
+    return ActionRecord(**(values | changes))
+
+
+def remembered(*records: EvictionPlanRecord | ActionRecord, now: float = NOW + 20) -> MoveMemory:
+    memory = MoveMemory()
+    for record in records:
+        if isinstance(record, ActionRecord):
+            memory.take_action(record, now)
+        else:
+            memory.take_plan(record, now)
+    return memory
+
+
+def rest(memory: MoveMemory, now: float) -> str | None:
+    return memory.rests(now).of_node("hot", SPAN)
+
+
+def test_a_node_rests_while_its_plan_is_under_way() -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), action("refused"))
+    assert rest(memory, NOW + 20) == "plan p is under way"
+    assert rest(memory, NOW + 299) is not None
+    assert rest(memory, NOW + 300) is None
+    assert memory.rests(NOW + 20).of_node("other", SPAN) is None
+
+
+@pytest.mark.parametrize("outcome", ["refused", "observed", "recommended"])
+def test_a_plan_without_evictions_ends_with_its_last_action(outcome: str) -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), action(outcome), action(outcome, "b"))
+    assert rest(memory, NOW + 20) is None
+
+
+@pytest.mark.parametrize("outcome", ["intended", "done", "failed"])
+def test_a_node_rests_for_a_span_after_the_last_eviction(outcome: str) -> None:
+    """An eviction whose outcome was lost may have happened."""
+    memory = remembered(plan(), action("done", at=NOW + 5), action(outcome, at=NOW + 250),
+                        now=NOW + 260)  # fmt: skip
+    assert (
+        rest(memory, NOW + 250 + SPAN - 1) == "usage of 300 s does not show the eviction 299 s ago"
+    )
+    assert rest(memory, NOW + 250 + SPAN) is None
+
+
+def test_an_eviction_by_another_planner_counts_for_its_node_and_workload() -> None:
+    memory = remembered(action("done", plan="of an extender"))
+    assert rest(memory, NOW + 20) is not None
+    assert memory.rests(NOW + 20).of_pod("b", WEB) is not None
+
+
+def test_gone_pods_and_failed_plans_end_a_plan() -> None:
+    pods = leaving("a"), leaving("b")
+    gone = action("refused", before={}, error="Gone: no pod of the UID b is on the node")
+    assert rest(remembered(plan(*pods), action("refused"), gone), NOW + 20) is None
+    assert rest(remembered(plan(*pods), gone), NOW + 20) is not None
+    assert rest(remembered(plan(*pods), action("failed", before={})), NOW + 20) is None
+
+
+def test_a_workload_rests_while_it_moves_and_after_an_eviction() -> None:
+    memory = remembered(plan(leaving("a")))
+    assert memory.rests(NOW + 1).of_pod("b", WEB) == f"plan p moves pods of {WEB}"
+    assert memory.rests(NOW + 1).of_pod("c", API) is None
+    assert memory.rests(NOW + 301).of_pod("b", WEB) is None  # expired, nothing was evicted
+    memory.take_action(action("done", at=NOW + 60), NOW + 61)
+    assert memory.rests(NOW + 660).of_pod("b", WEB) == f"a pod of {WEB} was evicted 10 minutes ago"
+    assert memory.rests(NOW + 60 + WORKLOAD_REST_SECONDS - 1).of_pod("b", WEB) is not None
+    assert memory.rests(NOW + 60 + WORKLOAD_REST_SECONDS).of_pod("b", WEB) is None
+
+
+def test_a_former_source_takes_no_pod_of_the_same_workload_back() -> None:
+    """The workload of the pod that left rests as long as the source is remembered."""
+    memory = remembered(plan(leaving("a", target="cool")), action("done"))
+    on_target = memory.rests(NOW + WORKLOAD_REST_SECONDS)
+    assert on_target.of_pod("successor", WEB) is not None
+
+
+def test_an_eviction_that_was_refused_after_its_intention_moves_nothing() -> None:
+    """The kill switch was set in between."""
+    memory = remembered(plan(), action("intended"), action("refused", at=NOW + 11))
+    assert rest(memory, NOW + 20) is None
+    assert memory.rests(NOW + 20).of_pod("b", WEB) is None
+
+
+def test_a_refused_pod_rests_and_others_of_its_workload_do_not() -> None:
+    memory = remembered(plan(), action("refused"))
+    assert memory.rests(NOW + 10 + REFUSED_REST_SECONDS - 1).of_pod("a", WEB) is not None
+    assert memory.rests(NOW + 10 + REFUSED_REST_SECONDS).of_pod("a", WEB) is None
+    assert memory.rests(NOW + 20).of_pod("b", WEB) is None
+
+
+def test_bare_pods_rest_alone() -> None:
+    memory = remembered(plan(leaving("a", workload="")), action("done", workload=""))
+    assert memory.rests(NOW + 20).of_pod("b", "") is None
+
+
+def test_moved_pods_count_on_their_target_until_its_usage_shows_them() -> None:
+    usage = IncomingUsage("cool", 500, 1 << 20, True)
+    memory = remembered(plan(leaving("a"), leaving("b", target="")))
+    assert memory.rests(NOW + 299).incoming(SPAN) == [usage]
+    assert memory.rests(NOW + 300).incoming(SPAN) == []  # it expired, and nobody left
+    memory.take_action(action("done", at=NOW + 100), NOW + 101)
+    shown_at = NOW + 100 + SPAN + LANDING_SECONDS
+    assert memory.rests(shown_at - 1).incoming(SPAN) == [usage]
+    assert memory.rests(shown_at).incoming(SPAN) == []
+
+
+def test_a_refused_pod_does_not_count_on_its_target() -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), action("refused"))
+    assert len(memory.rests(NOW + 20).incoming(SPAN)) == 1
+
+
+def test_any_order_and_repeats_give_the_same_cool_downs() -> None:
+    records: list[EvictionPlanRecord | ActionRecord] = [
+        plan(leaving("a"), leaving("b")), plan(leaving("c", API), id="q", node="other"),
+        action("done"), action("refused", "b"), action("done", "c", plan="q", node="other"),
+    ]  # fmt: skip
+    chance = random.Random(1)
+
+    def answers(order: Sequence[EvictionPlanRecord | ActionRecord]) -> Any:
+        rests = remembered(*order).rests(NOW + 100)
+        pods = [rests.of_pod(uid, name) for uid in "abc" for name in (WEB, API, "")]
+        return rest(remembered(*order), NOW + 100), pods, sorted(rests.incoming(SPAN))
+
+    expected = answers(records)
+    for _ in range(20):
+        repeated = [*records, *chance.sample(records, 2)]
+        chance.shuffle(repeated)
+        assert answers(repeated) == expected
+
+
+def test_other_plans_and_actions_are_ignored() -> None:
+    waiting = WaitingPod(namespace="d", name="w", uid="w", priority=1)
+    memory = MoveMemory()
+    assert not memory.take_plan(plan(planner="extender", waiting=waiting), NOW)
+    assert not memory.take_action(action("done", actuator="cluster"), NOW + 20)
+    assert not memory.take_plan(plan(at=NOW - LOOK_BACK_SECONDS - 1), NOW)
+    assert rest(memory, NOW + 20) is None
+
+
+def test_invalid_times_and_giant_plans_are_refused() -> None:
+    memory = MoveMemory()
+    with pytest.raises(InvalidRecordError, match="invalid time"):
+        memory.take_plan(plan(valid_until="tomorrow"), NOW)
+    with pytest.raises(InvalidRecordError, match="invalid time"):
+        memory.take_action(msgspec.structs.replace(action("done"), at="yesterday"), NOW)
+    with pytest.raises(InvalidRecordError, match="1001 pods"):
+        memory.take_plan(plan(*(leaving(str(n)) for n in range(1001))), NOW)
+
+
+def test_a_clock_that_is_ahead_makes_no_node_rest_for_longer() -> None:
+    memory = remembered(plan(at=NOW + 9e6), action("done", at=NOW + 9e6), now=NOW)
+    assert rest(memory, NOW + SPAN) is None
+
+
+def test_what_is_older_than_an_hour_is_forgotten() -> None:
+    memory = remembered(plan(), action("done"))
+    memory.forget(NOW + LOOK_BACK_SECONDS + 20)
+    assert len(memory) == 0
+    assert memory.rests(NOW + 20).of_pod("b", WEB) is None
+
+
+def test_the_next_plan_for_an_alert_has_a_name_that_only_former_plans_change() -> None:
+    memory, since = MoveMemory(), NOW - 100
+    assert memory.attempt("hot", since, NOW) == memory.attempt("hot", since, NOW + 30) == "0.0"
+    memory.take_plan(plan(), NOW)
+    assert memory.attempt("hot", since, NOW + 400) == "0.1"
+    assert memory.attempt("other", since, NOW + 400) == "0.0"
+
+
+def test_an_alert_that_lasts_for_days_never_gets_a_name_twice() -> None:
+    """Plans are remembered for an hour, and by the evictor for longer."""
+    memory, names = MoveMemory(), []
+    for minute in range(0, 3000, 7):
+        now = NOW + 60 * minute
+        memory.forget(now)
+        names.append(memory.attempt("hot", NOW, now))
+        memory.take_plan(plan(at=now, id=names[-1]), now)
+    assert len(set(names)) == len(names)
+
+
+def test_planned_pods_are_those_since_a_time() -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), plan(id="q", at=NOW + 15))
+    assert len([*memory.planned_pods(NOW)]) == 3
+    assert [pod.namespace for pod in memory.planned_pods(NOW + 10)] == ["d"]

@@ -140,7 +140,7 @@ async def workload_state(api: Api, pod: LivePod) -> WorkloadState | None:
         return WorkloadState()
     selector = msgspec.convert(record.selector, Selector)
     path = f"/api/v1/namespaces/{quote(pod.record.namespace, safe='')}/pods"
-    answer = await api.request("GET", path, params={"labelSelector": _query(selector)})
+    answer = await api.request("GET", path, params={"labelSelector": query_of(selector)})
     items = decode_list(answer, f"GET {path}").items or ()
     pods = [other for other in map(read_live_pod, items) if other.workload == workload]
     present = [p for p in pods if not p.is_deleted and p.record.phase not in ENDED]
@@ -164,7 +164,7 @@ async def _workload(api: Api, namespace: str, kind: str, name: str) -> WorkloadR
         return None
 
 
-def _query(selector: Selector) -> str:
+def query_of(selector: Selector) -> str:
     """A selector in the form of the query parameter labelSelector."""
     parts = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
     for requirement in selector.match_expressions or ():

@@ -17,6 +17,7 @@ from actuators.eviction.eviction_calls import (
     status_of,
     workload_state,
 )
+from actuators.eviction.other_nodes import no_other_node
 from actuators.eviction.plan_limits import EVICTOR
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
@@ -150,6 +151,16 @@ class EvictionGate:
     async def state_of(self, pod: LivePod) -> WorkloadState | None:
         """The state of the pod's workload. Raises `SpringtideError`."""
         return await workload_state(self.api, pod)
+
+    async def fits_elsewhere(self, pod: LivePod) -> Verdict:
+        """Whether another node could run the pod, if the policy asks for that. Raises
+        `SpringtideError`, also if it is not known."""
+        policy = self.policy
+        if not policy.node_fit:
+            return Verdict(None)
+        if "NodeFit" in policy.skipped_gates:
+            return Verdict(None, ("NodeFit",))
+        return Verdict(await no_other_node(self.api, pod.record, policy.node_selector))
 
     async def forbidden(self, pods: list[LivePod]) -> Result | None:
         """Why the API server would not evict all of these pods now; None if it would. Budgets are

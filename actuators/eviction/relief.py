@@ -102,14 +102,14 @@ class ReliefExecutor:
     ) -> str:
         """Say what would become of the pod now. It counts for no limit, as it stays."""
         try:
-            state = await self._gate.state_of(pod)
+            state, fit = await self._gate.state_of(pod), await self._gate.fits_elsewhere(pod)
         except SpringtideError as error:
             wait = f"Unknown: {error.message}"
         else:
             replicas, limits = self._gate.replicas_allow(state), self._gate.limits_now(pod, state)
-            if replicas.refusal is not None:
-                return self._refuse(plan, pod, str(replicas.refusal))
-            skipped = (*skipped, *replicas.skipped, *limits.skipped)
+            if (hard := replicas.refusal or fit.refusal) is not None:
+                return self._refuse(plan, pod, str(hard))
+            skipped = (*skipped, *replicas.skipped, *limits.skipped, *fit.skipped)
             wait = str(limits.refusal or "")
         outcome = _OUTCOMES.get(self._mode, "observed")
         reason = f"would wait: {wait}" if wait else ""
@@ -179,6 +179,15 @@ class ReliefExecutor:
             del self._waiting[uid]
             self._refuse(plan, pod, "Gone: the pod was deleted")
             return False
+        try:
+            fit = await self._gate.fits_elsewhere(pod)
+        except SpringtideError as error:
+            self._wait(waiting, f"Unknown: {error.message}")
+            return False
+        if fit.refusal is not None:
+            del self._waiting[uid]
+            self._refuse(plan, pod, str(fit.refusal))
+            return False
         forbidden = await self._gate.forbidden([pod])
         if forbidden is not None:
             text = f"Forbidden: {forbidden.error}"
@@ -188,7 +197,7 @@ class ReliefExecutor:
                 del self._waiting[uid]
                 self._refuse(plan, pod, text)
             return False
-        skipped = (*protections.skipped, *replicas.skipped, *limits.skipped)
+        skipped = (*protections.skipped, *replicas.skipped, *limits.skipped, *fit.skipped)
         result = await self._gate.evict(plan, pod, _no_objection, waiting.until, skipped)
         if result.retry_seconds is not None and not result.may_leave:
             self._wait(waiting, result.error, result.retry_seconds)

@@ -67,6 +67,8 @@ class SimulatedCluster:
         self.pods: dict[str, SimulatedPod] = {}
         self.replicas: dict[str, int] = {}
         self.budgets: list[Any] = []
+        self.nodes: list[Any] = []
+        self.rng = Random(1)
         self.accepted: list[Accepted] = []
         self.failure: Callable[[], Exception | None] = lambda: None
         self.latency_seconds = 0.0
@@ -147,14 +149,13 @@ class SimulatedCluster:
                 return {}
             raise NotFoundError("no ConfigMap", reason="NotFound")
         if path == "/api/v1/pods":
-            node = params.get("fieldSelector", "").removeprefix("spec.nodeName=")
+            node = params.get("fieldSelector", "").removeprefix("spec.nodeName=").split(",")[0]
             return self._list(p for p in self.pods.values() if node in ("", p.node))
         if path.endswith("/poddisruptionbudgets"):
-            return {
-                "kind": "BudgetList",
-                "metadata": {"resourceVersion": "1"},
-                "items": self.budgets,
-            }
+            return _listed(self.budgets)
+        if path == "/api/v1/nodes":
+            own = params["fieldSelector"].removeprefix("metadata.name!=").split(",")[0]
+            return _listed([node for node in self.nodes if node["metadata"]["name"] != own])
         parts = path.split("/")
         if "deployments" in parts:
             name = parts[-1]
@@ -190,8 +191,7 @@ class SimulatedCluster:
         raise failed_with(NotFoundError(f"{name} does not exist", reason="NotFound"), 404)
 
     def _list(self, pods: Iterator[SimulatedPod]) -> Any:
-        items = [self._manifest(pod) for pod in pods]
-        return {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}
+        return _listed([self._manifest(pod) for pod in pods])
 
     def _manifest(self, pod: SimulatedPod) -> Any:
         labels = {"pod-template-hash": "h", "app": pod.deployment} if pod.deployment else {}
@@ -208,7 +208,9 @@ class SimulatedCluster:
                 "deletionGracePeriodSeconds": changes.get("grace") if pod.killed_at else None,
             },
             "spec": {
-                "nodeName": pod.node, "containers": [{"name": "main"}],
+                "nodeName": pod.node,
+                "containers": [{"name": "main", "resources": changes.get("resources", {})}],
+                "tolerations": changes.get("tolerations", []),
                 "volumes": changes.get("volumes", []), "priority": changes.get("priority", 5500),
                 "terminationGracePeriodSeconds": changes.get("grace"),
             },
@@ -217,6 +219,10 @@ class SimulatedCluster:
                 "conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}],
             },
         }  # fmt: skip
+
+
+def _listed(items: list[Any]) -> Any:
+    return {"kind": "SomeList", "metadata": {"resourceVersion": "1"}, "items": items}
 
 
 def failed_with(error: KubernetesError, status: int, *causes: str) -> KubernetesError:

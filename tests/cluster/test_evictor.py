@@ -28,6 +28,7 @@ from tests.cluster.objects import (
     named,
     node,
     pod,
+    write_policy,
 )
 from tests.cluster.roles import Role
 from tests.processes import until
@@ -350,6 +351,32 @@ async def test_a_budget_that_allows_none_stops_a_plan_that_relieves_a_node(
     expected = "Forbidden: the disruption budget default/relieved allows 0 evictions now, not 1"
     assert await world.last_error() == expected
     assert world.pods() == before
+
+
+async def test_with_node_fit_a_pod_leaves_only_if_another_node_could_run_it(
+    world: World, deployed: list[Object]
+) -> None:
+    before, kubernetes = world.pods(), world.settings.kubernetes
+    name = f"{kubernetes.config_name}-descheduler"
+    kubernetes = msgspec.structs.replace(kubernetes, descheduler_config_name=name)
+    world.settings = msgspec.structs.replace(world.settings, kubernetes=kubernetes)
+    # No pod fits anywhere, and only these nodes count.
+    args = {"nodeFit": True, "nodeSelector": "pool=gold"}
+    write_policy(world.plane, name, koord_descheduler_config={
+        "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+        "profiles": [{"pluginConfig": [{"name": "MigrationController", "args": args}]}],
+    })  # fmt: skip
+    gold = node("gold", labels={"pool": "gold"})
+    apply(world.plane, gold | {"spec": {"unschedulable": True}})
+    with world.evictor() as evictor:
+        await evictor.logs("ready")
+        await relief_plan(world, deployed[0])
+        await until_count(world, 1)
+        assert await world.last_error() == "NodeFit: no other node could run the pod"
+        assert world.pods() == before
+        world.plane.kubectl("uncordon", "gold")
+        await relief_plan(world, deployed[0])
+        await until(lambda: deployed[0]["metadata"]["name"] not in world.pods(), 60)
 
 
 async def test_a_successor_of_a_planned_pod_is_not_evicted(world: World) -> None:

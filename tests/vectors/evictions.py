@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.descheduling.node_fit import NodeRoom, room_objection
 from pipeline.processors.eviction.arbitration import (
     Request,
     arbitration_order,
@@ -34,14 +35,16 @@ from pipeline.processors.eviction.migration_policy import (
     ObjectLimiter,
     Protections,
 )
-from pipeline.processors.eviction.refusals import verdict
+from pipeline.processors.eviction.refusals import Refusal, verdict
 from pipeline.processors.kubernetes.pod_classes import pod_class
 from pipeline.processors.policy.selectors import Selector
 from pipeline.times import format_time
+from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import Owner, PodRecord
+from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.workloads import Workload
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, NotBuiltError, group
+from tests.vectors.runner import Difference, group
 
 PODS_COUNT = (
     "global limits count pods on the move, not requests to move them",
@@ -80,9 +83,6 @@ def _owner(kinds: Sequence[str]) -> Owner | None:
 
 def _filter(case: Case) -> object:
     pod, options = case["pod"], case["options"]
-    if options.get("node_fit"):
-        plain(case)
-        raise NotBuiltError("the planner asks whether a pod fits elsewhere, not the evictor")
     annotations = dict(pod.get("annotations") or {})
     if pod.get("mirror"):
         annotations["kubernetes.io/config.mirror"] = "hash"
@@ -100,8 +100,8 @@ def _filter(case: Case) -> object:
         labels=plain(pod.get("labels") or {}), annotations=annotations, volumes=volumes,
         priority=pod.get("priority"), phase=pod.get("phase") or "Running",
         deleted_at=format_time(0.0) if pod.get("terminating") else None,
+        requests=_resources(pod), node_selector=plain(pod.get("node_selector") or {}),
     )  # fmt: skip
-    plain(pod.get("requests") or {}), plain(pod.get("node_selector") or {})
     names = {name: name for name in Protections.__struct_fields__}
     names |= {"namespaces_included": "include_namespaces"}
     names |= {"namespaces_excluded": "exclude_namespaces"}
@@ -111,8 +111,38 @@ def _filter(case: Case) -> object:
             values[field] = frozenset(values[field])
     if "label_selector" in values:
         values["label_selector"] = Selector(match_labels=plain(values["label_selector"]))
-    refusals = protections_of(record, Protections(**values))
+    refusals = [*protections_of(record, Protections(**values))]
+    if options.get("node_fit") and not _fits_elsewhere(case, record):
+        refusals.append(Refusal("NodeFit", "", "NodeFit"))
     return {"evictable": verdict(refusals, options.get("skip_gates") or ()).refusal is None}
+
+
+def _resources(case: Case) -> Resources:
+    requests = plain(case.get("requests") or {})
+    return Resources(cpu_millicores=requests.get("cpu"), memory_bytes=requests.get("memory"))
+
+
+def _fits_elsewhere(case: Case, record: PodRecord) -> bool:
+    others = [
+        PodRecord(
+            node=pod["node"], uid=pod["name"], cgroup_uid="", name=pod["name"], namespace="d",
+            requests=_resources(pod),
+        )
+        for pod in case.get("other_pods") or ()
+    ]  # fmt: skip
+    nodes = [
+        NodeRoom(
+            name=node["name"], labels=plain(node.get("labels") or {}),
+            taints=tuple(Taint(**plain(taint)) for taint in node.get("taints") or ()),
+            is_cordoned=bool(node.get("unschedulable")), allocatable=plain(node["allocatable"]),
+        )
+        for node in case["nodes"]
+    ]  # fmt: skip
+    return any(
+        room_objection(record, node, [pod for pod in others if pod.node == node.name]) is None
+        for node in nodes
+        if node.name != record.node
+    )
 
 
 def _max_cost(case: Case) -> object:
@@ -135,7 +165,7 @@ def _protected_differently(given: Case, expected: Case) -> Difference | None:
     return None
 
 
-@group("protections_of, verdict", differs=_protected_differently)
+@group("protections_of, room_objection, verdict", differs=_protected_differently)
 def evictability(case: Case) -> object:
     """Whether a pod may be evicted at all."""
     return _run(case, {"filter": _filter, "max_cost": _max_cost})

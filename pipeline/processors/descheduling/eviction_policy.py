@@ -46,6 +46,8 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
         skipped_gates=frozenset(args.skip_eviction_gates),
         mode="SoftEviction" if args.eviction_policy == "SoftEviction" else "Eviction",
         is_dry=keys.dry_run or args.dry_run,
+        node_fit=args.node_fit,
+        node_selector=args.node_selector,
     )
 
 

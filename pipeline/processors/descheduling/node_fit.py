@@ -4,9 +4,11 @@ Checked are node selector, required node affinity, taints and requests. Affinity
 topology spread, volumes and ports are not known here: the scheduler may still choose another node.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
@@ -18,8 +20,11 @@ from pipeline.processors.descheduling.landing import (
     Landing,
     Rejected,
 )
+from pipeline.processors.kubernetes.objects import NODES, decode_object
+from pipeline.processors.kubernetes.pod_resources import amounts
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import PodRecord
+from pipeline.topics.resource_amounts import by_name
 
 _KEPT_OUT: Final = ("NoSchedule", "NoExecute")
 _NAME: Final = "metadata.name"
@@ -95,6 +100,41 @@ def _is_met(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
             return key in labels and int(labels[key]) < int(values[0])
         case _:
             return False
+
+
+class NodeRoom(NamedTuple):
+    """A node as kube-scheduler's filters see it, without the pods on it."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    is_cordoned: bool
+    allocatable: Mapping[str, int]
+
+
+def read_node_room(data: bytes | msgspec.Raw) -> NodeRoom:
+    """Convert a JSON object. Raises `InvalidRecordError`."""
+    node = decode_object(data, NODES, "Node")
+    return NodeRoom(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        taints=tuple(Taint(key=t.key, effect=t.effect, value=t.value) for t in node.spec.taints),
+        is_cordoned=node.spec.unschedulable,
+        allocatable=amounts(node.status.allocatable.items(), "status.allocatable"),
+    )
+
+
+def room_objection(pod: PodRecord, node: NodeRoom, others: Iterable[PodRecord]) -> str | None:
+    """Why a node could not run the pod beside `others`, the pods on it; None if it could."""
+    if node.is_cordoned:
+        return "the node is cordoned"
+    requested = Counter[str]()
+    for other in others:
+        requested.update(by_name(other.requests, other.scalars))
+    for name, wanted in by_name(pod.requests, pod.scalars).items():
+        if wanted > 0 and wanted > node.allocatable.get(name, 0) - requested[name]:
+            return f"requests of {name} exceed what is left of allocatable"
+    return placement_objection(pod, node.name, node.labels, node.taints)
 
 
 class FitSimulator:

@@ -88,11 +88,16 @@ class MigrationLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Protections and limits, the checks that are skipped, and how pods are evicted. With `is_dry`
-    no plan that relieves a node evicts a pod."""
+    """Protections and limits, the checks that are skipped, and how pods are evicted.
+
+    With `is_dry` no plan that relieves a node evicts a pod; with `node_fit` only pods leave that
+    another node could run, one that `node_selector` selects.
+    """
 
     protections: Protections = Protections()
     limits: MigrationLimits = MigrationLimits()
     skipped_gates: frozenset[Gate] = frozenset()
     mode: EvictionMode = "Eviction"
     is_dry: bool = False
+    node_fit: bool = False
+    node_selector: Selector | None = None

@@ -94,9 +94,14 @@ def test_each_protection_is_taken_over(args: Any, protections: Any) -> None:
     assert policy_of(**args).protections == Protections(**protections)
 
 
-def test_gates_soft_evictions_and_dry_runs_are_taken_over() -> None:
+def test_gates_fit_soft_evictions_and_dry_runs_are_taken_over() -> None:
     assert policy_of(skipEvictionGates=["PVC"]).skipped_gates == {"PVC"}
     assert policy_of(evictionPolicy="SoftEviction").mode == "SoftEviction"
+    fitting = policy_of(nodeFit=True, nodeSelector="pool=gold")
+    assert (fitting.node_fit, fitting.node_selector) == (
+        True,
+        Selector(match_labels={"pool": "gold"}),
+    )
     # Nothing is deleted without asking disruption budgets.
     assert policy_of(evictionPolicy="Delete").mode == "Eviction"
     assert policy_of(dryRun=True).is_dry

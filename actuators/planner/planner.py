@@ -6,7 +6,7 @@ from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
 from actuators.planner.relief_policy import relief_policy
-from actuators.planner.relief_rounds import ReliefRounds
+from actuators.planner.relief_rounds import Published, ReliefRounds
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, InvalidRecordError, RecordError
 from pipeline.extender.decisions import Decisions, Rules
@@ -118,12 +118,13 @@ class Planner:
     async def _read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
         return await read_node_pods(self._settings.kafka, nodes, span_seconds, self._clock.now())
 
-    async def _publish(self, record: EvictionPlanRecord | AlertRecord) -> None:
+    async def _publish(self, record: Published) -> None:
         kafka = self._settings.kafka
         if isinstance(record, AlertRecord):
             declared, key = ALERTS, record.node or record.pool
         else:
-            declared, key = EVICTION_PLANS, record.node
+            is_plan = isinstance(record, EvictionPlanRecord)
+            declared, key = (EVICTION_PLANS if is_plan else ACTIONS), record.node
         topic = declared.full_name(kafka.topic_prefix)
         try:
             async with asyncio.timeout(_DELIVERY_SECONDS):
@@ -147,7 +148,9 @@ def take_record(
         return False
     if topic is ACTIONS:
         # Most actions are of the cluster actuator.
-        return b'"evictor"' in value and memory.take_action(decode_json(ActionRecord, value), now)
+        if not (b'"evictor"' in value or b'"planner"' in value):
+            return False
+        return memory.take_action(decode_json(ActionRecord, value), now)
     if topic is ALERTS:
         return may_be_relief_alert(value) and alerts.take(decode_json(AlertRecord, value), now)
     plan = decode_json(EvictionPlanRecord, value)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
+from actuators.planner.plan_outcomes import PlanOutcomes
 from actuators.planner.relief_policy import ReliefPolicy
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError
@@ -22,12 +23,14 @@ from pipeline.extender.plan_records import CapCounts, plan_records
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.descheduling.move_memory import MoveMemory, Rests
 from pipeline.processors.descheduling.relief_alerts import MOST_OPEN, ReliefAlerts, Subject
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
 from pipeline.table.node_pods import NodePods
 from pipeline.times import time_or_none
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import AlertRecord, CloseReason, OpenAlert
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.hot_node_policy import HotNodePolicy
@@ -39,7 +42,7 @@ HOT = gauge("planner_hot_nodes", "Nodes with an open alert.")
 RESTING = gauge("planner_resting_nodes", "Hot nodes in a cool-down, as of the last round.")
 BLOCKED = gauge(
     "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher "
-    "(the data is doubtful) or policy.", ["reason"],
+    "(the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
 )  # fmt: skip
 ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods could not be read).",
                  ["result"])  # fmt: skip
@@ -58,12 +61,13 @@ SLOW_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 10.0
 """Between two rounds."""
 LOOK_SECONDS: Final = 1.0
-_BLOCKED: Final = ("table", "broker", "usage", "watcher", "policy")
+_BLOCKED: Final = ("table", "broker", "usage", "watcher", "policy", "outcome")
 _DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
 
 ReadPods = Callable[[Collection[str], float], Awaitable[NodePods]]
 """Reads the pods of these nodes, with windows of so many seconds. Raises `KafkaError`."""
-Publish = Callable[[EvictionPlanRecord | AlertRecord], Awaitable[None]]
+Published = EvictionPlanRecord | AlertRecord | ActionRecord
+Publish = Callable[[Published], Awaitable[None]]
 """Writes a record to its topic and awaits its delivery. Raises `KafkaError`."""
 Alerts = Mapping[str, tuple[OpenAlert, ...]]
 """Open alerts by node."""
@@ -82,6 +86,7 @@ class ReliefRounds:
         self._table, self._state, self._decisions = table, state, decisions
         self._memory, self._clock = memory, clock
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
+        self._outcomes = PlanOutcomes(table, memory, publish, may_publish, self._span_seconds)
         self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
         self._tried: set[str] = set()  # in this interval
         self._interval_began = self._last_round = float("-inf")
@@ -100,13 +105,14 @@ class ReliefRounds:
         hot = _open_alerts(self._table)
         HOT.set(len(hot))
         blocked, policy = self._reason_to_wait(now), self.policy
-        if policy is not None and blocked in ("", "policy"):
+        if policy is not None and blocked in ("", "policy", "outcome"):
             self._unsent += self.alerts.closed(partial(self._reason_to_close, policy, hot), now)
         if policy is not None and not blocked and self._is_due(policy, hot, monotonic):
             await self._round(policy, hot, now)
             self._last_round = self._clock.monotonic()
             ROUND_SECONDS.set(self._last_round - monotonic)
         await self._send_alerts(now)
+        await self._outcomes.judge(now)
 
     def _is_due(self, policy: ReliefPolicy, hot: Alerts, monotonic: float) -> bool:
         # A node whose alert opens again is planned for at once.
@@ -126,6 +132,8 @@ class ReliefRounds:
             reason, text = "policy", "the descheduler configuration is not known yet"
         elif not reason and self.policy is not None and self.policy.why_not:
             reason, text = "policy", self.policy.why_not
+        elif not reason and self._memory.is_paused(LOW_NODE_LOAD, now):
+            reason, text = "outcome", f"of its last plans too few helped: {LOW_NODE_LOAD} is paused"
         if reason != self._blocked:
             self._blocked = reason
             if reason:

@@ -106,7 +106,7 @@ ROLES: Final[Mapping[str, Role]] = {
                 NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, ALERTS, EVICTION_PLANS,
                 ACTIONS,
             ),
-            writes=(ALERTS, EVICTION_PLANS),
+            writes=(ALERTS, EVICTION_PLANS, ACTIONS),
         ),
         Role(
             name="evictor", task="eviction actuator",

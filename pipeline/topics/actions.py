@@ -18,6 +18,8 @@ class ActionRecord(Record, frozen=True, kw_only=True):
     `error` has the reason, or the limit for which an observed action would wait. Evictions name
     their `plan`, its `strategy`, by its uid the `waiting` pod, the `workload` of the pod as
     kind/namespace/name, and the checks that would forbid the eviction but were `skipped` by policy.
+    The planner's verdict about a plan is `done` if the plan helped, else `failed`, with usage of
+    the node in `after`.
     """
 
     node: str

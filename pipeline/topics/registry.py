@@ -162,8 +162,8 @@ WAKE_UPS: Final = Topic(
 )  # fmt: skip
 ACTIONS: Final = Topic(
     name="actions", key="node", retention_ms=30 * DAY_MS,
-    value="writes and refusals of an actuator, with the reason", written_by="actuators",
-    record="actions",
+    value="writes and refusals of an actuator, with the reason; whether plans helped",
+    written_by="actuators and planner", record="actions",
 )  # fmt: skip
 ACCURACY: Final = Topic(
     name="accuracy", key="node", retention_ms=30 * DAY_MS,

@@ -14,6 +14,7 @@ from actuators.planner.relief_rounds import (
     NODES_OF_A_ROUND,
     PAUSE_SECONDS,
     PLANS,
+    Published,
     ReliefRounds,
 )
 from pipeline.clock import ManualClock
@@ -48,9 +49,11 @@ class Planning:
         self.clock = ManualClock(NOW)
         self.plans: list[EvictionPlanRecord] = []
         self.alerts: list[AlertRecord] = []
+        self.outcomes: list[ActionRecord] = []
         self.reads: list[set[str]] = []
         self.is_leader = True
         self.failures = 0
+        self.can_publish = True
         self.state = FeedState(caught_up=True, connected=True, message="following")
         self.start(MoveMemory(), policy)
 
@@ -71,9 +74,13 @@ class Planning:
         records = [pod for pod in self.world.records if pod.node in nodes]
         return NodePods(records, self.world.table.pod_history)
 
-    async def publish(self, record: EvictionPlanRecord | AlertRecord) -> None:
+    async def publish(self, record: Published) -> None:
+        if not self.can_publish:
+            raise BrokerUnavailableError("the broker is away")
         if isinstance(record, AlertRecord):
             self.alerts.append(record)
+        elif isinstance(record, ActionRecord):
+            self.outcomes.append(record)
         else:
             self.plans.append(record)
 
@@ -203,7 +210,7 @@ async def test_no_record_is_written_after_the_lease_is_lost() -> None:
     planning = Planning(world)
     publish = planning.publish
 
-    async def publish_and_lose(record: EvictionPlanRecord | AlertRecord) -> None:
+    async def publish_and_lose(record: Published) -> None:
         await publish(record)
         planning.is_leader = False
 
@@ -215,7 +222,7 @@ async def test_no_record_is_written_after_the_lease_is_lost() -> None:
 async def test_a_plan_that_may_have_arrived_is_not_made_again() -> None:
     planning = hot_and_cool()
 
-    async def fail(record: EvictionPlanRecord | AlertRecord) -> None:
+    async def fail(record: Published) -> None:
         raise BrokerUnavailableError("no answer")
 
     planning.rounds._publish = fail
@@ -541,7 +548,7 @@ async def test_alerts_that_are_not_delivered_are_sent_again_and_none_without_the
     planning = hot_and_cool()
     planning.world.records = []
 
-    async def fail(record: EvictionPlanRecord | AlertRecord) -> None:
+    async def fail(record: Published) -> None:
         raise BrokerUnavailableError("no answer")
 
     planning.rounds._publish = fail

@@ -16,10 +16,16 @@ The memory is rebuilt from the topics of plans and actions, in any order and wit
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.descheduling.move_outcomes import (
+    LANDING_SECONDS,
+    SETTLE_SECONDS,
+    EndedPlan,
+    does_not_help,
+)
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import (
@@ -29,12 +35,12 @@ from pipeline.topics.eviction_plans import (
 )
 
 PLANNER: Final = "planner"
-"""`planner` of its plans."""
+"""`planner` of its plans, and `actuator` of its actions."""
+OUTCOME: Final = "outcome"
+"""`action` of the verdict about a plan: it helped if the outcome is `done`."""
 LOOK_BACK_SECONDS: Final = 3600.0
 WORKLOAD_REST_SECONDS: Final = 1800.0
 REFUSED_REST_SECONDS: Final = 600.0
-LANDING_SECONDS: Final = 60.0
-"""Between an eviction and the first window of the replacement: it stops, is placed and starts."""
 _EVICTOR: Final = "evictor"
 _EVICTED: Final = frozenset({"intended", "done", "failed"})
 """Outcomes after which the pod left, or may have left."""
@@ -63,6 +69,7 @@ class PlannedPod(NamedTuple):
 
 class _Plan(NamedTuple):
     node: str
+    strategy: str
     at: float
     until: float
     pods: tuple[LeavingPod, ...]
@@ -77,6 +84,12 @@ class _Action(NamedTuple):
     at: float
 
 
+class _Verdict(NamedTuple):
+    strategy: str
+    helped: bool
+    at: float
+
+
 class MoveMemory:
     """Plans of the planner, and actions of the evictor. Times are Unix times, by this process's
     clock at most: other clocks may be ahead."""
@@ -86,6 +99,7 @@ class MoveMemory:
         self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
         # By plan: actions that name no pod, because it was gone; infinite if the plan failed.
         self._unnamed: OrderedDict[str, float] = OrderedDict()
+        self._verdicts: OrderedDict[str, _Verdict] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -101,15 +115,21 @@ class MoveMemory:
         until = min(_time(plan.valid_until), at + LONGEST_VALID_SECONDS)
         if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
             return False
-        self._plans[plan.id] = _Plan(plan.node, at, until, plan.pods)
+        self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, plan.pods)
         _limit(self._plans, _MOST_PLANS)
         return True
 
     def take_action(self, action: ActionRecord, now: float) -> bool:
-        """Take an action; False if it is of another actuator or too old. Raises
+        """Take an action of the evictor or a verdict; False if it is another one or too old. Raises
         `InvalidRecordError`."""
         at = min(_time(action.at), now)
-        if action.actuator != _EVICTOR or not action.plan or now - at > LOOK_BACK_SECONDS:
+        if not action.plan or now - at > LOOK_BACK_SECONDS:
+            return False
+        if (action.actuator, action.action) == (PLANNER, OUTCOME):
+            self._verdicts[action.plan] = _Verdict(action.strategy, action.outcome == "done", at)
+            _limit(self._verdicts, _MOST_PLANS)
+            return True
+        if action.actuator != _EVICTOR:
             return False
         if not action.before:
             more = float("inf") if action.outcome == "failed" else 1.0
@@ -130,6 +150,8 @@ class MoveMemory:
             self._unnamed.pop(plan_id, None)
         for key in [key for key, action in self._actions.items() if action.at < oldest]:
             del self._actions[key]
+        for plan_id in [i for i, found in self._verdicts.items() if found.at < oldest]:
+            del self._verdicts[plan_id]
 
     def planned_pods(self, since: float) -> Iterator[PlannedPod]:
         """Yield the pods that were planned at this time or later."""
@@ -144,6 +166,33 @@ class MoveMemory:
         began = since + hour * LOOK_BACK_SECONDS
         former = sum(plan.node == node and plan.at >= began for plan in self._plans.values())
         return f"{hour}.{former}"
+
+    def unjudged(self, now: float, span_of: Callable[[str], float]) -> list[EndedPlan]:
+        """The plans without a verdict whose last eviction the usage of their node shows; `span_of`
+        is its span in seconds."""
+        ended = []
+        for plan_id, plan in self._plans.items():
+            if plan_id in self._verdicts or self._is_under_way(plan_id, plan, now):
+                continue
+            actions = [(pod, self._actions.get((plan_id, pod.uid))) for pod in plan.pods]
+            left = [(pod, a.at) for pod, a in actions if a and a.outcome in _EVICTED]
+            evicted_at = max((at for _, at in left), default=float("inf"))
+            shown_at = evicted_at + span_of(plan.node)
+            if now >= shown_at + LANDING_SECONDS:
+                targets = tuple(pod.target for pod, _ in left if pod.target)
+                is_settled = now >= shown_at + SETTLE_SECONDS
+                ended.append(
+                    EndedPlan(
+                        plan_id, plan.node, plan.strategy, plan.at, evicted_at, targets, is_settled
+                    )
+                )
+        return ended
+
+    def is_paused(self, strategy: str, now: float) -> bool:
+        """Whether the strategy did not help in the last hour."""
+        found = [v for v in self._verdicts.values() if v.strategy == strategy]
+        recent = sorted((v.at, v.helped) for v in found if now - v.at <= LOOK_BACK_SECONDS)
+        return does_not_help(helped for _, helped in recent)
 
     def rests(self, now: float) -> "Rests":
         """What may not be planned at this moment."""

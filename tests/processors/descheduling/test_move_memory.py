@@ -9,13 +9,13 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.descheduling.move_memory import (
-    LANDING_SECONDS,
     LOOK_BACK_SECONDS,
     REFUSED_REST_SECONDS,
     WORKLOAD_REST_SECONDS,
     IncomingUsage,
     MoveMemory,
 )
+from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod

@@ -1,0 +1,143 @@
+"""Whether plans helped: judged once after the span of usage, published, and what follows."""
+
+import msgspec
+import pytest
+
+from actuators.planner.planner import take_record
+from actuators.planner.relief_rounds import BLOCKED
+from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
+from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETTLE_SECONDS
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.times import format_time
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.codec import encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
+from tests.extender.relief_world import ALERT
+from tests.metric_values import value_of
+from tests.planner.test_relief_rounds import Planning, hot_and_cool
+from tests.table.records import NOW
+
+SPAN_SECONDS = 300.0
+
+
+async def evicted(planning: Planning) -> EvictionPlanRecord:
+    """A plan whose pod was evicted."""
+    await planning.after()
+    (plan,) = planning.plans
+    planning.act(plan, "done")
+    return plan
+
+
+def verdicts(planning: Planning) -> list[tuple[str, str, str]]:
+    return [(each.node, each.outcome, each.why) for each in planning.outcomes]
+
+
+def cools(planning: Planning, *hot: str, opened: float = 0.0) -> None:
+    """Let no node have an alert, but those that are `hot` since `opened`."""
+    now = planning.clock.now()
+    planning.world.report(now, alerts=())
+    if hot:
+        alert = msgspec.structs.replace(ALERT, since=format_time(opened))
+        planning.world.report(now, *hot, alerts=(alert,))
+
+
+async def test_a_plan_whose_node_cooled_has_helped_and_is_judged_once() -> None:
+    planning = hot_and_cool()
+    plan = await evicted(planning)
+    await planning.clock.advance(SPAN_SECONDS + LANDING_SECONDS - 1)
+    cools(planning)
+    await planning.rounds.step()
+    assert planning.outcomes == []
+    await planning.after(1)
+    await planning.after(1)
+    assert verdicts(planning) == [("hot", "done", "the node cooled, and no target got hot")]
+    (record,) = planning.outcomes
+    assert (record.actuator, record.action, record.plan) == ("planner", "outcome", plan.id)
+    assert (record.strategy, record.error) == ("LowNodeLoad", "")
+    assert record.after == {"cpu_percent": "75.0", "memory_percent": "12.5"}
+
+
+async def test_a_node_gets_the_time_to_cool() -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS - 1)
+    assert planning.outcomes == []
+    await planning.after(1)
+    assert verdicts(planning) == [("hot", "failed", "the node is still hot")]
+
+
+async def test_a_node_that_is_still_hot_and_a_target_that_got_hot_are_failures() -> None:
+    for hot, opened, why in (
+        ("hot", NOW - 900, "the node is still hot"),
+        ("cool", NOW + 100, "the node cooled, but cool got hot"),
+        ("hot", NOW + 400, "the node cooled, and no target got hot"),  # hot again, later
+        ("cool", NOW - 900, "the node cooled, and no target got hot"),  # it was hot before
+    ):
+        planning = hot_and_cool()
+        await evicted(planning)
+        await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+        cools(planning, hot, opened=opened)
+        await planning.rounds.step()
+        assert [each.why for each in planning.outcomes] == [why]
+        assert planning.outcomes[0].error == ("" if "no target" in why else why)
+
+
+async def test_without_an_eviction_or_fresh_usage_nothing_is_judged() -> None:
+    refused, silent = hot_and_cool(), hot_and_cool()
+    await refused.after()
+    refused.act(refused.plans[0], "refused")
+    await refused.after(SPAN_SECONDS + SETTLE_SECONDS)
+    await evicted(silent)
+    await silent.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    await silent.rounds.step()
+    assert refused.outcomes == silent.outcomes == []
+    silent.world.report(silent.clock.now())
+    await silent.rounds.step()
+    assert [each.why for each in silent.outcomes] == ["the node is still hot"]
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(helps: bool) -> None:
+    planning = hot_and_cool()
+    for number in range(5):
+        action = ActionRecord(
+            node=f"n{number}", at=format_time(NOW), actuator="planner", action="outcome",
+            outcome="done" if helps or number < 2 else "failed", why="", plan=f"p{number}",
+            strategy="LowNodeLoad",
+        )  # fmt: skip
+        take_record(planning.memory, ReliefAlerts(), ACTIONS, b"n", encode_json(action), NOW)
+    assert await planning.after() == (["hot"] if helps else [])
+    assert value_of(BLOCKED.labels("outcome")) == float(not helps)
+    assert await planning.after(LOOK_BACK_SECONDS - 1) == (["hot"] if helps else [])
+    if not helps:
+        assert await planning.after(2) == ["hot"]
+
+
+async def test_a_new_leader_judges_what_the_former_one_planned_and_repeats_no_verdict() -> None:
+    planning = hot_and_cool()
+    plan = await evicted(planning)
+    for is_last in (False, True):
+        memory, value = MoveMemory(), encode_json(plan)
+        take_record(memory, ReliefAlerts(), EVICTION_PLANS, plan.node.encode(), value, NOW)
+        planning.start(memory)
+        planning.act(plan, "done")
+        if is_last:
+            (outcome,), now = planning.outcomes, planning.clock.now()
+            take_record(memory, ReliefAlerts(), ACTIONS, b"hot", encode_json(outcome), now)
+        await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+        assert len(planning.outcomes) == 1
+
+
+async def test_nothing_is_judged_without_the_lease_and_a_lost_verdict_is_tried_again() -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    planning.is_leader = False
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    assert planning.outcomes == []
+    planning.is_leader, planning.can_publish = True, False
+    await planning.after(1)
+    assert planning.outcomes == []
+    planning.can_publish = True
+    await planning.after(1)
+    assert len(planning.outcomes) == 1

@@ -1,7 +1,9 @@
 """Samples of the nodes of a control plane, with the usage of recorded machines."""
 
+import asyncio
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +41,46 @@ def usage_of(pod: str, step: int) -> tuple[float, float]:
 
 
 class Exporters:
-    """The exporters of all nodes. The last of `windows` windows ended just now."""
+    """The exporters of all nodes. The last of `windows` windows ended just now. `usage` are the
+    cores and bytes of a pod, by its name, in a step."""
 
-    def __init__(self, plane: ControlPlane, kafka: KafkaSettings, *, windows: int) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kafka: KafkaSettings,
+        *,
+        windows: int,
+        window_seconds: int = WINDOW_SECONDS,
+        usage: Callable[[str, int], tuple[float, float]] = usage_of,
+    ) -> None:
+        self._plane = plane
         self._kafka = kafka
+        self._window_seconds = window_seconds
+        self._usage = usage
         self._pods: dict[str, dict[str, str]] = {}
-        for pod in items(plane, "pods", "-A"):
+        self.find_pods()
+        now = int(time.time()) // window_seconds * window_seconds
+        self._first_ms = (now - (windows - 1) * window_seconds) * 1000
+        self.step = 0
+
+    def find_pods(self) -> None:
+        """Find the pods that run now, on all nodes."""
+        pods: dict[str, dict[str, str]] = {
+            node["metadata"]["name"]: {} for node in items(self._plane, "nodes")
+        }
+        for pod in items(self._plane, "pods", "-A"):
             node_name = pod["spec"].get("nodeName")
             if node_name and pod["status"]["phase"] == "Running":
-                names = self._pods.setdefault(node_name, {})
+                names = pods.setdefault(node_name, {})
                 names[pod["metadata"]["uid"]] = pod["metadata"]["name"]
-        for node in items(plane, "nodes"):
-            self._pods.setdefault(node["metadata"]["name"], {})
-        now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
-        self._first_ms = (now - (windows - 1) * WINDOW_SECONDS) * 1000
-        self.step = 0
+        self._pods = pods
+
+    async def run(self) -> None:
+        """Send each window when it has ended, with the pods that run then."""
+        while True:
+            await asyncio.sleep(self._end_ms() / 1000 - time.time())
+            await asyncio.to_thread(self.find_pods)
+            await self.send(1)
 
     async def send(self, windows: int) -> None:
         """Send the next windows of every node."""
@@ -72,15 +99,19 @@ class Exporters:
 
     def last_end(self) -> str:
         """The end of the newest window that was sent, as records have it."""
-        return format_time((self._first_ms + (self.step - 1) * WINDOW_SECONDS * 1000) / 1000)
+        return format_time(self._end_ms() / 1000 - self._window_seconds)
+
+    def _end_ms(self) -> int:
+        """The end of the next window."""
+        return self._first_ms + self.step * self._window_seconds * 1000
 
     def _sample(self, node: str, pods: dict[str, str]) -> bytes:
-        end_ms = self._first_ms + self.step * WINDOW_SECONDS * 1000
+        end_ms = self._end_ms()
         header = SampleHeader(
             node=node, machine_id=f"m-{node}", boot_id="b", epoch=_EPOCH, sequence=self.step,
-            window_start_ms=end_ms - WINDOW_SECONDS * 1000, window_end_ms=end_ms,
+            window_start_ms=end_ms - self._window_seconds * 1000, window_end_ms=end_ms,
         )  # fmt: skip
-        usage = {uid: usage_of(name, self.step) for uid, name in pods.items()}
+        usage = {uid: self._usage(name, self.step) for uid, name in pods.items()}
         system = (0.25, 2.0**30)
         total = [sum(amounts) for amounts in zip(*usage.values(), system, strict=True)]
         capacity = {"capacity_cpu_cores": 32.0, "capacity_memory_bytes": 128 * 2.0**30}

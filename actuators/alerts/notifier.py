@@ -26,12 +26,11 @@ from pipeline.processors.hot_nodes.firing_alerts import (
 )
 from pipeline.settings import NotifierSettings, Settings
 from pipeline.table import Feed, Table
-from pipeline.table.relief_alert_feed import apply_relief_alerts
+from pipeline.table.relief_alert_feed import relief_alert_feed
 from pipeline.tasks import run_all
 from pipeline.tls import https_context
-from pipeline.topics.alerts import FORGOTTEN_SECONDS
 from pipeline.topics.node_state import NodeStateRecord
-from pipeline.topics.registry import ALERTS, NODE_STATE
+from pipeline.topics.registry import NODE_STATE
 
 log = get_logger(__name__)
 
@@ -48,11 +47,7 @@ async def notify(settings: Settings, clock: Clock) -> None:
         Table(), client=client, prefix=prefix, clock=clock, topics=(NODE_STATE,), name="alerts"
     )
     relief = ReliefAlerts()
-    relief_feed = Feed(
-        Table(), client=client, prefix=prefix, clock=clock, topics=(ALERTS,),
-        name="alerts of the planner", apply_record=apply_relief_alerts(relief, clock),
-        recent_seconds=FORGOTTEN_SECONDS,
-    )  # fmt: skip
+    relief_feed = relief_alert_feed(settings.kafka, relief, clock)
     context = https_context("notifier.ca_file", settings.notifier.ca_file)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         clients = [

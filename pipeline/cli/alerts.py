@@ -5,7 +5,6 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 import click
@@ -27,10 +26,9 @@ from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
 from pipeline.table import Table
-from pipeline.table.relief_alert_feed import apply_relief_alerts
+from pipeline.table.relief_alert_feed import read_relief_alerts
 from pipeline.times import parse_time
 from pipeline.topics.alerts import (
-    FORGOTTEN_SECONDS,
     RELIEF_RULES,
     AlertRecord,
     OpenAlert,
@@ -145,14 +143,10 @@ def command(
 async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
     clock = SystemClock()
     relief = ReliefAlerts()
-    reading = partial(read_table, settings, waits_for_broker=watch)
     async with (
-        reading(Table()) as feed,
-        reading(
-            Table(), (ALERTS,), apply_record=apply_relief_alerts(relief, clock),
-            recent_seconds=FORGOTTEN_SECONDS,
-        ),
-    ):  # fmt: skip
+        read_table(settings, Table(), waits_for_broker=watch) as feed,
+        read_relief_alerts(settings.kafka, relief, clock, waits=not watch),
+    ):
         while True:
             table, now = feed.table, clock.now()
             if not watch and not any(table.snapshot(name).state for name in table):

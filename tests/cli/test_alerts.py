@@ -16,8 +16,7 @@ from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlert
 from pipeline.table import Table
 from pipeline.times import format_time
 from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
-from pipeline.topics.codec import encode_json
-from pipeline.topics.registry import ALERTS
+from pipeline.topics.codec import decode_json, encode_json
 from tests.table.records import NOW, node_state, table_of
 
 
@@ -43,12 +42,17 @@ def run(
     """Run the command over a table, and these records of the topic of alerts."""
 
     @asynccontextmanager
-    async def read(*_: Any, apply_record: Any = None, **__: Any) -> Any:
-        for record in records if apply_record else ():
-            apply_record(Table(), ALERTS, b"", record, ())
+    async def read_relief(_: Any, relief: ReliefAlerts, *__: Any, **___: Any) -> Any:
+        for record in records:
+            relief.take(decode_json(AlertRecord, record), NOW)
+        yield
+
+    @asynccontextmanager
+    async def read(*_: Any, **__: Any) -> Any:
         yield SimpleNamespace(table=table, state=SimpleNamespace(connected=True, message=""))
 
     monkeypatch.setattr(alerts, "read_table", read)
+    monkeypatch.setattr(alerts, "read_relief_alerts", read_relief)
     monkeypatch.setattr(alerts, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
     return CliRunner().invoke(cli, ["alerts", *arguments])
 

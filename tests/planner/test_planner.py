@@ -22,16 +22,20 @@ from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.table.node_pods import read_node_pods
+from pipeline.table.relief_alert_feed import read_relief_alerts
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import Owner, pod_key
 from pipeline.topics.registry import (
     ACTIONS,
+    ALERTS,
     EVICTION_PLANS,
     NODE_STATE,
     NODES,
@@ -173,6 +177,37 @@ async def test_nothing_is_planned_without_a_configuration(cluster: Cluster) -> N
         await until(lambda: value_of(BLOCKED.labels("policy")) == 1)
         assert await cluster.plans() == []
         assert not task.done()
+
+
+async def test_readers_get_the_alerts_of_the_planner_and_the_next_leader_resumes_them(
+    cluster: Cluster,
+) -> None:
+    await cluster.node("hot", 12.0)
+    await cluster.pods("hot", a=1.0)
+    kafka, clock, alerts = cluster.settings.kafka, SystemClock(), ReliefAlerts()
+    async with cluster.planner():
+        await until(lambda: messages(kafka, ALERTS))
+    async with read_relief_alerts(kafka, alerts, clock, waits=True):
+        (alert,) = alerts.open(clock.now())
+    assert (alert.rule, alert.pool) == ("all_nodes_hot", "__default_node_pool__")
+    await cluster.node("cool", 1.0)
+    async with cluster.planner():
+        await until(cluster.plans)
+        await until(lambda: has_messages(kafka, 2))
+    changes = [decode_json(AlertRecord, m.value) for m in await messages(kafka, ALERTS)]
+    assert [(change.id, change.transition) for change in changes] == [
+        (alert.id, "opened"), (alert.id, "closed")
+    ]  # fmt: skip
+
+
+async def has_messages(kafka: KafkaSettings, count: int) -> bool:
+    return len(await messages(kafka, ALERTS)) >= count
+
+
+async def test_without_the_topic_there_are_no_alerts(kafka: KafkaSettings) -> None:
+    alerts, clock = ReliefAlerts(), SystemClock()
+    async with read_relief_alerts(kafka, alerts, clock, waits=True):
+        assert alerts.open(clock.now()) == []
 
 
 async def test_pods_are_read_of_the_nodes_alone_that_are_asked_for(cluster: Cluster) -> None:

@@ -198,6 +198,6 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
             await until(lambda: cluster.nodes_of_pods("urgent") == {"urgent": target}, 120)
             assert cluster.nodes_of_pods("mid") == left
     assert_forbidden(
-        plane, account, "delete pod prod", "label pod prod a=b", "get nodes", "get events",
+        plane, account, "delete pod prod", "label pod prod a=b", f"get node {target}", "get events",
         "get configmap other -n springtide-system", "get configmap springtide-stop-evictions",
     )  # fmt: skip

@@ -98,10 +98,10 @@ class Cluster:
     async def write(self, topic: Topic, node: str, record: Record) -> None:
         await self.send(topic, node, encode_json(record))
 
-    async def node(self, name: str, cpu: float) -> None:
+    async def node(self, name: str, cpu: float, offset: int = 0) -> None:
         await self.write(NODES, name, NodeRecord(node=name, allocatable=ROOM, hot_nodes=POLICY))
         state = node_state(
-            name, cpu=cpu, memory=8 * GIB, cores=16.0, room=64 * GIB,
+            name, cpu=cpu, memory=8 * GIB, cores=16.0, room=64 * GIB, offset=offset,
             alerts=(ALERT,) if cpu > 11.2 else (),
         )  # fmt: skip
         fresh = msgspec.structs.replace(state, as_of=format_time(time.time()))

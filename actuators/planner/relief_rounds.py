@@ -56,6 +56,9 @@ PODS = counter("planner_planned_pods", "Pods of published plans.")
 
 NODES_OF_A_ROUND: Final = 100
 """Hot nodes that one round plans for at most."""
+FIRST_NODES: Final = 10
+"""Nodes of the first round: the next one may have twice as many if it was fast. A new leader that
+began with the most could lose its lease on a slow machine, again and again."""
 SLOW_SECONDS: Final = 2.0
 """A round that computes for longer is followed by smaller ones: the lease is renewed in between."""
 PAUSE_SECONDS: Final = 10.0
@@ -90,7 +93,7 @@ class ReliefRounds:
         self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
         self._tried: set[str] = set()  # in this interval
         self._interval_began = self._last_round = float("-inf")
-        self._nodes_of_a_round = NODES_OF_A_ROUND
+        self._nodes_of_a_round = FIRST_NODES
         self._blocked = ""
 
     async def run(self) -> None:

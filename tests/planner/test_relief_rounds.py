@@ -11,14 +11,18 @@ from actuators.planner.planner import take_record
 from actuators.planner.relief_policy import ReliefPolicy
 from actuators.planner.relief_rounds import (
     BLOCKED,
+    FIRST_NODES,
     NODES_OF_A_ROUND,
     PAUSE_SECONDS,
     PLANS,
+    SLOW_SECONDS,
     Published,
     ReliefRounds,
 )
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError, RecordError
+from pipeline.extender.plan_documents import ReliefPlan
+from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
 from pipeline.processors.descheduling.move_memory import MoveMemory
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
@@ -359,16 +363,29 @@ async def hot_fleet(nodes: int, **caps: int | None) -> Planning:
 
 
 async def test_hundreds_of_hot_nodes_are_planned_for_in_bounded_rounds() -> None:
-    planning = await hot_fleet(2 * NODES_OF_A_ROUND + 50)
-    sizes = [len(await planning.after(PAUSE_SECONDS)) for _ in range(4)]
-    assert sizes[3] == 0
-    assert sum(sizes) == len({plan.node for plan in planning.plans}) == 250
-    assert max(map(len, planning.reads)) <= NODES_OF_A_ROUND
+    planning = await hot_fleet(NODES_OF_A_ROUND + 170)
+    sizes = [len(await planning.after(PAUSE_SECONDS)) for _ in range(7)]
+    assert sizes == [10, 20, 40, 80, 100, 20, 0]
+    assert len({plan.node for plan in planning.plans}) == 270
+
+
+async def test_rounds_that_compute_for_long_get_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the lease is not renewed."""
+    planning = await hot_fleet(40)
+    plan = ReliefPlanning.plan
+
+    def slow(*arguments: Any) -> ReliefPlan:
+        planning.clock.suspend(SLOW_SECONDS + 0.5)
+        return plan(*arguments)
+
+    monkeypatch.setattr(ReliefPlanning, "plan", slow)
+    sizes = [len(await planning.after(PAUSE_SECONDS)) for _ in range(6)]
+    assert sizes == [10, 5, 2, 1, 1, 1]
 
 
 async def test_a_critical_alert_is_planned_for_first() -> None:
-    planning = await hot_fleet(NODES_OF_A_ROUND + 1)
-    last = f"hot-{NODES_OF_A_ROUND:03d}"
+    planning = await hot_fleet(FIRST_NODES + 1)
+    last = f"hot-{FIRST_NODES:03d}"
     critical = msgspec.structs.replace(ALERT, severity="critical")
     planning.world.report(NOW, last, alerts=(critical,))
     await planning.after()

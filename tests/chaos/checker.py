@@ -5,6 +5,7 @@ undisturbed run would have published follows from the log of windows (`tests.sys
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -59,7 +60,8 @@ class Offer(NamedTuple):
 @dataclass
 class Observation:
     """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
-    the times and MiB of each process, `evictions` the time of each that the API server accepted."""
+    the times and MiB of each process, `evictions` the time of each that the API server accepted,
+    `evicted` the UID that it was conditioned on."""
 
     settings: Settings
     logs: Logs
@@ -69,6 +71,7 @@ class Observation:
     offers: Sequence[Offer] = ()
     allowed: Sequence[Offer] = ()
     evictions: Sequence[float] = ()
+    evicted: Sequence[str] = ()
     evictions_per_minute: int = 0
     memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
@@ -82,6 +85,7 @@ def problems(run: Observation) -> list[str]:
         *oracle.differences(run.logs, expected),
         *offers_above(run.offers, run.allowed),
         *evictions_above(run.evictions, run.evictions_per_minute),
+        *evicted_twice(run.evicted),
         *late_roles(run.faults, run.signs),
         *growing_memory(run.memory),
     ]
@@ -110,6 +114,15 @@ def evictions_above(evictions: Sequence[float], per_minute: int) -> Iterator[str
     for first, last in zip(times, times[per_minute:], strict=False):
         if last - first < MINUTE - JITTER_SECONDS:
             yield f"more than {per_minute} evictions in the minute after {first:.1f}"
+
+
+def evicted_twice(evicted: Sequence[str]) -> Iterator[str]:
+    """Yield pods that were evicted twice, and evictions of whatever pod had the name."""
+    for uid, count in Counter(evicted).items():
+        if not uid:
+            yield f"{count} evictions without the UID of the pod"
+        elif count > 1:
+            yield f"pod {uid} was evicted {count} times"
 
 
 def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]]) -> Iterator[str]:

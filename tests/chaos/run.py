@@ -27,6 +27,8 @@ from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURC
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
+from pipeline.topics.registry import EVICTION_PLANS
+from tests.broker import messages
 from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, growth, problems
 from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
@@ -74,15 +76,22 @@ async def chaos(
         settings=world.stage.settings, logs=logs, samples=made.samples, faults=done,
         signs={role: world.signs[role] for role in world.expected_signs()},
         offers=world.offers, allowed=list(allowed_offers(logs)),
-        evictions=world.evictions, evictions_per_minute=EVICTIONS_PER_MINUTE, memory=world.memory,
+        evictions=world.evictions, evicted=world.evicted,
+        evictions_per_minute=EVICTIONS_PER_MINUTE, memory=world.memory,
     )  # fmt: skip
     report(
         f"{len(done)} faults, {len(made.samples)} samples, {len(run.offers)} offers, "
-        f"{len(run.evictions)} evictions"
+        f"{len(run.evictions)} evictions, {await relief_plans(world)} relief plans"
     )
     for process, slope in growth(run.memory).items():
         report(f"{process}: {run.memory[process][-1][1]:.0f} MiB, {slope:+.1f} an hour")
     return problems(run)
+
+
+async def relief_plans(world: World) -> int:
+    """The number of plans of the planner."""
+    plans = await messages(world.stage.settings.kafka, EVICTION_PLANS)
+    return sum(b'"planner":"planner"' in (plan.value or b"") for plan in plans)
 
 
 def is_possible(world: World, fault: Fault) -> bool:

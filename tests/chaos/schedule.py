@@ -12,7 +12,9 @@ Kind = Literal[
     "kill", "pause", "broker killed", "broker stopped", "broker paused", "api killed", "api slow",
     "api lying", "hostile records", "full disk", "clock step",
 ]  # fmt: skip
-Role = Literal["exporter", "provider", "worker", "watcher", "actuator", "evictor", "extender"]
+Role = Literal[
+    "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender"
+]
 
 ROLES: Final[Sequence[Role]] = get_args(Role)
 PROCESSES: Final = tuple(f"{role}-{number}" for role in ROLES for number in range(2))

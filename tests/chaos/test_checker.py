@@ -43,7 +43,7 @@ def sound_run() -> Observation:
         faults=[Injected(FAULT, START, START + 5)], signs={"worker": [START, START + 20]},
         offers=[Offer(START + 10, "node-1", (1000, 5))],
         allowed=[Offer(START, "node-1", (2000, 5)), Offer(START + 9, "node-1", (500, 5))],
-        evictions=[START, START + 1, START + 61], evictions_per_minute=2,
+        evictions=[START, START + 1, START + 61], evicted=["a", "b", "c"], evictions_per_minute=2,
         memory={"worker": [(START + 60 * minute, 100.0 + minute % 2) for minute in range(60)]},
     )  # fmt: skip
 
@@ -106,6 +106,16 @@ def with_many_evictions(run: Observation) -> None:
     run.evictions = [START, START + 1, START + 30]
 
 
+def with_a_pod_evicted_twice(run: Observation) -> None:
+    """Two plans name the pod, and an evictor forgets the first one."""
+    run.evicted = ["a", "b", "a"]
+
+
+def with_a_successor_evicted(run: Observation) -> None:
+    """An eviction names a pod by its name alone."""
+    run.evicted = ["a", "b", ""]
+
+
 def with_a_late_role(run: Observation) -> None:
     """A worker does nothing until half a minute after the fault has ended."""
     run.signs = {"worker": [START, START + 36]}
@@ -128,6 +138,8 @@ BUGS = {
     "offers (1000, 5), above": with_a_high_offer,
     "no record allows any": with_an_offer_of_no_record,
     "more than 2 evictions in the minute": with_many_evictions,
+    "pod a was evicted 2 times": with_a_pod_evicted_twice,
+    "1 evictions without the UID": with_a_successor_evicted,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
     "grows by 20.0 MiB an hour": with_a_leak,
     "provider: grows by": with_a_leak_at_faults,

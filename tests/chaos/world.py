@@ -57,12 +57,38 @@ VICTIMS = 40
 WAITING = 10
 MEMORY_FILE = "memory.csv"
 """Process, Unix time, resident memory and the part of it that is not of files, in MiB."""
-_LEADERS = ("actuator", "evictor")
+_LEADERS = ("actuator", "planner", "evictor")
+HOT_NODES: Final = {
+    "apiVersion": "descheduler/v1alpha2",
+    "kind": "DeschedulerConfiguration",
+    "deschedulingInterval": "10s",
+    "profiles": [
+        {
+            "name": "chaos",
+            "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+            "pluginConfig": [
+                {
+                    "name": "LowNodeLoad",
+                    # Nodes with pods are hot, those without are not.
+                    "args": {
+                        "highThresholds": {"cpu": 14},
+                        "lowThresholds": {"cpu": 12},
+                        "usageType": "peak",
+                        "anomalyCondition": {"consecutiveAbnormalities": 2},
+                    },
+                },
+                {"name": "MigrationController", "args": {"evictAllBarePods": True}},
+            ],
+        }
+    ],
+}
+"""The configuration by which the planner relieves nodes. No pod comes back: they are bare."""
 EXPORTER_WINDOW_SECONDS = PROVIDER_WINDOW_SECONDS = 5
 
 
 class World:
-    """A running system. `signs`, `offers`, `evictions` and `memory` are noted while it runs."""
+    """A running system. `signs`, `offers`, `evictions`, `evicted` (UIDs) and `memory` are noted
+    while it runs."""
 
     def __init__(
         self, plane: ControlPlane, cluster: LocalCluster, proxy: FaultProxy, stage: Stage,
@@ -74,6 +100,7 @@ class World:
         self.signs: dict[str, list[float]] = defaultdict(list)
         self.offers: list[Offer] = []
         self.evictions: list[float] = []
+        self.evicted: list[str] = []
         self.memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
         names = [f"{role}-{number}" for role in ROLES for number in range(instances)]
         self.ports = {name: free_port() for name in names}
@@ -96,6 +123,7 @@ class World:
             "kafka.topic_prefix": kafka.topic_prefix, "kubernetes.kubeconfig": kubeconfig,
             "kafka.replication_factor": kafka.replication_factor,
             "kubernetes.config_name": self.stage.prefix,
+            "kubernetes.descheduler_config_name": descheduler_config(self.stage.prefix),
         }  # fmt: skip
         return {variable_name(key): str(value) for key, value in values.items()}
 
@@ -122,6 +150,7 @@ class World:
             ],
             "watcher": page,
             "actuator": [*page, "--mode", "act", "--writes-per-second", "50"],
+            "planner": page,
             "evictor": [
                 *page, "--mode", "act", "--evictions-per-minute", str(EVICTIONS_PER_MINUTE),
             ],
@@ -138,6 +167,7 @@ class World:
             options = msgspec.json.decode(body).get("deleteOptions", {})
             if not options.get("dryRun"):
                 self.evictions.append(now)
+                self.evicted.append(options.get("preconditions", {}).get("uid", ""))
         elif path.startswith("/api/v1/nodes/") and path.endswith("/status"):
             status = msgspec.json.decode(body).get("status") or {}
             amounts = read_amounts(status.get("allocatable") or {})
@@ -274,12 +304,19 @@ class World:
             role.kill()
 
 
+def descheduler_config(config_name: str) -> str:
+    """The name of the ConfigMap of hot nodes."""
+    return f"{config_name}-hot-nodes"
+
+
 def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLoad:
-    """Create nodes, pods of class Mid that may be evicted, and pods that wait for room."""
+    """Create nodes, pods of class Mid that may be evicted on half of them, and pods that wait for
+    room."""
     colocation = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 0}}
     write_policy(
         plane, config_name, colocation_config=colocation, springtide_config={"coldStartSamples": 1}
     )
+    write_policy(plane, descheduler_config(config_name), **{"koord-descheduler-config": HOT_NODES})
     mid, prod = ({"koordinator.sh/priority-class": f"koord-{name}"} for name in ("mid", "prod"))
     names = [f"chaos-{number}" for number in range(nodes)]
     apply(
@@ -287,7 +324,7 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
          "metadata": {"name": "evicting"}},
         *(node(name, cpu="32", memory="128Gi") for name in (*names, *EXPORTERS, *PROVIDED)),
-        *(pod(f"victim-{number}", on=names[number % nodes], labels=mid)
+        *(pod(f"victim-{number}", on=names[number % (nodes // 2)], labels=mid)
           for number in range(VICTIMS)),
         *(pod(f"waiting-{number}", labels=prod, priority_class="evicting", cpu="1000")
           for number in range(WAITING)),

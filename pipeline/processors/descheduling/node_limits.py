@@ -12,6 +12,11 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.low_node_load import NodePool
+from pipeline.processors.hot_nodes.pool_thresholds import (
+    deviation_percents,
+    is_unused,
+    known_means,
+)
 
 NORMAL, HIGH, LOW, PROD_HIGH, PROD_LOW, BOTH_LOW = range(6)
 CLASSES: Final = ("normal", "high", "low", "prod_high", "prod_low", "both_low")
@@ -72,14 +77,12 @@ def static_limits(percent: FloatArray | float, capacity: FloatArray) -> FloatArr
 
 
 def deviation_limits(
-    mean_percent: FloatArray, low: FloatArray, high: FloatArray, capacity: FloatArray
+    mean: FloatArray, low: FloatArray, high: FloatArray, capacity: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Limits at distances below and above the mean of the nodes. A distance of 0 means that the
     resource is not compared: both limits are the capacity."""
-    is_unused = (low == 0) | (high == 0)
-    lower = static_limits(np.clip(mean_percent - low, 0.0, 100.0), capacity)
-    upper = static_limits(np.clip(mean_percent + high, 0.0, 100.0), capacity)
-    return np.where(is_unused, capacity, lower), np.where(is_unused, capacity, upper)
+    lower, upper = deviation_percents(mean, low, high)
+    return static_limits(lower, capacity), static_limits(upper, capacity)
 
 
 def node_limits(
@@ -112,24 +115,13 @@ def _limits(
     high_percent = np.array([high.get(name, np.nan) for name in resources])
     no_low, no_high = np.isnan(low_percent), np.isnan(high_percent)
     if pool.use_deviation_thresholds:
-        mean = _mean_percent(percents(usage, capacity))
-        # A distance that is missing must not be 0: the other one still counts.
-        given_low = np.where(no_low & ~no_high, 1.0, np.nan_to_num(low_percent))
-        given_high = np.nan_to_num(high_percent)
-        lower, upper = deviation_limits(mean, given_low, given_high, capacity)
-        no_high = (given_low == 0) | (given_high == 0)
+        mean, _ = known_means(percents(usage, capacity))
+        lower, upper = deviation_limits(mean, low_percent, high_percent, capacity)
+        no_high = is_unused(low_percent, high_percent)
     else:
         lower = static_limits(low_percent, capacity)
         upper = np.where(no_high, capacity, static_limits(high_percent, capacity))
     return np.where(no_low, upper, lower), upper, np.where(no_high, np.inf, upper)
-
-
-def _mean_percent(shares: FloatArray) -> FloatArray:
-    """The mean of each resource over the nodes whose usage is known, NaN without any."""
-    known = ~np.isnan(shares)
-    sums, counts = np.where(known, shares, 0.0).sum(axis=0), known.sum(axis=0)
-    means: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return means
 
 
 def is_over(usage: FloatArray, limits: FloatArray) -> BoolArray:

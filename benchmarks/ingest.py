@@ -311,6 +311,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
             [Counters()] * len(of[0]),
             [None] * len(of[0]),
             [()] * len(of[0]),
+            [{}] * len(of[0]),
             [position] * len(of[0]),
         ),
         list(zip(columns, peaks, recent, strict=True)),

@@ -1,10 +1,12 @@
-"""The planner of one leader: follow the state table, the policy and former moves; write plans."""
+"""The planner of one leader: follow the state table, the policy and former moves; write plans and
+means of node pools."""
 
 import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
+from actuators.planner.pool_means_publisher import PoolMeansPublisher
 from actuators.planner.relief_policy import relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from pipeline.clock import Clock
@@ -13,7 +15,7 @@ from pipeline.extender.decisions import Decisions, Rules
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kafka.partition import partition_of
-from pipeline.kafka.producer import Producer
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
@@ -29,7 +31,7 @@ from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
 from pipeline.topics.codec import check_readable, decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import check_node_name
-from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, Topic
+from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Topic
 
 log = get_logger(__name__)
 
@@ -60,6 +62,7 @@ class Planner:
             table, client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
             topics=NODE_AND_POD_TOPICS,
         )  # fmt: skip
+        self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
         self._rounds = ReliefRounds(
             table, self._feed.state, Decisions(table, rules), self._memory, clock,
             self._read_pods, self._publish, lambda: lease.is_held,
@@ -71,7 +74,7 @@ class Planner:
         async with self._producer:
             await run_all([
                 self._feed.run(), self._follow_policy(), self._follow_moves(has_read_moves),
-                self._plan(has_read_moves),
+                self._plan(has_read_moves), self._follow_means(),
             ])  # fmt: skip
 
     async def _plan(self, has_read_moves: asyncio.Event) -> None:
@@ -79,6 +82,10 @@ class Planner:
         await self._feed.wait_caught_up()
         log.info("ready", remembered_plans=len(self._memory))
         await self._rounds.run()
+
+    async def _follow_means(self) -> None:
+        await self._feed.wait_caught_up()
+        await self._means.run()
 
     async def _follow_policy(self) -> None:
         """Put the descheduler configuration in force; the last one stays if it cannot be read."""
@@ -89,6 +96,7 @@ class Planner:
             policy = None if descheduling is None else relief_policy(descheduling)
             if policy is not None and policy != self._rounds.policy:
                 self._rounds.policy = policy
+                self._means.expiration_seconds = float(policy.args.usage_expiration_seconds)
                 log.info("policy is in force", is_dry=policy.is_dry, why_not=policy.why_not)
             await self._clock.sleep(_POLICY_SECONDS)
 
@@ -125,13 +133,19 @@ class Planner:
         else:
             is_plan = isinstance(record, EvictionPlanRecord)
             declared, key = (EVICTION_PLANS if is_plan else ACTIONS), record.node
-        topic = declared.full_name(kafka.topic_prefix)
+        place = partition_of(key, kafka.partitions)
+        await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)))
+
+    async def _publish_means(self, record: Keyed) -> None:
+        await self._deliver(FLEET, 0, record)
+
+    async def _deliver(self, declared: Topic, partition: int, record: Keyed) -> None:
+        topic = declared.full_name(self._settings.kafka.topic_prefix)
         try:
             async with asyncio.timeout(_DELIVERY_SECONDS):
                 await self._producer.deliver(
-                    topic, value=encode_json(record), key=key.encode(),
-                    partition=partition_of(key, kafka.partitions),
-                )  # fmt: skip
+                    topic, value=record.value, key=record.key, partition=partition
+                )
         except TimeoutError as error:
             text = f"{topic}: no delivery within {_DELIVERY_SECONDS:g} s"
             raise BrokerUnavailableError(text) from error

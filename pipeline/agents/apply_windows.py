@@ -8,7 +8,7 @@ node. Nothing here awaits, so models and counters never disagree about which win
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -56,26 +56,30 @@ class DuePrediction(NamedTuple):
 
 
 class PendingReport(NamedTuple):
-    """An applied window to be reported, with the node's counters, dispute, open alerts and peaks as
-    of then, and the newest prediction to be published with it."""
+    """An applied window to be reported, with the node's counters, dispute, open alerts, compared
+    usage in percent by rule and peaks as of then, and the newest prediction to be published with
+    it."""
 
     source: PartitionWindow
     counters: Counters
     dispute: Dispute | None
     alerts: tuple[OpenAlert, ...]
+    compared_percent: Mapping[str, float]
     summary: PeakSummary
     prediction: bytes | None
 
 
 class Applied(NamedTuple):
-    """A window of `batch` that was applied, with the node's counters, dispute, open alerts and
-    peaks as of then, `peaks[position]`, and the newest prediction to be published with it."""
+    """A window of `batch` that was applied, with the node's counters, dispute, open alerts,
+    compared usage in percent by rule and peaks as of then, `peaks[position]`, and the newest
+    prediction to be published with it."""
 
     source: PartitionWindow
     batch: WindowBatch
     counters: Counters
     dispute: Dispute | None
     alerts: tuple[OpenAlert, ...]
+    compared_percent: Mapping[str, float]
     peaks: PeakBatch
     position: int
     prediction: DuePrediction | bytes | None
@@ -92,8 +96,9 @@ class Applied(NamedTuple):
         if isinstance(prediction, DuePrediction):
             prediction = prediction.encode()
         return PendingReport(
-            self.source, self.counters, self.dispute, self.alerts, summary, prediction
-        )
+            self.source, self.counters, self.dispute, self.alerts, self.compared_percent, summary,
+            prediction,
+        )  # fmt: skip
 
 
 def apply_in_order(
@@ -202,6 +207,7 @@ def _with_peaks(
             source.models.counters[source.node],
             source.models.bank.dispute(source.node),
             detection.open_alerts[position],
+            detection.compared_percent[position],
             peaks,
             position,
             DuePrediction(source, peaks, position) if due[position] else None,
@@ -244,6 +250,7 @@ def encode_reports(
         [last.counters for last in pending],
         [last.dispute for last in pending],
         [last.alerts for last in pending],
+        [last.compared_percent for last in pending],
         [_log_position(source) for source in sources],
     )
     reports: list[NodeReport] = []

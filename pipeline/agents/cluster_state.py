@@ -1,4 +1,5 @@
-"""The cluster state: nodes and pods of one partition, from the topics `nodes` and `pods`.
+"""The cluster state: nodes and pods of one partition, from the topics `nodes` and `pods`, and the
+means of node pools, which all partitions share (`pool_means_topic`).
 
 `ClusterStateTopics.load` reads both topics to their current end, `follow` keeps the state current.
 An invalid record becomes a dead letter and changes nothing. The order between the two topics is
@@ -16,6 +17,7 @@ from pipeline.kafka.follow import Fetching, TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
 from pipeline.processors.join.pod_facts import PodRow, pod_row
+from pipeline.processors.join.pool_means import PoolMeans
 from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name
@@ -32,13 +34,14 @@ _FETCHING: Final = Fetching(min_bytes=1024 * 1024, max_wait_ms=250)
 
 
 class ClusterState:
-    """The nodes and pods of one partition.
+    """The nodes and pods of one partition, and the `pool_means` of all pools.
 
     `node_records` are the encoded node records. `deleted_nodes` are the names of nodes whose last
     record is a tombstone, oldest first; the oldest are dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool_means: Mapping[str, PoolMeans] | None = None) -> None:
+        self.pool_means = {} if pool_means is None else pool_means
         self.nodes: dict[str, KnownNode] = {}
         # Encoded: only views need whole records, which is rare.
         self.node_records: dict[str, bytes] = {}
@@ -175,7 +178,7 @@ class ClusterStateTopics:
 async def follow(
     client: Mapping[str, Any], starts: Mapping[TopicPartition, int]
 ) -> AsyncIterator[tuple[str, LogRecord]]:
-    """Yield (topic, record) of both topics from the offsets `starts` on, for ever.
+    """Yield (topic, record) from the offsets `starts` on, for ever.
 
     Raises `LostOffsetError` if a topic was recreated: the state must be loaded again.
     """

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.refusals import refuse_records
@@ -30,6 +32,7 @@ from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.join.node_facts import node_facts
+from pipeline.processors.join.pool_means import known_percent
 from pipeline.processors.join.sample_join import (
     GAUGES,
     ListingFacts,
@@ -59,6 +62,10 @@ IGNORED = counter("worker_departed_samples", "Samples of deleted nodes that were
 UNKNOWN = counter(
     "worker_unknown_node_samples",
     "Samples dropped because too many nodes of their partition have no record.",
+)
+WITHOUT_MEANS = counter(
+    "worker_windows_without_pool_means",
+    "Windows of nodes with deviation thresholds that were joined without means of their pool.",
 )
 BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["node", "column"])
 
@@ -269,7 +276,7 @@ class JoinCursor:
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
             pod_facts=pod_facts,
-            facts=self._facts_of(objects.record),
+            facts=self._facts_of(objects.record, sample.header.window_end_ms),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
         self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
@@ -297,11 +304,21 @@ class JoinCursor:
                       partition=self.ownership.partition, nodes=MAX_UNKNOWN_NODES)  # fmt: skip
         return False
 
-    def _facts_of(self, record: KnownNode | None) -> NodeFacts | None:
-        """Return the facts of a node, computed once per record: windows come more often."""
+    def _facts_of(self, record: KnownNode | None, window_end_ms: int) -> NodeFacts | None:
+        """Return the facts of a node, computed once per record: windows come more often. Only the
+        means of its pool, if they are needed, depend on the window."""
         if record is None:
             return None
         cached = self._facts.get(record.node)
         if cached is None or cached[0] is not record:
             cached = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
-        return cached[1]
+        facts = cached[1]
+        policy = facts.hot_nodes
+        if policy is None or not policy.use_deviation_thresholds:
+            return facts
+        means = self.cluster_state.pool_means.get(policy.pool)
+        percent = known_percent(means, policy, window_end_ms)
+        if not percent:
+            WITHOUT_MEANS.inc()
+        policy = msgspec.structs.replace(policy, mean_percent=percent)
+        return msgspec.structs.replace(facts, hot_nodes=policy)

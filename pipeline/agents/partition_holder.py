@@ -26,6 +26,7 @@ from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.koordlet_metrics import serve
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
+from pipeline.agents.pool_means_topic import FLEET_PARTITION, PoolMeansTopic
 from pipeline.agents.recommendation_agent import (
     PUBLISHING_PARTITION,
     Places,
@@ -221,14 +222,16 @@ class PartitionHolder:
             self._bank = Bank(config)
             reader = partial(open_reader, self._client)
             windows = WINDOWS.full_name(kafka.topic_prefix)
+            refuse = partial(refuse_records, output, kafka.topic_prefix)
             self._feeding = self._watched(feed_models(self._handover, windows, reader))
             self.recovery = Recovery(
                 member=f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
                 group=self._settings.worker_group,
                 output=output,
                 open_reader=reader,
-                cluster_state_topics=ClusterStateTopics(
-                    kafka.topic_prefix, partial(refuse_records, output, kafka.topic_prefix)
+                cluster_state_topics=ClusterStateTopics(kafka.topic_prefix, refuse),
+                pool_means=PoolMeansTopic(
+                    kafka.topic_prefix, refuse, self._settings.worker.future_tolerance_seconds
                 ),
                 join_rules=JoinRules(
                     prefix=kafka.topic_prefix,
@@ -344,13 +347,16 @@ class PartitionHolder:
             return await reader.ends(topic, partitions)
 
     async def _follow_cluster_state(self, recovery: Recovery) -> None:
-        shards = dict(self.shards)
-        starts = {
+        shards, means = dict(self.shards), recovery.pool_means
+        starts = {TopicPartition(means.name, FLEET_PARTITION): means.next_offset} | {
             TopicPartition(topic, partition): offset
             for partition, shard in shards.items()
             for topic, offset in shard.cluster_state_ends.items()
         }
         async for topic, record in follow(self._client, starts):
+            if topic == means.name:
+                await means.apply(record)
+                continue
             shard = shards[record.partition]
             state = shard.join.cluster_state
             deleted = await recovery.cluster_state_topics.apply(state, topic, record)

@@ -107,7 +107,7 @@ def topic_partitions(kafka: KafkaSettings, *topics: Topic) -> list[TopicPartitio
     return [
         TopicPartition(topic.full_name(kafka.topic_prefix), partition)
         for topic in topics
-        for partition in range(kafka.partitions)
+        for partition in range(topic.partition_count(kafka.partitions))
     ]
 
 

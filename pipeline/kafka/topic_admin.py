@@ -36,6 +36,8 @@ _COORDINATOR_TRIES = 40
 COORDINATOR_SECONDS = 0.5
 _SET_ON_TOPIC = 1  # config_source of DescribeConfigs: set on the topic itself, no default
 
+_RECREATE: Final = "delete the topic and run `springtide topics apply`"
+
 Kind = Literal["missing", "config", "partitions", "replication"]
 
 
@@ -52,13 +54,15 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A difference between a topic on the broker and its declaration."""
+    """A difference between a topic on the broker and its declaration; `is_fixed`: its number of
+    partitions does not follow the setting."""
 
     topic: str
     kind: Kind
     wanted: str
     found: str | None = None
     key: str | None = None
+    is_fixed: bool = False
 
     @property
     def mendable(self) -> bool:
@@ -73,10 +77,10 @@ class Drift:
                 found = "not set" if self.found is None else self.found
                 return f"{self.topic}: {self.key} is {found}, not {self.wanted}"
             case "partitions":
+                remedy = _RECREATE if self.is_fixed else "set kafka.partitions to this number"
                 return (
                     f"{self.topic} has {self.found} partitions, not {self.wanted}: never changed "
-                    "in place; set kafka.partitions to this number, or create new topics with "
-                    "another kafka.topic_prefix"
+                    f"in place; {remedy}, or create new topics with another kafka.topic_prefix"
                 )
             case "replication":
                 return (
@@ -175,7 +179,9 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> Non
             raise TopicDriftError(f"{first}{more}", hint=_missing_hint(kafka))
         raise PartitionCountError(
             f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
-            hint=f"set kafka.partitions (--partitions) to {first.found}: their number is never "
+            hint=_RECREATE
+            if first.is_fixed
+            else f"set kafka.partitions (--partitions) to {first.found}: their number is never "
             "changed; for another one create topics with another kafka.topic_prefix",
         )
 
@@ -248,12 +254,15 @@ def find_drift(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Iterato
             yield Drift(topic=name, kind="missing", wanted="a topic")
             continue
         numbers: tuple[tuple[Kind, int, int], ...] = (
-            ("partitions", kafka.partitions, state.partitions),
+            ("partitions", topic.partition_count(kafka.partitions), state.partitions),
             ("replication", kafka.replication_factor, state.replication),
         )
         for kind, wanted, has in numbers:
             if wanted != has:
-                yield Drift(topic=name, kind=kind, wanted=str(wanted), found=str(has))
+                yield Drift(
+                    topic=name, kind=kind, wanted=str(wanted), found=str(has),
+                    is_fixed=topic.partitions is not None,
+                )  # fmt: skip
         for key, value in topic.config(state.replication).items():
             has_value = state.config.get(key)
             if has_value is None or not _same(value, has_value):
@@ -271,7 +280,7 @@ def plan_changes(kafka: KafkaSettings, found: Mapping[str, TopicState]) -> Itera
                 topic=name,
                 action="create",
                 config=topic.config(kafka.replication_factor),
-                partitions=kafka.partitions,
+                partitions=topic.partition_count(kafka.partitions),
                 replication=kafka.replication_factor,
             )
         elif config := {d.key: d.wanted for d in mine if d.kind == "config" and d.key}:

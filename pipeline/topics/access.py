@@ -14,6 +14,7 @@ from pipeline.topics.registry import (
     CHECKPOINTS,
     DEAD_LETTERS,
     EVICTION_PLANS,
+    FLEET,
     HEARTBEATS,
     NODE_STATE,
     NODE_VIEWS,
@@ -63,7 +64,7 @@ class Right(NamedTuple):
 
 
 _WORKER_READS: Final = (
-    SAMPLES, NODES, PODS, WINDOWS, NODE_STATE, RECOMMENDATIONS, CHECKPOINTS,
+    SAMPLES, NODES, PODS, FLEET, WINDOWS, NODE_STATE, RECOMMENDATIONS, CHECKPOINTS,
 )  # fmt: skip
 _WORKER_WRITES: Final = (
     WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE, NODE_VIEWS, ALERTS, RECOMMENDATIONS, CHECKPOINTS,
@@ -106,7 +107,7 @@ ROLES: Final[Mapping[str, Role]] = {
                 NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, ALERTS, EVICTION_PLANS,
                 ACTIONS,
             ),
-            writes=(ALERTS, EVICTION_PLANS, ACTIONS),
+            writes=(FLEET, ALERTS, EVICTION_PLANS, ACTIONS),
         ),
         Role(
             name="evictor", task="eviction actuator",

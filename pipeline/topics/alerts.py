@@ -60,6 +60,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     usage_percent: The usage.
     threshold_percent: Usage above it is hot.
     critical_percent: Usage above it is critical.
+    pool_mean_percent: Mean usage of the node's pool, if the threshold is a distance from it.
     series: The usage in percent at the end of each of the last windows, newest last.
     pressure: Pressure of the node in the last window; null if it is not measured.
     """
@@ -69,6 +70,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     usage_percent: float | None = None
     threshold_percent: float | None = None
     critical_percent: float | None = None
+    pool_mean_percent: float | None = None
     series: tuple[float | None, ...] = ()
     pressure: Pressure | None = None
 

@@ -32,6 +32,8 @@ class HotNodePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     open_windows: An alert opens with this many hot windows in a row.
     close_windows: An alert closes with this many calm windows in a row.
     hysteresis_percent: A window is calm below the threshold minus this.
+    mean_percent: Mean usage of the pool's nodes by rule, as known at the join, which sets it in
+      windows if `use_deviation_thresholds`; an unknown mean is missing.
     """
 
     pool: str = DEFAULT_POOL
@@ -45,3 +47,4 @@ class HotNodePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     open_windows: Windows = 5
     close_windows: Windows = 3
     hysteresis_percent: Percent = 5.0
+    mean_percent: dict[str, Percent] = msgspec.field(default_factory=dict)

@@ -156,6 +156,9 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     prod_peak: Predicted peak of Prod, with the system.
     counters: Counts of the node's windows.
     alerts: Alerts of the node that are open, because it is hot.
+    compared_percent: Usage that is compared with the thresholds of hot nodes, by rule, in percent
+      of allocatable before amplification; unknown usage is missing. Only of nodes whose thresholds
+      are distances from the mean of their pool: the planner computes the means from it.
     """
 
     window_seconds: float
@@ -185,3 +188,4 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     prod_peak: Usage = Usage()
     counters: Counters = Counters()
     alerts: tuple[OpenAlert, ...] = ()
+    compared_percent: dict[str, float] = msgspec.field(default_factory=dict)

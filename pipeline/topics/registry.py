@@ -34,6 +34,7 @@ class Topic:
 
     Records are deleted after `retention_ms` and at most an eighth more. A topic without it is
     compacted: it keeps the newest record of each key, and every record for `compaction_lag_ms`.
+    `partitions` is their number where it does not follow the setting.
     """
 
     name: str
@@ -46,10 +47,15 @@ class Topic:
     compaction_lag_ms: int = 0
     record: str | None = None
     in_transactions: bool = False
+    partitions: int | None = None
 
     def full_name(self, prefix: str) -> str:
         """The topic's name on the broker."""
         return f"{prefix}.{self.name}"
+
+    def partition_count(self, usual: int) -> int:
+        """The number of partitions where topics usually have `usual` ones."""
+        return usual if self.partitions is None else self.partitions
 
     @property
     def retention_text(self) -> str:
@@ -116,8 +122,9 @@ HEARTBEATS: Final = Topic(
     written_by="cluster watcher", record="heartbeats",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool or workload",
-    value="means and deviations of node pools, priors of workloads", written_by="planner",
+    name="fleet", key="pool/name", partitions=1,
+    value="mean usage of the nodes of a pool, for thresholds that are distances from it",
+    written_by="planner", record="pool_means",
 )  # fmt: skip
 WINDOWS: Final = Topic(
     name="windows", key="node", codec="json + arrow", retention_ms=3 * DAY_MS,
@@ -186,13 +193,13 @@ DEAD_LETTERS: Final = Topic(
 )  # fmt: skip
 
 TOPICS: Final = (
-    SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
+    SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
     NODE_VIEWS, ALERTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS, CHECKPOINTS,
     DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 
-PLANNED_TOPICS: Final = (FLEET, EVICTION_REQUESTS, ACCURACY)
+PLANNED_TOPICS: Final = (EVICTION_REQUESTS, ACCURACY)
 """Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
 
 

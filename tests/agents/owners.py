@@ -11,6 +11,7 @@ from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.model_agent import ModelCursor, apply_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
+from pipeline.agents.pool_means_topic import PoolMeansTopic
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import Refused
 from pipeline.agents.shard import Shard
@@ -37,7 +38,8 @@ class Owner:
         self.refused: list[tuple[str, int, str]] = []
         self.recovery = Recovery(
             member=member, group="workers", output=self.output, open_reader=broker.open_reader,
-            cluster_state_topics=ClusterStateTopics("t", self._refuse), join_rules=JOIN_RULES,
+            cluster_state_topics=ClusterStateTopics("t", self._refuse),
+            pool_means=PoolMeansTopic("t", self._refuse, 60.0), join_rules=JOIN_RULES,
             model_rules=MODEL_RULES, bank=Bank(config), handover=WindowHandover(), clock=self.clock,
         )  # fmt: skip
         self.shard: Shard

@@ -58,7 +58,7 @@ async def send_records(
     client = client_options(stage.settings.kafka)
     topics = [topic for topic in TOPICS if topic is not DEAD_LETTERS]
     sent = [
-        Sent(topic.name, rng.randrange(stage.partitions), key, value)
+        Sent(topic.name, rng.randrange(topic.partition_count(stage.partitions)), key, value)
         for topic in topics
         for key in KEYS
         for value in _VALUES
@@ -72,7 +72,8 @@ async def send_records(
     await producer.flush()
     for topic in topics:
         for batch in hostile_batches(KEYS[0], KEYS[0], BOMB_BYTES).values():
-            tp = TopicPartition(stage.topic(topic.name), rng.randrange(stage.partitions))
+            partition = rng.randrange(topic.partition_count(stage.partitions))
+            tp = TopicPartition(stage.topic(topic.name), partition)
             with suppress(KafkaError):
                 await produce_raw(client, tp, batch)
 

@@ -10,11 +10,13 @@ from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.field_texts import field_texts, structs_of
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.pool_means import PoolMeansRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 
 RECORDS: Final = (
     NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
+    PoolMeansRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",

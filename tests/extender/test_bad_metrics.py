@@ -56,7 +56,14 @@ def state_of(node: str) -> tuple[NodeStateRecord, float]:
         summaries = bank.peaks([node]).summaries
         position: Any = {"generation": 1, "offset": window, "epoch": 1}
         (record,) = encode_node_states(
-            batch, summaries, bank.recent_usage([node]), [Counters()], [None], [()], [position]
+            batch,
+            summaries,
+            bank.recent_usage([node]),
+            [Counters()],
+            [None],
+            [()],
+            [{}],
+            [position],
         )
         end = batch.windows[0].header.window_end_ms / 1000
     return decode_json(NodeStateRecord, record), end

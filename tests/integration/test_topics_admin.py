@@ -55,7 +55,7 @@ async def test_check_finds_no_drift_after_apply(kafka: KafkaSettings) -> None:
     async with admin_client(client_options(kafka)) as client:
         found = {t["topic"]: len(t["partitions"]) for t in await client.describe_topics()}
     for topic in TOPICS:
-        assert found[topic.full_name(kafka.topic_prefix)] == 3
+        assert found[topic.full_name(kafka.topic_prefix)] == topic.partition_count(3)
 
 
 async def test_a_changed_setting_is_reported_and_corrected(kafka: KafkaSettings) -> None:

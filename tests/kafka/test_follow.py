@@ -26,7 +26,7 @@ from pipeline.kafka.follow import (
     topic_partitions,
 )
 from pipeline.settings import KafkaSettings
-from pipeline.topics.registry import NODES, PODS
+from pipeline.topics.registry import FLEET, NODES, PODS
 from tests.kafka.fake_consumer import CLIENT, TP, FakeConsumer, FakeLog, install
 
 OTHER = TopicPartition("t.pods", 0)
@@ -183,6 +183,7 @@ def test_partitions_of_topics_follow_the_settings() -> None:
     kafka = KafkaSettings(topic_prefix="x", partitions=2)
     expected = [("x.nodes", 0), ("x.nodes", 1), ("x.pods", 0), ("x.pods", 1)]
     assert topic_partitions(kafka, NODES, PODS) == expected
+    assert topic_partitions(kafka, FLEET) == [("x.fleet", 0)]
 
 
 # ---- workarounds

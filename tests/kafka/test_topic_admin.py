@@ -30,14 +30,16 @@ from pipeline.kafka.topic_admin import (
     require_topics,
 )
 from pipeline.settings import KafkaSettings
-from pipeline.topics.registry import CHECKPOINTS, NODE_STATE, SAMPLES, TOPICS, WINDOWS
+from pipeline.topics.registry import CHECKPOINTS, FLEET, NODE_STATE, SAMPLES, TOPICS, WINDOWS
 
 KAFKA = KafkaSettings(topic_prefix="tide", partitions=8)
 
 
 def declared() -> dict[str, TopicState]:
     return {
-        topic.full_name("tide"): TopicState(partitions=8, replication=1, config=topic.config())
+        topic.full_name("tide"): TopicState(
+            partitions=topic.partition_count(8), replication=1, config=topic.config()
+        )
         for topic in TOPICS
     }
 
@@ -56,7 +58,7 @@ def test_declared_topics_have_no_drift() -> None:
 def test_an_empty_cluster_gets_every_topic() -> None:
     changes = list(plan_changes(KAFKA, {}))
     assert [c.topic for c in changes] == [t.full_name("tide") for t in TOPICS]
-    assert {c.partitions for c in changes} == {8}
+    assert {c.topic: c.partitions for c in changes if c.partitions != 8} == {"tide.fleet": 1}
     assert "create tide.samples: 8 partitions, 1 replicas, " in str(changes[0])
 
 
@@ -113,11 +115,13 @@ def test_settings_that_lose_records_or_stop_brokers_are_drift(
     replicas: int, key: str, found: str, wanted: str
 ) -> None:
     kafka = KafkaSettings(topic_prefix="tide", partitions=8, replication_factor=replicas)
-    config = {topic.full_name("tide"): dict(topic.config(replicas)) for topic in TOPICS}
-    config["tide.samples"][key] = found
+    config = {topic: dict(topic.config(replicas)) for topic in TOPICS}
+    config[SAMPLES][key] = found
     topics = {
-        name: TopicState(partitions=8, replication=replicas, config=values)
-        for name, values in config.items()
+        topic.full_name("tide"): TopicState(
+            partitions=topic.partition_count(8), replication=replicas, config=values
+        )
+        for topic, values in config.items()
     }
     (drift,) = find_drift(kafka, topics)
     assert str(drift) == f"tide.samples: {key} is {found}, not {wanted}"
@@ -260,3 +264,19 @@ async def test_a_server_that_never_answers_is_an_error_in_time(
     async with asyncio.timeout(60):
         with pytest.raises(BrokerUnavailableError, match=r"no answer within 0\.05 s"):
             await request_topics()
+
+
+async def test_a_topic_of_a_fixed_number_of_partitions_must_be_recreated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (drift,) = find_drift(KAFKA, changed("tide.fleet", partitions=8))
+    assert str(drift).startswith("tide.fleet has 8 partitions, not 1: never changed in place; del")
+
+    class Client:
+        async def describe_topics(self) -> list[dict[str, Any]]:
+            return [{"topic": "tide.fleet", "partitions": [{"replicas": [0]}] * 8}]
+
+    connect_to(monkeypatch, Client())
+    with pytest.raises(TopicDriftError, match="has 8 partitions, not 1") as caught:
+        await require_topics(KAFKA, (FLEET,))
+    assert caught.value.hint == "delete the topic and run `springtide topics apply`"

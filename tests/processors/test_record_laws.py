@@ -96,6 +96,7 @@ def run(log: Sequence[Logged], batches: Iterator[int], save: Save = lambda bank:
                 [Counters()] * len(applied),
                 [None] * len(applied),
                 [()] * len(applied),
+                [{}] * len(applied),
                 positions,
             )
             for (_, window), peak, position, state in zip(

@@ -44,6 +44,7 @@ from pipeline.topics.nodes import Condition, NodeRecord, NodeStrategy, Strategy,
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import DecodedPods, encode_pod_columns
 from pipeline.topics.pods import Container, Owner, PodRecord
+from pipeline.topics.pool_means import PoolMeansRecord, RuleMean
 from pipeline.topics.predictions import (
     CountColumns,
     Counts,
@@ -133,6 +134,10 @@ def window_record() -> windows.Window:
             known=True, allocatable=Resources(cpu_millicores=3_800, memory_bytes=15 * 2**30),
             capacity=Resources(cpu_millicores=4_000, memory_bytes=16 * 2**30),
             strategy=Strategy(safety_margin_percent=12.5), strategy_hash="9a0364b9",
+            hot_nodes=HotNodePolicy(
+                high_percent={"cpu": 20.0}, use_deviation_thresholds=True,
+                mean_percent={"node_cpu": 45.5},
+            ),
         ),
         sample_offset=1234,
         appended_ms=1_700_000_040_250,
@@ -262,7 +267,7 @@ ALERT = AlertRecord(
     severity="critical", since="2023-11-14T22:12:00Z", duration_seconds=120.0, pool="batch-nodes",
     evidence=Evidence(
         usage="p95", span_seconds=300, usage_percent=91.25, threshold_percent=70.0,
-        critical_percent=85.0, series=(60.5, None, 91.25),
+        critical_percent=85.0, pool_mean_percent=45.5, series=(60.5, None, 91.25),
         pressure=Pressure(cpu_some=0.25, memory_full=0.0),
     ),
 )  # fmt: skip
@@ -351,8 +356,15 @@ NODE_STATE = NodeStateRecord(
             usage_percent=82.5, threshold_percent=80.0,
         ),
     ),
+    compared_percent={"node_cpu": 61.5},
 )  # fmt: skip
 HEARTBEAT = HeartbeatRecord(source="cluster", at="2023-11-14T22:14:00Z")
+POOL_MEANS = PoolMeansRecord(
+    pool="gold", at="2023-11-14T22:14:00Z", nodes=12, usage="p95", span_seconds=600,
+    means={
+        "node_cpu": RuleMean(percent=41.25, known_nodes=11), "prod_cpu": RuleMean(known_nodes=5),
+    },
+)  # fmt: skip
 WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0")
 _TARGET = {"cpu": "500m", "memory": "262144000"}
 RECOMMENDATION = RecommendationRecord(
@@ -418,6 +430,7 @@ GOLDEN = (
     _json("alerts", ALERT),
     _json("eviction-plans", EVICTION_PLAN),
     _json("heartbeats", HEARTBEAT),
+    _json("pool-means", POOL_MEANS),
     _json("wake-ups", WAKE_UP),
     _json("recommendations", RECOMMENDATION),
     _json("node-state", NODE_STATE),

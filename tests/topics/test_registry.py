@@ -38,6 +38,7 @@ def test_settings_of_every_topic(topic: Topic) -> None:
             assert config["min.compaction.lag.ms"] == str(topic.compaction_lag_ms)
             # No more waits for the cleaner than in other topics.
             assert int(config["segment.ms"]) + topic.compaction_lag_ms <= HOUR_MS
+    assert topic.partition_count(16) == (1 if topic.name == "fleet" else 16)
     assert topic.full_name("tide.test") == f"tide.test.{topic.name}"
 
 

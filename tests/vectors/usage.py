@@ -105,7 +105,7 @@ def _reported(case: Case) -> NodeStateRecord:
     bank.apply(batch.training("p90"))
     (state,) = encode_node_states(
         batch, [bank.peaks(["node-1"]).summaries[0]], bank.recent_usage(["node-1"]), [Counters()],
-        [None], [()], [{"generation": 0, "offset": 0, "epoch": 0}],
+        [None], [()], [{}], [{"generation": 0, "offset": 0, "epoch": 0}],
     )  # fmt: skip
     return decode_json(NodeStateRecord, state)
 

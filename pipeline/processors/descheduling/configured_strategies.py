@@ -131,6 +131,7 @@ def pools_of_policies(policies: Sequence[HotNodePolicy | None]) -> list[PoolNode
         policy = policies[indexes[0]]
         assert policy is not None
         values = msgspec.structs.asdict(policy)
+        del values["mean_percent"]  # of windows
         named = [*policy.low_percent, *policy.high_percent]
         pool = NodePool(
             name=values.pop("pool"),

@@ -89,7 +89,7 @@ class NodeRow:
 
     def series(self, rule: int) -> tuple[float | None, ...]:
         """The compared usage of the last windows in percent, from the first known one on."""
-        values = [_number(value) for value in self.columns["alert_series"][self.row, rule].tolist()]
+        values = [number(value) for value in self.columns["alert_series"][self.row, rule].tolist()]
         known = [i for i, value in enumerate(values) if value is not None]
         return tuple(values[known[0] :]) if known else ()
 
@@ -103,8 +103,8 @@ class NodeRow:
                 rule=RULES[rule],
                 severity=_severity(level),
                 since=format_time(opened[rule] / 1000),
-                usage_percent=_number(usage[rule]),
-                threshold_percent=_number(float(limits.marks[i, rule, 0])),
+                usage_percent=number(usage[rule]),
+                threshold_percent=number(float(limits.marks[i, rule, 0])),
             )
             for rule, level in enumerate(levels)
             if level
@@ -115,17 +115,20 @@ def evidence(
     row: NodeRow,
     rule: int,
     policy: HotNodePolicy,
-    marks: tuple[float, float],
+    limits: Thresholds,
+    i: int,
     pressure: Pressure | None,
 ) -> Evidence:
-    """The evidence of a change of a rule; `marks` are the thresholds of warning and critical."""
+    """The evidence of a change of a rule; `limits` are those of the i-th node."""
+    warning, critical = limits.marks[i, rule].tolist()
     series = row.series(rule)
     return Evidence(
         usage=policy.usage,
         span_seconds=policy.span_seconds,
         usage_percent=series[-1] if series else None,
-        threshold_percent=_number(marks[0]),
-        critical_percent=_number(marks[1]),
+        threshold_percent=number(warning),
+        critical_percent=number(critical),
+        pool_mean_percent=number(float(limits.means[i, rule])),
         series=series,
         pressure=pressure,
     )
@@ -136,7 +139,7 @@ def pressures(batch: WindowBatch, places: IntArray) -> list[Pressure | None]:
     rows = batch.node_rows[places]
     columns = [batch.number(f"pressure_{name}")[rows].tolist() for name in _PRESSURE]
     return [
-        Pressure(**{name: _number(value, 4) for name, value in zip(_PRESSURE, values, strict=True)})
+        Pressure(**{name: number(value, 4) for name, value in zip(_PRESSURE, values, strict=True)})
         if any(value == value for value in values)
         else None
         for values in zip(*columns, strict=True)
@@ -155,5 +158,6 @@ def _severity(level: int) -> Severity:
     return SEVERITIES[level - 1]
 
 
-def _number(value: float, digits: int = _DIGITS) -> float | None:
+def number(value: float, digits: int = _DIGITS) -> float | None:
+    """The value as records have it: rounded, None if it is unknown."""
     return round(value, digits) if math.isfinite(value) else None

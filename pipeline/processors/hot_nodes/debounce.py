@@ -6,9 +6,10 @@ mark. `open_windows` windows above in a row raise the level, `close_windows` bel
 it, with exactly the last of them. A window between both marks ends both runs.
 
 A window of unknown usage, and one that is missing, is neither and does not end a run: windows are
-lost on nodes that are overloaded, and those must still be found. But a run ends when no usage was
-known for more than five minutes; what was before says nothing about now. An open alert stays open
-for as long as usage is unknown. (Koordinator forgets a node after the same time, its
+lost on nodes that are overloaded, and those must still be found. The same holds for a window
+without the mean of the pool, if the threshold is a distance from it. But a run ends when no usage
+was known for more than five minutes; what was before says nothing about now. An open alert stays
+open for as long as usage is unknown. (Koordinator forgets a node after the same time, its
 `detectorCacheTimeout`.)
 """
 
@@ -32,10 +33,11 @@ _LEVELS: Final = np.array([WARNING, CRITICAL])
 
 
 class Levels(NamedTuple):
-    """Levels by node and rule, (n, rules): before and after a window."""
+    """Levels by node and rule, (n, rules): before and after a window, and which are watched."""
 
     before: IntArray
     after: IntArray
+    watched: BoolArray
 
 
 def step(
@@ -49,31 +51,38 @@ def step(
     """Apply a window of each of n nodes to its row in `columns`.
 
     `usage` (n, rules) is in percent, NaN unknown; `start_ms` and `end_ms` (n,) are those of the
-    windows. Rules that are not watched forget everything. Windows below a level are counted only
-    while it is raised: before, they cannot matter.
+    windows. Rules that are not watched forget everything. So do all rules in the first window whose
+    thresholds are distances from a mean: an alert of a fixed threshold must not wait for a mean to
+    close. Windows below a level are counted only while it is raised: before, they cannot matter.
     """
     before = columns["alert_level"][rows].astype(np.int64)
-    known = limits.watched & ~np.isnan(usage)
+    above = columns["alert_above"][rows]
+    watched = limits.watched
+    if limits.deviates.any() or columns["alert_deviates"][rows].any():
+        is_new = limits.deviates & (columns["alert_deviates"][rows] == 0)
+        is_new &= before.any(axis=1) | above.any(axis=(1, 2))
+        watched = watched & ~is_new[:, None]
+        columns["alert_deviates"][rows] = limits.deviates
+    known = watched & ~np.isnan(usage) & ~np.isnan(limits.marks[..., 0])
     answered = columns["alert_answered_ms"][rows]
     columns["alert_answered_ms"][rows] = np.where(
-        limits.watched, np.where(known, end_ms[:, None], answered), NEVER
+        watched, np.where(known, end_ms[:, None], answered), NEVER
     )
-    above = columns["alert_above"][rows]
     if not (before.any() or above.any() or (usage > limits.marks[..., 0]).any()):
-        return Levels(before, before)  # as nearly always: nothing is hot, or was
+        return Levels(before, before, watched)  # as nearly always: nothing is hot, or was
     held = start_ms[:, None] - answered <= HOLD_MS
     value = usage[..., None]
     above = _run(above, value > limits.marks, known, held)
     below = _run(columns["alert_below"][rows], value <= limits.calm, known, held)
     after = np.where(known, _level(before, above, below, limits), before)
-    after[~limits.watched] = NONE
+    after[~watched] = NONE
     is_raised = after[..., None] >= _LEVELS
-    columns["alert_above"][rows] = np.where(limits.watched[..., None], above, 0)
+    columns["alert_above"][rows] = np.where(watched[..., None], above, 0)
     columns["alert_below"][rows] = np.where(is_raised, below, 0)
     columns["alert_level"][rows] = after
     opened = np.where(before == NONE, end_ms[:, None], columns["alert_opened_ms"][rows])
     columns["alert_opened_ms"][rows] = np.where(after == NONE, NEVER, opened)
-    return Levels(before, after)
+    return Levels(before, after, watched)
 
 
 def _run(run: IntArray, holds: BoolArray, known: BoolArray, held: BoolArray) -> IntArray:

@@ -6,13 +6,20 @@ of the node's windows alone, not of other nodes or of how windows were batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.hot_nodes.alert_records import NodeRow, Position, evidence, pressures
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.hot_nodes.alert_records import (
+    NodeRow,
+    Position,
+    evidence,
+    number,
+    pressures,
+)
 from pipeline.processors.hot_nodes.compared_usage import (
     compared_usage,
     record_usage,
@@ -26,8 +33,10 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.window_batch import WindowBatch, amounts
-from pipeline.topics.alerts import AlertRecord, CloseReason, OpenAlert
+from pipeline.topics.alerts import RULES, AlertRecord, CloseReason, OpenAlert
 from pipeline.topics.hot_node_policy import HotNodePolicy
+
+_NONE: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +59,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The open alerts of each of k nodes, and the changes of alerts, each with the number of its
+    """Results for k nodes: their open alerts, the compared usage in percent by rule of those whose
+    thresholds are distances from a mean, and the changes of alerts, each with the number of its
     node."""
 
     open_alerts: list[tuple[OpenAlert, ...]]
+    compared_percent: list[Mapping[str, float]]
     changes: list[tuple[int, AlertRecord]] = field(default_factory=list)
 
 
@@ -63,7 +74,7 @@ def detect(applied: Applied) -> Detection:
     An alert of a node without a policy is closed. A node whose name another machine took over
     closes its alerts and starts without any.
     """
-    detection = Detection([()] * len(applied.nodes))
+    detection = Detection([()] * len(applied.nodes), [_NONE] * len(applied.nodes))
     columns, rows = bank.alert_rows(applied.nodes)
     policies = [applied.batch.windows[place].node.hot_nodes for place in applied.places.tolist()]
     for i in np.flatnonzero(alert_columns.is_used(columns, rows)).tolist():
@@ -109,26 +120,34 @@ def _detect(
     series = columns["alert_series"]
     series[rows] = np.concatenate([series[rows, :, 1:], percent[..., None]], axis=-1)
     limits = thresholds(policies)
+    for i in np.flatnonzero(limits.deviates).tolist():
+        detection.compared_percent[int(positions[i])] = _by_rule(percent[i], limits.watched[i])
     opened_ms = columns["alert_opened_ms"][rows]
-    before, after = step(columns, rows, percent, limits, start_ms, end_ms)
+    before, after, watched = step(columns, rows, percent, limits, start_ms, end_ms)
     since_ms = np.where(before == NONE, end_ms[:, None], opened_ms)
     changed = np.argwhere(before != after).tolist()
     pressure = pressures(batch, places) if changed else []
     for i, rule in changed:
         row = applied.row(int(positions[i]), columns, int(rows[i]))
-        marks = limits.marks[i, rule].tolist()
         is_closed = after[i, rule] == NONE
-        reason: CloseReason = "cooled" if limits.watched[i, rule] else "policy"
+        reason: CloseReason = "cooled" if watched[i, rule] else "policy"
         record = row.change(
             rule, int(before[i, rule]), int(after[i, rule]), int(since_ms[i, rule]),
             reason=reason if is_closed else None, pool=policies[i].pool,
-            evidence=evidence(row, rule, policies[i], (marks[0], marks[1]), pressure[i]),
+            evidence=evidence(row, rule, policies[i], limits, i, pressure[i]),
         )  # fmt: skip
         detection.changes.append((int(positions[i]), record))
     for i in np.flatnonzero(after.any(axis=1)).tolist():
         position = int(positions[i])
         row = applied.row(position, columns, int(rows[i]))
         detection.open_alerts[position] = row.open_alerts(limits, i)
+
+
+def _by_rule(percent: FloatArray, is_watched: BoolArray) -> dict[str, float]:
+    """The known usage by rule, of the rules that are watched."""
+    values = zip(RULES, percent.tolist(), is_watched.tolist(), strict=True)
+    numbers = {rule: number(value) for rule, value, watched in values if watched}
+    return {rule: value for rule, value in numbers.items() if value is not None}
 
 
 def _percent(usage: FloatArray, allocatable: FloatArray) -> FloatArray:

@@ -34,13 +34,15 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "alert_level": Column((len(RULES),), "<u1"),
     "alert_opened_ms": Column((len(RULES),), "<i8", NEVER),
     "alert_answered_ms": Column((len(RULES),), "<i8", NEVER),
+    "alert_deviates": Column((), "<u1"),
 }
 """By node. `alert_window_ms` are the ends of the last windows, newest last, and `alert_usage` their
 averages by rule, cores or bytes, NaN unknown. `alert_series` is the compared usage in percent,
 newest last. `alert_above` and, while the level is raised, `alert_below` count the windows in a row
 above and below the marks of each level. `alert_level` is 0 without an open alert, 1 for a warning,
 2 for a critical one, opened by the window that ended at `alert_opened_ms`. `alert_answered_ms` is
-the end of the last window of known usage."""
+the end of the last window of known usage. `alert_deviates` is 1 if the thresholds of the last
+window were distances from the mean of the pool."""
 
 
 def pack(columns: Columns, slot: int) -> dict[str, bytes]:

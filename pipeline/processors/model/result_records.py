@@ -91,12 +91,13 @@ def encode_node_states(
     counters: Sequence[Counters],
     disputes: Sequence[Dispute | None],
     alerts: Sequence[tuple[OpenAlert, ...]],
+    compared_percent: Sequence[Mapping[str, float]],
     positions: Sequence[Position],
 ) -> list[bytes]:
     """The row of the state table of each node after its window in `batch`, as JSON.
 
-    `summaries`, `recent`, `counters`, `disputes`, open `alerts` and the `positions` in the log are
-    of the same nodes.
+    `summaries`, `recent`, `counters`, `disputes`, open `alerts`, `compared_percent` by rule and the
+    `positions` in the log are of the same nodes.
     """
     average = batch.average
     allocatable = amounts([window.node.allocatable for window in batch.windows])
@@ -153,6 +154,7 @@ def encode_node_states(
                 prod_peak=_kubernetes(*summary.peak),
                 counters=counters[i],
                 alerts=alerts[i],
+                compared_percent=dict(compared_percent[i]),
             )
         )
         for i, (window, summary) in enumerate(zip(batch.windows, summaries, strict=True))

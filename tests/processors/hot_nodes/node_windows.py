@@ -97,6 +97,7 @@ class Stream:
         self.bank = bank or Bank(ModelConfig(minimum_coverage=0.5))
         self.records: dict[str, list[AlertRecord]] = {}
         self.open: dict[str, tuple[OpenAlert, ...]] = {}
+        self.compared: dict[str, Mapping[str, float]] = {}
         self.offset = 0
 
     def apply(self, *windows: Window) -> "Stream":
@@ -120,6 +121,8 @@ class Stream:
                 self.records.setdefault(nodes[i][1], []).append(record)
             for (_, name), alerts in zip(nodes, detection.open_alerts, strict=True):
                 self.open[name] = alerts
+            for (_, name), percent in zip(nodes, detection.compared_percent, strict=True):
+                self.compared[name] = percent
         self.offset += len(windows)
         return self
 
@@ -128,7 +131,7 @@ class Stream:
         other = Stream(Bank(self.bank.config))
         for node in self.bank.nodes:
             other.bank.restore(node, self.bank.encode_state(node))
-        other.records, other.open = self.records, self.open
+        other.records, other.open, other.compared = self.records, self.open, self.compared
         other.offset = self.offset
         return other
 

@@ -30,10 +30,14 @@ class Rule:
     levels: list[Level] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        critical = max(self.high, (self.high + 100) / 2)
-        self.levels = [
-            Level(mark, max(mark - self.hysteresis, mark / 2)) for mark in (self.high, critical)
-        ]
+        self.levels = [Level(0.0, 0.0), Level(0.0, 0.0)]
+        self.set_high(self.high)
+
+    def set_high(self, high: float) -> None:
+        """Change the threshold; levels and runs stay."""
+        marks = high, max(high, (high + 100) / 2)
+        for level, mark in zip(self.levels, marks, strict=True):
+            level.mark, level.calm = mark, max(mark - self.hysteresis, mark / 2)
 
     def look(self, start: int, end: int, percent: float | None) -> str:
         """The transition at a window from `start` to `end` (seconds) with this usage, else ""."""

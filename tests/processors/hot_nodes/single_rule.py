@@ -45,7 +45,10 @@ class Debounced:
             self.columns, np.arange(count), usage, thresholds(self.policies), end_ms - WINDOW_MS,
             end_ms,
         )  # fmt: skip
-        return [_change(int(a), int(b)) for a, b in zip(*(x[:, 0] for x in levels), strict=True)]
+        return [
+            _change(int(a), int(b))
+            for a, b in zip(levels.before[:, 0], levels.after[:, 0], strict=True)
+        ]
 
 
 def _change(before: int, after: int) -> str:

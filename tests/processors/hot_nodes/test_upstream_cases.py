@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,20 @@ def rules_of(usage: Any, prod: Any, policy: HotNodePolicy) -> set[str]:
     return {record.rule for record in Stream().apply(window).records.get("node-1", [])}
 
 
+def means_of(nodes: Any) -> dict[str, float]:
+    """The mean usage of these nodes by rule."""
+    return {
+        f"{scope}_{r}": statistics.fmean(
+            100 * n[key].get(r, 0) / n["allocatable"][r] for n in nodes
+        )
+        for scope, key in (("node", "usage"), ("prod", "prod_usage"))
+        for r in WATCHED
+    }
+
+
 @pytest.mark.parametrize(("given", "expected"), of_kind("classify"))
 def test_rules_hold_where_upstream_finds_usage_over_a_limit(given: Any, expected: Any) -> None:
-    """Of cpu and memory; upstream also counts pods. Deviation thresholds need the mean of the pool,
-    which no window has yet: nothing opens."""
+    """Of cpu and memory; upstream also counts pods."""
     deviates = given["config"].get("use_deviation_thresholds", False)
     thresholds = given["effective_thresholds"]
     policy = HotNodePolicy(
@@ -49,7 +60,12 @@ def test_rules_hold_where_upstream_finds_usage_over_a_limit(given: Any, expected
         prod_high_percent={
             r: thresholds["prod_high"][r] for r in WATCHED if r in thresholds["prod_high"]
         },
+        low_percent={r: thresholds["low"][r] for r in WATCHED if r in thresholds["low"]},
+        prod_low_percent={
+            r: thresholds["prod_low"][r] for r in WATCHED if r in thresholds["prod_low"]
+        },
         span_seconds=30, open_windows=1, use_deviation_thresholds=deviates,
+        mean_percent=means_of(given["nodes"]),
     )  # fmt: skip
     for node in given["nodes"]:
         usage, prod = (
@@ -65,7 +81,7 @@ def test_rules_hold_where_upstream_finds_usage_over_a_limit(given: Any, expected
             for r in WATCHED
             if r in limits[limit] and node[key].get(r, 0) > limits[limit][r]
         }  # fmt: skip
-        assert rules_of(usage, prod, policy) == (set() if deviates else over)
+        assert rules_of(usage, prod, policy) == over
         if {rule for rule in over if rule.startswith("node")}:
             assert node["name"] in expected["classes"]["high"]
 

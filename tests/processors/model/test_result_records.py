@@ -70,7 +70,7 @@ def encoded(
     node, position = window.header.node, POSITION | changes
     peaks, recent = bank.peaks([node]), bank.recent_usage([node])
     (state,) = encode_node_states(
-        batch, [peaks.summaries[0]], recent, [COUNTERS], [None], [()], [position]
+        batch, [peaks.summaries[0]], recent, [COUNTERS], [None], [()], [{}], [position]
     )
     return encode_prediction(window, peaks[0], position), state
 
@@ -332,7 +332,7 @@ def test_the_node_state_of_the_golden_example() -> None:
                 "untrained": 0, "bad_values": 2, "lost": 0,
                 "last_gap_at": None, "last_bad_value_at": None,
             },
-            "alerts": [],
+            "alerts": [], "compared_percent": {},
         },
     )  # fmt: skip
 

@@ -134,8 +134,11 @@ def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:
     first windows, the average of its last window counts."""
     if pool.usage == "peak":
         return _measured(table, rows, "peak")
+    span = _SPANS.get(pool.span_seconds)
+    if span is None:  # of a record that no watcher wrote
+        return np.full((len(rows), len(_COLUMNS)), np.nan)
     statistic = "avg" if pool.usage == "average" else pool.usage
-    usage = _measured(table, rows, f"usage_{statistic}_{_SPANS[pool.span_seconds]}")
+    usage = _measured(table, rows, f"usage_{statistic}_{span}")
     if pool.usage != "average":
         return usage
     return np.where(np.isnan(usage), _measured(table, rows, "usage"), usage)

@@ -12,7 +12,7 @@ from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import Owner
 from pipeline.topics.resource_amounts import Usage
-from tests.extender.relief_world import ALERT, LOW, TIERS, configuration, profile
+from tests.extender.relief_world import ALERT, LOW, POLICY, TIERS, configuration, profile
 from tests.extender.relief_world import ReliefWorld as World
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, logged, pod_row
 from tests.processors.joined import view_of as view
@@ -389,3 +389,11 @@ def test_prod_pods_of_the_plan_count_in_the_filter_for_prod() -> None:
     (node,) = plan.items
     assert len(node.moves) == 1
     assert node.stays[0].rejected[0].reason.startswith("cpu prod usage would be 17.8 percent")
+
+
+@pytest.mark.parametrize("usage", ["average", "p95"])
+def test_a_span_that_no_configuration_has_does_not_end_the_planner(usage: str) -> None:
+    """Records of nodes may have any: usage over it is unknown."""
+    policy = msgspec.structs.replace(POLICY, span_seconds=77, usage=usage)
+    world = World().node("cool", 2.0).node("hot", 12.0, hot_nodes=policy).runs("hot", a=1.0)
+    assert world.plan().items == ()

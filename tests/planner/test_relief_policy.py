@@ -1,0 +1,74 @@
+"""What the planner takes from a DeschedulerConfiguration."""
+
+from typing import Any
+
+import pytest
+
+from actuators.planner.relief_policy import INTERVAL_SECONDS, ReliefPolicy, relief_policy
+from pipeline.processors.descheduling.cluster_columns import MoveCaps
+from pipeline.processors.descheduling.descheduler_config import NO_DESCHEDULING, read_tree
+
+LOW = "LowNodeLoad"
+
+
+def policy_of(
+    args: dict[str, Any] | None = None, enabled: tuple[str, ...] = (LOW,), **keys: Any
+) -> ReliefPolicy:
+    descheduling, problems = read_tree(
+        {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [
+                {
+                    "name": "p", "pluginConfig": [{"name": LOW, "args": args or {}}],
+                    "plugins": {"balance": {"enabled": [{"name": name} for name in enabled]}},
+                }
+            ],
+        } | keys
+    )  # fmt: skip
+    assert descheduling is not None, problems
+    return relief_policy(descheduling)
+
+
+def test_the_usual_configuration_plans_every_two_minutes_without_caps() -> None:
+    policy = policy_of()
+    assert (policy.why_not, policy.is_dry, policy.caps) == ("", False, MoveCaps())
+    assert policy.interval_seconds == INTERVAL_SECONDS == 120
+
+
+def test_interval_caps_and_arguments_are_those_of_the_configuration() -> None:
+    policy = policy_of(
+        {"numberOfNodes": 3}, deschedulingInterval="45s", maxNoOfPodsToEvictTotal=7,
+        maxNoOfPodsToEvictPerNode=2, maxNoOfPodsToEvictPerNamespace=0,
+    )  # fmt: skip
+    assert policy.interval_seconds == 45
+    assert policy.caps == MoveCaps(7, 2, 0)
+    assert policy.args.number_of_nodes == 3
+    assert policy.migration.limits.cycle_total == 7
+
+
+@pytest.mark.parametrize(
+    ("policy", "why_not"),
+    [
+        (relief_policy(NO_DESCHEDULING), "is not configured"),
+        (policy_of({"paused": True}), "is paused"),
+        (policy_of(enabled=()), "is not enabled"),
+        (policy_of(enabled=("CustomPriority",)), "is not enabled"),
+    ],
+    ids=["none", "paused", "off", "other"],
+)
+def test_nothing_is_planned_unless_low_node_load_is_enabled(
+    policy: ReliefPolicy, why_not: str
+) -> None:
+    assert why_not in policy.why_not
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        policy_of(dryRun=True), policy_of({"dryRun": True}), policy_of({"unknown": 1}),
+        policy_of(unknown=1),
+    ],
+    ids=["configuration", "strategy", "problem of the strategy", "problem"],
+)  # fmt: skip
+def test_a_dry_or_doubtful_configuration_publishes_nothing(policy: ReliefPolicy) -> None:
+    assert policy.is_dry

@@ -27,8 +27,8 @@ import numpy as np
 
 from benchmarks.asking import pods, shuffled
 from benchmarks.extender import PLUGINS, Fleet, plain_loop, record, state
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.scheduler_messages import (
     FilterReply,
     filter_reply,

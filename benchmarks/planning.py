@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.landing_simulation import ExtenderLanding
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods, PodRanks
 from pipeline.processors.descheduling.configured_strategies import PoolNodes

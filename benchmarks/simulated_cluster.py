@@ -16,8 +16,8 @@ from benchmarks.usage_series import WINDOW_SECONDS, Demand, Recording, replayed
 from pipeline.agents.apply_windows import apply_in_order, encode_applied
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, PartitionModels, PartitionWindow
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.eviction.migration_limits import (
     Candidate,

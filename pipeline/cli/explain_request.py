@@ -6,25 +6,21 @@ from typing import Final
 import click
 
 from pipeline.cli.extender_client import ExtenderClient
-from pipeline.cli.options import KAFKA_CLIENT
+from pipeline.cli.options import DECISION_RULES, KAFKA_CLIENT
 from pipeline.cli.safe_output import printable
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import BadRequestError, UsageError
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.input_files import read_file
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.pod_manifests import pod_in_file
 from pipeline.table import NODE_AND_POD_TOPICS, Table
 
-SETTINGS: Final = (
-    *KAFKA_CLIENT, "extender.cpu_threshold_percent", "extender.memory_threshold_percent",
-    "extender.stale_after_seconds", "extender.scheduler_config_file", "extender.scheduler_name",
-    "extender.fine_scores", "extender.in_flight",
-)  # fmt: skip
+SETTINGS: Final = (*KAFKA_CLIENT, *DECISION_RULES)
 """The settings that an extender's answer depends on."""
 
 

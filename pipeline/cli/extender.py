@@ -15,8 +15,8 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.record_writer import RecordWriter
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer

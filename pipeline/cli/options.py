@@ -50,6 +50,17 @@ KUBERNETES_CLIENT = (
     "kubernetes.config_name",
 )
 
+# Keys on which the decisions of an extender depend.
+DECISION_RULES = (
+    "extender.cpu_threshold_percent",
+    "extender.memory_threshold_percent",
+    "extender.stale_after_seconds",
+    "extender.scheduler_config_file",
+    "extender.scheduler_name",
+    "extender.fine_scores",
+    "extender.in_flight",
+)
+
 output_option = click.option(
     "-o", "--output", "as_json", type=click.Choice(["text", "json"]), default="text",
     show_default=True, help="Output format.",

@@ -5,12 +5,16 @@ import asyncio
 import click
 
 from actuators.planner.planner import Planner
-from pipeline.cli.explain_request import SETTINGS
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import KUBERNETES_CLIENT, settings_options
+from pipeline.cli.options import (
+    DECISION_RULES,
+    KAFKA_CLIENT,
+    KUBERNETES_CLIENT,
+    settings_options,
+)
 from pipeline.cli.role_runner import run_leader
 from pipeline.clock import Clock
-from pipeline.extender.scheduler_api import rules_of
+from pipeline.extender.decision_rules import rules_of
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
@@ -28,7 +32,7 @@ log = get_logger(__name__)
     },
 )
 @settings_options(
-    *SETTINGS, *KUBERNETES_CLIENT, "kafka.partitions", "planner.*",
+    *KAFKA_CLIENT, *DECISION_RULES, *KUBERNETES_CLIENT, "kafka.partitions", "planner.*",
     "kubernetes.descheduler_config_name",
 )  # fmt: skip
 def command(settings: Settings) -> None:

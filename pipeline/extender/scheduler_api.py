@@ -22,6 +22,7 @@ from pipeline.errors import NotReadyError
 from pipeline.extender import limits
 from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.error_answers import answer_errors
 from pipeline.extender.eviction_planner import EvictionPlanner
@@ -63,10 +64,7 @@ from pipeline.extender.stage_timing import StageTimer
 from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, page
-from pipeline.processors.placement.combine_scores import MAX_EXTENDER_SCORE
-from pipeline.processors.scorers.rounding import MAX_SCORE as FINE_SCORE
 from pipeline.settings import ExtenderSettings
-from pipeline.sources.scheduler_config import load_placement
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.usage_history import History
@@ -120,16 +118,6 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     lag_records: int | None
     connected: bool
     checks: tuple[Check, ...] = ()
-
-
-def rules_of(settings: ExtenderSettings) -> Rules:
-    """The rules that these settings enable. Raises `SettingsError`."""
-    return Rules(
-        load_placement(settings),
-        settings.stale_after_seconds,
-        FINE_SCORE if settings.fine_scores else MAX_EXTENDER_SCORE,
-        settings.in_flight,
-    )
 
 
 class Extender:

@@ -14,10 +14,11 @@ from pipeline.clock import Clock
 from pipeline.extender import limits
 from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.connections import Connections, Listener
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Rules
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.outage_reports import log_outages
-from pipeline.extender.scheduler_api import Extender, Publish, rules_of
+from pipeline.extender.scheduler_api import Extender, Publish
 from pipeline.extender.series_api import NodeSeriesHandler
 from pipeline.extender.server_tls import Tls
 from pipeline.extender.wake_ups import PublishWakeUp, publish_wake_ups

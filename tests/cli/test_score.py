@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from pipeline.cli import score, why_not
 from pipeline.cli.extender_client import ExtenderClient
 from pipeline.cli.main import cli
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import Table
 from pipeline.topics.node_state import Dispute

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import ReliefPlanning
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.descheduling.descheduler_config import Descheduling, read_tree
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table

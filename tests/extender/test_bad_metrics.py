@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, ExplainResult
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.result_records import encode_node_states

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import BEST_FIT, Decisions
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from pipeline.clock import ManualClock
-from pipeline.extender.scheduler_api import rules_of
+from pipeline.extender.decision_rules import rules_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.data_outages import DataOutages

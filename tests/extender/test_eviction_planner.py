@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.eviction_planner import EvictionPlanner
 from pipeline.extender.limits import (
@@ -14,7 +15,6 @@ from pipeline.extender.limits import (
     PLAN_VALID_SECONDS,
     PLANS_PER_POD,
 )
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode

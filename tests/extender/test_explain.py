@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
 from pipeline.extender import limits
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.query_api import EXPLAIN_KEYS
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, Rules
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.kubernetes.object_records import node_record, pod_record
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.settings import ExtenderSettings

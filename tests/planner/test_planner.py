@@ -16,7 +16,7 @@ from actuators.planner.planner import BAD, Planner
 from actuators.planner.relief_rounds import BLOCKED, RESTING
 from pipeline.clock import SystemClock
 from pipeline.errors import NotFoundError
-from pipeline.extender.scheduler_api import rules_of
+from pipeline.extender.decision_rules import rules_of
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.topic_admin import apply_topics

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from pipeline.clock import ManualClock
-from pipeline.extender.scheduler_api import rules_of
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.service import serve
 from pipeline.logs import configure_logging
 from pipeline.settings import ExtenderSettings

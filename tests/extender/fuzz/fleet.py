@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from pipeline.extender.scheduler_api import rules_of
+from pipeline.extender.decision_rules import rules_of
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.scheduler_api import rules_of
 from pipeline.processors.overcommit.offer_bounds import BatchPart, MidPart
 from pipeline.table import Table
 from pipeline.table.node_columns import OfferedResources, TableNode

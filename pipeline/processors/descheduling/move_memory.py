@@ -26,6 +26,7 @@ from pipeline.processors.descheduling.move_outcomes import (
     EndedPlan,
     does_not_help,
 )
+from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import (
@@ -246,7 +247,7 @@ class Rests:
         is_waiting = is_under_way and (action is None or action.outcome == "intended")
         if pod.target and (is_waiting or left_at is not None):
             usage = IncomingUsage(
-                pod.target, pod.cpu_millicores, pod.memory_bytes, pod.pod_class == "prod"
+                pod.target, pod.cpu_millicores, pod.memory_bytes, pod.pod_class in COUNTED_AS_PROD
             )
             self._incoming.append((self._now if left_at is None else left_at, usage))
 

@@ -152,6 +152,17 @@ def test_moved_pods_count_on_their_target_until_its_usage_shows_them() -> None:
     assert memory.rests(shown_at).incoming(SPAN) == []
 
 
+@pytest.mark.parametrize(
+    ("pod_class", "is_prod"), [("prod", True), ("none", True), ("batch", False)]
+)
+def test_moved_pods_without_a_class_count_as_prod_as_in_alerts(
+    pod_class: str, is_prod: bool
+) -> None:
+    pod = msgspec.structs.replace(leaving("a"), pod_class=pod_class)
+    (usage,) = remembered(plan(pod)).rests(NOW).incoming(SPAN)
+    assert usage.is_prod == is_prod
+
+
 def test_a_refused_pod_does_not_count_on_its_target() -> None:
     memory = remembered(plan(leaving("a"), leaving("b")), action("refused"))
     assert len(memory.rests(NOW + 20).incoming(SPAN)) == 1

@@ -7,7 +7,7 @@ What leaves a node does not count: it still runs there while the next pod is pla
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -31,14 +31,6 @@ nodes of a large cluster."""
 _USED: Final = ("cpu", "memory")
 
 
-class _Added(NamedTuple):
-    """What arrivals add to a node: counted amounts (amounts,), usage and usage of Prod (2,)."""
-
-    amounts: IntArray
-    used: FloatArray
-    prod_used: FloatArray
-
-
 class ExtenderLanding:
     """Lands pods at one moment of the table of `decisions`. `earlier` are the arrivals of earlier
     strategies of the same plan, which the requests of `nodes` include."""
@@ -57,7 +49,11 @@ class ExtenderLanding:
         self._demands: dict[int, PodDemand] = {}
         self._columns = [nodes.resources.index(name) for name in _USED]
         self._arrivals = ArrivalChanges()
-        self._added: dict[int, _Added] = {}
+        # What arrivals add to each node: counted amounts, usage, and usage of Prod.
+        self._names = decisions.rules.counting.names
+        self._amounts = np.zeros((len(nodes), len(self._names)), np.int64)
+        self._used: FloatArray = np.zeros((len(nodes), len(_USED)))
+        self._prod_used: FloatArray = np.zeros_like(self._used)
         for arrival in earlier:
             self._add(arrival, 1)
 
@@ -110,37 +106,28 @@ class ExtenderLanding:
 
     def _with_arrivals(self, part: CandidateNodes, nodes: Sequence[int]) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
-        places = [place for place, node in enumerate(nodes) if node in self._added]
-        if not places:
+        # In the order of `part`.
+        here = np.empty(len(nodes), np.intp)
+        here[part.positions] = nodes
+        amounts = self._amounts[here]
+        if not amounts.any():
             return part
-        positions = part.positions[places]
-        amounts = np.zeros((len(nodes), len(part.counted_names)), np.int64)
-        used: FloatArray = np.zeros((len(nodes), len(_USED)))
-        prod_used: FloatArray = np.zeros_like(used)
-        for place, position in zip(places, positions.tolist(), strict=True):
-            added = self._added[nodes[place]]
-            amounts[position] = -added.amounts
-            used[position], prod_used[position] = -added.used, -added.prod_used
+        used, prod_used = -self._used[here], -self._prod_used[here]
         return part.reduced(
-            amounts,
+            -amounts,
             {name: used[:, i] for i, name in enumerate(_USED)},
             {name: prod_used[:, i] for i, name in enumerate(_USED)},
         )
 
     def _add(self, arrival: Arrival, count: int) -> None:
         """Count an arrival (1), or count it no longer (-1)."""
-        demand, pod = self._demand(arrival.pod), arrival.pod
-        names = self._decisions.rules.counting.names
-        if arrival.node not in self._added:
-            nothing = np.zeros(len(_USED))
-            amounts = np.zeros(len(names), np.int64)
-            self._added[arrival.node] = _Added(amounts, nothing, nothing.copy())
-        added = self._added[arrival.node]
+        pod, node = arrival
+        demand = self._demand(pod)
+        self._amounts[node] += [count * demand.counted[name] for name in self._names]
         used = count * self._pods.expected[pod, self._columns]
-        added.amounts[:] += count * np.array([demand.counted[name] for name in names])
-        added.used[:] += used
+        self._used[node] += used
         if demand.is_prod:
-            added.prod_used[:] += used
+            self._prod_used[node] += used
 
     def _demand(self, pod: int) -> PodDemand:
         if pod not in self._demands:

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from pipeline.topics.result_header import Result
+from pipeline.topics.result_header import Result, check_time
 
 Rule = Literal["node_cpu", "node_memory", "prod_cpu", "prod_memory"]
 ReliefRule = Literal["all_nodes_hot", "nothing_can_be_done"]
@@ -104,6 +104,10 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     pool: str = ""
     evidence: Evidence = Evidence()
     why: str = ""
+
+    def __post_init__(self) -> None:
+        Result.__post_init__(self)
+        check_time("since", self.since)
 
 
 class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -37,7 +37,7 @@ class Result(Record, frozen=True, kw_only=True):
     epoch: int
 
     def __post_init__(self) -> None:
-        _check_time(self.as_of)
+        check_time("as_of", self.as_of)
 
     @property
     def position(self) -> Position:
@@ -63,11 +63,12 @@ def position_of(headers: Iterable[tuple[str, bytes | None]]) -> Position | None:
 
 
 @lru_cache(maxsize=1024)  # windows of all nodes end at the same times
-def _check_time(text: str) -> None:
+def check_time(field: str, text: str) -> None:
+    """Raise `ValueError` if the text of a field is not a time."""
     try:
         parse_time(text)
     except ValueError as error:
-        raise ValueError(f"as_of is not a time: {error}") from error
+        raise ValueError(f"{field} is not a time: {error}") from error
 
 
 def supersedes(new: Result, old: Result | None) -> bool:

@@ -554,6 +554,19 @@ async def test_alerts_are_resumed_by_the_next_leader() -> None:
     assert [alert.id for alert in planning.alerts] == [records[0].id] * 2
 
 
+async def test_an_alert_without_a_valid_begin_is_refused_and_stops_no_round() -> None:
+    planning = await hopeless()
+    value = encode_json(planning.alerts[0])
+    since = f'"since":"{planning.alerts[0].since}"'.encode()
+    invalid = value.replace(since, b'"since":"yesterday"')
+    assert invalid != value
+    with pytest.raises(RecordError, match="since is not a time"):
+        take_record(MoveMemory(), planning.rounds.alerts, ALERTS, b"hot", invalid, NOW)
+    planning.world.report(NOW, "hot", alerts=())
+    await planning.after(1)
+    assert [alert.transition for alert in planning.alerts] == ["opened", "closed"]
+
+
 async def test_an_open_alert_is_repeated_so_that_readers_know_that_it_is_open() -> None:
     planning = await hopeless()
     for _ in range(16):

@@ -117,7 +117,8 @@ class Planner:
     def _take(self, topic: Topic, record: ConsumerRecord) -> None:
         memory, alerts, now = self._memory, self._rounds.alerts, self._clock.now()
         try:
-            take_record(memory, alerts, topic, record.key, record.value, now)
+            appended_at = record.timestamp / 1000
+            take_record(memory, alerts, topic, record.key, record.value, now, appended_at)
         except RecordError as error:
             BAD.inc()
             log.warning("invalid record", topic=record.topic, partition=record.partition,
@@ -153,10 +154,10 @@ class Planner:
 
 def take_record(
     memory: MoveMemory, alerts: ReliefAlerts, topic: Topic, key: bytes | None,
-    value: bytes | None, now: float,
+    value: bytes | None, now: float, appended_at: float | None = None,
 ) -> bool:  # fmt: skip
     """Take a record of plans, actions or alerts; False if it says nothing that the planner
-    remembers. Raises `RecordError` if it is invalid."""
+    remembers. `appended_at` is the broker's time. Raises `RecordError` if it is invalid."""
     check_readable(value)
     if value is None:
         return False
@@ -164,11 +165,11 @@ def take_record(
         # Most actions are of the cluster actuator.
         if not (b'"evictor"' in value or b'"planner"' in value):
             return False
-        return memory.take_action(decode_json(ActionRecord, value), now)
+        return memory.take_action(decode_json(ActionRecord, value), now, appended_at)
     if topic is ALERTS:
         return may_be_relief_alert(value) and alerts.take(decode_json(AlertRecord, value), now)
     plan = decode_json(EvictionPlanRecord, value)
     check_node_name(plan.node)
     if plan.node.encode() != key:
         raise InvalidRecordError(f"node {plan.node!r:.80} differs from key {(key or b'')[:80]!r}")
-    return memory.take_plan(plan, now)
+    return memory.take_plan(plan, now, appended_at)

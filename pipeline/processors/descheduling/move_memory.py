@@ -93,7 +93,8 @@ class _Verdict(NamedTuple):
 
 class MoveMemory:
     """Plans of the planner, and actions of the evictor. Times are Unix times, by this process's
-    clock at most: other clocks may be ahead."""
+    clock at most: other clocks may be ahead. They may be behind, too: a record is no older than the
+    broker's append time, `appended_at`, where that is known."""
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
@@ -105,25 +106,30 @@ class MoveMemory:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def take_plan(self, plan: EvictionPlanRecord, now: float) -> bool:
+    def take_plan(
+        self, plan: EvictionPlanRecord, now: float, appended_at: float | None = None
+    ) -> bool:
         """Take a plan; False if it is of another planner, too old or known. Raises
         `InvalidRecordError`."""
         if plan.planner != PLANNER or plan.waiting is not None:
             return False
         if len(plan.pods) > _MOST_PODS:
             raise InvalidRecordError(f"the plan has {len(plan.pods)} pods, more than {_MOST_PODS}")
-        at = min(_time(plan.at), now)
-        until = min(_time(plan.valid_until), at + LONGEST_VALID_SECONDS)
+        made_at = _time(plan.at)
+        at = _latest(made_at, now, appended_at)
+        until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
         if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
             return False
         self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, plan.pods)
         _limit(self._plans, _MOST_PLANS)
         return True
 
-    def take_action(self, action: ActionRecord, now: float) -> bool:
+    def take_action(
+        self, action: ActionRecord, now: float, appended_at: float | None = None
+    ) -> bool:
         """Take an action of the evictor or a verdict; False if it is another one or too old. Raises
         `InvalidRecordError`."""
-        at = min(_time(action.at), now)
+        at = _latest(_time(action.at), now, appended_at)
         if not action.plan or now - at > LOOK_BACK_SECONDS:
             return False
         if (action.actuator, action.action) == (PLANNER, OUTCOME):
@@ -287,6 +293,11 @@ def _time(text: str) -> float:
         return parse_time(text)
     except ValueError as error:
         raise InvalidRecordError(f"invalid time: {error}") from error
+
+
+def _latest(at: float, now: float, appended_at: float | None) -> float:
+    """When a record was written at the latest, by a clock that may be behind or ahead."""
+    return min(at if appended_at is None else max(at, appended_at), now)
 
 
 def _limit(entries: "OrderedDict[Any, Any]", most: int) -> None:

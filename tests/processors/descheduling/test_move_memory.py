@@ -211,6 +211,26 @@ def test_a_clock_that_is_ahead_makes_no_node_rest_for_longer() -> None:
     assert rest(memory, NOW + SPAN) is None
 
 
+@pytest.mark.parametrize("behind_seconds", [600.0, 2 * LOOK_BACK_SECONDS])
+def test_a_clock_that_is_behind_makes_no_node_rest_for_shorter(behind_seconds: float) -> None:
+    """The broker's append time says when the records were written."""
+    memory, at = MoveMemory(), NOW - behind_seconds
+    assert memory.take_plan(plan(leaving("a"), leaving("b"), at=at), NOW + 1, NOW)
+    assert rest(memory, NOW + 299) == "plan p is under way"
+    assert memory.take_action(action("done", at=at + 10), NOW + 11, NOW + 10)
+    assert rest(memory, NOW + 10 + SPAN - 1) is not None
+    assert memory.rests(NOW + 10 + WORKLOAD_REST_SECONDS - 1).of_pod("b", WEB) is not None
+    assert memory.rests(NOW + 10 + SPAN).incoming(SPAN) != []
+    assert rest(memory, NOW + 10 + SPAN) is None
+
+
+def test_an_append_time_that_is_ahead_makes_no_node_rest_for_longer() -> None:
+    memory = MoveMemory()
+    memory.take_plan(plan(), NOW, NOW + 9e6)
+    memory.take_action(action("done"), NOW + 10, NOW + 9e6)
+    assert rest(memory, NOW + 10 + SPAN) is None
+
+
 def test_what_is_older_than_an_hour_is_forgotten() -> None:
     memory = remembered(plan(), action("done"))
     memory.forget(NOW + LOOK_BACK_SECONDS + 20)

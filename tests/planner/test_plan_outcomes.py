@@ -114,6 +114,24 @@ async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(helps: bool) 
         assert await planning.after(2) == ["hot"]
 
 
+@pytest.mark.parametrize(
+    ("helped", "failed", "is_paused"), [(10, 30, True), (30, 10, False), (3, 2, False)]
+)
+async def test_plans_that_are_judged_together_all_count(
+    helped: int, failed: int, is_paused: bool
+) -> None:
+    """The plans of a round have verdicts of the same time, in no order."""
+    memory = MoveMemory()
+    for number in range(helped + failed):
+        action = ActionRecord(
+            node=f"n{number}", at=format_time(NOW), actuator="planner", action="outcome",
+            outcome="done" if number < helped else "failed", why="", plan=f"p{number}",
+            strategy="LowNodeLoad",
+        )  # fmt: skip
+        memory.take_action(action, NOW)
+    assert memory.is_paused("LowNodeLoad", NOW) is is_paused
+
+
 async def test_a_new_leader_judges_what_the_former_one_planned_and_repeats_no_verdict() -> None:
     planning = hot_and_cool()
     plan = await evicted(planning)

@@ -198,8 +198,7 @@ class MoveMemory:
     def is_paused(self, strategy: str, now: float) -> bool:
         """Whether the strategy did not help in the last hour."""
         found = [v for v in self._verdicts.values() if v.strategy == strategy]
-        recent = sorted((v.at, v.helped) for v in found if now - v.at <= LOOK_BACK_SECONDS)
-        return does_not_help(helped for _, helped in recent)
+        return does_not_help((v.at, v.helped) for v in found if now - v.at <= LOOK_BACK_SECONDS)
 
     def rests(self, now: float) -> "Rests":
         """What may not be planned at this moment."""

@@ -67,10 +67,19 @@ def verdict(plan: EndedPlan, alerts_of: Callable[[str], Alerts | None]) -> Verdi
     return Verdict(True, "the node cooled, and no target got hot")
 
 
-def does_not_help(helped: Iterable[bool]) -> bool:
-    """Whether a strategy with these verdicts of the last hour, oldest first, is paused."""
-    last = [*helped][-JUDGED_PLANS:]
-    return len(last) == JUDGED_PLANS and sum(last) < FEWEST_HELPED
+def does_not_help(verdicts: Iterable[tuple[float, bool]]) -> bool:
+    """Whether a strategy with these verdicts of the last hour is paused: their times (Unix time),
+    and whether the plans helped.
+
+    Plans of one round are often judged at the same time and have no order. If only some of them
+    would be among the last `JUDGED_PLANS`, all of them count, and the share that helped decides.
+    """
+    newest = sorted(verdicts, reverse=True)
+    if len(newest) < JUDGED_PLANS:
+        return False
+    oldest_at = newest[JUDGED_PLANS - 1][0]
+    last = [helped for at, helped in newest if at >= oldest_at]
+    return sum(last) * JUDGED_PLANS < FEWEST_HELPED * len(last)
 
 
 def _opened(alert: OpenAlert) -> float:

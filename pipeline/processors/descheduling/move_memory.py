@@ -69,8 +69,11 @@ class PlannedPod(NamedTuple):
 
 
 class _Plan(NamedTuple):
+    """`made_at` is the time that the record states."""
+
     node: str
     strategy: str
+    made_at: float
     at: float
     until: float
     pods: tuple[LeavingPod, ...]
@@ -120,7 +123,7 @@ class MoveMemory:
         until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
         if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
             return False
-        self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, plan.pods)
+        self._plans[plan.id] = _Plan(plan.node, plan.strategy, made_at, at, until, plan.pods)
         _limit(self._plans, _MOST_PLANS)
         return True
 
@@ -168,11 +171,16 @@ class MoveMemory:
 
     def attempt(self, node: str, since: float, now: float) -> str:
         """A name for the next plan for an alert that opened at `since`: the same for all planners
-        with the same memory, and another one after each plan, however old the alert is."""
+        with the same memory, and another one after each plan, however old the alert is.
+
+        It is the hour of the alert, and in how many seconds of this hour the node's last plan was
+        made. A number of plans would repeat itself when the memory is full.
+        """
         hour = int(max(now - since, 0.0) // LOOK_BACK_SECONDS)
         began = since + hour * LOOK_BACK_SECONDS
-        former = sum(plan.node == node and plan.at >= began for plan in self._plans.values())
-        return f"{hour}.{former}"
+        plans = reversed(self._plans.values())
+        made_at = next((plan.made_at for plan in plans if plan.node == node), float("-inf"))
+        return f"{hour}.{int(made_at - began) + 1 if made_at >= began else 0}"
 
     def unjudged(self, now: float, span_of: Callable[[str], float]) -> list[EndedPlan]:
         """The plans without a verdict whose last eviction the usage of their node shows; `span_of`

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.descheduling import move_memory
 from pipeline.processors.descheduling.move_memory import (
     LOOK_BACK_SECONDS,
     REFUSED_REST_SECONDS,
@@ -242,7 +243,7 @@ def test_the_next_plan_for_an_alert_has_a_name_that_only_former_plans_change() -
     memory, since = MoveMemory(), NOW - 100
     assert memory.attempt("hot", since, NOW) == memory.attempt("hot", since, NOW + 30) == "0.0"
     memory.take_plan(plan(), NOW)
-    assert memory.attempt("hot", since, NOW + 400) == "0.1"
+    assert memory.attempt("hot", since, NOW + 400) == "0.101"
     assert memory.attempt("other", since, NOW + 400) == "0.0"
 
 
@@ -255,6 +256,19 @@ def test_an_alert_that_lasts_for_days_never_gets_a_name_twice() -> None:
         names.append(memory.attempt("hot", NOW, now))
         memory.take_plan(plan(at=now, id=names[-1]), now)
     assert len(set(names)) == len(names)
+
+
+def test_a_full_memory_gives_no_plan_the_name_of_a_former_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The evictor would ignore it, and the planner would not remember it."""
+    monkeypatch.setattr(move_memory, "_MOST_PLANS", 10)
+    memory = MoveMemory()
+    for number in range(20):
+        now = NOW + 120 * number
+        for node in ("a", "b", "c"):
+            name = f"{node}/{memory.attempt(node, NOW, now)}"
+            assert memory.take_plan(plan(node=node, at=now, id=name), now)
 
 
 def test_planned_pods_are_those_since_a_time() -> None:

@@ -53,8 +53,10 @@ class PlanOutcomes:
                      why=found.why)  # fmt: skip
 
     def _alerts(self, node: str, now: float) -> Alerts | None:
-        """The open alerts of a node, None if its usage is not fresh."""
-        state = self._table.snapshot(node).state
+        """The open alerts of a node, None if its usage is not fresh or has no thresholds."""
+        record, state = self._table.snapshot(node).node, self._table.snapshot(node).state
+        if record is None or record.hot_nodes is None:
+            return None
         if state is None or now - parse_time(state.as_of) > _FRESH_SECONDS:
             return None
         return state.alerts

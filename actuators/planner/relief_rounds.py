@@ -194,6 +194,9 @@ class ReliefRounds:
             if not self._may_publish():
                 log.warning("another process may lead: the round ends")
                 return
+            if self.policy != policy:
+                log.info("the policy has changed: the round ends")
+                return
             if policy.is_dry:
                 PLANS.labels("dry").inc()
                 log.info("dry run: this plan is not published", id=record.id, why=record.why)

@@ -8,12 +8,13 @@ from actuators.planner.relief_rounds import BLOCKED
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETTLE_SECONDS
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.table.node_columns import TableNode
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
-from tests.extender.relief_world import ALERT
+from tests.extender.relief_world import ALERT, ROOM
 from tests.metric_values import value_of
 from tests.planner.test_relief_rounds import Planning, hot_and_cool
 from tests.table.records import NOW
@@ -95,6 +96,22 @@ async def test_without_an_eviction_or_fresh_usage_nothing_is_judged() -> None:
     silent.world.report(silent.clock.now())
     await silent.rounds.step()
     assert [each.why for each in silent.outcomes] == ["the node is still hot"]
+
+
+async def test_a_node_that_is_no_longer_watched_or_deleted_is_not_judged() -> None:
+    """Its alert ends with its threshold, not because it cooled."""
+    for is_deleted in (False, True):
+        planning = hot_and_cool()
+        await evicted(planning)
+        await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+        cools(planning)
+        if is_deleted:
+            planning.world.table.drop_node("hot")
+        else:
+            node = TableNode(node="hot", allocatable=ROOM, hot_nodes=None)
+            planning.world.table.put_node(node)
+        await planning.rounds.step()
+        assert planning.outcomes == []
 
 
 @pytest.mark.parametrize("helps", [True, False])

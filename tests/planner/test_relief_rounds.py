@@ -296,6 +296,20 @@ async def test_a_policy_that_is_removed_while_pods_are_read_stops_the_round() ->
     assert await planning.after() == []
 
 
+async def test_a_policy_that_is_paused_while_plans_are_written_stops_the_round() -> None:
+    planning = await hot_fleet(5)
+    publish = planning.publish
+
+    async def publish_and_pause(record: Published) -> None:
+        await publish(record)
+        planning.rounds.policy = ReliefPolicy("LowNodeLoad is paused")
+
+    planning.rounds._publish = publish_and_pause
+    assert len(await planning.after()) == 1
+    planning.rounds.policy, planning.rounds._publish = POLICY, publish
+    assert len(await planning.after(120)) == 4
+
+
 async def test_a_node_that_is_deleted_while_pods_are_read_gets_no_plan() -> None:
     planning = hot_and_cool()
     read = planning.read_pods

@@ -36,14 +36,14 @@ CPU = {"a": 9.0, "b": 3.0, "c": 3.0}
 
 
 class Nodes:
-    """Sends windows of half the span, each ending a second after the one before."""
+    """Sends windows of half the span, each ending when it is sent."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._end_ms = (int(time.time()) - 120) * 1000
+        self._end_ms = 0
 
     async def window(self) -> None:
-        self._end_ms += 1000
+        self._end_ms = max(self._end_ms + 1, round(1000 * time.time()))
         for node, cores in CPU.items():
             header = SampleHeader(
                 node=node, machine_id=node, boot_id="b", epoch=1, sequence=self._end_ms,

@@ -1,6 +1,7 @@
 """Cool-downs of nodes, workloads and pods, from plans and actions in any order."""
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -269,6 +270,21 @@ def test_a_full_memory_gives_no_plan_the_name_of_a_former_one(
         for node in ("a", "b", "c"):
             name = f"{node}/{memory.attempt(node, NOW, now)}"
             assert memory.take_plan(plan(node=node, at=now, id=name), now)
+
+
+def test_texts_of_plans_are_not_remembered() -> None:
+    """They are most of a plan, and thousands of plans are remembered."""
+    tracemalloc.start()
+    try:
+        memory = MoveMemory()
+        for number in range(50):
+            pod = msgspec.structs.replace(leaving("a"), why_not=(f"{number}" * 100_000,))
+            memory.take_plan(plan(pod, id=str(number), why="hot" * 100_000), NOW)
+            del pod
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(memory) == 50
 
 
 def test_planned_pods_are_those_since_a_time() -> None:

@@ -68,6 +68,18 @@ class PlannedPod(NamedTuple):
     at: float
 
 
+class _Pod(NamedTuple):
+    """What is remembered of a pod of a plan: not the texts, which are most of the record."""
+
+    uid: str
+    namespace: str
+    workload: str
+    target: str
+    cpu_millicores: int
+    memory_bytes: int
+    is_prod: bool
+
+
 class _Plan(NamedTuple):
     """`made_at` is the time that the record states."""
 
@@ -76,7 +88,7 @@ class _Plan(NamedTuple):
     made_at: float
     at: float
     until: float
-    pods: tuple[LeavingPod, ...]
+    pods: tuple[_Pod, ...]
 
 
 class _Action(NamedTuple):
@@ -123,7 +135,8 @@ class MoveMemory:
         until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
         if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
             return False
-        self._plans[plan.id] = _Plan(plan.node, plan.strategy, made_at, at, until, plan.pods)
+        pods = tuple(map(_remembered, plan.pods))
+        self._plans[plan.id] = _Plan(plan.node, plan.strategy, made_at, at, until, pods)
         _limit(self._plans, _MOST_PLANS)
         return True
 
@@ -219,7 +232,7 @@ class MoveMemory:
         waiting = sum(not self._is_final(plan_id, pod) for pod in plan.pods)
         return waiting > self._unnamed.get(plan_id, 0.0)
 
-    def _is_final(self, plan_id: str, pod: LeavingPod) -> bool:
+    def _is_final(self, plan_id: str, pod: _Pod) -> bool:
         action = self._actions.get((plan_id, pod.uid))
         return action is not None and action.outcome != "intended"
 
@@ -251,17 +264,13 @@ class Rests:
                 if is_under_way and pod.workload:
                     self._moving[pod.workload] = plan_id
 
-    def _take_pod(
-        self, action: _Action | None, plan: _Plan, pod: LeavingPod, is_under_way: bool
-    ) -> None:
+    def _take_pod(self, action: _Action | None, plan: _Plan, pod: _Pod, is_under_way: bool) -> None:
         left_at = action.at if action is not None and action.outcome in _EVICTED else None
         if left_at is not None and pod.workload:
             _keep_last(self._moved_at, pod.workload, left_at)
         is_waiting = is_under_way and (action is None or action.outcome == "intended")
         if pod.target and (is_waiting or left_at is not None):
-            usage = IncomingUsage(
-                pod.target, pod.cpu_millicores, pod.memory_bytes, pod.pod_class in COUNTED_AS_PROD
-            )
+            usage = IncomingUsage(pod.target, pod.cpu_millicores, pod.memory_bytes, pod.is_prod)
             self._incoming.append((self._now if left_at is None else left_at, usage))
 
     def of_node(self, node: str, span_seconds: float) -> str | None:
@@ -289,6 +298,13 @@ class Rests:
         """Moved pods that usage over `span_seconds` does not show on their targets yet."""
         since = self._now - span_seconds - LANDING_SECONDS
         return [usage for at, usage in self._incoming if at > since]
+
+
+def _remembered(pod: LeavingPod) -> _Pod:
+    return _Pod(
+        pod.uid, pod.namespace, pod.workload, pod.target, pod.cpu_millicores, pod.memory_bytes,
+        is_prod=pod.pod_class in COUNTED_AS_PROD,
+    )  # fmt: skip
 
 
 def _keep_last(times: dict[str, float], key: str, at: float) -> None:

@@ -10,7 +10,7 @@ from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETT
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.table.node_columns import TableNode
 from pipeline.times import format_time
-from pipeline.topics.actions import ActionRecord
+from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
@@ -112,6 +112,16 @@ async def test_a_node_that_is_no_longer_watched_or_deleted_is_not_judged() -> No
             planning.world.table.put_node(node)
         await planning.rounds.step()
         assert planning.outcomes == []
+
+
+@pytest.mark.parametrize("outcome", ["failed", "intended"])
+async def test_plans_whose_evictions_failed_or_are_unknown_are_not_judged(outcome: Outcome) -> None:
+    """An API server that refuses evictions says nothing about the strategy."""
+    planning = hot_and_cool()
+    await planning.after()
+    planning.act(planning.plans[0], outcome)
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    assert planning.outcomes == []
 
 
 @pytest.mark.parametrize("helps", [True, False])

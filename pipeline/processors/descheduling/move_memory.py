@@ -130,6 +130,8 @@ class MoveMemory:
             return False
         if len(plan.pods) > _MOST_PODS:
             raise InvalidRecordError(f"the plan has {len(plan.pods)} pods, more than {_MOST_PODS}")
+        if any(min(pod.cpu_millicores, pod.memory_bytes) < 0 for pod in plan.pods):
+            raise InvalidRecordError("the usage of a pod is negative")
         made_at = _time(plan.at)
         at = _latest(made_at, now, appended_at)
         until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
@@ -197,14 +199,16 @@ class MoveMemory:
 
     def unjudged(self, now: float, span_of: Callable[[str], float]) -> list[EndedPlan]:
         """The plans without a verdict whose last eviction the usage of their node shows; `span_of`
-        is its span in seconds."""
+        is its span in seconds. Plans of which no eviction is known to have succeeded have none."""
         ended = []
         for plan_id, plan in self._plans.items():
             if plan_id in self._verdicts or self._is_under_way(plan_id, plan, now):
                 continue
             actions = [(pod, self._actions.get((plan_id, pod.uid))) for pod in plan.pods]
+            if not any(action is not None and action.outcome == "done" for _, action in actions):
+                continue
             left = [(pod, a.at) for pod, a in actions if a and a.outcome in _EVICTED]
-            evicted_at = max((at for _, at in left), default=float("inf"))
+            evicted_at = max(at for _, at in left)
             shown_at = evicted_at + span_of(plan.node)
             if now >= shown_at + LANDING_SECONDS:
                 targets = tuple(pod.target for pod, _ in left if pod.target)

@@ -272,6 +272,14 @@ def test_a_full_memory_gives_no_plan_the_name_of_a_former_one(
             assert memory.take_plan(plan(node=node, at=now, id=name), now)
 
 
+@pytest.mark.parametrize("amount", ["cpu_millicores", "memory_bytes"])
+def test_a_plan_with_a_negative_amount_is_refused(amount: str) -> None:
+    """Its target would look cooler than it is."""
+    pod = msgspec.structs.replace(leaving("a"), **{amount: -1})
+    with pytest.raises(InvalidRecordError, match="negative"):
+        remembered(plan(pod))
+
+
 def test_texts_of_plans_are_not_remembered() -> None:
     """They are most of a plan, and thousands of plans are remembered."""
     tracemalloc.start()

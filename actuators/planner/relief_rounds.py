@@ -44,8 +44,8 @@ BLOCKED = gauge(
     "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher "
     "(the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
 )  # fmt: skip
-ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods could not be read).",
-                 ["result"])  # fmt: skip
+ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods were not read, or plans not "
+                 "written).", ["result"])  # fmt: skip
 ROUND_SECONDS = gauge("planner_round_seconds", "Duration of the last round, with reading pods.")
 PLANS = counter(
     "planner_plans", "Plans: published, dry (the policy is a dry run), or lost (not delivered).",
@@ -179,24 +179,27 @@ class ReliefRounds:
         is_slow = self._clock.monotonic() - began > SLOW_SECONDS
         size = self._nodes_of_a_round
         self._nodes_of_a_round = max(size // 2, 1) if is_slow else min(2 * size, NODES_OF_A_ROUND)
-        await self._write(policy, hot, plan, pods, now)
+        if not await self._write(policy, hot, plan, pods, now):
+            ROUNDS.labels("failed").inc()
+            return
         pools = {node: self._pool(node) for node in planning.sources}
         self._note_hopeless(plan, pools, held_back, now)
         ROUNDS.labels("planned").inc()
 
     async def _write(
         self, policy: ReliefPolicy, hot: Alerts, plan: ReliefPlan, pods: NodePods, now: float
-    ) -> None:
-        """Write the records of a plan; none after the lease is lost, or one is not delivered."""
+    ) -> bool:
+        """Write the records of a plan; returns whether all were. None is written after the lease is
+        lost, the policy has changed, or one is not delivered."""
         workloads = {pod.uid: _workload(pod) for pod in pods.records}
         plan_id = partial(self._plan_id, hot, now)
         for record in plan_records(plan, self._counts(policy, now), plan_id, workloads, now):
             if not self._may_publish():
                 log.warning("another process may lead: the round ends")
-                return
+                return False
             if self.policy != policy:
                 log.info("the policy has changed: the round ends")
-                return
+                return False
             if policy.is_dry:
                 PLANS.labels("dry").inc()
                 log.info("dry run: this plan is not published", id=record.id, why=record.why)
@@ -208,10 +211,11 @@ class ReliefRounds:
             except KafkaError as error:
                 PLANS.labels("lost").inc()
                 log.warning("plan is not delivered", id=record.id, why=error.message)
-                return
+                return False
             PLANS.labels("published").inc()
             PODS.inc(len(record.pods))
             log.info("plan", id=record.id, pods=len(record.pods), why=record.why)
+        return True
 
     def _planning(
         self, policy: ReliefPolicy, rests: Rests, sources: Collection[str], now: float,

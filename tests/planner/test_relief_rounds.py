@@ -501,6 +501,17 @@ async def test_a_hot_node_whose_pods_must_stay_opens_one_alert_with_the_reasons(
     assert end.position > alert.position
 
 
+async def test_a_plan_that_is_not_delivered_closes_no_alert() -> None:
+    planning = hot_and_cool()
+    movable, planning.world.records = planning.world.records, []
+    await planning.after()
+    planning.world.records, planning.can_publish = movable, False
+    await planning.after(120)
+    planning.can_publish = True
+    await planning.after(1)
+    assert changes(planning) == [("nothing_can_be_done", "opened", None)]
+
+
 async def test_a_node_with_pods_in_a_cool_down_is_not_hopeless() -> None:
     planning = hot_and_cool({"a": 1.0, "b": 1.0})
     await planning.after()

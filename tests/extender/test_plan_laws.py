@@ -143,7 +143,8 @@ def planned(cluster: list[Case], read: Descheduling, threshold: int) -> Planned:
 
 
 def limits_of(read: Descheduling, nodes: ClusterNodes) -> tuple[FloatArray, FloatArray]:
-    """High limits of cpu and memory, of all usage and of Prod, (nodes, 2); infinity for none."""
+    """High limits of cpu and memory, of all usage and of Prod, (nodes, 2), infinite
+    where a node has none."""
     low = read.low_node_load
     assert low is not None
     high, prod = np.full((len(nodes), 2), np.inf), np.full((len(nodes), 2), np.inf)

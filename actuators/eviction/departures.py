@@ -53,6 +53,7 @@ async def look_at_all_pods(gate: EvictionGate) -> bool:
         return False
     for uid in leaving - pods.present:
         gate.history.left(uid)
+        gate.end_mark(uid, "done")
     now, monotonic = gate.clock.now(), gate.clock.monotonic()
     for pod in pods.deleted:
         overdue = now - (time_or_none(pod.record.deleted_at) or now)
@@ -78,9 +79,14 @@ async def _look(gate: EvictionGate, eviction: Eviction) -> None:
         pod = await find_pod(gate.api, eviction.pod.namespace, eviction.pod.name)
     except SpringtideError:
         return  # unknown: it counts as leaving until the next look
-    if pod is None or pod.record.uid != eviction.pod.uid:
-        gate.history.left(eviction.pod.uid)
+    uid, ttl_seconds = eviction.pod.uid, gate.policy.limits.ttl_seconds
+    is_gone = pod is None or pod.record.uid != uid
+    if pod is None or is_gone or pod.is_deleted:
+        gate.end_mark(uid, "done")
+    if pod is None or is_gone:
+        gate.history.left(uid)
         return
     since = eviction.at + (pod.grace_seconds if pod.is_deleted else 0.0)
-    if gate.clock.monotonic() - since > gate.policy.limits.ttl_seconds:
-        gate.history.stays(eviction.pod.uid)
+    if gate.clock.monotonic() - since > ttl_seconds:
+        gate.history.stays(uid)
+        gate.end_mark(uid, "refused", f"Stays: no agent evicted the pod in {ttl_seconds:g} s")

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
+import msgspec
+
 from actuators.eviction.eviction_calls import (
     annotate_for_eviction,
     budgets_of,
@@ -61,7 +63,7 @@ Objection = Callable[[], Awaitable[str | None]]
 
 EVICTED = foreign_counter(
     "descheduler_pods_evicted",
-    "Evictions by result (success, error, refused), as the descheduler counts them.",
+    "Evictions by result (success, error, refused, marked), as the descheduler counts them.",
     ["result", "strategy", "namespace", "node"],
 )
 _RESULTS: Final = {"done": "success", "failed": "error"}
@@ -117,6 +119,8 @@ class EvictionGate:
     may_evict: Callable[[], bool]
     policy: MigrationPolicy = field(default_factory=MigrationPolicy)
     history: EvictionHistory = field(init=False)
+    marked: dict[str, ActionRecord] = field(default_factory=dict)
+    """The actions about pods that another agent was asked to evict, by UID, until these leave."""
 
     def __post_init__(self) -> None:
         limits = self.policy.limits
@@ -231,6 +235,9 @@ class EvictionGate:
         result = (await self._ask(plan, pod, checks))._replace(was_asked=True)
         if not result.may_leave:
             self.history.stays(uid)
+        elif result.outcome == "refused":
+            # An earlier call without an answer may have evicted the pod.
+            result = result._replace(outcome="failed")
         return self._report(plan, pod, result, skipped)
 
     async def _refusal_now(self, pod: LivePod, checks: "_Checks") -> Result | None:
@@ -255,12 +262,13 @@ class EvictionGate:
         """Ask for the eviction until there is an answer, for a limited time."""
         began, may_leave = self.clock.monotonic(), False
         while True:
+            is_soft = self.is_soft(pod)
             failure = await self._call(plan, pod)
             # The checks took time: the next eviction keeps its distance from this one.
             self.rate.happened(0.0)
             self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
             if failure is None:
-                return Result("done", may_leave=True)
+                return Result("marked" if is_soft else "done", may_leave=True)
             # A proxy's 404 has no reason, and says nothing about the pod.
             is_of_proxy = isinstance(failure, NotFoundError) and failure.reason != "NotFound"
             status = None if is_of_proxy else status_of(failure)
@@ -339,14 +347,25 @@ class EvictionGate:
     def _report(
         self, plan: EvictionPlanRecord, pod: LivePod, result: Result, skipped: tuple[Gate, ...]
     ) -> Result:
-        self.actions.put(self.action(plan, pod, result.outcome, result.error, skipped))
-        EVICTED.labels(
-            _RESULTS.get(result.outcome, result.outcome),
-            plan.strategy,
-            pod.record.namespace,
-            plan.node,
-        ).inc()
+        action = self.action(plan, pod, result.outcome, result.error, skipped)
+        if result.outcome == "marked":
+            self.marked[pod.record.uid] = action
+        self._put(action, pod.record.namespace)
         return result
+
+    def end_mark(self, uid: str, outcome: Outcome, error: str = "") -> None:
+        """Report what became of a pod, if another agent was asked to evict it."""
+        action = self.marked.pop(uid, None)
+        if action is not None:
+            namespace = next(iter(action.before)).partition("/")[0]
+            at = format_time(self.clock.now())
+            changed = msgspec.structs.replace(action, at=at, outcome=outcome, error=error)
+            self._put(changed, namespace)
+
+    def _put(self, action: ActionRecord, namespace: str) -> None:
+        self.actions.put(action)
+        result = _RESULTS.get(action.outcome, action.outcome)
+        EVICTED.labels(result, action.strategy, namespace, action.node).inc()
 
 
 def _refused(reason: str, retry_seconds: float | None = None) -> Result:

@@ -52,6 +52,10 @@ class PlanWorker:
             at, now = self._time_of(action, appended_at), self._gate.clock.monotonic()
             self._limits.learn(action, at)
             self._gate.history.learn(action, at, now)
+            for uid in action.before.values():
+                self._gate.marked.pop(uid or "", None)
+                if action.outcome == "marked":
+                    self._gate.marked[uid or ""] = action
 
     def older_history(self, seconds: float) -> tuple[EvictionHistory, Learn]:
         """A history of the last `seconds` for `EvictionHistory.extend`, and what it learns by."""

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from actuators.eviction.eviction_calls import find_pod, pods_on_node
 from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.received_plans import ReceivedPlan
@@ -28,8 +30,8 @@ from pipeline.processors.eviction.migration_limits import IN_TIME, OF_STATE
 from pipeline.processors.eviction.migration_policy import Gate
 from pipeline.processors.eviction.refusals import Verdict, verdict
 from pipeline.times import parse_time
-from pipeline.topics.actions import Outcome
-from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.actions import ActionRecord, Outcome
+from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 
 MOST_WAITING: Final = 1000
 """Pods that wait at the same time; further ones are refused."""
@@ -76,15 +78,13 @@ class ReliefExecutor:
         except SpringtideError as error:
             self._gate.actions.put(self._gate.action(plan, None, "failed", error.message))
             return "failed"
-        outcomes = {await self._take_pod(received, uid, live.get(uid)) for uid in sorted(uids)}
+        for gone in {pod.uid: pod for pod in plan.pods if pod.uid not in live}.values():
+            self._gate.actions.put(_gone(self._gate.action(plan, None, "refused"), gone))
+        outcomes = {await self._take_pod(received, pod) for _, pod in sorted(live.items())}
         return next((o for o in ("taken", *_OUTCOMES.values()) if o in outcomes), "refused")
 
-    async def _take_pod(self, received: ReceivedPlan, uid: str, pod: LivePod | None) -> str:
-        plan = received.plan
-        if pod is None:
-            text = f"Gone: no pod of the UID {uid:.80} is on the node"
-            self._gate.actions.put(self._gate.action(plan, None, "refused", text))
-            return "refused"
+    async def _take_pod(self, received: ReceivedPlan, pod: LivePod) -> str:
+        plan, uid = received.plan, pod.record.uid
         refusal, skipped = self._protections(pod)
         if refusal is not None:
             return self._refuse(plan, pod, str(refusal))
@@ -229,6 +229,15 @@ class ReliefExecutor:
 
 async def _no_objection() -> None:
     """Pods of relief plans wait for nothing but their turn."""
+
+
+def _gone(action: ActionRecord, pod: LeavingPod) -> ActionRecord:
+    """The action about a pod of a plan that is not on the node any more, or never was."""
+    names = {f"{pod.namespace}/{pod.name}": pod.uid}
+    text = f"Gone: no pod of the UID {pod.uid:.80} is on the node"
+    return msgspec.structs.replace(
+        action, before=dict(names), after=dict.fromkeys(names), error=text, workload=pod.workload
+    )
 
 
 def _batch_job(pod: LivePod) -> str | None:

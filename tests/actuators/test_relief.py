@@ -5,6 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from actuators.eviction.departures import watch_departures
@@ -254,6 +255,23 @@ async def test_a_forbidden_call_is_not_repeated() -> None:
     assert (world.evicted, world.gate.history.is_leaving(pod.uid)) == ([], False)
 
 
+async def test_a_refusal_after_a_lost_answer_is_no_refusal_because_the_pod_may_leave() -> None:
+    world = World(policy=BARE)
+    pod = world.cluster.add_pod("n")
+    is_lost = fails_at_the_call(world, ApiUnavailableError("no answer"))
+
+    def failure() -> Exception | None:
+        error = is_lost()
+        world.cluster.is_stopped = world.cluster.is_stopped or error is not None
+        return error
+
+    world.cluster.failure = failure
+    world.cluster.random = Random(1)  # the server does not evict it
+    assert await world.run(world.plan(pod), seconds=40.0) == ["intended", "failed"]
+    assert "evictions are stopped" in world.last_error
+    assert world.gate.history.is_leaving(pod.uid)
+
+
 async def test_soft_evictions_annotate_the_pod_and_evict_nothing() -> None:
     policy = MigrationPolicy(protections=BARE.protections, mode="SoftEviction")
     world = World(policy=policy)
@@ -265,6 +283,58 @@ async def test_soft_evictions_annotate_the_pod_and_evict_nothing() -> None:
     assert "cpu 91 % of 75 %" in text
     assert soft.uid in text
     assert world.gate.history.is_leaving(soft.uid)
+    outcomes = {uid: a.outcome for a in world.log for uid in a.before.values()}
+    assert outcomes == {soft.uid: "marked", hard.uid: "done"}
+
+
+SOFT = MigrationPolicy(protections=BARE.protections, mode="SoftEviction")
+
+
+async def test_a_marked_pod_is_reported_as_evicted_when_its_agent_evicts_it() -> None:
+    world = World(policy=SOFT)
+    pod = world.cluster.add_pod("n")
+    plan = world.plan(pod)
+    assert await world.run(plan, seconds=30.0) == ["intended", "marked"]
+    world.cluster._delete(pod)
+    assert await world.run(seconds=30.0) == ["intended", "marked", "done"]
+    last = world.log[-1]
+    assert (last.plan, last.strategy, last.before) == (
+        plan.id, "LowNodeLoad", {f"d/{pod.name}": pod.uid}
+    )  # fmt: skip
+    assert world.gate.marked == {}
+
+
+async def test_a_marked_pod_that_nobody_evicts_is_reported_as_refused() -> None:
+    world = World(policy=SOFT)
+    await world.run(world.plan(world.cluster.add_pod("n")), seconds=320.0)
+    assert [action.outcome for action in world.log] == ["intended", "marked", "refused"]
+    assert world.last_error == "Stays: no agent evicted the pod in 300 s"
+    assert (world.gate.marked, [*world.gate.history.leaving]) == ({}, [])
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_the_next_leader_reports_what_became_of_a_marked_pod(leaves: bool) -> None:
+    former, world = World(policy=SOFT), World(policy=SOFT)
+    pod = former.cluster.add_pod("n")
+    await former.run(former.plan(pod))
+    if not leaves:
+        world.cluster.pods[pod.uid] = pod
+    for action in former.log:
+        world.worker.learn(action)
+    await world.worker.begin()
+    await world.run(seconds=400.0)
+    assert [action.outcome for action in world.log] == ["done" if leaves else "refused"]
+
+
+async def test_a_pod_that_is_gone_is_named_in_its_action() -> None:
+    world = World()
+    absent = LeavingPod(uid="u", pod_class="batch", namespace="d", name="a", workload="Job/d/j")
+    plan = msgspec.structs.replace(world.plan(SimulatedPod("x", "x", "d", "n")), pods=(absent,) * 2)
+    assert await world.run(plan) == ["refused"]
+    (action,) = world.log
+    assert (action.before, action.after) == ({"d/a": "u"}, {"d/a": None})
+    assert action.workload == "Job/d/j"
+    assert action.error == "Gone: no pod of the UID u is on the node"
 
 
 async def test_pods_above_the_bound_of_waiting_ones_are_refused() -> None:

@@ -9,7 +9,8 @@ same node, or about the same target, would rest on usage from before the first o
   an eviction. Pods of one round are one decision: all are landed together, and the limits of the
   evictor decide how many leave at once. So a round may move several pods of a workload. The rule
   also keeps a pod from being moved back to the node that it left;
-- a pod that the evictor refused is not planned again for ten minutes, so that others get a chance;
+- a pod that the evictor refused, or that another agent was asked to evict, is not planned again for
+  ten minutes, so that others get a chance;
 - usage of a moved pod counts on its target until the target's own usage shows it.
 
 The memory is rebuilt from the topics of plans and actions, in any order and with repeats.
@@ -45,6 +46,12 @@ REFUSED_REST_SECONDS: Final = 600.0
 _EVICTOR: Final = "evictor"
 _EVICTED: Final = frozenset({"intended", "done", "failed"})
 """Outcomes after which the pod left, or may have left."""
+_NOT_FINAL: Final = frozenset({"intended", "marked"})
+"""Outcomes that another one follows, within the time of the plan if nothing goes wrong."""
+_REFUSED: Final = {
+    "refused": "the evictor refused to evict it",
+    "marked": "it was marked for its eviction by another agent",
+}
 _MOST_PLANS: Final = 10_000
 _MOST_ACTIONS: Final = 100_000
 _MOST_PODS: Final = 1_000
@@ -114,8 +121,8 @@ class MoveMemory:
     def __init__(self) -> None:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
-        # By plan: actions that name no pod, because it was gone; infinite if the plan failed.
-        self._unnamed: OrderedDict[str, float] = OrderedDict()
+        # Plans that were refused, or failed, as a whole.
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self._verdicts: OrderedDict[str, _Verdict] = OrderedDict()
 
     def __len__(self) -> int:
@@ -157,9 +164,8 @@ class MoveMemory:
         if action.actuator != _EVICTOR:
             return False
         if not action.before:
-            more = float("inf") if action.outcome == "failed" else 1.0
-            self._unnamed[action.plan] = self._unnamed.get(action.plan, 0.0) + more
-            _limit(self._unnamed, _MOST_PLANS)
+            self._ended[action.plan] = None
+            _limit(self._ended, _MOST_PLANS)
         for uid in action.before.values():
             key = action.plan, uid or ""
             self._actions.pop(key, None)
@@ -172,7 +178,7 @@ class MoveMemory:
         oldest = now - LOOK_BACK_SECONDS
         for plan_id in [i for i, plan in self._plans.items() if plan.at < oldest]:
             del self._plans[plan_id]
-            self._unnamed.pop(plan_id, None)
+            self._ended.pop(plan_id, None)
         for key in [key for key, action in self._actions.items() if action.at < oldest]:
             del self._actions[key]
         for plan_id in [i for i, found in self._verdicts.items() if found.at < oldest]:
@@ -231,14 +237,13 @@ class MoveMemory:
 
     def _is_under_way(self, plan_id: str, plan: _Plan, now: float) -> bool:
         """Whether the plan has not expired, and some of its pods have no final action."""
-        if now >= plan.until:
+        if now >= plan.until or plan_id in self._ended:
             return False
-        waiting = sum(not self._is_final(plan_id, pod) for pod in plan.pods)
-        return waiting > self._unnamed.get(plan_id, 0.0)
+        return not all(self._is_final(plan_id, pod) for pod in plan.pods)
 
     def _is_final(self, plan_id: str, pod: _Pod) -> bool:
         action = self._actions.get((plan_id, pod.uid))
-        return action is not None and action.outcome != "intended"
+        return action is not None and action.outcome not in _NOT_FINAL
 
 
 class Rests:
@@ -248,7 +253,7 @@ class Rests:
         self._now = now
         self._evicted_at: dict[str, float] = {}  # by node
         self._moved_at: dict[str, float] = {}  # by workload
-        self._refused_at: dict[str, float] = {}  # by UID of the pod
+        self._refused: dict[str, tuple[float, str]] = {}  # when and why, by UID of the pod
         self._planned: dict[str, str] = {}  # nodes and their plans
         self._moving: dict[str, str] = {}  # workloads and the plans that move them
         self._incoming: list[tuple[float, IncomingUsage]] = []
@@ -257,8 +262,9 @@ class Rests:
                 _keep_last(self._evicted_at, action.node, action.at)
                 if action.workload:
                     _keep_last(self._moved_at, action.workload, action.at)
-            elif action.outcome == "refused":
-                _keep_last(self._refused_at, uid, action.at)
+            elif (why := _REFUSED.get(action.outcome)) is not None:
+                refused = action.at, why
+                self._refused[uid] = max(refused, self._refused.get(uid, refused))
         for plan_id, plan in memory._plans.items():
             is_under_way = memory._is_under_way(plan_id, plan, now)
             if is_under_way:
@@ -272,7 +278,7 @@ class Rests:
         left_at = action.at if action is not None and action.outcome in _EVICTED else None
         if left_at is not None and pod.workload:
             _keep_last(self._moved_at, pod.workload, left_at)
-        is_waiting = is_under_way and (action is None or action.outcome == "intended")
+        is_waiting = is_under_way and (action is None or action.outcome in _NOT_FINAL)
         if pod.target and (is_waiting or left_at is not None):
             usage = IncomingUsage(pod.target, pod.cpu_millicores, pod.memory_bytes, pod.is_prod)
             self._incoming.append((self._now if left_at is None else left_at, usage))
@@ -293,9 +299,10 @@ class Rests:
         seconds = self._now - self._moved_at.get(workload, float("-inf"))
         if seconds < WORKLOAD_REST_SECONDS:
             return f"a pod of {workload} was evicted {seconds / 60:.0f} minutes ago"
-        seconds = self._now - self._refused_at.get(uid, float("-inf"))
+        refused_at, why = self._refused.get(uid, (float("-inf"), ""))
+        seconds = self._now - refused_at
         if seconds < REFUSED_REST_SECONDS:
-            return f"the evictor refused to evict it {seconds / 60:.0f} minutes ago"
+            return f"{why} {seconds / 60:.0f} minutes ago"
         return None
 
     def incoming(self, span_seconds: float) -> list[IncomingUsage]:

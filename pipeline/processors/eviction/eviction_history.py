@@ -102,7 +102,7 @@ class EvictionHistory:
     def learn(self, action: ActionRecord, at: float, now: float) -> None:
         """Take an action of a former leader, of the time `at`. Raises ValueError if it is
         invalid."""
-        if action.outcome not in ("intended", "done") or not action.before:
+        if action.outcome not in ("intended", "done", "marked") or not action.before:
             return
         ((path, uid),) = action.before.items()
         namespace, _, name = path.partition("/")

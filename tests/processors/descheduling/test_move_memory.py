@@ -98,12 +98,47 @@ def test_an_eviction_by_another_planner_counts_for_its_node_and_workload() -> No
     assert memory.rests(NOW + 20).of_pod("b", WEB) is not None
 
 
-def test_gone_pods_and_failed_plans_end_a_plan() -> None:
+@pytest.mark.parametrize("outcome", ["refused", "failed"])
+def test_plans_that_are_refused_or_failed_as_a_whole_are_over(outcome: str) -> None:
     pods = leaving("a"), leaving("b")
-    gone = action("refused", before={}, error="Gone: no pod of the UID b is on the node")
-    assert rest(remembered(plan(*pods), action("refused"), gone), NOW + 20) is None
-    assert rest(remembered(plan(*pods), gone), NOW + 20) is not None
-    assert rest(remembered(plan(*pods), action("failed", before={})), NOW + 20) is None
+    assert rest(remembered(plan(*pods), action(outcome, before={})), NOW + 20) is None
+
+
+def test_a_repeated_action_about_a_gone_pod_does_not_end_its_plan() -> None:
+    gone = action("refused", "b", error="Gone: no pod of the UID b is on the node")
+    memory = remembered(plan(leaving("a"), leaving("b")), gone, gone)
+    assert rest(memory, NOW + 20) == "plan p is under way"
+    memory.take_action(action("refused"), NOW + 20)
+    assert rest(memory, NOW + 20) is None
+
+
+def test_a_pod_that_is_only_marked_does_not_count_as_evicted() -> None:
+    """Another agent may evict it at any time, and no one else is planned until then."""
+    memory = remembered(plan(), action("intended"), action("marked"))
+    assert rest(memory, NOW + 20) == "plan p is under way"
+    assert len(memory.rests(NOW + 20).incoming(SPAN)) == 1
+    expired = memory.rests(NOW + 300)
+    assert (expired.of_node("hot", SPAN), expired.of_pod("b", WEB)) == (None, None)
+    assert expired.incoming(SPAN) == []
+    assert expired.of_pod("a", WEB) == (
+        "it was marked for its eviction by another agent 5 minutes ago"
+    )
+    assert memory.unjudged(NOW + 3000, lambda _: SPAN) == []
+
+
+def test_a_marked_pod_that_left_was_evicted_when_it_left() -> None:
+    memory = remembered(plan(), action("marked"), action("done", at=NOW + 200), now=NOW + 200)
+    assert rest(memory, NOW + 200 + SPAN - 1) is not None
+    assert memory.rests(NOW + 400).of_pod("b", WEB) == f"a pod of {WEB} was evicted 3 minutes ago"
+    (ended,) = memory.unjudged(NOW + 900, lambda _: SPAN)
+    assert ended.evicted_at == NOW + 200
+
+
+def test_a_marked_pod_that_stays_lets_its_node_be_planned_for() -> None:
+    memory = remembered(plan(), action("marked"), action("refused", at=NOW + 100), now=NOW + 100)
+    rests = memory.rests(NOW + 110)
+    assert (rests.of_node("hot", SPAN), rests.of_pod("b", WEB)) == (None, None)
+    assert rests.of_pod("a", WEB) == "the evictor refused to evict it 0 minutes ago"
 
 
 def test_a_workload_rests_while_it_moves_and_after_an_eviction() -> None:

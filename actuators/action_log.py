@@ -43,12 +43,12 @@ class Actions:
             self._lost.inc()
         self._waiting.put_nowait(action)
 
-    async def write(self, action: ActionRecord) -> None:
-        """Write an action and await its delivery. Raises `KafkaError` if it is not delivered within
-        ten seconds."""
+    async def write(self, action: ActionRecord) -> float | None:
+        """Write an action and await its delivery; returns when the broker appended it (Unix time),
+        None if it does not say. Raises `KafkaError` if it is not delivered within ten seconds."""
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
-                await self._producer.deliver(
+                return await self._producer.deliver(
                     self._topic,
                     value=encode_json(action),
                     key=action.node.encode(),

@@ -21,6 +21,7 @@ from actuators.eviction.eviction_calls import (
 )
 from actuators.eviction.other_nodes import no_other_node
 from actuators.eviction.plan_limits import EVICTOR
+from actuators.eviction.received_plans import ReceivedPlan
 from actuators.rate_limit import RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -83,8 +84,9 @@ class ActionLog(Protocol):
     def put(self, action: ActionRecord) -> None:
         """Write an action at some time."""
 
-    def write(self, action: ActionRecord) -> Awaitable[None]:
-        """Write an action and await its delivery. Raises `KafkaError` if that fails."""
+    def write(self, action: ActionRecord) -> Awaitable[float | None]:
+        """Write an action and await its delivery; returns when the broker appended it (Unix time),
+        if that is known. Raises `KafkaError` if that fails."""
 
 
 class _Checks(NamedTuple):
@@ -208,26 +210,33 @@ class EvictionGate:
     # -- eviction
 
     async def evict(
-        self, plan: EvictionPlanRecord, pod: LivePod, objection: Objection, until: float,
+        self, received: ReceivedPlan, pod: LivePod, objection: Objection,
         skipped: tuple[Gate, ...] = (),
     ) -> Result:  # fmt: skip
-        """Evict a pod that the limits allow, and report the outcome. No call begins at the time
-        `until` (monotonic) or later. The limits must be asked again before the next pod."""
-        uid, checks = pod.record.uid, _Checks(objection, until)
-        if self.clock.monotonic() + self.rate.left_seconds >= until:
+        """Evict a pod that the limits allow, and report the outcome. No call begins after the end
+        of the plan. The limits must be asked again before the next pod."""
+        plan, uid = received.plan, pod.record.uid
+        checks = _Checks(objection, received.expires_at)
+        if self.clock.monotonic() + self.rate.left_seconds >= checks.until:
             refusal: Result | None = _refused("Expired: the rate of evictions leaves no time")
         else:
             await self.rate.wait()
             refusal = await self._refusal_now(pod, checks)
         if refusal is None:
-            self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
+            written_at = self.clock.monotonic()
+            self.history.note(pod.candidate, written_at, pod.grace_seconds)
+            intended = self.action(plan, pod, "intended", skipped=skipped)
             try:
-                await self.actions.write(self.action(plan, pod, "intended", skipped=skipped))
+                appended_at = await self.actions.write(intended)
             except KafkaError as error:
                 # The next leader would not know of the eviction.
                 self.history.stays(uid)
                 text = f"cannot record the eviction: {error.message}"
                 return self._report(plan, pod, Result("failed", text), skipped)
+            if appended_at is not None:
+                # The end of the plan by the clock that also dated the plan: ours may be behind.
+                left_seconds = received.ends_at - appended_at
+                checks = checks._replace(until=min(checks.until, written_at + left_seconds))
             refusal = await self._refusal_now(pod, checks)
         if refusal is not None:
             self.history.stays(uid)

@@ -100,7 +100,7 @@ class PlanExecutor:
         return await find_pod(self._gate.api, waiting.namespace, waiting.name)
 
     async def _evict_all(self, received: ReceivedPlan, pods: list[LivePod]) -> PlanResult:
-        plan, until = received.plan, received.expires_at
+        plan = received.plan
         if (forbidden := await self._gate.forbidden(pods)) is not None:
             return self._report(plan, "refused", forbidden.error)
         made_room = has_tried = False
@@ -111,9 +111,7 @@ class PlanExecutor:
             if reason is not None:
                 self._gate.actions.put(self._gate.action(plan, pod, "refused", reason))
                 return PlanResult("refused", made_room, has_tried)
-            result = await self._gate.evict(
-                plan, pod, lambda: self._wait_reason(plan), until, skipped
-            )
+            result = await self._gate.evict(received, pod, lambda: self._wait_reason(plan), skipped)
             made_room = made_room or result.may_leave
             has_tried = has_tried or result.was_asked
             if result.outcome != "done":

@@ -2,8 +2,11 @@
 
 Three wall clocks are involved: the planner's in the plan, the broker's in its record, and the
 evictor's. Each of them may be wrong, or may jump. They are compared once, when the plan is read.
+Before each eviction the broker's times of the plan and of the eviction's record are compared, too:
+an evictor whose clock is behind takes an old plan for a young one.
 """
 
+import math
 from typing import NamedTuple
 
 from pipeline.clock import Clock
@@ -12,11 +15,13 @@ from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS, EvictionPlanRe
 
 
 class ReceivedPlan(NamedTuple):
-    """A plan, when it was made at the latest, and when it expires (monotonic seconds)."""
+    """A plan, when it was made at the latest, and when it expires (monotonic seconds). `ends_at` is
+    when it expires by the broker's clock (Unix time), infinite if that is not known."""
 
     plan: EvictionPlanRecord
     made_at: float
     expires_at: float
+    ends_at: float = math.inf
 
 
 def receive(
@@ -33,9 +38,11 @@ def receive(
     seconds = min(valid_until - made_at, LONGEST_VALID_SECONDS)
     age = max(now - made_at, 0.0)
     # A planner's clock that is ahead makes its plans valid for longer.
-    left = [seconds, made_at + seconds - now]
+    left, ends_at = [seconds, made_at + seconds - now], math.inf
     if appended_at is not None:
         age = max(age, now - appended_at)
-        left.append(appended_at + seconds - now)
+        ends_at = appended_at + seconds
+        left.append(ends_at - now)
     is_ahead = made_at - now > LONGEST_VALID_SECONDS
-    return ReceivedPlan(plan, monotonic - age, monotonic + (0.0 if is_ahead else min(left)))
+    left_seconds = 0.0 if is_ahead else min(left)
+    return ReceivedPlan(plan, monotonic - age, monotonic + left_seconds, ends_at)

@@ -47,11 +47,10 @@ _LONGEST_WAIT_SECONDS: Final = 30.0
 @dataclass
 class _Waiting:
     """A pod that waits for its eviction until its plan expires: `not_before` is when it is judged
-    next (both monotonic), `reason` why it was not evicted yet."""
+    next (monotonic), `reason` why it was not evicted yet."""
 
-    plan: EvictionPlanRecord
+    received: ReceivedPlan
     pod: LivePod
-    until: float
     not_before: float = -math.inf
     reason: str = "Expired: it was not the pod's turn"
     attempts: int = 0
@@ -94,7 +93,7 @@ class ReliefExecutor:
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
         if len(self._waiting) >= MOST_WAITING:
             return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
-        self._waiting[uid] = _Waiting(plan, pod, until=received.expires_at)
+        self._waiting[uid] = _Waiting(received, pod)
         return "taken"
 
     async def _observe(
@@ -122,9 +121,9 @@ class ReliefExecutor:
         """Refuse pods whose plans have expired, and evict at most one pod."""
         now = self._gate.clock.monotonic()
         for uid, waiting in [*self._waiting.items()]:
-            if now >= waiting.until:
+            if now >= waiting.received.expires_at:
                 del self._waiting[uid]
-                self._refuse(waiting.plan, waiting.pod, waiting.reason)
+                self._refuse(waiting.received.plan, waiting.pod, waiting.reason)
         if self._gate.rate.left_seconds > 0 or self._gate.policy.is_dry:
             return
         read = 0
@@ -143,7 +142,7 @@ class ReliefExecutor:
         ready = [waiting for waiting in self._waiting.values() if waiting.not_before <= now]
         requests = [
             Request(
-                parse_time(waiting.plan.at),
+                parse_time(waiting.received.plan.at),
                 pod_rank(waiting.pod.record, waiting.pod.kube_qos),
                 _batch_job(waiting.pod),
             )
@@ -155,7 +154,7 @@ class ReliefExecutor:
 
     async def _try(self, waiting: _Waiting) -> bool:
         """Evict a pod if everything allows it; return whether its eviction was asked for."""
-        plan, uid, record = waiting.plan, waiting.pod.record.uid, waiting.pod.record
+        plan, uid, record = waiting.received.plan, waiting.pod.record.uid, waiting.pod.record
         try:
             pod = await find_pod(self._gate.api, record.namespace, record.name)
             exists = pod is not None and pod.record.uid == uid
@@ -198,7 +197,7 @@ class ReliefExecutor:
                 self._refuse(plan, pod, text)
             return False
         skipped = (*protections.skipped, *replicas.skipped, *limits.skipped, *fit.skipped)
-        result = await self._gate.evict(plan, pod, _no_objection, waiting.until, skipped)
+        result = await self._gate.evict(waiting.received, pod, _no_objection, skipped)
         if result.retry_seconds is not None and not result.may_leave:
             self._wait(waiting, result.error, result.retry_seconds)
             return True

@@ -42,6 +42,7 @@ STOP_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 1.0
 """How long each part of a client may take to close, without deliveries."""
 
+_LOG_APPEND_TIME: Final = 1
 _log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, bytes]]
@@ -129,8 +130,9 @@ class Producer:
         key: bytes | None,
         partition: int | None = None,
         headers: Headers = (),
-    ) -> None:
-        """Write a record and await its delivery, for two minutes at most.
+    ) -> float | None:
+        """Write a record and await its delivery, for two minutes at most; returns when the broker
+        appended it (Unix time), None if it does not say.
 
         Raises `RecordTooLargeError` if it is too large for the producer or the topic,
         `BrokerUnavailableError` if it is not acknowledged in time: then it may be there.
@@ -138,11 +140,15 @@ class Producer:
         async with self._within(f"writing to {topic}"):
             try:
                 producer = await self._started()
-                await producer.send_and_wait(
+                written = await producer.send_and_wait(
                     topic, value, key=key, partition=partition, headers=headers
                 )
             except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
                 raise RecordTooLargeError(f"{topic}: {error}") from error
+        # Otherwise it is the producer's time. The answer to a repetition has none.
+        if written.timestamp_type != _LOG_APPEND_TIME or (written.timestamp or -1) < 0:
+            return None
+        return float(written.timestamp / 1000)
 
     async def offer(
         self, topic: str, *, value: bytes, key: bytes | None, headers: Headers = ()

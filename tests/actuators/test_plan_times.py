@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from actuators.eviction.received_plans import receive
 from pipeline.errors import ApiUnavailableError
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
+from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.simulated_cluster import STOP, SimulatedPod, failed_with
 from tests.actuators.test_relief import BARE, World
@@ -75,6 +78,27 @@ async def test_a_plan_that_is_read_late_is_refused_with_an_action() -> None:
     plan = world.plan(world.cluster.add_pod("n"), seconds=-1.0)
     assert await world.run(plan, plan) == ["refused"]
     assert world.last_error.startswith("Late")
+
+
+@pytest.mark.parametrize(("left_seconds", "outcome"), [(-50.0, "refused"), (5.0, "done")])
+async def test_a_plan_ends_by_the_brokers_clock_for_an_evictor_whose_clock_is_behind(
+    left_seconds: float, outcome: str
+) -> None:
+    world, behind = World(policy=BARE), 200.0
+
+    async def write(action: ActionRecord) -> float:
+        world.log.append(action)
+        return world.clock.now() + behind
+
+    world.log.write = write  # type: ignore[method-assign]
+    appended_at = world.clock.now() + behind + left_seconds - 300.0
+    plan = msgspec.structs.replace(
+        world.plan(world.cluster.add_pod("n")),
+        at=format_time(appended_at), valid_until=format_time(appended_at + 300.0),
+    )  # fmt: skip
+    await world.worker.start(receive(plan, world.clock, appended_at))
+    assert await world.run() == ["intended", outcome]
+    assert world.last_error.partition(":")[0] == ("Expired" if left_seconds < 0 else "")
 
 
 async def test_an_old_answer_about_the_kill_switch_is_not_used() -> None:

@@ -31,8 +31,9 @@ class Log(list[ActionRecord]):
     def put(self, action: ActionRecord) -> None:
         self.append(action)
 
-    async def write(self, action: ActionRecord) -> None:
+    async def write(self, action: ActionRecord) -> float | None:
         self.append(action)
+        return None
 
 
 class World:

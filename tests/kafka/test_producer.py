@@ -67,6 +67,7 @@ class FakeClient:
         self.records: list[tuple[str, bytes | None, bytes | None, int | None]] = []
         self.most_in_flight = self.starts = self.stops = 0
         self.room = 10
+        self.written = SimpleNamespace(timestamp=5_000, timestamp_type=1)
         self.fails: Callable[[int], bool] = lambda number: False
         self.repeats: Callable[[int], bool] = lambda number: False
         self.start_error: BaseException | None = None
@@ -109,17 +110,17 @@ class FakeClient:
 
     async def send(
         self, topic: str, value: Any, *, key: Any, partition: int | None, headers: Any
-    ) -> "asyncio.Future[None]":
-        delivery: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ) -> "asyncio.Future[Any]":
+        delivery: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.record_error is None:
             self.records.append((topic, key, value, partition))
-            delivery.set_result(None)
+            delivery.set_result(self.written)
         else:
             delivery.set_exception(self.record_error)
         return delivery
 
-    async def send_and_wait(self, topic: str, value: Any, **options: Any) -> None:
-        await (await self.send(topic, value, **options))
+    async def send_and_wait(self, topic: str, value: Any, **options: Any) -> Any:
+        return await (await self.send(topic, value, **options))
 
     async def partitions_for(self, topic: str) -> set[int]:
         if topic == "none":
@@ -179,6 +180,17 @@ async def test_a_delivery_without_an_offset_is_an_error(client: FakeClient) -> N
     with pytest.raises(StateError, match=r"t\.windows\[3\]: the broker returned no offset"):
         await append(b"a", b"b", b"c")
     assert client.delivered == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize(
+    ("timestamp_type", "timestamp", "appended_at"),
+    [(1, 5_250, 5.25), (0, 5_250, None), (1, -1, None), (1, None, None)],
+)
+async def test_a_delivery_says_when_the_broker_appended_the_record(
+    client: FakeClient, timestamp_type: int, timestamp: int | None, appended_at: float | None
+) -> None:
+    client.written = SimpleNamespace(timestamp=timestamp, timestamp_type=timestamp_type)
+    assert await Producer(CLIENT).deliver("t.actions", value=b"v", key=b"k") == appended_at
 
 
 # ---- many records in flight

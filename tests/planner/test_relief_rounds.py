@@ -233,7 +233,7 @@ async def test_a_plan_that_may_have_arrived_is_not_made_again() -> None:
     planning.rounds._publish = fail
     await planning.after()
     planning.rounds._publish = planning.publish
-    assert await planning.after(120) == []
+    assert await planning.after(180) == []
     assert await planning.after(180) == ["hot"]
 
 

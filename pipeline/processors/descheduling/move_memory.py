@@ -43,6 +43,8 @@ OUTCOME: Final = "outcome"
 LOOK_BACK_SECONDS: Final = 3600.0
 WORKLOAD_REST_SECONDS: Final = 1800.0
 REFUSED_REST_SECONDS: Final = 600.0
+LAST_ACTION_SECONDS: Final = 15.0
+"""After the end of a plan: an eviction that was recorded just before is read by then."""
 _EVICTOR: Final = "evictor"
 _EVICTED: Final = frozenset({"intended", "done", "failed"})
 """Outcomes after which the pod left, or may have left."""
@@ -142,7 +144,10 @@ class MoveMemory:
         made_at = _time(plan.at)
         at = _latest(made_at, now, appended_at)
         until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
-        if plan.id in self._plans or now - at > LOOK_BACK_SECONDS:
+        if (known := self._plans.get(plan.id)) is not None and until > known.until:
+            # One that was just made is known before the broker's time of it.
+            self._plans[plan.id] = known._replace(at=max(at, known.at), until=until)
+        if known is not None or now - at > LOOK_BACK_SECONDS:
             return False
         pods = tuple(map(_remembered, plan.pods))
         self._plans[plan.id] = _Plan(plan.node, plan.strategy, made_at, at, until, pods)
@@ -237,7 +242,7 @@ class MoveMemory:
 
     def _is_under_way(self, plan_id: str, plan: _Plan, now: float) -> bool:
         """Whether the plan has not expired, and some of its pods have no final action."""
-        if now >= plan.until or plan_id in self._ended:
+        if now >= plan.until + LAST_ACTION_SECONDS or plan_id in self._ended:
             return False
         return not all(self._is_final(plan_id, pod) for pod in plan.pods)
 

@@ -11,6 +11,7 @@ import pytest
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.descheduling import move_memory
 from pipeline.processors.descheduling.move_memory import (
+    LAST_ACTION_SECONDS,
     LOOK_BACK_SECONDS,
     REFUSED_REST_SECONDS,
     WORKLOAD_REST_SECONDS,
@@ -24,6 +25,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, Waiti
 
 NOW = 1_700_000_000.0
 SPAN = 300.0
+OVER_AT = NOW + 300.0 + LAST_ACTION_SECONDS
 WEB, API = "Deployment/d/web", "Deployment/d/api"
 
 
@@ -70,9 +72,17 @@ def rest(memory: MoveMemory, now: float) -> str | None:
 def test_a_node_rests_while_its_plan_is_under_way() -> None:
     memory = remembered(plan(leaving("a"), leaving("b")), action("refused"))
     assert rest(memory, NOW + 20) == "plan p is under way"
-    assert rest(memory, NOW + 299) is not None
-    assert rest(memory, NOW + 300) is None
+    assert rest(memory, OVER_AT - 1) is not None
+    assert rest(memory, OVER_AT) is None
     assert memory.rests(NOW + 20).of_node("other", SPAN) is None
+
+
+def test_a_plan_is_under_way_for_as_long_as_the_broker_dates_it() -> None:
+    """It was known before it was written."""
+    memory = remembered(plan(), now=NOW)
+    assert not memory.take_plan(plan(), NOW + 5, NOW + 4)
+    assert rest(memory, OVER_AT + 4 - 1) is not None
+    assert rest(memory, OVER_AT + 4) is None
 
 
 @pytest.mark.parametrize("outcome", ["refused", "observed", "recommended"])
@@ -117,7 +127,7 @@ def test_a_pod_that_is_only_marked_does_not_count_as_evicted() -> None:
     memory = remembered(plan(), action("intended"), action("marked"))
     assert rest(memory, NOW + 20) == "plan p is under way"
     assert len(memory.rests(NOW + 20).incoming(SPAN)) == 1
-    expired = memory.rests(NOW + 300)
+    expired = memory.rests(OVER_AT)
     assert (expired.of_node("hot", SPAN), expired.of_pod("b", WEB)) == (None, None)
     assert expired.incoming(SPAN) == []
     assert expired.of_pod("a", WEB) == (
@@ -145,7 +155,7 @@ def test_a_workload_rests_while_it_moves_and_after_an_eviction() -> None:
     memory = remembered(plan(leaving("a")))
     assert memory.rests(NOW + 1).of_pod("b", WEB) == f"plan p moves pods of {WEB}"
     assert memory.rests(NOW + 1).of_pod("c", API) is None
-    assert memory.rests(NOW + 301).of_pod("b", WEB) is None  # expired, nothing was evicted
+    assert memory.rests(OVER_AT).of_pod("b", WEB) is None  # expired, nothing was evicted
     memory.take_action(action("done", at=NOW + 60), NOW + 61)
     assert memory.rests(NOW + 660).of_pod("b", WEB) == f"a pod of {WEB} was evicted 10 minutes ago"
     assert memory.rests(NOW + 60 + WORKLOAD_REST_SECONDS - 1).of_pod("b", WEB) is not None
@@ -182,7 +192,7 @@ def test_moved_pods_count_on_their_target_until_its_usage_shows_them() -> None:
     usage = IncomingUsage("cool", 500, 1 << 20, True)
     memory = remembered(plan(leaving("a"), leaving("b", target="")))
     assert memory.rests(NOW + 299).incoming(SPAN) == [usage]
-    assert memory.rests(NOW + 300).incoming(SPAN) == []  # it expired, and nobody left
+    assert memory.rests(OVER_AT).incoming(SPAN) == []  # it expired, and nobody left
     memory.take_action(action("done", at=NOW + 100), NOW + 101)
     shown_at = NOW + 100 + SPAN + LANDING_SECONDS
     assert memory.rests(shown_at - 1).incoming(SPAN) == [usage]
@@ -258,7 +268,7 @@ def test_a_clock_that_is_behind_makes_no_node_rest_for_shorter(behind_seconds: f
     assert rest(memory, NOW + 10 + SPAN - 1) is not None
     assert memory.rests(NOW + 10 + WORKLOAD_REST_SECONDS - 1).of_pod("b", WEB) is not None
     assert memory.rests(NOW + 10 + SPAN).incoming(SPAN) != []
-    assert rest(memory, NOW + 10 + SPAN) is None
+    assert rest(memory, OVER_AT) is None
 
 
 def test_an_append_time_that_is_ahead_makes_no_node_rest_for_longer() -> None:

@@ -7,6 +7,7 @@ every pod is Prod, of one priority and QoS, and which has no thresholds for usag
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple, Protocol
@@ -83,9 +84,10 @@ class Springtide:
                 self._plans.append(record)
 
         state = FeedState(caught_up=True, connected=True, message="following")
+        moves = FeedState(caught_up=True, connected=True, complete_until=math.inf)
         rounds = ReliefRounds(
-            cluster.table, state, cluster.decisions, self._memory, self._clock, read_pods, publish,
-            lambda: True,
+            cluster.table, state, moves, cluster.decisions, self._memory, self._clock, read_pods,
+            publish, lambda: True,
         )  # fmt: skip
         rounds.policy = ReliefPolicy()
         return rounds

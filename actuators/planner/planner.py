@@ -2,7 +2,7 @@
 means of node pools."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
@@ -10,10 +10,10 @@ from actuators.planner.pool_means_publisher import PoolMeansPublisher
 from actuators.planner.relief_policy import relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from pipeline.clock import Clock
-from pipeline.errors import BrokerUnavailableError, InvalidRecordError, RecordError
+from pipeline.errors import BrokerUnavailableError, InvalidRecordError
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
+from pipeline.kafka.follow import ConsumerRecord
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.kube.api_client import Api
@@ -28,7 +28,8 @@ from pipeline.table.node_pods import NodePods, read_node_pods
 from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
-from pipeline.topics.codec import check_readable, decode_json, encode_json
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Topic
@@ -36,12 +37,6 @@ from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Top
 log = get_logger(__name__)
 
 BAD = counter("planner_bad_records", "Invalid plans, actions and alerts that were read.")
-_LOOK_BACK: Final[Mapping[Topic, float]] = {
-    EVICTION_PLANS: LOOK_BACK_SECONDS,
-    ACTIONS: LOOK_BACK_SECONDS,
-    ALERTS: FORGOTTEN_SECONDS,
-}
-"""How many seconds back each topic is read."""
 _POLICY_SECONDS: Final = 10.0
 _DELIVERY_SECONDS: Final = 5.0
 """Shorter than the time between the end of a lease's renewal and the next leader."""
@@ -62,23 +57,29 @@ class Planner:
             table, client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
             topics=NODE_AND_POD_TOPICS,
         )  # fmt: skip
+        # Plans, actions and alerts of the last hours, also of former leaders.
+        self._moves = Feed(
+            Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
+            topics=(EVICTION_PLANS, ACTIONS, ALERTS), name="memory of moves",
+            take_record=self._take, on_bad=_count_bad,
+            recent_seconds=max(LOOK_BACK_SECONDS, FORGOTTEN_SECONDS),
+        )  # fmt: skip
         self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
         self._rounds = ReliefRounds(
-            table, self._feed.state, Decisions(table, rules), self._memory, clock,
-            self._read_pods, self._publish, lambda: lease.is_held,
+            table, self._feed.state, self._moves.state, Decisions(table, rules), self._memory,
+            clock, self._read_pods, self._publish, lambda: lease.is_held,
         )  # fmt: skip
 
     async def run(self) -> None:
         """Plan until cancelled or until another process holds the lease."""
-        has_read_moves = asyncio.Event()
         async with self._producer:
             await run_all([
-                self._feed.run(), self._follow_policy(), self._follow_moves(has_read_moves),
-                self._plan(has_read_moves), self._follow_means(),
+                self._feed.run(), self._moves.run(), self._follow_policy(), self._plan(),
+                self._follow_means(),
             ])  # fmt: skip
 
-    async def _plan(self, has_read_moves: asyncio.Event) -> None:
-        await has_read_moves.wait()
+    async def _plan(self) -> None:
+        await self._moves.wait_caught_up()
         await self._feed.wait_caught_up()
         log.info("ready", remembered_plans=len(self._memory))
         await self._rounds.run()
@@ -100,29 +101,12 @@ class Planner:
                 log.info("policy is in force", is_dry=policy.is_dry, why_not=policy.why_not)
             await self._clock.sleep(_POLICY_SECONDS)
 
-    async def _follow_moves(self, has_read_moves: asyncio.Event) -> None:
-        """Remember plans, actions and alerts of the last hours, also of former leaders."""
-        kafka, now = self._settings.kafka, self._clock.now()
-        topics = {topic.full_name(kafka.topic_prefix): topic for topic in _LOOK_BACK}
-        since_ms = {name: round((now - _LOOK_BACK[topic]) * 1000) for name, topic in topics.items()}
-        partitions = topic_partitions(kafka, *_LOOK_BACK)
-        async with open_follower(self._client, partitions) as follower:
-            await follower.begin(since_ms)
-            while True:
-                for record in await follower.poll():
-                    self._take(topics[record.topic], record)
-                if follower.is_caught_up:
-                    has_read_moves.set()
-
-    def _take(self, topic: Topic, record: ConsumerRecord) -> None:
-        memory, alerts, now = self._memory, self._rounds.alerts, self._clock.now()
-        try:
-            appended_at = record.timestamp / 1000
-            take_record(memory, alerts, topic, record.key, record.value, now, appended_at)
-        except RecordError as error:
-            BAD.inc()
-            log.warning("invalid record", topic=record.topic, partition=record.partition,
-                        offset=record.offset, why=error.message)  # fmt: skip
+    def _take(self, topic: Topic, record: ConsumerRecord) -> bool:
+        appended_at = record.timestamp / 1000
+        return take_record(
+            self._memory, self._rounds.alerts, topic, record.key, record.value, self._rounds.now(),
+            appended_at,
+        )  # fmt: skip
 
     async def _read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
         return await read_node_pods(self._settings.kafka, nodes, span_seconds, self._clock.now())
@@ -158,7 +142,6 @@ def take_record(
 ) -> bool:  # fmt: skip
     """Take a record of plans, actions or alerts; False if it says nothing that the planner
     remembers. `appended_at` is the broker's time. Raises `RecordError` if it is invalid."""
-    check_readable(value)
     if value is None:
         return False
     if topic is ACTIONS:
@@ -173,3 +156,7 @@ def take_record(
     if plan.node.encode() != key:
         raise InvalidRecordError(f"node {plan.node!r:.80} differs from key {(key or b'')[:80]!r}")
     return memory.take_plan(plan, now, appended_at)
+
+
+async def _count_bad(_letter: DeadLetter) -> None:
+    BAD.inc()

@@ -24,7 +24,11 @@ from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
-from pipeline.processors.descheduling.move_memory import MoveMemory, Rests
+from pipeline.processors.descheduling.move_memory import (
+    WORKLOAD_REST_SECONDS,
+    MoveMemory,
+    Rests,
+)
 from pipeline.processors.descheduling.relief_alerts import MOST_OPEN, ReliefAlerts, Subject
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
@@ -41,8 +45,8 @@ log = get_logger(__name__)
 HOT = gauge("planner_hot_nodes", "Nodes with an open alert.")
 RESTING = gauge("planner_resting_nodes", "Hot nodes in a cool-down, as of the last round.")
 BLOCKED = gauge(
-    "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher "
-    "(the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
+    "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher, "
+    "moves (the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
 )  # fmt: skip
 ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods were not read, or plans not "
                  "written).", ["result"])  # fmt: skip
@@ -64,7 +68,11 @@ SLOW_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 10.0
 """Between two rounds."""
 LOOK_SECONDS: Final = 1.0
-_BLOCKED: Final = ("table", "broker", "usage", "watcher", "policy", "outcome")
+CLOCK_STEP_SECONDS: Final = 0.5
+"""A wall clock that differs by more from one look to the next was set, and did not only drift."""
+_BLOCKED: Final = ("table", "broker", "usage", "watcher", "moves", "policy", "outcome")
+STALE_SECONDS: Final = 10.0
+"""Evictions of this age are known, or nothing is planned. Less than `LAST_ACTION_SECONDS`."""
 _DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
 
 ReadPods = Callable[[Collection[str], float], Awaitable[NodePods]]
@@ -77,24 +85,29 @@ Alerts = Mapping[str, tuple[OpenAlert, ...]]
 
 
 class ReliefRounds:
-    """The rounds of one leader. `policy` may change at any time, None: it is not known yet.
+    """The rounds of one leader. `state` is that of the feed of the table, `moves` that of the feed
+    of plans and actions. `policy` may change at any time, None: it is not known yet.
     `alerts` are those that are open. `may_publish` is asked before each record."""
 
     def __init__(
-        self, table: Table, state: FeedState, decisions: Decisions, memory: MoveMemory,
-        clock: Clock, read_pods: ReadPods, publish: Publish, may_publish: Callable[[], bool],
+        self, table: Table, state: FeedState, moves: FeedState, decisions: Decisions,
+        memory: MoveMemory, clock: Clock, read_pods: ReadPods, publish: Publish,
+        may_publish: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.policy: ReliefPolicy | None = None
         self.alerts = ReliefAlerts()
-        self._table, self._state, self._decisions = table, state, decisions
+        self._table, self._state, self._moves = table, state, moves
+        self._decisions = decisions
         self._memory, self._clock = memory, clock
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
         self._outcomes = PlanOutcomes(table, memory, publish, may_publish, self._span_seconds)
         self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
         self._tried: set[str] = set()  # in this interval
+        self._dry_at: dict[str, float] = {}  # nodes and their last dry plan
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
         self._blocked = ""
+        self._clock_offset = clock.now() - clock.monotonic()
 
     async def run(self) -> None:
         """Plan until cancelled."""
@@ -102,9 +115,20 @@ class ReliefRounds:
             await self.step()
             await self._clock.sleep(LOOK_SECONDS)
 
+    def now(self) -> float:
+        """The present time. What is remembered keeps its age if the clock was set since the last
+        call."""
+        now = self._clock.now()
+        offset = now - self._clock.monotonic()
+        if abs(offset - self._clock_offset) > CLOCK_STEP_SECONDS:
+            self._memory.shift(offset - self._clock_offset)
+            self.alerts.shift(offset - self._clock_offset)
+        self._clock_offset = offset
+        return now
+
     async def step(self) -> None:
         """Start a round if one is due, and write changes of alerts."""
-        now, monotonic = self._clock.now(), self._clock.monotonic()
+        now, monotonic = self.now(), self._clock.monotonic()
         hot = _open_alerts(self._table)
         HOT.set(len(hot))
         blocked, policy = self._reason_to_wait(now), self.policy
@@ -131,7 +155,9 @@ class ReliefRounds:
             ((c.name, c.text) for c in checks(self._decisions.outages, self._state, now)
              if not c.ok), ("", "")
         )  # fmt: skip
-        if not reason and self.policy is None:
+        if not reason and (trouble := self._trouble_with_moves()):
+            reason, text = "moves", trouble
+        elif not reason and self.policy is None:
             reason, text = "policy", "the descheduler configuration is not known yet"
         elif not reason and self.policy is not None and self.policy.why_not:
             reason, text = "policy", self.policy.why_not
@@ -147,12 +173,25 @@ class ReliefRounds:
             BLOCKED.labels(name).set(name == reason)
         return reason
 
+    def _trouble_with_moves(self) -> str:
+        """Why plans and evictions of the last seconds may be unknown; empty if they are known."""
+        moves = self._moves
+        if not (moves.caught_up and moves.connected) or moves.complete_until is None:
+            return f"plans and evictions are not followed: {moves.message}"
+        seconds = self._clock.monotonic() - moves.complete_until
+        if seconds > STALE_SECONDS:
+            return f"plans and evictions of the last {seconds:.0f} s are not known"
+        return ""
+
     # -- a round
 
     async def _round(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
         self._memory.forget(now)
-        rests = self._memory.rests(now)
-        ready = {node for node in hot if rests.of_node(node, self._span_seconds(node)) is None}
+        rests, dry = self._memory.rests(now), self._in_dry_rest(policy)
+        ready = {
+            node for node in hot.keys() - dry
+            if rests.of_node(node, self._span_seconds(node)) is None
+        }  # fmt: skip
         RESTING.set(len(hot) - len(ready))
         waiting = sorted(ready - self._tried, key=lambda node: _urgency(node, hot[node]))
         chosen = waiting[: self._nodes_of_a_round]
@@ -168,7 +207,7 @@ class ReliefRounds:
             log.warning("pods are not read, trying again", why=error.message)
             return
         # Reading took time: what is planned must not rest on the table from before.
-        now = self._clock.now()
+        now = self.now()
         if self._reason_to_wait(now) or self.policy != policy:
             return
         self._tried.update(chosen)
@@ -186,6 +225,13 @@ class ReliefRounds:
         self._note_hopeless(plan, pools, held_back, now)
         ROUNDS.labels("planned").inc()
 
+    def _in_dry_rest(self, policy: ReliefPolicy) -> Collection[str]:
+        """The nodes that a dry run planned for: they rest as those whose plans are observed."""
+        since = self._clock.monotonic() - WORKLOAD_REST_SECONDS
+        recent = {node: at for node, at in self._dry_at.items() if at > since}
+        self._dry_at = recent if policy.is_dry else {}
+        return self._dry_at.keys()
+
     async def _write(
         self, policy: ReliefPolicy, hot: Alerts, plan: ReliefPlan, pods: NodePods, now: float
     ) -> bool:
@@ -202,6 +248,7 @@ class ReliefRounds:
                 return False
             if policy.is_dry:
                 PLANS.labels("dry").inc()
+                self._dry_at[record.node] = self._clock.monotonic()
                 log.info("dry run: this plan is not published", id=record.id, why=record.why)
                 continue
             # Before it is written: a plan that may have arrived is never made again.

@@ -66,6 +66,7 @@ POD_HISTORY_TOPICS: Final[tuple[Topic, ...]] = (WINDOWS,)
 _log = get_logger(__name__)
 
 Apply = Callable[[Table, Topic, bytes | None, bytes | None, Headers], bool]
+Take = Callable[[Topic, ConsumerRecord], bool]
 DeadLetterSink = Callable[[DeadLetter], Awaitable[None]]
 
 
@@ -74,8 +75,9 @@ class FeedState:
     """The state of a feed, for readiness and metrics.
 
     `lag_records` is the number of records behind the ends of the topics, None before they are
-    known; `contact` is when the broker last answered; `missing` are the topics that are read once
-    they exist. `applied`, `older`, `tombstones` and `bad`
+    known; `contact` is when the broker last answered; everything that was appended by
+    `complete_until` (monotonic) has been read; `missing` are the topics that are read once they
+    exist. `applied`, `older`, `tombstones` and `bad`
     (by reason) count records, `rereads` how often the topics were read again.
     """
 
@@ -84,6 +86,7 @@ class FeedState:
     connected: bool = False
     lag_records: int | None = None
     contact: float | None = None
+    complete_until: float | None = None
     missing: tuple[str, ...] = ()
     applied: int = 0
     older: int = 0
@@ -100,7 +103,8 @@ class Feed:
     """Feeds `table` from `topics` below `prefix`; `run` it until cancelled.
 
     `client` is what `client_options` returns; `name` is for the log. With `recent_seconds` older
-    records are not read. `apply_record` applies a record to the table.
+    records are not read. `apply_record` applies a record to the table; `take_record` takes whole
+    records into something else in its place, and must allow for repeats, in any order.
     """
 
     def __init__(
@@ -115,9 +119,11 @@ class Feed:
         snapshot: Path | None = None,
         name: str = "table",
         apply_record: Apply = apply,
+        take_record: Take | None = None,
         recent_seconds: float | None = None,
     ) -> None:
         self.name = name
+        self._take_record = take_record
         self._apply_record = apply_record
         self._recent_seconds = recent_seconds
         self.table = table
@@ -133,6 +139,7 @@ class Feed:
         self._positions: Positions = {}
         self._topic_ids: dict[str, str] = {}
         self._answered_at = clock.monotonic()
+        self._last_ends: tuple[float, Positions] = 0.0, {}
         self._caught_up = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: KafkaError | None = None
@@ -253,6 +260,7 @@ class Feed:
         fetching = Fetching(min_bytes=limits.FETCH_BYTES, max_wait_ms=limits.FETCH_WAIT_MS)
         partitions = await self._partitions()
         self._note_missing(set(self._topics) - {tp.topic for tp in partitions})
+        self._last_ends = 0.0, {}
         async with open_follower(self._client, partitions, fetching) as follower:
             if self._positions:
                 self._resume(follower)
@@ -344,6 +352,7 @@ class Feed:
     async def _probe(self, follower: Follower) -> None:
         """Ask where the logs end, which alone tells a broker that is away from a quiet one."""
         await self._check_topics(follower)
+        asked_at = self._clock.monotonic()
         ends = await run_within(limits.PROBE_TIMEOUT_SECONDS, follower.ends())
         if any(ends[tp] < position for tp, position in follower.positions.items()):
             raise _RereadError("a log ends before its next offset: the topic was recreated")
@@ -351,6 +360,11 @@ class Feed:
         self.state.contact = self._clock.now()
         self._answered_at = self._clock.monotonic()
         self.state.lag_records = sum(end - follower.positions[tp] for tp, end in ends.items())
+        # Where records come all the time, the present end is never reached.
+        for seen_at, seen in (self._last_ends, (asked_at, ends)):
+            if seen and all(follower.positions[tp] >= end for tp, end in seen.items()):
+                self.state.complete_until = seen_at
+        self._last_ends = asked_at, ends
 
     async def _check_topics(self, follower: Follower) -> None:
         """Raise `_RereadError` if a topic was recreated: it may be longer than before."""
@@ -362,15 +376,19 @@ class Feed:
     async def _apply(self, table: Table, record: ConsumerRecord) -> None:
         try:
             check_readable(record.value)
-            newer = self._apply_record(
-                table, self._topics[record.topic], record.key, record.value, record.headers
-            )
+            newer = self._taken(table, record)
         except RecordError as error:
             await self._refuse(record, error)
             return
         self.state.applied += newer
         self.state.older += not newer
         self.state.tombstones += record.value is None
+
+    def _taken(self, table: Table, record: ConsumerRecord) -> bool:
+        topic = self._topics[record.topic]
+        if self._take_record is not None:
+            return self._take_record(topic, record)
+        return self._apply_record(table, topic, record.key, record.value, record.headers)
 
     async def _refuse(self, record: ConsumerRecord, error: RecordError) -> None:
         self.state.bad[error.reason] += 1

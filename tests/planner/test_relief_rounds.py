@@ -1,6 +1,7 @@
 """Rounds of the planner over a state table: when it plans, what it writes, and when it must not."""
 
 import asyncio
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from actuators.planner.relief_rounds import (
     PAUSE_SECONDS,
     PLANS,
     SLOW_SECONDS,
+    STALE_SECONDS,
     Published,
     ReliefRounds,
 )
@@ -24,7 +26,10 @@ from pipeline.errors import BrokerUnavailableError, RecordError
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
-from pipeline.processors.descheduling.move_memory import MoveMemory
+from pipeline.processors.descheduling.move_memory import (
+    LAST_ACTION_SECONDS,
+    MoveMemory,
+)
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.eviction.migration_policy import MigrationLimits, MigrationPolicy
 from pipeline.table import FeedState
@@ -59,13 +64,14 @@ class Planning:
         self.failures = 0
         self.can_publish = True
         self.state = FeedState(caught_up=True, connected=True, message="following")
+        self.moves = FeedState(caught_up=True, connected=True, complete_until=math.inf)
         self.start(MoveMemory(), policy)
 
     def start(self, memory: MoveMemory, policy: ReliefPolicy | None = POLICY) -> None:
         """Start a planner with this memory, in place of the former one."""
         self.memory = memory
         self.rounds = ReliefRounds(
-            self.world.table, self.state, self.world.decisions, memory, self.clock,
+            self.world.table, self.state, self.moves, self.world.decisions, memory, self.clock,
             self.read_pods, self.publish, lambda: self.is_leader,
         )  # fmt: skip
         self.rounds.policy = policy
@@ -175,6 +181,36 @@ async def test_a_node_is_not_planned_for_before_usage_shows_the_last_eviction() 
     assert {pod.uid for pod in first.pods} != {pod.uid for pod in second.pods}
 
 
+@pytest.mark.parametrize("outcome", ["observed", "recommended"])
+async def test_an_observed_plan_is_made_again_as_seldom_as_its_workload_would_move(
+    outcome: Outcome,
+) -> None:
+    planning = hot_and_cool({"a": 1.0, "b": 1.0, "c": 1.0})
+    planning.world.records = [
+        msgspec.structs.replace(pod, owner=Owner(kind="StatefulSet", name=pod.uid))
+        for pod in planning.world.records
+    ]
+    await planning.after()
+    planning.act(planning.plans[0], outcome)
+    for _ in range(14):
+        assert await planning.after(120) == []
+    assert await planning.after(120) == ["hot"]
+    first, second = planning.plans
+    assert first.pods == second.pods
+    assert planning.outcomes == []
+
+
+@pytest.mark.parametrize("seconds", [-7200.0, 7200.0])
+async def test_a_clock_that_is_set_changes_no_pace(seconds: float) -> None:
+    planning = hot_and_cool({"a": 1.0, "b": 1.0, "c": 1.0})
+    await planning.after()
+    planning.act(planning.plans[0], "done")
+    planning.clock.jump(seconds)
+    for _ in range(14):
+        assert await planning.after(120) == []
+    assert await planning.after(120) == ["hot"]
+
+
 async def test_a_workload_gives_no_second_pod_for_half_an_hour() -> None:
     planning = hot_and_cool({"a": 1.0, "b": 1.0, "c": 1.0})
     await planning.after()
@@ -255,6 +291,20 @@ async def test_nothing_is_planned_while_the_table_is_not_fed(
     assert sum(record.message == "nothing is planned" for record in caplog.records) == 1
     setattr(planning.state, flag, True)
     assert await planning.after(5) == ["hot"]
+
+
+async def test_nothing_is_planned_while_evictions_are_not_followed() -> None:
+    planning = hot_and_cool()
+    planning.moves.connected = False
+    assert await planning.after() == []
+    assert value_of(BLOCKED.labels("moves")) == 1
+    planning.moves.connected = True
+    planning.moves.complete_until = planning.clock.monotonic()
+    assert await planning.after(STALE_SECONDS + 1) == []  # the broker answers, and sends nothing
+    planning.moves.complete_until += 1
+    assert await planning.after() == ["hot"]
+    assert value_of(BLOCKED.labels("moves")) == 0
+    assert STALE_SECONDS < LAST_ACTION_SECONDS
 
 
 async def test_nothing_is_planned_while_the_fleet_is_silent() -> None:
@@ -340,6 +390,12 @@ async def test_a_dry_run_publishes_nothing() -> None:
     before = value_of(PLANS.labels("dry"))
     assert await planning.after() == []
     assert value_of(PLANS.labels("dry")) == before + 1
+    await planning.after(1200)
+    assert value_of(PLANS.labels("dry")) == before + 1
+    await planning.after(600)
+    assert value_of(PLANS.labels("dry")) == before + 2
+    planning.rounds.policy = POLICY
+    assert await planning.after(120) == ["hot"]  # at once
 
 
 async def test_moves_on_their_way_take_room_on_their_target() -> None:

@@ -90,6 +90,7 @@ class FakeFollower:
         self._records = records
         self._topic_id = topic_id
         self.assigned = [PARTITION]
+        self.is_stalled = False
         self.positions: dict[TopicPartition, int] = {}
         self.is_caught_up = True
 
@@ -106,6 +107,9 @@ class FakeFollower:
         return {PARTITION: len(self._records)}
 
     async def poll(self, **_: Any) -> list[Any]:
+        if self.is_stalled:
+            await asyncio.sleep(0.01)
+            return []
         records = list(self._records[self.positions[PARTITION] :])
         self.positions = {PARTITION: len(self._records)}
         await asyncio.sleep(0.0 if records else 0.01)
@@ -136,6 +140,7 @@ class FakeBroker:
     records: list[Any] = field(default_factory=list)
     topic_id: str = "1"
     existing: list[TopicPartition] = field(default_factory=lambda: [PARTITION])
+    last_follower: "FakeFollower | None" = None
 
     def put(self, node: str, state: NodeStateRecord | None, headers: Headers = ()) -> None:
         """Append a state, or a tombstone without a position."""
@@ -154,13 +159,14 @@ class FakeBroker:
 
     @asynccontextmanager
     async def follower(self, *_: Any) -> AsyncIterator[FakeFollower]:
-        yield FakeFollower(self.records, self.topic_id)
+        self.last_follower = FakeFollower(self.records, self.topic_id)
+        yield self.last_follower
 
     @asynccontextmanager
-    async def feed(self, *topics: Topic) -> AsyncIterator[Feed]:
+    async def feed(self, *topics: Topic, **more: Any) -> AsyncIterator[Feed]:
         feed = Feed(
             Table(), client={}, prefix="t", clock=SystemClock(), topics=topics or [NODE_STATE],
-            snapshot=self.folder / "snapshot",
+            snapshot=self.folder / "snapshot", **more,
         )  # fmt: skip
         running = asyncio.create_task(feed.run())
         try:
@@ -230,3 +236,46 @@ async def test_a_tombstone_with_an_empty_header_does_not_stop_the_feed(broker: F
     broker.put("b", node_state("b"))
     async with broker.feed() as feed:
         await until(lambda: list(feed.table) == ["b"], 0.01)
+
+
+async def test_a_feed_says_until_when_it_is_complete(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker may answer and send nothing."""
+    monkeypatch.setattr(limits, "PROBE_EVERY_SECONDS", 0.02)
+    broker.put("a", node_state("a"))
+    async with broker.feed() as feed:
+        await until(lambda: feed.state.complete_until is not None, 0.01)
+        assert broker.last_follower is not None
+        broker.last_follower.is_stalled = True
+        broker.put("b", node_state("b"))
+        await until(lambda: feed.state.lag_records == 1, 0.01)
+        stalled, contact = feed.state.complete_until, feed.state.contact
+        await until(lambda: feed.state.contact != contact, 0.01)
+        assert feed.state.complete_until == stalled
+        broker.last_follower.is_stalled = False
+        await until(lambda: feed.state.complete_until != stalled, 0.01)
+        assert "b" in feed.table
+
+
+async def test_a_feed_of_something_else_than_a_table_gets_whole_records(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets them again if the topic was recreated."""
+    monkeypatch.setattr(limits, "PROBE_EVERY_SECONDS", 0.02)
+    taken: list[tuple[Topic, int, bytes | None]] = []
+
+    def take(topic: Topic, record: Any) -> bool:
+        taken.append((topic, record.offset, record.key))
+        return True
+
+    broker.put("a", node_state("a"))
+    async with broker.feed(take_record=take) as feed:
+        await until(lambda: len(taken) == 1, 0.01)
+        broker.recreate()
+        broker.put("b", node_state("b"))
+        assert broker.last_follower is not None
+        broker.last_follower._topic_id = broker.topic_id
+        await until(lambda: feed.state.rereads == 1 and len(taken) == 2, 0.01)
+    assert taken == [(NODE_STATE, 0, b"a"), (NODE_STATE, 0, b"b")]
+    assert list(feed.table) == []

@@ -11,6 +11,8 @@ same node, or about the same target, would rest on usage from before the first o
   also keeps a pod from being moved back to the node that it left;
 - a pod that the evictor refused, or that another agent was asked to evict, is not planned again for
   ten minutes, so that others get a chance;
+- pods that the evictor would have evicted in mode act rest as if they had left, and so does their
+  node, because nothing cools it: else its whole pods would be planned one after the other;
 - usage of a moved pod counts on its target until the target's own usage shows it.
 
 The memory is rebuilt from the topics of plans and actions, in any order and with repeats.
@@ -48,6 +50,8 @@ LAST_ACTION_SECONDS: Final = 15.0
 _EVICTOR: Final = "evictor"
 _EVICTED: Final = frozenset({"intended", "done", "failed"})
 """Outcomes after which the pod left, or may have left."""
+_OBSERVED: Final = frozenset({"observed", "recommended"})
+"""Outcomes of modes in which nobody leaves."""
 _NOT_FINAL: Final = frozenset({"intended", "marked"})
 """Outcomes that another one follows, within the time of the plan if nothing goes wrong."""
 _REFUSED: Final = {
@@ -118,7 +122,8 @@ class _Verdict(NamedTuple):
 class MoveMemory:
     """Plans of the planner, and actions of the evictor. Times are Unix times, by this process's
     clock at most: other clocks may be ahead. They may be behind, too: a record is no older than the
-    broker's append time, `appended_at`, where that is known."""
+    broker's append time, `appended_at`, where that is known. Call `shift` when the clock is set, so
+    that no cool-down lasts longer or shorter for it."""
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
@@ -177,6 +182,16 @@ class MoveMemory:
             self._actions[key] = _Action(action.node, action.workload, action.outcome, at)
         _limit(self._actions, _MOST_ACTIONS)
         return True
+
+    def shift(self, seconds: float) -> None:
+        """Let everything keep its age when the clock is set by so many seconds."""
+        for plan_id, plan in self._plans.items():
+            until = plan.until + seconds
+            self._plans[plan_id] = plan._replace(at=plan.at + seconds, until=until)
+        for key, action in self._actions.items():
+            self._actions[key] = action._replace(at=action.at + seconds)
+        for plan_id, found in self._verdicts.items():
+            self._verdicts[plan_id] = found._replace(at=found.at + seconds)
 
     def forget(self, now: float) -> None:
         """Drop plans and actions that are older than `LOOK_BACK_SECONDS`."""
@@ -257,7 +272,8 @@ class Rests:
     def __init__(self, memory: MoveMemory, now: float) -> None:
         self._now = now
         self._evicted_at: dict[str, float] = {}  # by node
-        self._moved_at: dict[str, float] = {}  # by workload
+        self._observed_at: dict[str, float] = {}  # by node
+        self._moved_at: dict[str, float] = {}  # by workload, or moved in mode act
         self._refused: dict[str, tuple[float, str]] = {}  # when and why, by UID of the pod
         self._planned: dict[str, str] = {}  # nodes and their plans
         self._moving: dict[str, str] = {}  # workloads and the plans that move them
@@ -265,6 +281,10 @@ class Rests:
         for (_, uid), action in memory._actions.items():
             if action.outcome in _EVICTED:
                 _keep_last(self._evicted_at, action.node, action.at)
+                if action.workload:
+                    _keep_last(self._moved_at, action.workload, action.at)
+            elif action.outcome in _OBSERVED:
+                _keep_last(self._observed_at, action.node, action.at)
                 if action.workload:
                     _keep_last(self._moved_at, action.workload, action.at)
             elif (why := _REFUSED.get(action.outcome)) is not None:
@@ -295,6 +315,9 @@ class Rests:
         seconds = self._now - self._evicted_at.get(node, float("-inf"))
         if seconds < span_seconds:
             return f"usage of {span_seconds:g} s does not show the eviction {seconds:.0f} s ago"
+        seconds = self._now - self._observed_at.get(node, float("-inf"))
+        if seconds < WORKLOAD_REST_SECONDS:
+            return f"its last plan was only observed, {seconds / 60:.0f} minutes ago"
         return None
 
     def of_pod(self, uid: str, workload: str) -> str | None:
@@ -303,7 +326,8 @@ class Rests:
             return f"plan {self._moving[workload]} moves pods of {workload}"
         seconds = self._now - self._moved_at.get(workload, float("-inf"))
         if seconds < WORKLOAD_REST_SECONDS:
-            return f"a pod of {workload} was evicted {seconds / 60:.0f} minutes ago"
+            minutes = f"{seconds / 60:.0f} minutes ago"
+            return f"a pod of {workload} was evicted, or observed to be, {minutes}"
         refused_at, why = self._refused.get(uid, (float("-inf"), ""))
         seconds = self._now - refused_at
         if seconds < REFUSED_REST_SECONDS:

@@ -47,7 +47,8 @@ class Hopeless(NamedTuple):
 
 
 class ReliefAlerts:
-    """The alerts that are open. Times are Unix times of one clock, that of the reader."""
+    """The alerts that are open. Times are Unix times of one clock, that of the reader; `shift` when
+    it is set."""
 
     def __init__(self) -> None:
         self._newest: dict[Subject, AlertRecord] = {}
@@ -69,6 +70,10 @@ class ReliefAlerts:
         elif known is not None or len(self._newest) < MOST_OPEN:
             self._newest[subject], self._seen_at[subject] = record, now
         return True
+
+    def shift(self, seconds: float) -> None:
+        """Let every alert keep its age when the clock is set by so many seconds."""
+        self._seen_at = {subject: at + seconds for subject, at in self._seen_at.items()}
 
     def open(self, now: float) -> list[AlertRecord]:
         """The newest record of each open alert, in order of their ids."""

@@ -85,10 +85,52 @@ def test_a_plan_is_under_way_for_as_long_as_the_broker_dates_it() -> None:
     assert rest(memory, OVER_AT + 4) is None
 
 
-@pytest.mark.parametrize("outcome", ["refused", "observed", "recommended"])
-def test_a_plan_without_evictions_ends_with_its_last_action(outcome: str) -> None:
-    memory = remembered(plan(leaving("a"), leaving("b")), action(outcome), action(outcome, "b"))
+def test_a_plan_without_evictions_ends_with_its_last_action() -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), action("refused"), action("refused", "b"))
     assert rest(memory, NOW + 20) is None
+
+
+@pytest.mark.parametrize("outcome", ["observed", "recommended"])
+def test_node_and_workload_of_an_observed_plan_rest_as_the_workload_would(outcome: str) -> None:
+    """Its node stays hot, and the same plan would be made again and again."""
+    memory = remembered(plan(), action(outcome))
+    assert rest(memory, NOW + 600) == "its last plan was only observed, 10 minutes ago"
+    assert memory.rests(NOW + 600).of_pod("b", WEB) is not None
+    assert memory.rests(NOW + 20).incoming(SPAN) == []
+    assert memory.unjudged(NOW + 3000, lambda _: SPAN) == []
+    over = memory.rests(NOW + 10 + WORKLOAD_REST_SECONDS)
+    assert (over.of_node("hot", SPAN), over.of_pod("a", WEB)) == (None, None)
+
+
+@pytest.mark.parametrize("seconds", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_changes_no_cool_down(seconds: float) -> None:
+    memory = remembered(plan(leaving("a"), leaving("b")), action("done"), action("refused", "b"))
+    before, now = memory.rests(NOW + 20), NOW + 20 + seconds
+    memory.shift(seconds)
+    memory.forget(now)
+    after = memory.rests(now)
+    assert after.of_node("hot", SPAN) == before.of_node("hot", SPAN) is not None
+    for uid, workload in (("x", WEB), ("b", API)):
+        assert after.of_pod(uid, workload) == before.of_pod(uid, workload) is not None
+    assert after.incoming(SPAN) == before.incoming(SPAN) != []
+    assert memory.rests(now - 10 + WORKLOAD_REST_SECONDS).of_pod("x", WEB) is None
+    assert [*memory.planned_pods(now - 30)] != []
+    assert [*memory.planned_pods(now - 10)] == []
+
+
+@pytest.mark.parametrize("seconds", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_ends_no_plan_and_no_pause(seconds: float) -> None:
+    memory = remembered(plan())
+    for number in range(5):
+        failed = action("failed", actuator="planner", action="outcome", plan=f"{number}",
+                        strategy="LowNodeLoad")  # fmt: skip
+        memory.take_action(failed, NOW + 20)
+    memory.shift(seconds)
+    assert rest(memory, OVER_AT + seconds - 1) == "plan p is under way"
+    assert rest(memory, OVER_AT + seconds) is None
+    over_at = NOW + 10 + seconds + LOOK_BACK_SECONDS
+    assert memory.is_paused("LowNodeLoad", over_at)
+    assert not memory.is_paused("LowNodeLoad", over_at + 1)
 
 
 @pytest.mark.parametrize("outcome", ["intended", "done", "failed"])
@@ -139,7 +181,9 @@ def test_a_pod_that_is_only_marked_does_not_count_as_evicted() -> None:
 def test_a_marked_pod_that_left_was_evicted_when_it_left() -> None:
     memory = remembered(plan(), action("marked"), action("done", at=NOW + 200), now=NOW + 200)
     assert rest(memory, NOW + 200 + SPAN - 1) is not None
-    assert memory.rests(NOW + 400).of_pod("b", WEB) == f"a pod of {WEB} was evicted 3 minutes ago"
+    assert memory.rests(NOW + 400).of_pod("b", WEB) == (
+        f"a pod of {WEB} was evicted, or observed to be, 3 minutes ago"
+    )
     (ended,) = memory.unjudged(NOW + 900, lambda _: SPAN)
     assert ended.evicted_at == NOW + 200
 
@@ -157,7 +201,9 @@ def test_a_workload_rests_while_it_moves_and_after_an_eviction() -> None:
     assert memory.rests(NOW + 1).of_pod("c", API) is None
     assert memory.rests(OVER_AT).of_pod("b", WEB) is None  # expired, nothing was evicted
     memory.take_action(action("done", at=NOW + 60), NOW + 61)
-    assert memory.rests(NOW + 660).of_pod("b", WEB) == f"a pod of {WEB} was evicted 10 minutes ago"
+    assert memory.rests(NOW + 660).of_pod("b", WEB) == (
+        f"a pod of {WEB} was evicted, or observed to be, 10 minutes ago"
+    )
     assert memory.rests(NOW + 60 + WORKLOAD_REST_SECONDS - 1).of_pod("b", WEB) is not None
     assert memory.rests(NOW + 60 + WORKLOAD_REST_SECONDS).of_pod("b", WEB) is None
 

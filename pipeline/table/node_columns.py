@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.join.node_facts import raw_allocatable
-from pipeline.processors.kubernetes.node_reservation import Reservation, reservation
+from pipeline.processors.kubernetes.node_reservation import Reservation, valid_reservation
 from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
@@ -229,10 +229,7 @@ def _first_known(first: Usage, second: Usage) -> Usage:
 
 def _reserved(row: NodeRecords) -> Reservation:
     """What the Node's annotation reserves from requests of pods; nothing if it is invalid."""
-    try:
-        reserved = reservation(row.node.annotations) if row.node else Reservation()
-    except InvalidPolicyError:
-        return Reservation()
+    reserved = valid_reservation(row.node.annotations) if row.node else Reservation()
     return reserved if reserved.trims_allocatable else Reservation()
 
 

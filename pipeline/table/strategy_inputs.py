@@ -15,11 +15,13 @@ from pipeline.processors.descheduling.cluster_columns import (
 from pipeline.processors.descheduling.configured_strategies import PoolNodes
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.pod_order import pod_ranks
+from pipeline.processors.kubernetes.node_reservation import ANNOTATION as RESERVATION
+from pipeline.processors.kubernetes.node_reservation import valid_reservation
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_limits
 from pipeline.processors.model.rank_percentiles import parse_percentile
 from pipeline.table.limits import LARGEST_USAGE
-from pipeline.table.node_columns import NodeRecords
+from pipeline.table.node_columns import NodeRecords, TableNode
 from pipeline.table.node_names import RowArray
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.state_table import Table
@@ -44,9 +46,9 @@ def cluster_nodes(
     `expiration_seconds` is unknown.
 
     Capacity is allocatable before amplification without what the Node's annotation reserves for
-    processes outside of Kubernetes. Usage of Prod is that of the last window; pods of no or unknown
-    class count as Prod, as in alerts. With `by_alerts` the usage that an open alert compares is
-    that of the alert.
+    processes outside of Kubernetes; what these use of it counts as no usage. Usage of Prod is that
+    of the last window; pods of no or unknown class count as Prod, as in alerts. With `by_alerts`
+    the usage that an open alert compares is that of the alert.
     """
     table.bring_up_to_date(now)
     rows = table.lookup(names)
@@ -61,22 +63,25 @@ def cluster_nodes(
     prod_usage = np.full_like(usage, np.nan)
     of_prod = np.array([_prod_usage(record.state) for record in records], np.float64)
     prod_usage[:, :2] = of_prod.reshape(len(rows), 2)
-    raw = _amounts(table, rows, resources, "raw")
-    if by_alerts:
-        for place, record in enumerate(records):
-            _take_alerts(record, raw[place], usage[place], prod_usage[place])
+    peak = np.full_like(usage, np.nan)
+    peak[:, :2] = _measured(table, rows, "peak")
+    capacity = _amounts(table, rows, resources, "raw")
+    for place, record in enumerate(records):
+        reserved = _reserved(record.node)
+        if reserved is not None:
+            capacity[place, :2] = np.maximum(capacity[place, :2] - reserved, 0.0)
+            inside = np.nan_to_num(np.minimum(_outside_usage(record.state), reserved))
+            for of_node in (usage[place], peak[place]):
+                of_node[:2] = np.maximum(of_node[:2] - inside, 0.0)
+        if by_alerts:
+            _take_alerts(record, capacity[place], usage[place], prod_usage[place])
     usage[:, 2] = table.pods.sums_of("pods", rows)
     stale = ~table.fresh(rows, now, expiration_seconds)
     usage[stale] = prod_usage[stale] = np.nan
     allocatable = _amounts(table, rows, resources, "allocatable")
-    reserved = np.nan_to_num(_measured(table, rows, "reserved"))
-    capacity = raw.copy()
     # A node that states no number of pods is not limited by it.
     allocatable[allocatable[:, 2] == 0, 2] = np.inf
     capacity[capacity[:, 2] == 0, 2] = np.nan
-    capacity[:, :2] = np.maximum(capacity[:, :2] - reserved, 0.0)
-    peak = np.full_like(usage, np.nan)
-    peak[:, :2] = _measured(table, rows, "peak")
     return ClusterNodes(
         names=names,
         resources=resources,
@@ -117,8 +122,23 @@ def _known(amount: float | None) -> float:
     return amount if amount is not None and 0 <= amount <= LARGEST_USAGE else np.nan
 
 
+def _reserved(node: TableNode | None) -> FloatArray | None:
+    """What the annotation reserves, (2,) millicores and bytes; None without one."""
+    if node is None or RESERVATION not in node.annotations:
+        return None
+    stated = valid_reservation(node.annotations)
+    return np.array([stated.cpu_millicores or 0, stated.memory_bytes or 0], np.float64)
+
+
+def _outside_usage(state: NodeStateRecord | None) -> FloatArray:
+    """Usage of processes outside of Kubernetes in the last window, (2,) millicores and bytes."""
+    parts = () if state is None else (state.system_usage, state.host_app_usage)
+    amounts = [(1000.0 * _known(part.cpu_cores), _known(part.memory_bytes)) for part in parts]
+    return np.array(amounts).sum(axis=0) if amounts else np.full(2, np.nan)
+
+
 def _take_alerts(
-    record: NodeRecords, raw: FloatArray, usage: FloatArray, prod_usage: FloatArray
+    record: NodeRecords, capacity: FloatArray, usage: FloatArray, prod_usage: FloatArray
 ) -> None:
     """Write the usage that open alerts of a node compare into its rows (resources,)."""
     for alert in record.state.alerts if record.state is not None else ():
@@ -126,7 +146,7 @@ def _take_alerts(
         column = MEASURED.index(resource)
         percent = np.nan if alert.usage_percent is None else alert.usage_percent
         of_scope = prod_usage if scope == "prod" else usage
-        of_scope[column] = percent / 100.0 * raw[column]
+        of_scope[column] = percent / 100.0 * capacity[column]
 
 
 def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:

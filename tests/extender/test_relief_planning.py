@@ -165,6 +165,25 @@ def test_reservation_of_the_node_counts_in_its_capacity() -> None:
     world = World().node("a", 6.0, annotations=annotations).node("b", 1.0).runs("a", web=1.0)
     (node,) = world.plan({"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}).items
     assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
+    # What processes outside of Kubernetes use of it is no usage.
+    outside = Usage(cpu_cores=2.0, memory_bytes=0.0)
+    world.put_state("a", 6.0, system_usage=outside, host_app_usage=Usage(cpu_cores=0.0))
+    assert not world.plan({"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}).items
+
+
+def test_a_target_gives_no_room_that_its_annotation_reserves() -> None:
+    annotations = {"node.koordinator.sh/reservation": '{"reservedCPUs": "0-11"}'}
+    world = World().node("a", 12.0).node("b", 1.5, annotations=annotations).node("c", 6.0)
+    world.runs("a", web=1.5)
+    (node,) = world.plan({"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}).items
+    assert [move.target for move in node.moves] == ["c"]
+
+
+def test_the_usage_of_an_alert_is_in_percent_of_what_is_not_reserved() -> None:
+    annotations = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "8"}}'}
+    world = World().node("a", 12.0, annotations=annotations).node("b", 1.0).runs("a", web=1.0)
+    (node,) = world.plan().items
+    assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
 
 
 def test_a_threshold_of_unmeasured_usage_is_ignored() -> None:

@@ -7,6 +7,10 @@ with page cache), it is that of the windows' averages. The peak is that of the d
 Usage of a span is unknown unless the known windows reach over at least half of it, or of `WINDOWS`
 windows where these are shorter. Usage of Prod is unknown in a window in which the usage of a Prod
 pod is. Pods of no or unknown class count as Prod.
+
+What the Node's annotation reserves for processes outside of Kubernetes (the system and host
+applications) is no room for pods, and what these use of it takes none: it is no part of the
+compared usage of the node. Where their usage is unknown, all usage of the node counts.
 """
 
 from __future__ import annotations
@@ -37,15 +41,15 @@ _COUNTED_AS_PROD: Final = [CLASS_CODES[name] for name in COUNTED_AS_PROD]
 
 
 def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
-    """Average usage of the windows at these places of `batch` by rule, (n, rules) cores or
-    bytes."""
+    """Average usage of the windows at these places of `batch`, (n, `USAGES`) cores or bytes."""
     average = batch.average
     classes, counts = average.classes[places], average.class_pods[places]
     has_pods = counts[:, _COUNTED_AS_PROD, None] > 0
     prod = np.where(has_pods, classes[:, _COUNTED_AS_PROD], 0.0).sum(axis=1)
     if np.isnan(average.pods).any():
         prod[_unmeasured_prod(batch)[places]] = np.nan
-    return np.concatenate([average.node[places], prod], axis=1)
+    outside = average.system[places] + average.host_apps[places]
+    return np.concatenate([average.node[places], prod, outside], axis=1)
 
 
 def _unmeasured_prod(batch: WindowBatch) -> BoolArray:
@@ -57,7 +61,7 @@ def _unmeasured_prod(batch: WindowBatch) -> BoolArray:
 
 
 def record_usage(columns: Columns, rows: IntArray, end_ms: IntArray, usage: FloatArray) -> None:
-    """Append the usage (n, rules) of windows with these ends to the last ones of each row."""
+    """Append the usage (n, `USAGES`) of windows with these ends to the last ones of each row."""
     for name, newest in (("alert_window_ms", end_ms), ("alert_usage", usage)):
         column = columns[name]
         kept = column[rows, ..., 1:]
@@ -72,16 +76,18 @@ def compared_usage(
     peaks: PeakBatch,
     positions: IntArray,
     point_percentile: PointPercentile,
+    reserved: FloatArray,
 ) -> FloatArray:
     """The usage by rule that each policy names, after `record_usage`, (n, rules) cores or bytes.
 
     `window_ms` (n,) are the lengths of the last windows, and `positions` (n,) those of the nodes in
-    `peaks`.
+    `peaks`. `reserved` (n, 2) is kept for processes outside of Kubernetes, NaN for nothing.
     """
     spans = np.array([policy.span_seconds for policy in policies], np.int64)
     recent = _RecentWindows(columns, rows, spans * 1000, window_ms)
     kinds = [policy.usage for policy in policies]
-    usage = recent.averages()
+    averages = recent.averages()
+    usage, outside = averages[:, : len(RULES)], averages[:, len(RULES) :]
     for kind, span in sorted({*zip(kinds, spans.tolist(), strict=True)}):
         if kind == "average":
             continue
@@ -92,6 +98,8 @@ def compared_usage(
             usage[own] = recent.percentiles(own, percent)
             points = point_percentile(own, span, percent)
             usage[own, :2] = np.where(np.isnan(points), usage[own, :2], points)
+    inside_reservation = np.nan_to_num(np.minimum(outside, reserved))
+    usage[:, :2] = np.maximum(usage[:, :2] - inside_reservation, 0.0)
     return usage
 
 
@@ -119,13 +127,14 @@ class _RecentWindows:
         self._reaches = self._known.any(axis=-1) & (2 * length >= kept_ms[:, None])
 
     def averages(self) -> FloatArray:
-        """(n, rules)."""
+        """(n, `USAGES`)."""
         sums = np.where(self._known, self._usage, 0.0).sum(axis=-1)
         counts = np.maximum(self._known.sum(axis=-1), 1)
         return np.where(self._reaches, sums / counts, np.nan)
 
     def percentiles(self, own: IntArray, percent: int) -> FloatArray:
         """A percentile of these nodes, (k, rules)."""
-        values = np.where(self._known[own], self._usage[own], np.nan)
+        rules = own[:, None], np.arange(len(RULES))
+        values = np.where(self._known[rules], self._usage[rules], np.nan)
         answers = row_percentiles(values.reshape(-1, values.shape[-1]), [percent])
-        return np.where(self._reaches[own], answers.reshape(len(own), len(RULES)), np.nan)
+        return np.where(self._reaches[rules], answers.reshape(len(own), len(RULES)), np.nan)

@@ -112,11 +112,14 @@ def _detect(
         nodes = [applied.nodes[i] for i in positions[own].tolist()]
         return bank.usage_percentile(nodes, span_seconds, percent)
 
+    reserved = amounts([window.node.reserved for window in windows])
     compared = compared_usage(
-        columns, rows, policies, end_ms - start_ms, applied.peaks, positions, point_percentile
-    )
+        columns, rows, policies, end_ms - start_ms, applied.peaks, positions, point_percentile,
+        reserved / TO_KUBERNETES,
+    )  # fmt: skip
     compared[uncovered] = np.nan
-    percent = _percent(compared, amounts([window.node.allocatable for window in windows]))
+    allocatable = amounts([window.node.allocatable for window in windows])
+    percent = _percent(compared, allocatable - np.nan_to_num(reserved))
     series = columns["alert_series"]
     series[rows] = np.concatenate([series[rows, :, 1:], percent[..., None]], axis=-1)
     limits = thresholds(policies)
@@ -150,10 +153,10 @@ def _by_rule(percent: FloatArray, is_watched: BoolArray) -> dict[str, float]:
     return {rule: value for rule, value in numbers.items() if value is not None}
 
 
-def _percent(usage: FloatArray, allocatable: FloatArray) -> FloatArray:
-    """Usage (n, rules), cores or bytes, in percent of allocatable (n, 2), millicores and bytes;
-    NaN where that is 0 or unknown. Whole millicores give exact percents."""
-    base = np.where(allocatable > 0.0, allocatable, np.nan)
+def _percent(usage: FloatArray, capacity: FloatArray) -> FloatArray:
+    """Usage (n, rules), cores or bytes, in percent of capacity (n, 2), millicores and bytes; NaN
+    where that is 0 or unknown. Whole millicores give exact percents."""
+    base = np.where(capacity > 0.0, capacity, np.nan)
     used = usage.reshape(len(usage), -1, 2) * TO_KUBERNETES
     percent: FloatArray = WHOLE_PERCENT * used / base[:, None]
     return percent.reshape(usage.shape)

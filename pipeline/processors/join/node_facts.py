@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.join.pod_facts import PodRow
-from pipeline.processors.kubernetes.node_reservation import reservation
+from pipeline.processors.kubernetes.node_reservation import valid_reservation
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.topics.nodes import KnownNode, NodeStrategy, Strategy
 from pipeline.topics.pod_columns import LISTED
@@ -30,11 +30,7 @@ def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
     Fields that its strategy does not name are those of `default_strategy`. An invalid reservation
     reserves nothing.
     """
-    try:
-        stated = reservation(record.annotations)
-        reserved = Resources(cpu_millicores=stated.cpu_millicores, memory_bytes=stated.memory_bytes)
-    except InvalidPolicyError:
-        reserved = Resources()
+    stated = valid_reservation(record.annotations)
     return NodeFacts(
         known=True,
         allocatable=raw_allocatable(record),
@@ -42,7 +38,7 @@ def node_facts(record: KnownNode, default_strategy: Strategy) -> NodeFacts:
         strategy=(record.strategy or NodeStrategy()).over(default_strategy),
         strategy_hash=record.strategy_hash,
         overcommit=record.overcommit,
-        reserved=reserved,
+        reserved=Resources(cpu_millicores=stated.cpu_millicores, memory_bytes=stated.memory_bytes),
         host_apps=record.host_apps,
         hot_nodes=record.hot_nodes,
     )

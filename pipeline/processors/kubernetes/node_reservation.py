@@ -49,7 +49,7 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
     """Read the reservation from a node's annotations; CPUs by number override their amount.
 
     An unknown `applyPolicy` counts as the default. Raises InvalidPolicyError for an invalid
-    annotation; callers then reserve nothing.
+    annotation.
     """
     text = annotations.get(ANNOTATION)
     if text is None:
@@ -62,6 +62,14 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
         raise InvalidPolicyError(f"annotation {ANNOTATION}: {error!s:.200}") from error
     cpus = _cpus(written.reserved_cpus)
     return Reservation(len(cpus) * 1000 if cpus else cpu, memory, cpus, written.apply_policy)
+
+
+def valid_reservation(annotations: Mapping[str, str]) -> Reservation:
+    """The reservation; nothing is reserved by an invalid annotation."""
+    try:
+        return reservation(annotations)
+    except InvalidPolicyError:
+        return Reservation()
 
 
 def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | None:

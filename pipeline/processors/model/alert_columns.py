@@ -24,10 +24,12 @@ SERIES: Final = 20
 """Values of compared usage that are kept as evidence."""
 LEVELS: Final = 2
 """Warning and critical."""
+USAGES: Final = (*RULES, "outside_cpu", "outside_memory")
+"""Usage that is kept of each window: by rule, and that of processes outside of Kubernetes."""
 
 COLUMNS: Final[Mapping[str, Column]] = {
     "alert_window_ms": Column((WINDOWS,), "<i8", NEVER),
-    "alert_usage": Column((len(RULES), WINDOWS), "<f8", np.nan),
+    "alert_usage": Column((len(USAGES), WINDOWS), "<f8", np.nan),
     "alert_series": Column((len(RULES), SERIES), "<f8", np.nan),
     "alert_above": Column((len(RULES), LEVELS), "<u2"),
     "alert_below": Column((len(RULES), LEVELS), "<u2"),
@@ -37,7 +39,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "alert_deviates": Column((), "<u1"),
 }
 """By node. `alert_window_ms` are the ends of the last windows, newest last, and `alert_usage` their
-averages by rule, cores or bytes, NaN unknown. `alert_series` is the compared usage in percent,
+averages (`USAGES`), cores or bytes, NaN unknown. `alert_series` is the compared usage in percent,
 newest last. `alert_above` and, while the level is raised, `alert_below` count the windows in a row
 above and below the marks of each level. `alert_level` is 0 without an open alert, 1 for a warning,
 2 for a critical one, opened by the window that ended at `alert_opened_ms`. `alert_answered_ms` is

@@ -47,13 +47,15 @@ def hot_window(
     points: Sequence[float] = (),
     prod_memory: float = GIB,
     seconds: int = 30,
+    outside: float | None = None,
     **columns: Any,
 ) -> Window:
     """The `end`-th window of `seconds` of a node of 10 cores and 100 GiB: `cpu` and `memory` in
     percent of it.
 
     `pods` have a class and cores each; `prod` is short for one Prod pod. `points` are of CPU, a
-    second apart; `prod_memory` is that of each pod in bytes.
+    second apart; `prod_memory` is that of each pod in bytes. `outside` are cores that the system
+    uses.
     """
     pods = pods if pods is not None else {} if prod is None else {"uid-0": ("prod", prod)}
     row: dict[str, Any] = {
@@ -76,6 +78,8 @@ def hot_window(
         pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=prod_memory)
         for uid, (_, used) in pods.items()
     ]
+    if outside is not None:
+        rows.append({"kind": "tier", "id": "system", "cpu_cores_avg": outside})
     known = [
         known_pod(uid, pod_class=name, phase="Running")
         for uid, (name, _) in pods.items()

@@ -176,6 +176,45 @@ def test_capacity_is_allocatable_before_amplification(
     assert transitions_of(hot(6, **fields)) == found
 
 
+def reserving(text: str) -> dict[str, Any]:
+    return {"annotations": {"node.koordinator.sh/reservation": text}}
+
+
+FOUR = reserving('{"resources": {"cpu": "4"}}')
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, []),
+        ({**FOUR, "outside": 0.0}, [OPENED]),  # 6 of 6
+        ({**FOUR, "outside": 1.5}, [OPENED]),  # 4.5 of 6
+        ({**FOUR, "outside": 4.0}, []),  # 2 of 6
+        ({**FOUR, "outside": 5.5}, []),  # 2 of 6: pods and 1.5 beyond the reservation
+        (FOUR, []),  # no pods: all usage is that of the system
+        ({**FOUR, "pods": {"a": ("batch", None)}}, [OPENED]),  # unknown: all usage counts
+        ({**reserving('{"reservedCPUs": "0-3", "applyPolicy": "ReservedCPUsOnly"}'),
+          "outside": 0.0}, [OPENED]),
+        ({**reserving('{"resources": {"cpu": "10"}}'), "outside": 0.0}, []),  # no capacity
+        ({**reserving("{"), "outside": 0.0}, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["average", "p90"])
+def test_a_reservation_is_neither_capacity_nor_are_those_who_use_it_usage(
+    fields: dict[str, Any], found: list[tuple[str, str]], kind: Literal["average", "p90"]
+) -> None:
+    policy = with_policy(usage=kind)
+    windows = [hot_window(end, 60.0, policy=policy, **fields) for end in range(1, 10)]
+    assert transitions_of(windows) == found
+
+
+def test_a_new_reservation_makes_no_node_hot_whose_pods_have_room() -> None:
+    """Windows from before it count what others used, too."""
+    windows = [hot_window(end, 60.0, outside=4.0) for end in range(1, 11)]
+    windows += [hot_window(end, 60.0, outside=4.0, **FOUR) for end in range(11, 31)]
+    assert transitions_of(windows) == []
+
+
 def test_uncovered_windows_and_gaps_are_neither_hot_nor_calm() -> None:
     late = [*hot(4), *hot(3, 5, coverage=0.49), *hot(1, 9)]
     assert transitions_of(late[:-1]) == []

@@ -6,11 +6,15 @@ from collections.abc import Collection
 from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
-from actuators.planner.pool_means_publisher import PoolMeansPublisher
+from actuators.planner.pool_means_publisher import (
+    LOOK_SECONDS,
+    PoolMeansPublisher,
+    read_pools_on_topic,
+)
 from actuators.planner.relief_policy import relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from pipeline.clock import Clock
-from pipeline.errors import BrokerUnavailableError, InvalidRecordError
+from pipeline.errors import BrokerUnavailableError, InvalidRecordError, KafkaError
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord
@@ -86,6 +90,13 @@ class Planner:
 
     async def _follow_means(self) -> None:
         await self._feed.wait_caught_up()
+        while True:
+            try:
+                self._means.on_topic = await read_pools_on_topic(self._settings.kafka)
+                break
+            except KafkaError as error:
+                log.warning("means of pools are not read, trying again", why=error.message)
+                await self._clock.sleep(LOOK_SECONDS)
         await self._means.run()
 
     async def _follow_policy(self) -> None:

@@ -2,22 +2,27 @@
 them.
 
 A mean is published when it moved, and every minute: workers forget means after ten minutes. A
-record that is not delivered is written again with the next look.
+record that is not delivered is written again with the next look. Pools that a former leader
+published, and that no longer exist, get their tombstone from the next one.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError
+from pipeline.errors import KafkaError, KeyMismatchError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import open_follower, topic_partitions
 from pipeline.kafka.producer import Keyed
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.hot_nodes.pool_means import has_moved, pool_means
+from pipeline.settings import KafkaSettings
 from pipeline.table import Table
 from pipeline.table.pool_usage import pool_usage
 from pipeline.topics.codec import encode_json
-from pipeline.topics.pool_means import PoolMeansRecord, pool_key
+from pipeline.topics.pool_means import PoolMeansRecord, pool_key, pool_of_key
+from pipeline.topics.registry import FLEET
 
 log = get_logger(__name__)
 
@@ -42,12 +47,14 @@ class PoolMeansPublisher:
     """Publishes the means of the nodes in `table`, which must have caught up.
 
     Usage older than `expiration_seconds` is unknown. `may_publish` is asked before each record.
+    `on_topic` are the pools that have a record.
     """
 
     def __init__(
         self, table: Table, clock: Clock, write: Write, may_publish: Callable[[], bool]
     ) -> None:
         self.expiration_seconds = 180.0
+        self.on_topic: set[str] = set()
         self._table, self._clock = table, clock
         self._write, self._may_publish = write, may_publish
         self._published: dict[str, tuple[float, PoolMeansRecord]] = {}
@@ -69,7 +76,7 @@ class PoolMeansPublisher:
         due: list[tuple[str, PoolMeansRecord | None]] = [
             (pool, record) for pool, record in means.items() if self._is_due(record)
         ]
-        due += [(pool, None) for pool in sorted(self._published.keys() - means.keys())]
+        due += [(pool, None) for pool in sorted(self.on_topic - means.keys())]
         for pool, record in due:
             if not self._may_publish():
                 return
@@ -82,8 +89,10 @@ class PoolMeansPublisher:
                 return
             RECORDS.labels("published").inc()
             if record is None:
-                del self._published[pool]
+                self.on_topic.discard(pool)
+                self._published.pop(pool, None)
             else:
+                self.on_topic.add(pool)
                 self._published[pool] = self._clock.monotonic(), record
 
     def _is_due(self, record: PoolMeansRecord) -> bool:
@@ -92,3 +101,19 @@ class PoolMeansPublisher:
         published_at, before = self._published[record.pool]
         is_old = self._clock.monotonic() - published_at >= REPEAT_SECONDS
         return is_old or has_moved(before, record)
+
+
+async def read_pools_on_topic(kafka: KafkaSettings) -> set[str]:
+    """The pools that have a record on `fleet` now. Raises `KafkaError`."""
+    pools: set[str] = set()
+    async with open_follower(client_options(kafka), topic_partitions(kafka, FLEET)) as follower:
+        await follower.begin()
+        async for records in follower.read_to_end():
+            for record in records:
+                try:
+                    pool = pool_of_key(record.key)
+                except KeyMismatchError:
+                    continue
+                if pool is not None:
+                    (pools.discard if record.value is None else pools.add)(pool)
+    return pools

@@ -45,7 +45,7 @@ from pipeline.topics.pods import CountedPod, PodRecord
 
 BEST_FIT: Final = "BestFit"
 PLUGIN_FAILURES: Final = counter(
-    "extender_plugin_failures",
+    "decisions_plugin_failures",
     "Scores that a plugin failed to compute, which requests replaced, and amounts of pods, which "
     "count as 0.",
     ["plugin"],

@@ -7,7 +7,7 @@ What leaves a node does not count: it still runs there while the next pod is pla
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,9 +31,18 @@ nodes of a large cluster."""
 _USED: Final = ("cpu", "memory")
 
 
+class AddedUsage(NamedTuple):
+    """What is added to usage of nodes, in all and of Prod, (nodes, 2): cpu in millicores, memory in
+    bytes."""
+
+    used: FloatArray
+    prod_used: FloatArray
+
+
 class ExtenderLanding:
     """Lands pods at one moment of the table of `decisions`. `earlier` are the arrivals of earlier
-    strategies of the same plan, which the requests of `nodes` include."""
+    strategies of the same plan, which the requests of `nodes` include; `incoming` is what pods of
+    former plans will use, which may not be on their nodes yet."""
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class ExtenderLanding:
         pods: ClusterPods,
         now: float,
         earlier: Sequence[Arrival] = (),
+        incoming: AddedUsage | None = None,
     ) -> None:
         self._decisions, self._nodes, self._pods = decisions, nodes, pods
         self._fit = FitSimulator(nodes, pods)
@@ -54,6 +64,9 @@ class ExtenderLanding:
         self._amounts = np.zeros((len(nodes), len(self._names)), np.int64)
         self._used: FloatArray = np.zeros((len(nodes), len(_USED)))
         self._prod_used: FloatArray = np.zeros_like(self._used)
+        if incoming is not None:
+            self._used += incoming.used
+            self._prod_used += incoming.prod_used
         for arrival in earlier:
             self._add(arrival, 1)
 
@@ -110,7 +123,7 @@ class ExtenderLanding:
         here = np.empty(len(nodes), np.intp)
         here[part.positions] = nodes
         amounts = self._amounts[here]
-        if not amounts.any():
+        if not (amounts.any() or self._used[here].any()):
             return part
         used, prod_used = -self._used[here], -self._prod_used[here]
         return part.reduced(

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.landing_simulation import ExtenderLanding
+from pipeline.extender.landing_simulation import AddedUsage, ExtenderLanding
 from pipeline.extender.plan_documents import ReliefPlan, StrategyRun, relief_plan
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods, MoveCaps
@@ -19,7 +19,9 @@ from pipeline.processors.descheduling.configured_strategies import (
     other_strategies,
     pools_of_configuration,
     pools_of_policies,
+    selected_nodes,
     why_off,
+    with_node_fit,
 )
 from pipeline.processors.descheduling.cool_targets import CoolTargets, limits_of_pools
 from pipeline.processors.descheduling.descheduler_config import LOW_NODE_LOAD, Descheduling
@@ -27,6 +29,7 @@ from pipeline.processors.descheduling.eviction_policy import migration_policy
 from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.migration_fit import SelectedFit
 from pipeline.processors.descheduling.move_memory import IncomingUsage
 from pipeline.processors.descheduling.strategy import Plan, after_plan, unchanged
 from pipeline.processors.eviction.evictability import protections_of
@@ -103,7 +106,8 @@ class ReliefPlanning:
         expiration = float(args.usage_expiration_seconds)
         by_alerts = descheduling is None
         nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
-        self._nodes = _with_incoming(nodes, relief.incoming)
+        self._incoming = _incoming_usage(nodes, relief.incoming)
+        self._nodes = _with_incoming(nodes, self._incoming)
         detecting = None if descheduling is None else descheduling.detecting
         self._strategies = low_node_load_strategies(
             self._pools,
@@ -113,6 +117,11 @@ class ReliefPlanning:
         )
         if descheduling is not None:
             self._strategies += other_strategies(descheduling, self._nodes.labels)
+        needs_fit = self._policy.node_fit and "NodeFit" not in self._policy.skipped_gates
+        if needs_fit:
+            self._strategies = [*map(with_node_fit, self._strategies)]
+        selector = self._policy.node_selector if needs_fit else None
+        self._fit_nodes = None if selector is None else selected_nodes(nodes.labels, selector)
         is_source = np.zeros(len(names), np.bool_)
         for configured in self._strategies:
             if not configured.off:
@@ -134,8 +143,10 @@ class ReliefPlanning:
         for configured in self._strategies:
             own = configured.pods.apply(pods)
             landing: LandingSimulator = ExtenderLanding(
-                self._decisions, nodes, own, self._now, earlier
+                self._decisions, nodes, own, self._now, earlier, self._incoming
             )
+            if self._fit_nodes is not None:
+                landing = SelectedFit(landing, nodes, own, self._fit_nodes)
             # LowNodeLoad books usage of its targets itself.
             if not configured.pool:
                 landing = CoolTargets(landing, nodes, own, limits)
@@ -195,17 +206,26 @@ def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRe
     return objection
 
 
-def _with_incoming(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> ClusterNodes:
-    """The nodes with the usage of pods on their way, which their own usage does not show yet."""
+def _incoming_usage(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> AddedUsage | None:
+    """What pods on their way add to usage of their targets, which these do not show yet."""
     if not incoming:
-        return nodes
-    usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
+        return None
     place = {name: index for index, name in enumerate(nodes.names)}
-    columns = [nodes.resources.index(name) for name in ("cpu", "memory")]
+    added = AddedUsage(*np.zeros((2, len(nodes), 2)))
     for node, cpu, memory, is_prod in incoming:
         if node in place:
-            usage[place[node], columns] += (cpu, memory)
-            prod_usage[place[node], columns] += (cpu * is_prod, memory * is_prod)
+            added.used[place[node]] += (cpu, memory)
+            added.prod_used[place[node]] += (cpu * is_prod, memory * is_prod)
+    return added
+
+
+def _with_incoming(nodes: ClusterNodes, added: AddedUsage | None) -> ClusterNodes:
+    if added is None:
+        return nodes
+    usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
+    columns = [nodes.resources.index(name) for name in ("cpu", "memory")]
+    usage[:, columns] += added.used
+    prod_usage[:, columns] += added.prod_used
     return replace(nodes, usage=usage, prod_usage=prod_usage)
 
 

@@ -104,8 +104,8 @@ ROLES: Final[Mapping[str, Role]] = {
         Role(
             name="planner", task="plans how hot nodes are relieved",
             reads=(
-                NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, ALERTS, EVICTION_PLANS,
-                ACTIONS,
+                NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, ALERTS,
+                EVICTION_PLANS, ACTIONS,
             ),
             writes=(FLEET, ALERTS, EVICTION_PLANS, ACTIONS),
         ),

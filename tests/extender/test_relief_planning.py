@@ -6,7 +6,12 @@ import msgspec
 import pytest
 
 from pipeline.extender.plan_documents import ReliefPlan
-from pipeline.extender.relief_planning import ReliefPlanning
+from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
+from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.migration_fit import NOWHERE
+from pipeline.processors.descheduling.move_memory import IncomingUsage
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
+from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import Taint
@@ -416,3 +421,82 @@ def test_a_span_that_no_configuration_has_does_not_end_the_planner(usage: str) -
     policy = msgspec.structs.replace(POLICY, span_seconds=77, usage=usage)
     world = World().node("cool", 2.0).node("hot", 12.0, hot_nodes=policy).runs("hot", a=1.0)
     assert world.plan().items == ()
+
+
+def relieved(world: World, **relief: Any) -> ReliefPlan:
+    planning = ReliefPlanning(world.table, world.decisions, None, NOW, AlertRelief(**relief))
+    return planning.plan(world.records, world.table.pod_history)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "is_prod", "target"),
+    [
+        ("usageThresholds", True, "other"),
+        ("usageThresholds", False, "other"),
+        ("prodUsageThresholds", True, "other"),
+        ("prodUsageThresholds", False, "cool"),
+    ],
+)
+def test_pods_on_their_way_count_in_the_filters_too(
+    thresholds: str, is_prod: bool, target: str
+) -> None:
+    """The load of the target alone would allow one more."""
+    annotation = f'{{"{thresholds}":{{"cpu":25}}}}'
+    annotations = {"scheduling.koordinator.sh/usage-thresholds": annotation}
+    world = World().node("hot", 12.0).node("cool", 1.0, annotations=annotations).node("other", 4.0)
+    world.put_state("cool", 1.0, class_usage={"prod": Usage(cpu_cores=1.0, memory_bytes=GIB)})
+    world.runs("hot", a=1.0)
+    assert [m.target for m in relieved(world).items[0].moves] == ["cool"]
+    incoming = [IncomingUsage("cool", 2500.0, 0.0, is_prod), IncomingUsage("gone", 1.0, 1.0, True)]
+    (move,) = relieved(world, incoming=incoming).items[0].moves
+    assert move.target == target
+
+
+A_SELECTOR = Selector(match_labels={"zone": "a"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "moves"),
+    [
+        (MigrationPolicy(), 1),
+        (MigrationPolicy(node_fit=True), 0),
+        (MigrationPolicy(node_fit=True, skipped_gates=frozenset({"NodeFit"})), 1),
+    ],
+)
+def test_pods_that_the_evictor_would_find_no_node_for_stay(
+    policy: MigrationPolicy, moves: int
+) -> None:
+    """LowNodeLoad itself does not ask whether a target could run them."""
+    taint = Taint(key="gpu", effect="NoSchedule")
+    world = World().node("hot", 12.0).node("cool", 1.0, taints=(taint,)).runs("hot", a=1.0)
+    plan = relieved(world, args=LowNodeLoadArgs(node_fit=False), policy=policy)
+    assert len(plan.items[0].moves) == moves
+
+
+@pytest.mark.parametrize(
+    ("labels", "taints", "policy", "moves"),
+    [
+        ({"zone": "a"}, (), MigrationPolicy(node_fit=True, node_selector=A_SELECTOR), 1),
+        ({"zone": "b"}, (), MigrationPolicy(node_fit=True, node_selector=A_SELECTOR), 0),
+        ({"zone": "a"}, ("x",), MigrationPolicy(node_fit=True, node_selector=A_SELECTOR), 0),
+        ({"zone": "b"}, (), MigrationPolicy(node_selector=A_SELECTOR), 1),
+    ],
+)
+def test_a_selected_node_must_be_able_to_run_a_pod_as_the_evictor_asks(
+    labels: dict[str, str], taints: tuple[str, ...], policy: MigrationPolicy, moves: int
+) -> None:
+    """It may be another node than the target; the pod's own one does not count."""
+    world = World().node("hot", 12.0, labels={"zone": "a"}).node("cool", 1.0)
+    taint = tuple(Taint(key=key, effect="NoSchedule") for key in taints)
+    world.node("busy", 10.0, labels=labels, taints=taint).runs("hot", a=1.0)
+    (node,) = relieved(world, policy=policy).items
+    assert [move.target for move in node.moves] == ["cool"] * moves
+    assert [stay.rejected[0].reason for stay in node.stays] == [NOWHERE] * (1 - moves)
+
+
+def test_node_fit_of_the_migration_controller_holds_for_another_configuration() -> None:
+    world = World().node("hot", 12.0, labels={"zone": "a"}).node("cool", 1.0)
+    args = {"nodeFit": True, "nodeSelector": "zone=a"}
+    read = configuration(profile({"LowNodeLoad": LOW, "MigrationController": args}))
+    plan = world.runs("hot", a=1.0).plan_by(read)
+    assert reason(plan) == "no target takes a pod of a hot node"

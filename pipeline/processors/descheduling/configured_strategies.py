@@ -79,6 +79,14 @@ class ConfiguredStrategy(NamedTuple):
     off: str = ""
 
 
+def with_node_fit(configured: ConfiguredStrategy) -> ConfiguredStrategy:
+    """The strategy, whose pods move only to nodes that could run them."""
+    strategy = configured.strategy
+    if isinstance(strategy, LowNodeLoadStrategy | TierStrategy | FragmentationStrategy):
+        strategy = replace(strategy, node_fit=True)
+    return configured._replace(strategy=strategy)
+
+
 def why_off(profile: Profile, plugin: str) -> str:
     """Why a strategy of a profile moves nothing; empty if it may."""
     if plugin not in profile.enabled.get("balance", ()):

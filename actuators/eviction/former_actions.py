@@ -55,14 +55,14 @@ async def read_actions(follower: Follower, clock: Clock, seconds: float, learn: 
     if cut:
         # Nothing is left, or nothing is known about the time at which the rest was deleted.
         complete_at = max(complete_at, now)
-    unknown_seconds = min(max(complete_at - (now - seconds), 0.0), seconds)
+    known_seconds = min(max(now - complete_at, 0.0), seconds)
     log.info("limits are rebuilt from actions", evictor_actions=learned)
-    if unknown_seconds:
+    if known_seconds < seconds:
         log.warning(
             "springtide.actions does not reach back far enough: limits in time wait",
-            needed_seconds=round(seconds), unknown_seconds=round(unknown_seconds),
+            needed_seconds=round(seconds), known_seconds=round(known_seconds),
         )  # fmt: skip
-    return monotonic - seconds + unknown_seconds
+    return monotonic - known_seconds
 
 
 def _first_time(records: Iterable[ConsumerRecord], cut: set[TopicPartition]) -> float | None:

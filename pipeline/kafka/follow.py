@@ -148,13 +148,16 @@ class Follower:
             return await topic_ids(self._consumer._client, {tp.topic for tp in self.assigned})
 
     async def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
-        """The offset of the first record appended at this time (milliseconds since 1970) or later;
-        the end of the partition if there is none."""
+        """The offset of the first record appended at this time (milliseconds since 1970, or before)
+        or later; the end of the partition if there is none."""
         if not times_ms:
             return {}
         ends = await self.ends(times_ms)
         with translated_errors(self._servers, self._doing):
-            at_times = await self._consumer.offsets_for_times(dict(times_ms))
+            at_times = await self._consumer.offsets_for_times(
+                # aiokafka refuses negative times; no record is older than 1970.
+                {tp: max(time_ms, 0) for tp, time_ms in times_ms.items()}
+            )
         return {tp: ends[tp] if at_times[tp] is None else at_times[tp].offset for tp in times_ms}
 
     async def begin(self, since_ms: Mapping[str, int] | None = None) -> None:

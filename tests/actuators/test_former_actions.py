@@ -110,6 +110,13 @@ async def test_a_log_that_was_cut_is_known_from_its_first_record_on(
     assert await read_actions(log, clock, HOUR, lambda *_: None) == 500.0 - known_seconds
 
 
+async def test_a_log_that_was_cut_is_known_to_the_second_if_any_time_is_needed() -> None:
+    log = cast(Follower, Log((7, [record(OTHER, 1000)])))
+    clock = ManualClock(now=ManualClock().now() + 123.0, monotonic=500.0)
+    known_since = await read_actions(log, clock, 1e17, lambda *_: None)
+    assert known_since == 500.0 - 1123.0
+
+
 async def test_actions_are_as_young_as_broker_or_writer_say() -> None:
     world = World()
     ages = {"behind": (9000.0, 100.0), "late": (100.0, 50.0), "ahead": (-900.0, 100.0)}

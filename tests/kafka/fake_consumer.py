@@ -88,6 +88,8 @@ class FakeConsumer:
         return {tp: self.logs[tp].end for tp in tps}
 
     async def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[Any, Any]:
+        if any(time < 0 for time in times.values()):
+            raise ValueError("The target time must be non-negative")  # as aiokafka
         found = {tp: range(self.logs[tp].first, self.logs[tp].end) for tp in times}
         later = {tp: [o for o in found[tp] if 1000 * o >= time] for tp, time in times.items()}
         return {tp: SimpleNamespace(offset=o[0]) if o else None for tp, o in later.items()}

@@ -73,6 +73,13 @@ async def test_a_topic_is_read_from_a_time_and_from_its_end_if_nothing_came_sinc
         assert await values(follower) == [b"4"]
 
 
+async def test_a_time_before_1970_reads_from_the_first_record(logs: Install) -> None:
+    logs({TP: FakeLog(range(7, 9), first=7)})
+    async with open_follower(CLIENT, [TP]) as follower:
+        await follower.begin({TP.topic: -(10**20)})
+        assert follower.positions == {TP: 7}
+
+
 async def test_after_the_end_records_and_tombstones_follow(logs: Install) -> None:
     log = FakeLog(range(2))
     logs({TP: log})

@@ -164,7 +164,8 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
         dict[_LimitedObject, ObjectLimiter],
         Meta(
             title="`workload` and `namespace`: `duration`, `maxMigrating`, `burst`",
-            description="evictions per time. Default: workload with 5m",
+            description="evictions per time. Default, also of {}: workload with 5m",
+            extra={"unset": {}},
         ),
     ] = msgspec.field(default_factory=lambda: {"workload": ObjectLimiter(duration_seconds=300.0)})
     default_job_mode: Annotated[

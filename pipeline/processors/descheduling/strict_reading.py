@@ -6,7 +6,7 @@ value leaves the default of its field, and the values beside it are read.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
@@ -41,7 +41,8 @@ class Reading(NamedTuple, Generic[S]):
 def read_struct(tree: Any, kind: type[S], where: str) -> Reading[S]:
     """Read a tree into a struct of this kind, whose fields all have defaults. `where` is the path
     of the tree. A field may have a converter of written values: `Meta(extra={"read": function})`,
-    which raises InvalidPolicyError."""
+    which raises InvalidPolicyError; and a written value that is the same as none, as most empty
+    values are in Go: `Meta(extra={"unset": value})`."""
     reader = _Reader()
     value = reader.struct(tree, kind, where)
     problems = tuple(reader.unknown), tuple(reader.invalid)
@@ -64,7 +65,7 @@ class _Reader:
             self.unknown.append(PolicyProblem(child(where, key), unknown_key(key, fields)))
         values = {}
         for key, field in fields.items():
-            if tree.get(key) is not None:
+            if tree.get(key) not in (None, *_extras(field.type, "unset")):
                 value = self.value(tree[key], field.type, child(where, key))
                 if value is not _INVALID:
                     values[field.name] = value
@@ -79,7 +80,7 @@ class _Reader:
     def value(self, value: Any, kind: Any, where: str) -> Any:
         """Read a value of an annotated type; `_INVALID` if it is not one."""
         plain = _plain(kind)
-        for read in _converters(kind):
+        for read in _extras(kind, "read"):
             try:
                 value = read(value)
             except InvalidPolicyError as error:
@@ -181,10 +182,11 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _converters(kind: Any) -> list[Callable[[Any], Any]]:
+def _extras(kind: Any, name: str) -> list[Any]:
+    """What the annotations of a type, and of its members, have by this name in `extra`."""
     if get_origin(kind) in (Union, UnionType):
-        return [read for member in get_args(kind) for read in _converters(member)]
+        return [extra for member in get_args(kind) for extra in _extras(member, name)]
     if get_origin(kind) is not Annotated:
         return []
-    metas = [meta for meta in kind.__metadata__ if meta.extra]
-    return [meta.extra["read"] for meta in metas] + _converters(kind.__origin__)
+    metas = [meta for meta in kind.__metadata__ if name in (meta.extra or ())]
+    return [meta.extra[name] for meta in metas] + _extras(kind.__origin__, name)

@@ -48,6 +48,11 @@ def test_without_a_configuration_koordinators_defaults_hold() -> None:
         ({"maxUnavailablePerWorkload": 2}, {"max_unavailable_per_workload": 2}),
         ({"skipCheckExpectedReplicas": True}, {"skip_check_expected_replicas": True}),
         ({"evictQPS": "0.5"}, {"evict_qps": 0.5}),
+        ({"objectLimiters": {}}, {}),
+        (
+            {"objectLimiters": {"workload": {}}},
+            {"workload_limiter": ObjectLimiter(duration_seconds=0.0)},
+        ),
         ({"defaultJobTTL": "10m"}, {"ttl_seconds": 600.0}),
         ({"defaultJobTTL": "0s"}, {"ttl_seconds": 3600.0}),  # no end would let nothing count
         (

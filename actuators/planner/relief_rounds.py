@@ -25,6 +25,7 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.descheduling.move_memory import (
+    LOOK_BACK_SECONDS,
     WORKLOAD_REST_SECONDS,
     MoveMemory,
     Rests,
@@ -238,7 +239,7 @@ class ReliefRounds:
         """Write the records of a plan; returns whether all were. None is written after the lease is
         lost, the policy has changed, or one is not delivered."""
         workloads = {pod.uid: _workload(pod) for pod in pods.records}
-        plan_id = partial(self._plan_id, hot, now)
+        plan_id = partial(self._plan_id, hot)
         for record in plan_records(plan, self._counts(policy, now), plan_id, workloads, now):
             if not self._may_publish():
                 log.warning("another process may lead: the round ends")
@@ -300,10 +301,14 @@ class ReliefRounds:
         record = self._table.snapshot(node).node
         return "" if record is None or record.hot_nodes is None else record.hot_nodes.pool
 
-    def _plan_id(self, hot: Alerts, now: float, node: PlannedNode) -> str:
+    def _plan_id(self, hot: Alerts, node: PlannedNode) -> str:
         opened = min(alert.since for alert in hot[node.node])
-        attempt = self._memory.attempt(node.node, time_or_none(opened) or 0.0, now)
-        return f"{node.node}/{node.strategy}/{opened}/{attempt}"
+        state = self._table.snapshot(node.node).state
+        # Both times are by the clock of the node.
+        as_of = None if state is None else time_or_none(state.as_of)
+        seconds = (as_of or 0.0) - (time_or_none(opened) or 0.0)
+        purpose = f"{node.node}/{node.strategy}/{opened}"
+        return self._memory.next_id(purpose, int(max(seconds, 0.0) // LOOK_BACK_SECONDS))
 
     # -- alerts about what cannot be done
 

@@ -1,6 +1,7 @@
 """Rounds of the planner over a state table: when it plans, what it writes, and when it must not."""
 
 import asyncio
+import json
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -162,6 +163,47 @@ async def test_a_plan_that_expired_without_an_eviction_is_made_again_in_the_next
     first, second = planning.plans
     assert second.id.startswith(first.id.removesuffix("0"))
     assert second.id != first.id
+
+
+@pytest.mark.parametrize("seconds", [-5.0, 30.0, 7200.0])
+async def test_plans_have_names_of_their_own_whatever_the_clock_of_the_node(seconds: float) -> None:
+    """The evictor ignores a plan whose name it has seen."""
+    planning = hot_and_cool()
+    since = format_time(planning.clock.now() + seconds)
+    alert = msgspec.structs.replace(ALERT, since=since)
+    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+    for number in range(20):
+        await planning.after(400 if number else 0)
+    assert len({plan.id for plan in planning.plans}) == len(planning.plans) == 20
+
+
+async def test_two_leaders_give_one_name_to_a_first_plan() -> None:
+    """One of them may have planned for the node before, for longer than the other remembers."""
+    planning = hot_and_cool()
+    await planning.after()
+    await planning.after(7 * 3600)
+    alert = msgspec.structs.replace(ALERT, since=format_time(planning.clock.now() - 60))
+    planning.plans.clear()
+    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+    await planning.after(400)
+    planning.start(MoveMemory())
+    await planning.after(10)
+    first, other = planning.plans
+    assert first.id == other.id
+
+
+async def test_a_plan_of_absurd_usage_is_refused_and_planning_goes_on() -> None:
+    planning = hot_and_cool()
+    now = planning.clock.now()
+    record = {
+        "version": 1, "node": "other", "id": "p", "at": format_time(now), "why": "w",
+        "valid_until": format_time(now + 300), "planner": "planner", "strategy": "LowNodeLoad",
+        "pods": [{"uid": "u", "pod_class": "batch", "target": "cool", "cpu_millicores": 2**64}],
+    }  # fmt: skip
+    value = json.dumps(record).encode()
+    with pytest.raises(RecordError, match="more than any"):
+        take_record(planning.memory, planning.rounds.alerts, EVICTION_PLANS, b"other", value, now)
+    assert await planning.after() == ["hot"]
 
 
 async def test_a_node_is_not_planned_for_before_usage_shows_the_last_eviction() -> None:

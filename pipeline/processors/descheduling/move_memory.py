@@ -18,6 +18,7 @@ same node, or about the same target, would rest on usage from before the first o
 The memory is rebuilt from the topics of plans and actions, in any order and with repeats.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -37,6 +38,7 @@ from pipeline.topics.eviction_plans import (
     EvictionPlanRecord,
     LeavingPod,
 )
+from pipeline.topics.resource_amounts import LARGEST_POD_AMOUNT
 
 PLANNER: Final = "planner"
 """`planner` of its plans, and `actuator` of its actions."""
@@ -94,11 +96,8 @@ class _Pod(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """`made_at` is the time that the record states."""
-
     node: str
     strategy: str
-    made_at: float
     at: float
     until: float
     pods: tuple[_Pod, ...]
@@ -127,6 +126,8 @@ class MoveMemory:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
+        # By what they are for: the evictor remembers names of plans for longer than an hour.
+        self._last_ids: OrderedDict[str, str] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
         # Plans that were refused, or failed, as a whole.
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -144,18 +145,27 @@ class MoveMemory:
             return False
         if len(plan.pods) > _MOST_PODS:
             raise InvalidRecordError(f"the plan has {len(plan.pods)} pods, more than {_MOST_PODS}")
-        if any(min(pod.cpu_millicores, pod.memory_bytes) < 0 for pod in plan.pods):
+        amounts = [amount for pod in plan.pods for amount in (pod.cpu_millicores, pod.memory_bytes)]
+        if amounts and min(amounts) < 0:
             raise InvalidRecordError("the usage of a pod is negative")
+        if amounts and max(amounts) > LARGEST_POD_AMOUNT:
+            raise InvalidRecordError(f"the usage of a pod is {max(amounts)}, more than any uses")
         made_at = _time(plan.at)
         at = _latest(made_at, now, appended_at)
         until = at + min(_time(plan.valid_until) - made_at, LONGEST_VALID_SECONDS)
         if (known := self._plans.get(plan.id)) is not None and until > known.until:
             # One that was just made is known before the broker's time of it.
             self._plans[plan.id] = known._replace(at=max(at, known.at), until=until)
-        if known is not None or now - at > LOOK_BACK_SECONDS:
+        if known is not None:
+            return False
+        purpose = plan.id.rpartition("/")[0]
+        self._last_ids[purpose] = plan.id
+        self._last_ids.move_to_end(purpose)
+        _limit(self._last_ids, _MOST_PLANS)
+        if now - at > LOOK_BACK_SECONDS:
             return False
         pods = tuple(map(_remembered, plan.pods))
-        self._plans[plan.id] = _Plan(plan.node, plan.strategy, made_at, at, until, pods)
+        self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, pods)
         _limit(self._plans, _MOST_PLANS)
         return True
 
@@ -210,18 +220,17 @@ class MoveMemory:
             if plan.at >= since:
                 yield from (PlannedPod(plan.node, pod.namespace, plan.at) for pod in plan.pods)
 
-    def attempt(self, node: str, since: float, now: float) -> str:
-        """A name for the next plan for an alert that opened at `since`: the same for all planners
-        with the same memory, and another one after each plan, however old the alert is.
+    def next_id(self, purpose: str, alert_hours: int) -> str:
+        """A name for the next plan for this purpose (node, strategy and alert): the same for all
+        planners that remember the same last plan for it or none, and another one after each plan.
 
-        It is the hour of the alert, and in how many seconds of this hour the node's last plan was
-        made. A number of plans would repeat itself when the memory is full.
+        It depends on the name of the last plan, not on its time: clocks of nodes and planners
+        differ, and are set. The age of the alert, by the node's clock, tells the first plan of a
+        new leader from one that was made before all that it remembers.
         """
-        hour = int(max(now - since, 0.0) // LOOK_BACK_SECONDS)
-        began = since + hour * LOOK_BACK_SECONDS
-        plans = reversed(self._plans.values())
-        made_at = next((plan.made_at for plan in plans if plan.node == node), float("-inf"))
-        return f"{hour}.{int(made_at - began) + 1 if made_at >= began else 0}"
+        last = self._last_ids.get(purpose)
+        digest = "0" if last is None else hashlib.sha256(last.encode()).hexdigest()[:8]
+        return f"{purpose}/{alert_hours}.{digest}"
 
     def unjudged(self, now: float, span_of: Callable[[str], float]) -> list[EndedPlan]:
         """The plans without a verdict whose last eviction the usage of their node shows; `span_of`

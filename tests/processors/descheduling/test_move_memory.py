@@ -331,23 +331,56 @@ def test_what_is_older_than_an_hour_is_forgotten() -> None:
     assert memory.rests(NOW + 20).of_pod("b", WEB) is None
 
 
-def test_the_next_plan_for_an_alert_has_a_name_that_only_former_plans_change() -> None:
-    memory, since = MoveMemory(), NOW - 100
-    assert memory.attempt("hot", since, NOW) == memory.attempt("hot", since, NOW + 30) == "0.0"
-    memory.take_plan(plan(), NOW)
-    assert memory.attempt("hot", since, NOW + 400) == "0.101"
-    assert memory.attempt("other", since, NOW + 400) == "0.0"
+def test_a_plan_has_a_name_that_only_former_plans_for_its_alert_change() -> None:
+    memory = MoveMemory()
+    first = memory.next_id("hot/LowNodeLoad/a", 0)
+    assert first == "hot/LowNodeLoad/a/0.0"
+    memory.take_plan(plan(id="hot/LowNodeLoad/b/0.0"), NOW)
+    assert memory.next_id("hot/LowNodeLoad/a", 0) == first
+    memory.take_plan(plan(id=first), NOW)
+    assert memory.next_id("hot/LowNodeLoad/a", 0) not in (first, "hot/LowNodeLoad/a/1.0")
+    assert memory.next_id("hot/LowNodeLoad/b", 0) != "hot/LowNodeLoad/b/0.0"
 
 
 def test_an_alert_that_lasts_for_days_never_gets_a_name_twice() -> None:
-    """Plans are remembered for an hour, and by the evictor for longer."""
+    """The evictor remembers names for as long as it leads."""
     memory, names = MoveMemory(), []
-    for minute in range(0, 3000, 7):
+    for minute in range(0, 9000, 7):
         now = NOW + 60 * minute
         memory.forget(now)
-        names.append(memory.attempt("hot", NOW, now))
+        names.append(memory.next_id("hot/LowNodeLoad/a", minute // 60))
         memory.take_plan(plan(at=now, id=names[-1]), now)
     assert len(set(names)) == len(names)
+
+
+def test_a_plan_of_before_the_last_hour_gives_its_name_to_no_other() -> None:
+    memory = MoveMemory()
+    name = memory.next_id("hot/LowNodeLoad/a", 0)
+    memory.take_plan(plan(id=name, at=NOW - LOOK_BACK_SECONDS - 1), NOW)
+    assert memory.next_id("hot/LowNodeLoad/a", 0) != name
+
+
+@pytest.mark.parametrize("step_seconds", [-3600.0, -90.0, 0.0, 3600.0])
+def test_a_clock_that_is_set_gives_no_name_twice(step_seconds: float) -> None:
+    memory, names, now = MoveMemory(), [], NOW
+    for number in range(40):
+        names.append(memory.next_id("hot/LowNodeLoad/a", 0))
+        memory.take_plan(plan(at=now, id=names[-1]), now)
+        now += 400
+        if number % 5 == 4:
+            memory.shift(step_seconds)
+            now += step_seconds
+    assert len(set(names)) == len(names)
+
+
+def test_a_plan_that_is_read_again_gives_no_name_twice() -> None:
+    """The planner reads its own plans back."""
+    memory, names = MoveMemory(), []
+    for _ in range(3):
+        names.append(memory.next_id("hot/LowNodeLoad/a", 0))
+        for name in (names[-1], *names):
+            memory.take_plan(plan(id=name), NOW)
+    assert len(set(names)) == 3
 
 
 def test_a_full_memory_gives_no_plan_the_name_of_a_former_one(
@@ -359,7 +392,7 @@ def test_a_full_memory_gives_no_plan_the_name_of_a_former_one(
     for number in range(20):
         now = NOW + 120 * number
         for node in ("a", "b", "c"):
-            name = f"{node}/{memory.attempt(node, NOW, now)}"
+            name = memory.next_id(f"{node}/LowNodeLoad/a", 0)
             assert memory.take_plan(plan(node=node, at=now, id=name), now)
 
 
@@ -369,6 +402,17 @@ def test_a_plan_with_a_negative_amount_is_refused(amount: str) -> None:
     pod = msgspec.structs.replace(leaving("a"), **{amount: -1})
     with pytest.raises(InvalidRecordError, match="negative"):
         remembered(plan(pod))
+
+
+@pytest.mark.parametrize("amount", ["cpu_millicores", "memory_bytes"])
+@pytest.mark.parametrize("value", [2**48 + 1, 2**62, 2**64])
+def test_a_plan_with_more_than_any_pod_uses_is_refused(amount: str, value: int) -> None:
+    """Arrays of usage cannot hold it, or its target would be full."""
+    pod = msgspec.structs.replace(leaving("a"), **{amount: value})
+    with pytest.raises(InvalidRecordError, match="more than any"):
+        remembered(plan(pod))
+    largest = msgspec.structs.replace(leaving("a"), **{amount: 2**48})
+    assert len(remembered(plan(largest)).rests(NOW).incoming(SPAN)) == 1
 
 
 def test_texts_of_plans_are_not_remembered() -> None:

@@ -109,7 +109,8 @@ class Planner:
             if policy is not None and policy != self._rounds.policy:
                 self._rounds.policy = policy
                 self._means.expiration_seconds = float(policy.args.usage_expiration_seconds)
-                log.info("policy is in force", is_dry=policy.is_dry, why_not=policy.why_not)
+                log.info("policy is in force", strategies=policy.strategies, dry=sorted(policy.dry),
+                         why_not=policy.why_not)  # fmt: skip
             await self._clock.sleep(_POLICY_SECONDS)
 
     def _take(self, topic: Topic, record: ConsumerRecord) -> bool:

@@ -1,7 +1,8 @@
 """Plan in rounds: when a node gets hot, and again after each descheduling interval.
 
-A round plans for the most urgent of the hot nodes that are not in a cool-down. If there are more
-than one round may take, the next round follows shortly with the others. Nothing is planned while
+A round plans for the most urgent of the hot nodes that are not in a cool-down, and once in each
+interval for the nodes of the other strategies that the policy enables. If there are more nodes than
+one round may take, the next round follows shortly with the others. Nothing is planned while
 the data is doubtful: an old table would name pods that moved, and stale usage would move pods for
 nothing.
 """
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from actuators.planner.plan_outcomes import PlanOutcomes
 from actuators.planner.relief_policy import ReliefPolicy
@@ -48,6 +51,10 @@ RESTING = gauge("planner_resting_nodes", "Hot nodes in a cool-down, as of the la
 BLOCKED = gauge(
     "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher, "
     "moves (the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
+)  # fmt: skip
+PAUSED = gauge(
+    "planner_paused", "1 while a strategy is paused because its last plans did not help.",
+    ["strategy"],
 )  # fmt: skip
 ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods were not read, or plans not "
                  "written).", ["result"])  # fmt: skip
@@ -103,7 +110,10 @@ class ReliefRounds:
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
         self._outcomes = PlanOutcomes(table, memory, publish, may_publish, self._span_seconds)
         self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
-        self._tried: set[str] = set()  # in this interval
+        # In this interval: hot nodes, and those of other strategies, of which there may be more.
+        self._tried: set[str] = set()
+        self._tried_others: set[str] = set()
+        self._has_more = False
         self._dry_at: dict[str, float] = {}  # nodes and their last dry plan
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
@@ -148,7 +158,10 @@ class ReliefRounds:
         if monotonic >= self._interval_began + policy.interval_seconds:
             self._interval_began = monotonic
             self._tried.clear()
-        return not hot.keys() <= self._tried and monotonic >= self._last_round + PAUSE_SECONDS
+            self._tried_others.clear()
+            self._has_more = bool(policy.others_on)
+        has_hot = not policy.why_not and not hot.keys() <= self._tried
+        return (has_hot or self._has_more) and monotonic >= self._last_round + PAUSE_SECONDS
 
     def _reason_to_wait(self, now: float) -> str:
         """Why nothing may be planned, a label of `BLOCKED`; logs it once. Empty if all is well."""
@@ -160,10 +173,12 @@ class ReliefRounds:
             reason, text = "moves", trouble
         elif not reason and self.policy is None:
             reason, text = "policy", "the descheduler configuration is not known yet"
-        elif not reason and self.policy is not None and self.policy.why_not:
+        elif not reason and self.policy is not None and not self.policy.strategies:
             reason, text = "policy", self.policy.why_not
-        elif not reason and self._memory.is_paused(LOW_NODE_LOAD, now):
-            reason, text = "outcome", f"of its last plans too few helped: {LOW_NODE_LOAD} is paused"
+        elif not reason and self.policy is not None:
+            names = self.policy.strategies
+            if self._paused(self.policy, now).issuperset(names):
+                reason, text = "outcome", f"too few of the last plans helped: of {', '.join(names)}"
         if reason != self._blocked:
             self._blocked = reason
             if reason:
@@ -173,6 +188,13 @@ class ReliefRounds:
         for name in _BLOCKED:
             BLOCKED.labels(name).set(name == reason)
         return reason
+
+    def _paused(self, policy: ReliefPolicy, now: float) -> set[str]:
+        """The strategies of the policy whose last plans did not help."""
+        paused = {name for name in policy.strategies if self._memory.is_paused(name, now)}
+        for name in policy.strategies:
+            PAUSED.labels(name).set(name in paused)
+        return paused
 
     def _trouble_with_moves(self) -> str:
         """Why plans and evictions of the last seconds may be unknown; empty if they are known."""
@@ -189,20 +211,27 @@ class ReliefRounds:
     async def _round(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
         self._memory.forget(now)
         rests, dry = self._memory.rests(now), self._in_dry_rest(policy)
-        ready = {
-            node for node in hot.keys() - dry
-            if rests.of_node(node, self._span_seconds(node)) is None
-        }  # fmt: skip
+        ready = {node for node in hot if self._is_ready(node, rests, dry)}
         RESTING.set(len(hot) - len(ready))
-        waiting = sorted(ready - self._tried, key=lambda node: _urgency(node, hot[node]))
-        chosen = waiting[: self._nodes_of_a_round]
-        if not chosen or self._counts(policy, now).are_used_up:
+        paused, waiting, size = self._paused(policy, now), list[str](), self._nodes_of_a_round
+        if not policy.why_not and LOW_NODE_LOAD not in paused:
+            waiting = sorted(ready - self._tried, key=lambda node: _urgency(node, hot[node]))
+        chosen = waiting[:size]
+        if not (chosen or self._has_more) or self._counts(policy, now).are_used_up:
+            return
+        planning = self._planning(policy, paused, rests, chosen, now, set())
+        others = [
+            node for node in planning.others
+            if node not in self._tried_others and self._is_ready(node, rests, dry)
+        ]  # fmt: skip
+        room = size - len(chosen)
+        self._has_more, others = len(others) > room, others[:room]
+        if not (chosen or others):
             return
         log.info("round", hot=len(hot), resting=len(hot) - len(ready), planned_for=len(chosen),
-                 left=len(waiting) - len(chosen))  # fmt: skip
+                 left=len(waiting) - len(chosen), of_other_strategies=len(others))  # fmt: skip
         try:
-            planning = self._planning(policy, rests, chosen, now, set())
-            pods = await self._read_pods(planning.sources, planning.span_seconds)
+            pods = await self._read_pods(planning.hot.union(others), planning.span_seconds)
         except KafkaError as error:
             ROUNDS.labels("failed").inc()
             log.warning("pods are not read, trying again", why=error.message)
@@ -212,25 +241,29 @@ class ReliefRounds:
         if self._reason_to_wait(now) or self.policy != policy:
             return
         self._tried.update(chosen)
+        self._tried_others.update(others)
         began, held_back = self._clock.monotonic(), set[str]()
         rests = self._memory.rests(now)
-        planning = self._planning(policy, rests, planning.sources, now, held_back)
+        planning = self._planning(policy, paused, rests, planning.hot, now, held_back)
         plan = planning.plan(*pods)
         is_slow = self._clock.monotonic() - began > SLOW_SECONDS
-        size = self._nodes_of_a_round
         self._nodes_of_a_round = max(size // 2, 1) if is_slow else min(2 * size, NODES_OF_A_ROUND)
         if not await self._write(policy, hot, plan, pods, now):
             ROUNDS.labels("failed").inc()
             return
-        pools = {node: self._pool(node) for node in planning.sources}
+        pools = {node: self._pool(node) for node in planning.hot}
         self._note_hopeless(plan, pools, held_back, now)
         ROUNDS.labels("planned").inc()
+
+    def _is_ready(self, node: str, rests: Rests, dry: Collection[str]) -> bool:
+        """Whether the node is in no cool-down."""
+        return node not in dry and rests.of_node(node, self._span_seconds(node)) is None
 
     def _in_dry_rest(self, policy: ReliefPolicy) -> Collection[str]:
         """The nodes that a dry run planned for: they rest as those whose plans are observed."""
         since = self._clock.monotonic() - WORKLOAD_REST_SECONDS
         recent = {node: at for node, at in self._dry_at.items() if at > since}
-        self._dry_at = recent if policy.is_dry else {}
+        self._dry_at = recent if policy.dry else {}
         return self._dry_at.keys()
 
     async def _write(
@@ -239,7 +272,7 @@ class ReliefRounds:
         """Write the records of a plan; returns whether all were. None is written after the lease is
         lost, the policy has changed, or one is not delivered."""
         workloads = {pod.uid: _workload(pod) for pod in pods.records}
-        plan_id = partial(self._plan_id, hot)
+        plan_id = partial(self._plan_id, hot, now)
         for record in plan_records(plan, self._counts(policy, now), plan_id, workloads, now):
             if not self._may_publish():
                 log.warning("another process may lead: the round ends")
@@ -247,7 +280,7 @@ class ReliefRounds:
             if self.policy != policy:
                 log.info("the policy has changed: the round ends")
                 return False
-            if policy.is_dry:
+            if record.strategy in policy.dry:
                 PLANS.labels("dry").inc()
                 self._dry_at[record.node] = self._clock.monotonic()
                 log.info("dry run: this plan is not published", id=record.id, why=record.why)
@@ -266,10 +299,11 @@ class ReliefRounds:
         return True
 
     def _planning(
-        self, policy: ReliefPolicy, rests: Rests, sources: Collection[str], now: float,
-        held_back: set[str],
+        self, policy: ReliefPolicy, paused: Collection[str], rests: Rests, hot: Collection[str],
+        now: float, held_back: set[str],
     ) -> ReliefPlanning:  # fmt: skip
-        """The plan of these sources. Nodes with a pod in a cool-down are added to `held_back`."""
+        """The plan of these hot nodes and of the other strategies. Nodes with a pod in a cool-down
+        are added to `held_back`."""
 
         def objection(pod: PodRecord) -> str | None:
             reason = rests.of_pod(pod.uid, _workload(pod))
@@ -281,16 +315,19 @@ class ReliefRounds:
         relief = AlertRelief(
             args=policy.args,
             policy=policy.migration,
-            sources=frozenset(sources),
+            hot=frozenset(hot),
+            others=policy.others,
+            paused=paused,
             objection=objection,
-            # A node that became a source itself gives what its own usage shows, and no more.
-            incoming=[pod for pod in rests.incoming(span) if pod.node not in sources],
+            # A node that became hot itself gives what its own usage shows, and no more.
+            incoming=[pod for pod in rests.incoming(span) if pod.node not in hot],
         )
         return ReliefPlanning(self._table, self._decisions, None, now, relief)
 
     def _counts(self, policy: ReliefPolicy, now: float) -> CapCounts:
         """The caps, with pods that were planned within the last interval."""
-        return CapCounts(policy.caps, self._memory.planned_pods(now - policy.interval_seconds))
+        planned = self._memory.planned_pods(now - policy.interval_seconds)
+        return CapCounts(policy.caps, planned, policy.most_pods)
 
     def _span_seconds(self, node: str) -> float:
         record = self._table.snapshot(node).node
@@ -301,7 +338,10 @@ class ReliefRounds:
         record = self._table.snapshot(node).node
         return "" if record is None or record.hot_nodes is None else record.hot_nodes.pool
 
-    def _plan_id(self, hot: Alerts, node: PlannedNode) -> str:
+    def _plan_id(self, hot: Alerts, now: float, node: PlannedNode) -> str:
+        if node.strategy != LOW_NODE_LOAD:
+            hour = int(now // LOOK_BACK_SECONDS)
+            return self._memory.next_id(f"{node.node}/{node.strategy}", hour)
         opened = min(alert.since for alert in hot[node.node])
         state = self._table.snapshot(node.node).state
         # Both times are by the clock of the node.
@@ -315,8 +355,9 @@ class ReliefRounds:
     def _note_hopeless(
         self, plan: ReliefPlan, pools: Mapping[str, str], held_back: Collection[str], now: float
     ) -> None:
-        """Open alerts for what the plan does nothing about, and close others. `pools` are those of
-        its sources."""
+        """Open alerts about hot nodes for which the plan does nothing, and close others. `pools`
+        are those of the hot nodes."""
+        plan = _of_low_node_load(plan)
         hopeless = [*hopeless_nodes(plan, pools, held_back)]
         subjects = {each.subject for each in hopeless}
         planned = {item.node for item in plan.items if item.moves}
@@ -357,6 +398,14 @@ class ReliefRounds:
                 return
             self._unsent.popleft()
             log.info("alert", id=record.id, change=record.transition, why=record.why)
+
+
+def _of_low_node_load(plan: ReliefPlan) -> ReliefPlan:
+    return msgspec.structs.replace(
+        plan,
+        strategies=tuple(each for each in plan.strategies if each.strategy == LOW_NODE_LOAD),
+        items=tuple(each for each in plan.items if each.strategy == LOW_NODE_LOAD),
+    )
 
 
 def _open_alerts(table: Table) -> dict[str, tuple[OpenAlert, ...]]:

@@ -89,10 +89,11 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     node: Name of the node.
     strategy: Name of the strategy.
     pool: Node pool; empty for strategies without pools.
-    why: What is above a threshold.
+    why: What is above a threshold, or why the first pod would leave.
     usage: Usage in percent now.
     projected_usage: Usage in percent after all moves.
     relieved: Whether nothing is above a threshold any more.
+    all_or_none: Whether the moves help only together, as in CustomPriority's mode DrainNode.
     moves: Pods that would leave, in this order.
     stays: Pods that could help and stay, best fit first.
     """
@@ -106,6 +107,7 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     relieved: bool
     moves: tuple[PlannedMove, ...]
     stays: tuple[StayingPod, ...]
+    all_or_none: bool = False
 
 
 class StrategyOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,14 +178,16 @@ def _outcome(run: StrategyRun) -> StrategyOutcome:
 
 def _node(run: StrategyRun, source: SourcePlan) -> PlannedNode:
     nodes, node = run.nodes, source.node
+    reasons = [str(over) for over in source.over] or [move.why for move in source.moves[:1]]
     return PlannedNode(
         node=nodes.names[node],
         strategy=run.plan.strategy,
         pool=run.pool,
-        why="; ".join(map(str, source.over)),
+        why="; ".join(reasons),
         usage=_percents(nodes, node, nodes.usage[node]),
         projected_usage=_percents(nodes, node, run.plan.usage[node]),
         relieved=source.is_relieved,
+        all_or_none=source.all_or_none,
         moves=tuple(_move(run, move) for move in source.moves),
         stays=tuple(
             StayingPod(

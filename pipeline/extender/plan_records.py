@@ -1,4 +1,4 @@
-"""Records of `springtide.eviction-plans` from a plan that relieves hot nodes."""
+"""Records of `springtide.eviction-plans` from a plan of strategies."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,35 +20,42 @@ _SHOWN: Final = ("cpu", "memory")
 
 
 class CapCounts:
-    """Pods that were planned within a descheduling interval, against the caps."""
+    """Pods that were planned within a descheduling interval, against the caps. `of_strategy` has
+    the most pods of strategies that have a limit of their own."""
 
-    def __init__(self, caps: MoveCaps, planned: Iterable[PlannedPod]) -> None:
-        self._caps = caps
+    def __init__(
+        self, caps: MoveCaps, planned: Iterable[PlannedPod], of_strategy: Mapping[str, int] = {}
+    ) -> None:
+        self._caps, self._of_strategy = caps, of_strategy
         self._total = 0
         self._nodes: Counter[str] = Counter()
         self._namespaces: Counter[str] = Counter()
+        self._strategies: Counter[str] = Counter()
         for pod in planned:
-            self.count(pod.node, pod.namespace)
+            self.count(pod)
 
     @property
     def are_used_up(self) -> bool:
         """Whether no pod at all may be planned."""
         return self._caps.total is not None and self._total >= self._caps.total
 
-    def allow(self, node: str, namespace: str) -> bool:
-        """Whether one more pod of the namespace may leave the node."""
+    def allow(self, pod: PlannedPod) -> bool:
+        """Whether one more pod may leave."""
         per_node, per_namespace = self._caps.per_node, self._caps.per_namespace
+        of_strategy = self._of_strategy.get(pod.strategy)
         return not (
             self.are_used_up
-            or (per_node is not None and self._nodes[node] >= per_node)
-            or (per_namespace is not None and self._namespaces[namespace] >= per_namespace)
+            or (per_node is not None and self._nodes[pod.node] >= per_node)
+            or (per_namespace is not None and self._namespaces[pod.namespace] >= per_namespace)
+            or (of_strategy is not None and self._strategies[pod.strategy] >= of_strategy)
         )
 
-    def count(self, node: str, namespace: str) -> None:
-        """Count a pod of the namespace that leaves the node."""
-        self._total += 1
-        self._nodes[node] += 1
-        self._namespaces[namespace] += 1
+    def count(self, pod: PlannedPod, count: int = 1) -> None:
+        """Count a pod that leaves its node; with -1 count it no longer."""
+        self._total += count
+        self._nodes[pod.node] += count
+        self._namespaces[pod.namespace] += count
+        self._strategies[pod.strategy] += count
 
 
 def plan_records(
@@ -58,17 +65,24 @@ def plan_records(
     workloads: Mapping[str, str],
     now: float,
 ) -> Iterator[EvictionPlanRecord]:
-    """Yield a record for each node that pods leave, in the order of relief, within the caps.
+    """Yield a record for each node that pods leave, in the order of relief, within the caps. Of
+    moves that help only together a cap lets all pass, or none.
 
     `workloads` has the workload of each pod by UID, as kind/namespace/name. Pods above a cap stay:
     projected usage of their targets is then too high, never too low.
     """
     for node in plan.items:
-        moves = []
+        moves, pods = [], []
         for move in node.moves:
-            if counts.allow(node.node, move.namespace):
-                counts.count(node.node, move.namespace)
+            pod = PlannedPod(node.node, move.namespace, now, node.strategy)
+            if counts.allow(pod):
+                counts.count(pod)
+                pods.append(pod)
                 moves.append(move)
+        if node.all_or_none and len(moves) < len(node.moves):
+            for pod in pods:
+                counts.count(pod, -1)
+            continue
         if moves:
             yield EvictionPlanRecord(
                 node=node.node,
@@ -100,7 +114,9 @@ def _leaving(move: PlannedMove, workload: str) -> LeavingPod:
 
 def _why(node: PlannedNode, moves: int) -> str:
     planned = len(node.moves)
-    after = f"{_text(node.projected_usage)}, {'relieved' if node.relieved else 'still hot'}"
+    after = _text(node.projected_usage)
+    if node.pool:
+        after += ", relieved" if node.relieved else ", still hot"
     if moves < planned:
         after = f"{planned - moves} more stay, because a cap is reached"
     pool = f"pool {node.pool}: " if node.pool else ""

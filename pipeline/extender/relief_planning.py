@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,7 +25,11 @@ from pipeline.processors.descheduling.configured_strategies import (
     with_node_fit,
 )
 from pipeline.processors.descheduling.cool_targets import CoolTargets, limits_of_pools
-from pipeline.processors.descheduling.descheduler_config import LOW_NODE_LOAD, Descheduling
+from pipeline.processors.descheduling.descheduler_config import (
+    LOW_NODE_LOAD,
+    NO_DESCHEDULING,
+    Descheduling,
+)
 from pipeline.processors.descheduling.eviction_policy import migration_policy
 from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NodePool
@@ -43,6 +48,9 @@ from pipeline.topics.pods import PodRecord
 
 _USUAL_ARGS: Final = LowNodeLoadArgs()
 _USUAL_POLICY: Final = MigrationPolicy()
+_SPAN_SECONDS: Final = 300.0
+"""The span of usage of pods on nodes without a pool."""
+_PAUSED: Final = "of its last plans too few helped"
 
 
 def _no_objection(pod: PodRecord) -> str | None:
@@ -51,12 +59,15 @@ def _no_objection(pod: PodRecord) -> str | None:
 
 class AlertRelief(NamedTuple):
     """How nodes with an open alert are relieved: by these arguments of LowNodeLoad, protections and
-    caps. Of these nodes only `sources` are (None: all). Pods with an `objection`, for the reason
-    that it returns, stay. `incoming` are pods that usage of their target does not show yet."""
+    caps. Of these nodes only `hot` are (None: all). The strategies of `others` run beside it,
+    except for those that are `paused`. Pods with an `objection`, for the reason that it returns,
+    stay. `incoming` are pods that usage of their target does not show yet."""
 
     args: LowNodeLoadArgs = _USUAL_ARGS
     policy: MigrationPolicy = _USUAL_POLICY
-    sources: Collection[str] | None = None
+    hot: Collection[str] | None = None
+    others: Descheduling = NO_DESCHEDULING
+    paused: Collection[str] = ()
     objection: Callable[[PodRecord], str | None] = _no_objection
     incoming: Sequence[IncomingUsage] = ()
 
@@ -66,7 +77,8 @@ _ALL_ALERTS: Final = AlertRelief()
 
 class ReliefPlanning:
     """A plan in two steps: `sources` are the nodes of which `plan` needs all pods, with windows of
-    the last `span_seconds`.
+    the last `span_seconds`. They are the `hot` nodes of LowNodeLoad and those of `others`, the most
+    urgent first of each strategy in turn. A plan moves no pods of nodes whose pods are not given.
 
     Pools, strategies, protections and caps are those of `descheduling`, and every node above its
     thresholds is hot. If that is None, thresholds are those in the records of the nodes, and nodes
@@ -115,20 +127,31 @@ class ReliefPlanning:
             confirmed=_confirmed(table, names, relief) if by_alerts else None,
             off="" if detecting is None else why_off(detecting, LOW_NODE_LOAD),
         )
-        if descheduling is not None:
-            self._strategies += other_strategies(descheduling, self._nodes.labels)
+        others = relief.others if descheduling is None else descheduling
+        self._strategies += [
+            each._replace(off=_PAUSED) if each.strategy.name in relief.paused else each
+            for each in other_strategies(others, self._nodes.labels)
+        ]
         needs_fit = self._policy.node_fit and "NodeFit" not in self._policy.skipped_gates
         if needs_fit:
             self._strategies = [*map(with_node_fit, self._strategies)]
         selector = self._policy.node_selector if needs_fit else None
         self._fit_nodes = None if selector is None else selected_nodes(nodes.labels, selector)
-        is_source = np.zeros(len(names), np.bool_)
+        self.hot = frozenset[str]()
+        urgent: list[list[str]] = []
         for configured in self._strategies:
-            if not configured.off:
-                is_source |= configured.strategy.sources(self._nodes)
-        self.sources = frozenset(names[index] for index in np.flatnonzero(is_source).tolist())
+            if configured.off or configured.strategy.is_paused:
+                continue
+            sources = [names[index] for index in configured.strategy.sources(self._nodes).tolist()]
+            if configured.pool:
+                self.hot = self.hot.union(sources)
+            else:
+                urgent.append(sources)
+        in_turn = chain.from_iterable(zip_longest(*urgent))
+        self.others = tuple(dict.fromkeys(name for name in in_turn if name is not None))
+        self.sources = self.hot.union(self.others)
         spans = (pool.span_seconds for pool, _ in self._pools)
-        self.span_seconds = float(max(spans, default=0))
+        self.span_seconds = float(max(spans, default=_SPAN_SECONDS))
 
     def plan(self, records: Sequence[PodRecord], history: PodHistory) -> ReliefPlan:
         """The plan for these pods, whose usage is in `history`."""
@@ -235,6 +258,6 @@ def _confirmed(table: Table, names: Sequence[str], relief: AlertRelief) -> BoolA
     alerts = np.fromiter(
         (state is not None and bool(state.alerts) for state in states), np.bool_, len(names)
     )
-    if relief.sources is None:
+    if relief.hot is None:
         return alerts
-    return alerts & np.fromiter((name in relief.sources for name in names), np.bool_, len(names))
+    return alerts & np.fromiter((name in relief.hot for name in names), np.bool_, len(names))

@@ -31,7 +31,7 @@ def policy_of(
 
 def test_the_usual_configuration_plans_every_two_minutes_without_caps() -> None:
     policy = policy_of()
-    assert (policy.why_not, policy.is_dry, policy.caps) == ("", False, MoveCaps())
+    assert (policy.strategies, policy.dry, policy.caps) == ((LOW,), frozenset(), MoveCaps())
     assert policy.interval_seconds == INTERVAL_SECONDS == 120
 
 
@@ -71,4 +71,4 @@ def test_nothing_is_planned_unless_low_node_load_is_enabled(
     ids=["configuration", "strategy", "problem of the strategy", "problem"],
 )  # fmt: skip
 def test_a_dry_or_doubtful_configuration_publishes_nothing(policy: ReliefPolicy) -> None:
-    assert policy.is_dry
+    assert policy.dry == {LOW}

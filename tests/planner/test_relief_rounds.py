@@ -428,7 +428,7 @@ async def test_a_node_that_cooled_while_pods_were_read_gets_no_plan() -> None:
 
 
 async def test_a_dry_run_publishes_nothing() -> None:
-    planning = hot_and_cool(is_dry=True)
+    planning = hot_and_cool(dry=frozenset({"LowNodeLoad"}))
     before = value_of(PLANS.labels("dry"))
     assert await planning.after() == []
     assert value_of(PLANS.labels("dry")) == before + 1

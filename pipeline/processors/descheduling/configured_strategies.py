@@ -91,6 +91,9 @@ def why_off(profile: Profile, plugin: str) -> str:
     """Why a strategy of a profile moves nothing; empty if it may."""
     if plugin not in profile.enabled.get("balance", ()):
         return f"{plugin} is not enabled in plugins.balance of its profile"
+    args = profile.args.get(plugin)
+    if isinstance(args, ScaleDownBinPackArgs) and args.strategy == "CalculateOnly":
+        return f"{args.strategy} evicts nothing"
     if MIGRATION_CONTROLLER not in profile.enabled.get("evict", ()):
         return f"{MIGRATION_CONTROLLER} is disabled in plugins.evict of the profile"
     return ""
@@ -221,7 +224,7 @@ def other_strategies(
                 )
             elif isinstance(args, ScaleDownBinPackArgs):
                 strategy = ScaleDownStrategy(
-                    most_pods=args.max_pods_to_evict if args.strategy == "EvictDirectly" else None,
+                    most_pods=args.max_pods_to_evict or 0,
                     resources=args.resources,
                     weights=args.resource_weights,
                     is_member=is_member,

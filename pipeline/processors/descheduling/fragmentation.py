@@ -17,6 +17,7 @@ from pipeline.processors.descheduling.strategy import (
     Stay,
     projected,
     unchanged,
+    with_pods,
 )
 
 NAME: Final = "FragmentationAware"
@@ -54,22 +55,24 @@ class FragmentationStrategy:
     is_paused: bool = False
     name: str = NAME
 
-    def sources(self, nodes: ClusterNodes) -> BoolArray:
-        above: BoolArray = np.greater(self._imbalance(nodes), self.imbalance_threshold)
-        return above if self.is_member is None else above & self.is_member
+    def sources(self, nodes: ClusterNodes) -> IntArray:
+        deviation = self._imbalance(nodes)
+        above = np.greater(deviation, self.imbalance_threshold)
+        sources = np.flatnonzero(above if self.is_member is None else above & self.is_member)
+        order: IntArray = sources[np.lexsort((nodes.by_name[sources], -deviation[sources]))]
+        return order
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
         if self.is_paused:
             return unchanged(self.name, nodes, "the strategy is paused")
-        above = self._imbalance(nodes)
-        sources = np.flatnonzero(self.sources(nodes))
+        sources = with_pods(self.sources(nodes), pods)
         if not len(sources):
             return unchanged(self.name, nodes, "no node is out of balance")
         arrivals: list[Arrival] = []
         counts = MoveCounts(pods)
         by_name = np.argsort(nodes.by_name)
         plans = []
-        for node in sources[np.lexsort((nodes.by_name[sources], -above[sources]))].tolist():
+        for node in sources.tolist():
             targets = by_name[by_name != node]
             plans.append(self._relieve(nodes, pods, node, targets, landing, arrivals, counts))
         moves = [move for plan in plans for move in plan.moves]

@@ -90,9 +90,12 @@ class LowNodeLoadStrategy:
     is_paused: bool = False
     name: str = NAME
 
-    def sources(self, nodes: ClusterNodes) -> BoolArray:
-        hot: BoolArray = np.isin(_View(self, nodes).classes, (HIGH, PROD_HIGH))
-        return hot if self.confirmed is None else hot & self.confirmed
+    def sources(self, nodes: ClusterNodes) -> IntArray:
+        view = _View(self, nodes)
+        hot = np.flatnonzero(np.isin(view.classes, (HIGH, PROD_HIGH)))
+        return _hottest_first(
+            view, nodes, hot if self.confirmed is None else hot[self.confirmed[hot]]
+        )
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
         if self.is_paused:
@@ -104,13 +107,11 @@ class LowNodeLoadStrategy:
         if reason := _reason_to_stop(view, hot, sources, low, self.number_of_nodes):
             return unchanged(self.name, nodes, reason, targets=len(low))
         relief = _Relief(self, nodes, pods, landing, view)
-        scores = node_scores(view.usage, view.capacity, view.weights)
         plans: list[SourcePlan] = []
         for scope, hot_class, target_class in _PASSES:
             of_scope = np.flatnonzero(sources & (view.classes == hot_class))
             targets = np.flatnonzero(np.isin(view.classes, (target_class, BOTH_LOW)))
-            hottest_first = np.lexsort((nodes.by_name[of_scope], -scores[of_scope]))
-            for node in of_scope[hottest_first].tolist():
+            for node in _hottest_first(view, nodes, of_scope).tolist():
                 plans.append(relief.relieve(node, scope, targets))
         moves = [move for plan in plans for move in plan.moves]
         usage, prod_usage = projected(nodes, pods, moves)
@@ -149,6 +150,12 @@ class _View:
         set, which says nothing."""
         codes = (LOW, BOTH_LOW, PROD_LOW) if self.is_prod_watched.any() else (LOW, BOTH_LOW)
         return np.flatnonzero(np.isin(self.classes, codes))
+
+
+def _hottest_first(view: _View, nodes: ClusterNodes, hot: IntArray) -> IntArray:
+    scores = node_scores(view.usage[hot], view.capacity[hot], view.weights)
+    order: IntArray = hot[np.lexsort((nodes.by_name[hot], -scores))]
+    return order
 
 
 def _reason_to_stop(

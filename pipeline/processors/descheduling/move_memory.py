@@ -76,11 +76,12 @@ class IncomingUsage(NamedTuple):
 
 
 class PlannedPod(NamedTuple):
-    """A pod of a plan, and when it was planned (Unix time)."""
+    """A pod of a plan, when it was planned (Unix time), and by which strategy."""
 
     node: str
     namespace: str
     at: float
+    strategy: str
 
 
 class _Pod(NamedTuple):
@@ -218,7 +219,8 @@ class MoveMemory:
         """Yield the pods that were planned at this time or later."""
         for plan in self._plans.values():
             if plan.at >= since:
-                yield from (PlannedPod(plan.node, pod.namespace, plan.at) for pod in plan.pods)
+                for pod in plan.pods:
+                    yield PlannedPod(plan.node, pod.namespace, plan.at, plan.strategy)
 
     def next_id(self, purpose: str, alert_hours: int) -> str:
         """A name for the next plan for this purpose (node, strategy and alert): the same for all

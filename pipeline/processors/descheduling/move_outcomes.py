@@ -1,4 +1,5 @@
-"""Whether the moves of a plan helped: the source cooled, and no target got hot.
+"""Whether the moves of a plan helped: the source cooled, and no target got hot. Plans of strategies
+that do not relieve hot nodes help if no target got hot.
 
 A plan is judged once, when usage over its whole span shows its last eviction and the replacement:
 the alert for which it was made must be closed by then, or soon after. A strategy whose plans do not
@@ -9,6 +10,7 @@ old, so that it is tried again.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.times import time_or_none
 from pipeline.topics.alerts import OpenAlert
 
@@ -52,10 +54,10 @@ def verdict(plan: EndedPlan, alerts_of: Callable[[str], Alerts | None]) -> Verdi
     Only an alert that was open when the last pod left shows that the source did not cool, and only
     one that opened after the plan that a target got hot by it.
     """
-    source = alerts_of(plan.node)
+    source, relieves = alerts_of(plan.node), plan.strategy == LOW_NODE_LOAD
     if source is None:
         return None
-    if any(_opened(alert) <= plan.evicted_at for alert in source):
+    if relieves and any(_opened(alert) <= plan.evicted_at for alert in source):
         return Verdict(False, "the node is still hot") if plan.is_settled else None
     heated = [
         target
@@ -63,8 +65,9 @@ def verdict(plan: EndedPlan, alerts_of: Callable[[str], Alerts | None]) -> Verdi
         if any(_opened(alert) > plan.at for alert in alerts_of(target) or ())
     ]
     if heated:
-        return Verdict(False, f"the node cooled, but {', '.join(heated[:5])} got hot")
-    return Verdict(True, "the node cooled, and no target got hot")
+        begin = "the node cooled, but " if relieves else ""
+        return Verdict(False, f"{begin}{', '.join(heated[:5])} got hot")
+    return Verdict(True, f"{'the node cooled, and ' if relieves else ''}no target got hot")
 
 
 def does_not_help(verdicts: Iterable[tuple[float, bool]]) -> bool:

@@ -65,29 +65,40 @@ def rank(
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleDownStrategy:
-    """Moves the first `most_pods` pods of the ranking that another node takes; None: the strategy
-    only ranks, and moves nothing."""
+    """Moves the first `most_pods` pods of the ranking that another node takes."""
 
-    most_pods: int | None = None
+    most_pods: int
     resources: tuple[str, ...] = ("cpu", "memory")
     weights: Mapping[str, float] = field(default_factory=dict)
     is_member: BoolArray | None = None
     is_paused: bool = False
     name: str = NAME
 
-    def sources(self, nodes: ClusterNodes) -> BoolArray:
-        return np.ones(len(nodes), np.bool_) if self.is_member is None else self.is_member
+    def sources(self, nodes: ClusterNodes) -> IntArray:
+        is_used = nodes.requested[:, nodes.resources.index("pods")] > 0
+        members = np.flatnonzero(is_used if self.is_member is None else is_used & self.is_member)
+        shares = self._requested_shares(nodes)[members]
+        emptiest_first: IntArray = members[np.lexsort((nodes.by_name[members], shares))]
+        return emptiest_first
+
+    def _requested_shares(self, nodes: ClusterNodes) -> FloatArray:
+        """The weighted shares that pods request of each node, in sum, (nodes,)."""
+        columns = [nodes.resources.index(name) for name in self.resources]
+        weights = np.array([self.weights.get(name, 1.0) for name in self.resources])
+        allocatable = nodes.allocatable[:, columns]
+        shares = np.zeros(allocatable.shape)
+        np.divide(nodes.requested[:, columns], allocatable, out=shares, where=allocatable > 0)
+        sums: FloatArray = shares @ weights
+        return sums
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
         if self.is_paused:
             return unchanged(self.name, nodes, "the strategy is paused")
-        if self.most_pods is None:
-            return unchanged(self.name, nodes, "CalculateOnly evicts nothing")
-        is_source = self.sources(nodes)
         ranked, scores = rank(nodes, pods, self.resources, self.weights)
         # Nodes that stay in use take pods first, those that become empty last.
-        stays_long = np.lexsort((-nodes.by_name, -np.nan_to_num(scores, nan=np.inf, posinf=1e300)))
-        ranked = ranked[is_source[pods.node[ranked]]]
+        stay = np.nan_to_num(scores, nan=np.inf, posinf=1e300)
+        stays_long = np.lexsort((-nodes.by_name, -self._requested_shares(nodes), -stay))
+        ranked = ranked[np.isin(pods.node[ranked], self.sources(nodes))]
         # Nodes that pods left are no targets: they are to become empty.
         left: dict[int, None] = {}
         arrivals: list[Arrival] = []

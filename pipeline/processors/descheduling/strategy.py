@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Landing, LandingSimulator
 from pipeline.processors.descheduling.node_limits import OverUse
@@ -38,7 +38,8 @@ class Stay(NamedTuple):
 
 class SourcePlan(NamedTuple):
     """The plan for one node. `over` is what it uses above its limits, empty for strategies that do
-    not go by usage; `is_relieved` says whether the moves suffice."""
+    not go by usage; `is_relieved` says whether the moves suffice. Moves that are `all_or_none`
+    help only together."""
 
     node: int
     scope: str
@@ -46,6 +47,7 @@ class SourcePlan(NamedTuple):
     moves: tuple[Move, ...]
     stays: tuple[Stay, ...]
     is_relieved: bool
+    all_or_none: bool = False
 
 
 class Plan(NamedTuple):
@@ -72,11 +74,21 @@ class Strategy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def sources(self, nodes: ClusterNodes) -> BoolArray:
-        """The nodes whose pods may move, (nodes,): the others need no pods in `plan`."""
+    @property
+    def is_paused(self) -> bool: ...
+
+    def sources(self, nodes: ClusterNodes) -> IntArray:
+        """The nodes whose pods may move, the most urgent first."""
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        """Choose moves. Gives the reason if nothing moves."""
+        """Choose moves. Gives the reason if nothing moves. Sources without `pods` are left out: a
+        planner reads the pods of a part of them at a time."""
+
+
+def with_pods(sources: IntArray, pods: ClusterPods) -> IntArray:
+    """The sources that have pods, in their order."""
+    own: IntArray = sources[np.isin(sources, pods.node)]
+    return own
 
 
 def unchanged(strategy: str, nodes: ClusterNodes, reason: str, targets: int = 0) -> Plan:

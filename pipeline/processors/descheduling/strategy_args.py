@@ -54,7 +54,7 @@ class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"
         Literal["BestEffort", "DrainNode"],
         Meta(description="evict what fits elsewhere, or only if all pods of a node do"),
     ] = "BestEffort"
-    auto_cordon: Annotated[bool, Meta(description="cordon a node before it is drained")] = False
+    auto_cordon: Annotated[bool, Meta(description="accepted: no role cordons nodes")] = False
 
     def problems(self) -> Iterator[Problem]:
         yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
@@ -102,7 +102,7 @@ class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="came
 
     strategy: Annotated[
         Literal["CalculateOnly", "EvictDirectly"],
-        Meta(description="write the order to the pods, or evict"),
+        Meta(description="move nothing, as no order is written to pods, or evict"),
     ] = "CalculateOnly"
     max_pods_to_evict: Annotated[
         PositiveCount | None,

@@ -18,6 +18,7 @@ from pipeline.processors.descheduling.strategy import (
     Stay,
     projected,
     unchanged,
+    with_pods,
 )
 from pipeline.processors.policy.selectors import Selector
 
@@ -69,11 +70,12 @@ class TierStrategy:
     is_paused: bool = False
     name: str = NAME
 
-    def sources(self, nodes: ClusterNodes) -> BoolArray:
+    def sources(self, nodes: ClusterNodes) -> IntArray:
         tiers = self._tiers(nodes)
         cheapest = int(tiers.max(initial=NO_TIER))
-        is_source: BoolArray = np.logical_and(tiers != NO_TIER, tiers < cheapest)
-        return is_source
+        sources = np.flatnonzero((tiers != NO_TIER) & (tiers < cheapest))
+        order: IntArray = sources[np.lexsort((nodes.by_name[sources], tiers[sources]))]
+        return order
 
     def _tiers(self, nodes: ClusterNodes) -> IntArray:
         tiers = tiers_of(nodes.labels, self.selectors)
@@ -83,13 +85,13 @@ class TierStrategy:
         if self.is_paused:
             return unchanged(self.name, nodes, "the strategy is paused")
         tiers = self._tiers(nodes)
-        sources = np.flatnonzero(self.sources(nodes))
+        sources = self.sources(nodes)
         if len(self.selectors) < 2 or not len(sources):
             return unchanged(self.name, nodes, "fewer than two tiers have nodes")
         arrivals: list[Arrival] = []
         counts = MoveCounts(pods)
         plans, cordoned = [], []
-        for node in sources[np.lexsort((nodes.by_name[sources], tiers[sources]))].tolist():
+        for node in with_pods(sources, pods).tolist():
             targets = np.flatnonzero(tiers > tiers[node])
             targets = targets[np.argsort(nodes.by_name[targets], kind="stable")]
             plan = self._move(nodes, pods, node, targets, landing, arrivals, counts)
@@ -120,7 +122,10 @@ class TierStrategy:
         why = "a node of a cheaper tier can run it"
         moves = tuple(Move(pod, node, found, why) for pod, found in landed)
         is_relieved = len(landed) == len(candidates)
-        return SourcePlan(node, "tier", (), moves, tuple(stays[:MOST_STAYS]), is_relieved)
+        return SourcePlan(
+            node, "tier", (), moves, tuple(stays[:MOST_STAYS]), is_relieved,
+            all_or_none=self.mode == "DrainNode",
+        )  # fmt: skip
 
     def place(
         self, candidates: IntArray, targets: IntArray, landing: LandingSimulator,

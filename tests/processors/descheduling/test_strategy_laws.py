@@ -61,11 +61,11 @@ def test_moves_are_of_pods_that_may_move_to_nodes_that_take_them(name: str, clus
     moved = [move.pod for move in plan.moves]
     assert len(moved) == len({*moved})
     assert bool(plan.moves) != bool(plan.reason)
-    sources = strategy.sources(nodes)
+    sources = {*strategy.sources(nodes).tolist()}
     for move in plan.moves:
         assert pods.may_move[move.pod]
         assert pods.node[move.pod] == move.source != move.target
-        assert sources[move.source]
+        assert move.source in sources
         assert move.target is not None
         assert not nodes.is_cordoned[move.target]
         assert move.why

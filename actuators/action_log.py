@@ -43,16 +43,19 @@ class Actions:
             self._lost.inc()
         self._waiting.put_nowait(action)
 
-    async def write(self, action: ActionRecord) -> float | None:
-        """Write an action and await its delivery; returns when the broker appended it (Unix time),
-        None if it does not say. Raises `KafkaError` if it is not delivered within ten seconds."""
+    async def write(self, action: ActionRecord, partition: int | None = None) -> float | None:
+        """Write an action, by default to the partition of its node, and await its delivery; returns
+        when the broker appended it (Unix time), None if it does not say. Raises `KafkaError` if it
+        is not delivered within ten seconds."""
+        if partition is None:
+            partition = partition_of(action.node, self._partitions)
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 return await self._producer.deliver(
                     self._topic,
                     value=encode_json(action),
                     key=action.node.encode(),
-                    partition=partition_of(action.node, self._partitions),
+                    partition=partition,
                 )
         except TimeoutError as error:
             text = f"{self._topic}: no delivery within {_WRITE_SECONDS:g} s"

@@ -7,6 +7,7 @@ plans that relieve nodes wait for their turn (`relief`). All evictions share one
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from actuators.action_log import Actions
@@ -14,6 +15,7 @@ from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.former_actions import BAD, read_former_actions
+from actuators.eviction.log_marks import emptied_partitions, keep_marks
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import ReceivedPlan, receive
@@ -64,8 +66,13 @@ class Evictor:
         await self._learn_limits()
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
-            self._actions.run(),
+            self._actions.run(), self._keep_marks(),
         ])  # fmt: skip
+
+    async def _keep_marks(self) -> None:
+        kafka = self._settings.kafka
+        emptied = partial(emptied_partitions, kafka)
+        await keep_marks(kafka.partitions, self._clock, emptied, self._actions.write)
 
     async def _follow_policy(self) -> None:
         learned_seconds = self._gate.policy.limits.history_seconds

@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from actuators.eviction import eviction_actuator
+from actuators.eviction import eviction_actuator, log_marks
 from actuators.eviction.departures import look_at_all_pods
 from actuators.eviction.eviction_actuator import Evictor
 from actuators.eviction.former_actions import read_actions
+from actuators.eviction.log_marks import EVERY_SECONDS, keep_marks
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, BrokerUnavailableError, ForbiddenError
 from pipeline.kafka.follow import ConsumerRecord, Follower, Positions, TopicPartition
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.processors.descheduling.move_memory import MoveMemory
 from pipeline.processors.eviction.eviction_history import EvictionHistory
 from pipeline.processors.eviction.migration_policy import (
     MigrationLimits,
@@ -115,6 +118,51 @@ async def test_a_log_that_was_cut_is_known_to_the_second_if_any_time_is_needed()
     clock = ManualClock(now=ManualClock().now() + 123.0, monotonic=500.0)
     known_since = await read_actions(log, clock, 1e17, lambda *_: None)
     assert known_since == 500.0 - 1123.0
+
+
+async def test_marks_tell_the_next_leader_how_far_back_a_partition_reaches() -> None:
+    """It marks those that retention has emptied at once, and all of them every day."""
+    clock, written, failures = ManualClock(), list[tuple[float, int]](), [1]
+
+    async def emptied() -> list[int]:
+        return [1, 2]
+
+    async def write(action: ActionRecord, partition: int) -> None:
+        if failures and partition == 2:
+            failures.pop()
+            raise BrokerUnavailableError("no broker")
+        written.append((clock.monotonic(), partition))
+        marks.append(action)
+
+    marks: list[ActionRecord] = []
+    marking = asyncio.create_task(keep_marks(4, clock, emptied, write))
+    await clock.advance(100.0)
+    assert written == [(0.0, 1), (60.0, 2)]
+    await clock.advance(EVERY_SECONDS)
+    assert written[2:] == [(60.0 + EVERY_SECONDS, number) for number in range(4)]
+    await cancel_tasks(marking)
+    # The next leader, 20 minutes later: no eviction is learnt from a mark.
+    log, history = cast(Follower, Log((7, [record(encode_json(marks[0]), 1200)]))), World()
+    known_since = await read_actions(log, ManualClock(), HOUR, history.worker.learn)
+    assert known_since == -1200.0
+    assert len(history.gate.history) == 0
+    memory = MoveMemory()
+    assert not memory.take_action(marks[0], clock.now())
+
+
+async def test_only_partitions_that_lost_all_of_their_records_are_emptied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions: list[tuple[int, list[ConsumerRecord]]] = [
+        (0, []), (7, []), (7, [record(OTHER, 60)]),
+    ]  # fmt: skip
+
+    @asynccontextmanager
+    async def follower(*_: Any) -> AsyncIterator[Log]:
+        yield Log(*partitions)
+
+    monkeypatch.setattr(log_marks, "open_follower", follower)
+    assert await log_marks.emptied_partitions(Settings().kafka) == [1]
 
 
 async def test_actions_are_as_young_as_broker_or_writer_say() -> None:

@@ -26,7 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pipeline import __version__
 from pipeline.errors import SettingsError
 from pipeline.logs import get_logger
-from pipeline.metrics_server import MetricsServer
+from pipeline.metrics_server import MetricsServer, Readiness
 
 log = get_logger(__name__)
 
@@ -104,8 +104,11 @@ class _OneMetric(NamedTuple):
         yield self.metric
 
 
-def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | None:
-    """Serve the metrics page in a thread; `port` 0 is any free port, None is no page.
+def serve_metrics(
+    role: str, host: str, port: int | None, readiness: Readiness | None = None
+) -> MetricsServer | None:
+    """Serve the metrics page in a thread, with the `readiness` of a role that has one; `port` 0 is
+    any free port, None is no page.
 
     Raises `SettingsError` if it cannot listen on the address.
     """
@@ -113,7 +116,7 @@ def serve_metrics(role: str, host: str, port: int | None) -> MetricsServer | Non
     if port is None:
         return None
     try:
-        server = MetricsServer(host, port, REGISTRY)
+        server = MetricsServer(host, port, REGISTRY, readiness)
     except (OSError, OverflowError) as error:
         raise SettingsError.listening(error, host, port, f"{role}.metrics_port") from error
     log.info("metrics page", host=host, port=server.server_port)

@@ -1,6 +1,7 @@
 """The metrics page of a role."""
 
 import asyncio
+import json
 import re
 import socket
 import subprocess
@@ -54,8 +55,10 @@ def test_clients_that_send_no_request_hold_no_thread(monkeypatch: pytest.MonkeyP
         server.stop()
 
 
-@pytest.mark.parametrize("role", ["actuator", "evictor"])
-def test_a_role_has_no_metrics_of_another_role(role: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "more"), [("actuator", set()), ("evictor", set()), ("planner", {"decisions"})]
+)
+def test_a_role_has_no_metrics_of_another_role(role: str, more: set[str]) -> None:
     program = (
         f"import pipeline.cli.{role}\nfrom pipeline.metrics import REGISTRY\n"
         "print(*(metric.name for metric in REGISTRY.collect()))"
@@ -63,7 +66,7 @@ def test_a_role_has_no_metrics_of_another_role(role: str) -> None:
     names = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     owners = {*re.findall(r"\bspringtide_([a-z]+)_", names.stdout.decode())}
     # Of every role, of clients of the API server, and of roles with a leader.
-    assert owners == {"build", "kubernetes", "standby", role}
+    assert owners == {"build", "kubernetes", "standby", role} | more
 
 
 def test_without_a_port_there_is_no_page() -> None:
@@ -82,6 +85,31 @@ def test_only_the_metrics_page_answers() -> None:
     finally:
         server.stop()
     assert answers == {"/": 200, "/metrics": 200, "/readyz": 404, "/healthz": 404}
+
+
+def test_a_role_that_stands_by_is_ready_and_a_leader_while_it_works() -> None:
+    readiness, troubles = metrics_server.Readiness(), [""]
+    server = metrics_server.MetricsServer("127.0.0.1", 0, CollectorRegistry(), readiness)
+
+    def answer(path: str = "/readyz") -> tuple[int, object]:
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = json.loads(response.read())
+        connection.close()
+        return response.status, body
+
+    try:
+        standing_by = 200, {"status": "ready", "message": "standing by"}
+        assert answer() == standing_by
+        with readiness.leading(lambda: troubles[0]):
+            assert answer() == (200, {"status": "ready", "message": "leading"})
+            troubles[0] = "catching up"
+            assert answer() == (503, {"status": "not ready", "message": "catching up"})
+            assert answer("/healthz") == (200, {"status": "ok"})
+        assert answer() == standing_by
+    finally:
+        server.stop()
 
 
 def test_port_in_use_is_an_error_with_the_setting() -> None:

@@ -58,12 +58,19 @@ class Evictor:
         self._gate = EvictionGate(api, stop, rate, clock, self._actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
         self._plans: asyncio.Queue[ReceivedPlan] = asyncio.Queue(_WAITING)
+        self._trouble = "reading the descheduler configuration"
+
+    def trouble(self) -> str:
+        """Why no plan can be executed yet; empty if plans are followed."""
+        return self._trouble
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""
         while not await self._read_policy():
             await self._clock.sleep(_POLICY_SECONDS)
+        self._trouble = "reading the actions of former leaders"
         await self._learn_limits()
+        self._trouble = "catching up with plans"
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
             self._actions.run(), self._keep_marks(),
@@ -129,7 +136,7 @@ class Evictor:
                 for record in await follower.poll():
                     await self._take(record)
                 if follower.is_caught_up and not is_ready:
-                    is_ready = True
+                    is_ready, self._trouble = True, ""
                     log.info("ready", mode=self._settings.evictor.mode)
 
     async def _take(self, record: ConsumerRecord) -> None:

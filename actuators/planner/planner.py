@@ -82,6 +82,15 @@ class Planner:
                 self._follow_means(),
             ])  # fmt: skip
 
+    def trouble(self) -> str:
+        """Why nothing can be planned: a feed has not caught up, or is away; empty if all is well.
+        Doubtful data and the policy only block plans."""
+        for feed in (self._feed, self._moves):
+            state = feed.state
+            if not (state.caught_up and state.connected):
+                return f"{feed.name}: {state.message}"
+        return ""
+
     async def _plan(self) -> None:
         await self._moves.wait_caught_up()
         await self._feed.wait_caught_up()

@@ -61,8 +61,8 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
     exporter reads; Java and jars of the local broker; the policy, from worker.policy_file or the
     cluster; the broker, its topics and the workers' group; whether nodes carry the policy and
-    report usage; with --scheduler-file the configuration of the scheduler. What only some roles
-    need is a warning. Nothing is changed.
+    report usage; whether hot nodes have a planner, and plans an evictor; with --scheduler-file the
+    configuration of the scheduler. What only some roles need is a warning. Nothing is changed.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
 def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     """Check the policy, the broker, and whether the records of nodes carry the policy."""
     try:
-        from pipeline.cli import doctor_feeds, doctor_policy
+        from pipeline.cli import doctor_feeds, doctor_policy, doctor_relief
     except ModuleNotFoundError:
         yield Check("policy", "unknown", "not checked", install_hint("pipeline"))
         yield from check_broker(settings)
@@ -122,6 +122,10 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
             and (check := doctor_policy.check_actuator(settings, state)) is not None
         ):
             yield check
+        if state is not None:
+            yield from doctor_relief.check_relief(
+                settings.kafka, state.planner, state.evictor, time.time()
+            )
     else:
         yield Check("nodes", "unknown", "not checked, because of the broker or its topics")
 

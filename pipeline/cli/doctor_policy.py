@@ -41,23 +41,29 @@ _KAFKA_SECONDS: Final = 30.0
 _PROPAGATION_SECONDS: Final = 4.0
 
 
+Leaders = tuple[str | None, str | None, str | None, str | None]
+"""The leading watcher, actuator, planner and evictor."""
+
+
 class PolicyState(NamedTuple):
     """The source of the policy, the parsed policy, and the leaders.
 
     `policies` is None if a part is invalid: the previous valid value, which only the watcher
     knows, is in force instead. `leader` is the leading watcher, empty if there is none, None if
-    unknown; likewise `actuator`.
+    unknown; likewise `actuator`, `planner` and `evictor`.
     """
 
     source: str
     policies: Policies | None
     leader: str | None = None
     actuator: str | None = None
+    planner: str | None = None
+    evictor: str | None = None
 
 
 def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     """Check the policy. The state is None if the policy cannot be read."""
-    leader = actuator = None
+    leaders: Leaders = (None, None, None, None)
     try:
         if settings.worker.policy_file is not None:
             source, where = object_files.SOURCE, str(settings.worker.policy_file)
@@ -65,9 +71,7 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
         else:
             cluster = settings.kubernetes
             source, where = _CLUSTER, f"ConfigMap {cluster.config_namespace}/{cluster.config_name}"
-            config, leader, actuator = asyncio.run(
-                asyncio.wait_for(_read_cluster(settings), _API_SECONDS)
-            )
+            config, leaders = asyncio.run(asyncio.wait_for(_read_cluster(settings), _API_SECONDS))
             data = None if config is None else config_map_data(config, where)
     except InvalidPolicyError as error:
         return failed("policy", error), None
@@ -81,10 +85,10 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     if data is None:
         todo = f"make {where}: docs/reference/policy.md; without data it sets the defaults"
         text = f"no {where}: nodes keep the policy of their record, new ones get the defaults"
-        return Check("policy", "warn", text, todo), PolicyState(source, None, leader, actuator)
+        return Check("policy", "warn", text, todo), PolicyState(source, None, *leaders)
     policies, problems = load_policies(data, None, filter_limits(settings))
     refused = [problem for problem in problems if not problem.in_force]
-    state = PolicyState(source, None if refused else policies, leader, actuator)
+    state = PolicyState(source, None if refused else policies, *leaders)
     first = "; ".join(str(problem) for problem in (refused or problems)[:3])
     if refused:
         todo = f"correct {where}; until then the last valid policy stays in force"
@@ -97,8 +101,8 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     return Check("policy", "ok", f"{where}; colocation is {colocation}"), state
 
 
-async def _read_cluster(settings: Settings) -> tuple[Any, str | None, str | None]:
-    """Read the ConfigMap (None if missing), and the leading watcher and actuator."""
+async def _read_cluster(settings: Settings) -> tuple[Any, "Leaders"]:
+    """Read the ConfigMap (None if missing), and the leaders."""
     from pipeline.kube.api_client import open_api
 
     cluster = settings.kubernetes
@@ -108,10 +112,11 @@ async def _read_cluster(settings: Settings) -> tuple[Any, str | None, str | None
             config = await api.get(path)
         except NotFoundError:
             config = None
-        return config, *[
-            await _read_leader(api, cluster.namespace, name)
-            for name in ("springtide-watcher", "springtide-actuator")
+        watcher, actuator, planner, evictor = [
+            await _read_leader(api, cluster.namespace, f"springtide-{role}")
+            for role in ("watcher", "actuator", "planner", "evictor")
         ]
+        return config, (watcher, actuator, planner, evictor)
 
 
 async def _read_leader(api: "Api", namespace: str, name: str) -> str | None:

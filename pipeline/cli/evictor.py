@@ -11,6 +11,7 @@ from pipeline.cli.role_runner import run_leader
 from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 
 
@@ -53,6 +54,9 @@ def command(settings: Settings) -> None:
     """
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
-        await Evictor(api, settings, clock, lease).run()
+        evictor = Evictor(api, settings, clock, lease)
+        with readiness.leading(evictor.trouble):
+            await evictor.run()
 
-    asyncio.run(run_leader("evictor", settings, settings.evictor, work))
+    readiness = Readiness()
+    asyncio.run(run_leader("evictor", settings, settings.evictor, work, readiness=readiness))

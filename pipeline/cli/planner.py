@@ -18,6 +18,7 @@ from pipeline.extender.decision_rules import rules_of
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 
 log = get_logger(__name__)
@@ -61,6 +62,9 @@ def command(settings: Settings) -> None:
         log.warning("scheduler configuration", note=note)
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
-        await Planner(api, settings, rules, clock, lease).run()
+        planner = Planner(api, settings, rules, clock, lease)
+        with readiness.leading(planner.trouble):
+            await planner.run()
 
-    asyncio.run(run_leader("planner", settings, settings.planner, work))
+    readiness = Readiness()
+    asyncio.run(run_leader("planner", settings, settings.planner, work, readiness=readiness))

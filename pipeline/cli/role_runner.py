@@ -17,6 +17,7 @@ from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.lease import Lease
 from pipeline.kube.standby import check_kafka_of_standby
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.settings import (
     ActuatorSettings,
     EvictorSettings,
@@ -35,8 +36,10 @@ async def run_leader(
     work: Callable[[Api, Lease, Clock], Awaitable[None]],
     *,
     waits_for_kafka: bool = False,
+    readiness: Readiness | None = None,
 ) -> None:
-    """Run a role with its metrics page while it holds the Lease of its name, until a signal.
+    """Run a role with its metrics page while it holds the Lease of its name, until a signal. A role
+    with `readiness` answers at /readyz of that page.
 
     Raises what `work` raises, and the error if topics are missing or Kafka is unavailable at the
     start, unless the role `waits_for_kafka`.
@@ -44,7 +47,7 @@ async def run_leader(
     clock = SystemClock()
     if not waits_for_kafka:
         await require_topics(settings.kafka, ROLES[role].topics)
-    serve_metrics(role, section.metrics_host, section.metrics_port)
+    serve_metrics(role, section.metrics_host, section.metrics_port, readiness)
     name = f"springtide-{role}"
     check = partial(check_kafka_of_standby, settings, role, clock) if waits_for_kafka else None
     await lead_until_stopped(

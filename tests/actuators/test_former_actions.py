@@ -33,6 +33,7 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
 from tests.actuators.test_relief import BARE, World
 from tests.actuators.test_repeated_calls import BATCH, room_for, waiting_pod
+from tests.processes import until
 
 HOUR = 3600.0
 
@@ -323,6 +324,31 @@ async def test_a_policy_that_looks_back_further_learns_again(
     await clock.advance(70.0)
     assert asked == [3 * HOUR, 3 * HOUR, 2 * HOUR]
     await cancel_tasks(following)
+
+
+async def test_an_evictor_is_ready_when_it_follows_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    evictor = Evictor(cast(Api, None), Settings(), clock, cast(Lease, None))
+    log = SimpleNamespace(is_caught_up=False)
+
+    async def nothing(*_: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return []
+
+    log.begin = log.poll = nothing
+
+    @asynccontextmanager
+    async def follower(*_: Any) -> AsyncIterator[SimpleNamespace]:
+        yield log
+
+    monkeypatch.setattr(eviction_actuator, "open_follower", follower)
+    reading = asyncio.create_task(evictor._read())
+    for _ in range(9):
+        await asyncio.sleep(0)
+        assert evictor.trouble() != ""
+    log.is_caught_up = True
+    await until(lambda: not evictor.trouble())
+    await cancel_tasks(reading)
 
 
 async def test_a_plan_is_as_old_as_its_record() -> None:

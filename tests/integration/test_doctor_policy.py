@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -21,16 +22,22 @@ from pipeline.cli.doctor_policy import (
     check_nodes,
     check_policy,
 )
+from pipeline.cli.doctor_relief import check_evictor, check_planner, check_relief
 from pipeline.cli.main import cli
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.policy.policy_in_force import load_policies, with_policy
 from pipeline.settings import KafkaSettings, KubernetesSettings, Settings, WorkerSettings
 from pipeline.sources.compacted_writer import heartbeat_entry, node_entry, open_producer, write
 from pipeline.times import format_time
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.codec import encode_json
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import NodeRecord
-from pipeline.topics.registry import NODE_STATE, NODES, SAMPLES
+from pipeline.topics.registry import ACTIONS, EVICTION_PLANS, NODE_STATE, NODES, SAMPLES
 from tests.broker import send
+from tests.extender.relief_world import ALERT
 from tests.processes import eventually
+from tests.table.records import node_state
 
 ON = {"colocation-config": json.dumps({"enable": True})}
 
@@ -255,6 +262,65 @@ def test_missing_actuator_fails_while_nodes_offer(
     check = check_actuator(settings(tmp_path, kafka), PolicyState("cluster", None, "w-1", holder))
     assert check is not None
     assert (check.status, says in check.found) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("holder", "hot", "status", "says"),
+    [
+        ("p-1", 1, "ok", "p-1 leads; 1 nodes are hot"),
+        ("", 0, "ok", "no planner leads; 0 nodes are hot"),
+        ("", 4, "warn", "4 nodes are hot, and no planner leads to relieve them: h0, h1, h2, ..."),
+    ],
+)
+def test_hot_nodes_need_a_planner(
+    kafka: KafkaSettings, holder: str, hot: int, status: str, says: str
+) -> None:
+    state = node_state("cool")
+    states = [("cool", encode_json(state)), ("gone", None), ("bad", b"{")]
+    for number in range(hot):
+        hot_state = msgspec.structs.replace(state, node=f"h{number}", alerts=(ALERT,))
+        states.append((f"h{number}", encode_json(hot_state)))
+    asyncio.run(send(kafka, NODE_STATE, *states))
+    check = check_planner(kafka, holder)
+    assert (check.status, check.found) == (status, says)
+
+
+@pytest.mark.parametrize(
+    ("holder", "answered", "status", "says"),
+    [
+        ("e-1", ["old", "new"], "ok", "e-1 leads; 2 plans ended in the last hour"),
+        ("", ["old", "new"], "ok", "no evictor leads; 2 plans ended in the last hour"),
+        ("e-1", ["new"], "warn", "e-1 leads; 1 of 2 plans of the last hour have no action: old"),
+        ("", [], "warn", "no evictor leads; 2 of 2 plans of the last hour have no action: new"),
+    ],
+)
+def test_plans_need_an_evictor(
+    kafka: KafkaSettings, holder: str, answered: list[str], status: str, says: str
+) -> None:
+    """Plans that have not ended may still get their answer."""
+    now = time.time()
+    plans = [("n", None), ("n", b"{")]
+    for name, left in (("old", -900.0), ("new", -60.0), ("valid", 60.0)):
+        plan = EvictionPlanRecord(
+            node="n", id=name, at=format_time(now + left - 300),
+            valid_until=format_time(now + left), planner="planner", why="hot", pods=(),
+        )  # fmt: skip
+        plans.append(("n", encode_json(plan)))
+    actions = [("n", None), ("n", b'{"actuator": "evictor", "plan": 7}')]
+    for name in answered:
+        action = ActionRecord(
+            node="n", at=format_time(now), actuator="evictor", action="evict",
+            outcome="observed", why="", plan=name,
+        )  # fmt: skip
+        actions.append(("n", encode_json(action)))
+    asyncio.run(send(kafka, EVICTION_PLANS, *plans))
+    asyncio.run(send(kafka, ACTIONS, *actions))
+    check = check_evictor(kafka, holder, now)
+    assert (check.status, check.found) == (status, says)
+
+
+def test_planner_and_evictor_are_not_checked_without_a_cluster() -> None:
+    assert [*check_relief(KafkaSettings(), None, None, time.time())] == []
 
 
 def test_actuator_is_not_checked_without_a_cluster(tmp_path: Path) -> None:

@@ -66,3 +66,13 @@ async def test_a_record_that_is_read_after_the_clock_was_set_has_its_own_age() -
     assert planner._memory.rests(clock.now()).of_node("n", 300) == (
         "usage of 300 s does not show the eviction 5 s ago"
     )
+
+
+async def test_a_planner_is_ready_when_it_follows_the_table_and_former_moves() -> None:
+    planner = planner_at(ManualClock())
+    assert planner.trouble() == "table: starting"
+    for state in (planner._feed.state, planner._moves.state):
+        state.caught_up = state.connected = True
+    assert planner.trouble() == ""
+    planner._moves.state.connected, planner._moves.state.message = False, "the broker is away"
+    assert planner.trouble() == "memory of moves: the broker is away"

@@ -10,8 +10,10 @@ the coolest node; `with landing` asks the extender's filters and scores for ever
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from pipeline.extender.decision_rules import rules_of
@@ -30,6 +32,7 @@ from pipeline.table.node_columns import TableNode
 from pipeline.table.strategy_inputs import cluster_nodes
 from pipeline.times import format_time
 from pipeline.topics.node_state import NodeStateRecord
+from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources, Usage
 
@@ -39,6 +42,12 @@ _POOL: Final = NodePool(
     high_percent={"cpu": 65.0, "memory": 80.0}, low_percent={"cpu": 45.0, "memory": 60.0},
     resource_weights={"cpu": 1, "memory": 1},
 )  # fmt: skip
+_POD: Final = PodRecord(
+    node="", uid="u", cgroup_uid="u", namespace="d", name="p", pod_class="prod",
+    tolerations=({"key": "shared", "operator": "Exists"},),
+)  # fmt: skip
+_TAINT: Final = Taint(key="shared", value="", effect="NoSchedule")
+_CONSTRAINTS: Final[dict[str, Any]] = {"node_selector": {"zone": "0"}}
 
 
 class _Coolest:
@@ -66,21 +75,23 @@ def main() -> None:
     print(f"columns of {len(names)} nodes: {seconds:.2f} s", flush=True)
     pods = _pods(nodes, arguments.pods, chance)
     strategy = LowNodeLoadStrategy(pool=_POOL)
-    plan, seconds = _timed(lambda: strategy.plan(nodes, pods, _Coolest()))
-    _report("choice", plan, seconds)
+    plan, baseline = _timed(lambda: strategy.plan(nodes, pods, _Coolest()))
+    _report("choice", plan, baseline, baseline)
 
-    def plan_with_landing() -> Plan:
+    def plan_with_landing(pods: ClusterPods) -> Plan:
         landing = ExtenderLanding(Decisions(table, rules), nodes, pods, now)
-        return LowNodeLoadStrategy(pool=_POOL).plan(nodes, pods, landing)
+        return strategy.plan(nodes, pods, landing)
 
-    _report("with landing", *_timed(plan_with_landing))
+    _report("with landing", *_timed(lambda: plan_with_landing(pods)), baseline)
+    constrained = replace(pods, records=[msgspec.structs.replace(_POD, **_CONSTRAINTS)] * len(pods))
+    _report("constrained", *_timed(lambda: plan_with_landing(constrained)), baseline)
 
 
-def _report(what: str, plan: Plan, seconds: float) -> None:
+def _report(what: str, plan: Plan, seconds: float, baseline: float) -> None:
     relieved = sum(source.is_relieved for source in plan.sources)
     print(
-        f"{what}: {seconds:.2f} s, {len(plan.moves)} moves, {relieved} of {len(plan.sources)} hot "
-        "nodes relieved",
+        f"{what}: {seconds:.2f} s, {seconds / baseline:.1f} times the choice, {len(plan.moves)} "
+        f"moves, {relieved} of {len(plan.sources)} hot nodes relieved",
         flush=True,
     )
 
@@ -96,7 +107,12 @@ def _filled(table: Table, nodes: int, hot: int, chance: np.random.Generator, now
     percents[:hot] = chance.uniform(65.5, 75.0, hot)
     for index, percent in enumerate(percents.tolist()):
         name = f"node-{index:05}"
-        table.put_node(TableNode(node=name, allocatable=_ROOM, capacity=_ROOM))
+        table.put_node(
+            TableNode(
+                node=name, allocatable=_ROOM, capacity=_ROOM, labels={"zone": str(index % 3)},
+                taints=(_TAINT,) * (index % 2),
+            )
+        )  # fmt: skip
         table.put_state(
             NodeStateRecord(
                 node=name, as_of=format_time(now - 10), generation=1, offset=index, epoch=1,
@@ -114,7 +130,6 @@ def _pods(nodes: ClusterNodes, count: int, chance: np.random.Generator) -> Clust
     usage[:, 0] = np.rint(chance.exponential(250.0, count))
     usage[:, 1] = 200 << 20
     usage[:, 2] = 1.0
-    record = PodRecord(node="", uid="u", cgroup_uid="u", namespace="d", name="p", pod_class="prod")
     zeros = np.zeros(count, np.int64)
     ranks = PodRanks(
         pod_class=chance.integers(1, 4, count), priority=zeros, kube_qos=zeros, qos=zeros,
@@ -123,7 +138,7 @@ def _pods(nodes: ClusterNodes, count: int, chance: np.random.Generator) -> Clust
     return ClusterPods(
         node=node, usage=usage, expected=usage, requests=np.where(usage > 0, usage, 0.0),
         is_prod=np.ones(count, np.bool_), may_move=chance.uniform(0, 1, count) > 0.1,
-        ranks=ranks, records=[record] * count, objections={},
+        ranks=ranks, records=[_POD] * count, objections={},
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class CandidateNodes:
         self._index = _as_slice(rows)
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
+        self._fewer: dict[str, IntArray] = {}
         self._whole: tuple[CandidateNodes, NodePositions] | None = None
 
     def __len__(self) -> int:
@@ -93,6 +94,7 @@ class CandidateNodes:
         part._select(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
         part._whole = self, positions
         part._freed = {name: values[positions] for name, values in self._freed.items()}
+        part._fewer = {name: values[positions] for name, values in self._fewer.items()}
         return part
 
     def read_again(self, now: float) -> "CandidateNodes":
@@ -177,7 +179,11 @@ class CandidateNodes:
 
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included."""
-        return self.cached(name, lambda: self._table.pods.sums_of(name, self._index))
+        return self.cached(name, lambda: self._read_sums(name))
+
+    def _read_sums(self, name: str) -> IntArray:
+        sums = self._table.pods.sums_of(name, self._index)
+        return sums - self._fewer[name] if name in self._fewer else sums
 
     @property
     def counted_names(self) -> tuple[str, ...]:
@@ -210,16 +216,16 @@ class CandidateNodes:
         arrays that depend on usage are dropped, the others are shared."""
         part = copy(self)
         part._whole = None
+        fewer = dict(zip(self.counted_names, amounts.T, strict=True))
+        part._fewer = {n: fewer[n] + self._fewer[n] for n in self._fewer} or fewer
         part._cache = {
             name: values
-            for name in self._known_names()
+            for name in self._known_names() - fewer.keys()
             if not name.startswith(_DERIVED_FROM_USAGE)
             and (values := self._known(name)) is not None
         }
         part._freed = {f"{_OF_ALL_PODS} {name}": freed for name, freed in used.items()}
         part._freed |= {f"{_OF_PROD} {name}": freed for name, freed in prod_used.items()}
-        for index, name in enumerate(self.counted_names):
-            part._cache[name] = self.counted(name) - amounts[:, index]
         return part
 
     def evictable(self) -> EvictablePods:
@@ -327,9 +333,12 @@ def _as_slice(rows: RowArray) -> Rows:
 
 
 def _by_row(rows: RowArray) -> NodePositions:
-    """The positions of rows in ascending order of the rows. Known rows occur once each, so they
-    need no sort: each position is put where its row is."""
-    position_of: NodePositions = np.full(int(rows.max(initial=0)) + 2, -1, np.intp)
+    """The positions of rows in ascending order of the rows. Known rows occur once each, so many of
+    them need no sort: each position is put where its row is."""
+    places = int(rows.max(initial=0)) + 2
+    if _FEW * len(rows) < places:
+        return np.argsort(rows, kind="stable")
+    position_of: NodePositions = np.full(places, -1, np.intp)
     position_of[rows] = np.arange(len(rows))
     positions = position_of[position_of >= 0]
     return positions if len(positions) == len(rows) else np.argsort(rows, kind="stable")
@@ -342,6 +351,8 @@ def by_node(columns: Sequence[Array]) -> Array:
     return table
 
 
+_FEW: Final = 16
+"""Fewer than one of so many rows are sorted faster than all rows are passed over."""
 _OF_ALL_PODS: Final = "usage"
 _OF_PROD: Final = "prod_usage"
 # Names of cached arrays that depend on usage.

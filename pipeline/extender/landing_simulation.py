@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import (
     MOST_REJECTED,
@@ -75,15 +75,23 @@ class ExtenderLanding:
         for arrival, count in self._arrivals.since_last(arrivals):
             self._add(arrival, count)
         rejected: list[Rejected] = []
-        rejections = 0
-        for first in range(0, len(targets), COMPARED_TARGETS):
+        rejections = first = 0
+        is_refused = self._fit.is_refused(pod)[targets]
+        while first < len(targets):
+            if rejections >= MOST_REJECTED:
+                # Nodes that no pod like this may run on stay the coolest: they are passed over.
+                blocks = _first_false(is_refused[first:]) // COMPARED_TARGETS
+                rejections += blocks * COMPARED_TARGETS
+                first += blocks * COMPARED_TARGETS
             compared = targets[first : first + COMPARED_TARGETS]
+            first += COMPARED_TARGETS
             reasons = self._fit.objections(pod, compared, arrivals)
-            nodes = compared.tolist()
-            feasible = [n for n, reason in zip(nodes, reasons, strict=True) if reason is None]
-            unfit = [
-                Rejected(n, reason) for n, reason in zip(nodes, reasons, strict=True) if reason
-            ]
+            feasible, unfit = [], []
+            for node, reason in zip(compared.tolist(), reasons, strict=True):
+                if reason is None:
+                    feasible.append(node)
+                else:
+                    unfit.append(Rejected(node, reason))
             best, refused, count = self._best(pod, feasible)
             rejections += len(unfit) + count
             rejected = [*rejected, *unfit, *refused][:MOST_REJECTED]
@@ -146,3 +154,8 @@ class ExtenderLanding:
         if pod not in self._demands:
             self._demands[pod] = self._decisions.demand(self._pods.records[pod])
         return self._demands[pod]
+
+
+def _first_false(values: BoolArray) -> int:
+    """The position of the first False, the length if there is none."""
+    return len(values) if values.all() else int(values.argmin())

@@ -11,7 +11,7 @@ from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.processors.arrays import FloatArray
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from tests.table.records import NOW, ROOM
+from tests.table.records import NOW, ROOM, any_pod, running
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -110,3 +110,25 @@ def test_an_adopted_table_has_its_own_columns() -> None:
     assert zones(table, "a") == ["north"]
     table.adopt(other)
     assert zones(table, "a", "b") == [None, "south"]
+
+
+def test_lower_sums_hold_in_parts_and_add_up() -> None:
+    table = Table()
+    for name in ("a", "b", "c"):
+        table.put_node(node(name))
+        for number in range(5):
+            table.put_pod(running(any_pod(f"{name}{number}"), name))
+    whole = CandidateNodes(table, ("c", "a", "b"), NOW)
+    column = whole.counted_names.index("pods")
+    fewer = np.zeros((3, len(whole.counted_names)), np.int64)
+    fewer[:, column] = [1, 2, 3]
+    once = whole.reduced(fewer, {})
+    assert whole.counted("pods").tolist() == [5, 5, 5]
+    # Also where the sums were read before.
+    assert once.counted("pods").tolist() == [4, 3, 2]
+    assert once.reduced(fewer, {}).counted("pods").tolist() == [3, 1, -1]
+    part = once.among(np.array([0, 2]))
+    assert part.counted("pods").tolist() == [4, 2]
+    fresh = whole.reduced(fewer, {}).among(np.array([1]))
+    assert fresh.counted("pods").tolist() == [3]
+    assert fresh.reduced(fewer[:1], {}).counted("pods").tolist() == [2]

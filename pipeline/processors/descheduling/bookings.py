@@ -41,6 +41,7 @@ class Bookings:
         self._limits = limits._replace(
             high=np.asfortranarray(limits.high), prod_high=np.asfortranarray(limits.prod_high)
         )
+        self._full = np.maximum(self._limits.high, 1.0)
         self._node_fit = node_fit
         columns = [*columns]
         # Each resource of all nodes is contiguous, because columns are read whole.
@@ -92,18 +93,18 @@ class Bookings:
         first, in this order."""
         used, limits = self.used[pod], self._limits
         is_prod = bool(self._pods.is_prod[pod])
-        fits = np.ones(len(targets), np.bool_)
-        heat = np.zeros(len(targets))
-        # Column by column: a plan asks thousands of times about thousands of nodes.
-        for index in np.flatnonzero(used > 0).tolist():
-            after = self.usage[targets, index] + used[index]
-            high = limits.high[targets, index]
-            fits &= after <= high
-            np.maximum(heat, after / np.maximum(high, 1.0), out=heat)
-            if is_prod and limits.is_prod_watched[index]:
-                prod_after = self.prod_usage[targets, index] + used[index]
-                fits &= prod_after <= limits.prod_high[targets, index]
-        targets, heat = targets[fits], heat[fits]
+        fits, heat = np.ones(len(self.usage), np.bool_), np.zeros(len(self.usage))
+        # A plan asks thousands of times: whole columns of all nodes are cheaper than picked rows.
+        with np.errstate(invalid="ignore"):
+            for index in np.flatnonzero(used > 0).tolist():
+                after = self.usage[:, index] + used[index]
+                fits &= after <= limits.high[:, index]
+                np.maximum(heat, after / self._full[:, index], out=heat)
+                if is_prod and limits.is_prod_watched[index]:
+                    prod_after = self.prod_usage[:, index] + used[index]
+                    fits &= prod_after <= limits.prod_high[:, index]
+        targets = targets[fits[targets]]
+        heat = heat[targets]
         if len(targets) > SORTED_TARGETS:
             coolest = np.argpartition(heat, SORTED_TARGETS)
             targets, heat = targets[coolest], heat[coolest]

@@ -276,7 +276,7 @@ class _Relief:
                 if landing.node is not None:
                     self._bookings.book(pod, landing)
                     self._counts.add(pod)
-                    source.usage -= self._used[pod]
+                    source.add(-self._used[pod])
                     chosen.append((pod, landing))
                     break
                 why = self._bookings.why_nowhere(pod, targets, landing)
@@ -303,7 +303,7 @@ class _Relief:
         for index in order[::-1].tolist():
             with_pod = source.usage + self._used[chosen[index][0]]
             if not is_over(with_pod, source.goal).any():
-                source.usage = with_pod
+                source.add(self._used[chosen[index][0]])
                 kept.remove(chosen[index])
                 self._counts.remove(chosen[index][0])
         return kept
@@ -343,21 +343,19 @@ def _goal(usage: FloatArray, high: FloatArray, pool: NodePool, capacity: FloatAr
 
 
 class _Source:
-    """Usage of a hot node as its pods leave, and where it is relieved, (watched,)."""
+    """Usage of a hot node as its pods leave, and where it is relieved, (watched,). `over` are the
+    resources above the goal, `excess` what is used above it, 0 where nothing is."""
 
     def __init__(self, usage: FloatArray, goal: FloatArray) -> None:
         self.usage, self.goal = usage, goal
+        self.add(np.zeros_like(usage))
 
-    @property
-    def over(self) -> BoolArray:
-        return is_over(self.usage, self.goal)
+    def add(self, used: FloatArray) -> None:
+        """Add the usage of a pod; a negative one leaves."""
+        self.usage = self.usage + used
+        self.over: BoolArray = is_over(self.usage, self.goal)
+        self.excess: FloatArray = np.where(self.over, self.usage - self.goal, 0.0)
 
     @property
     def is_hot(self) -> bool:
         return bool(self.over.any())
-
-    @property
-    def excess(self) -> FloatArray:
-        """What is used above the goal, 0 where nothing is."""
-        excess: FloatArray = np.where(self.over, self.usage - self.goal, 0.0)
-        return excess

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import (
     MOST_REJECTED,
@@ -144,6 +144,8 @@ class FitSimulator:
     def __init__(self, nodes: ClusterNodes, pods: ClusterPods) -> None:
         self._nodes, self._pods = nodes, pods
         self.free: FloatArray = nodes.allocatable - nodes.requested
+        # Neither labels nor constraints change during a plan: each pair is compared once.
+        self._placements: dict[str, _Placement] = {}
         self._arrivals = ArrivalChanges()
 
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
@@ -167,6 +169,7 @@ class FitSimulator:
         # NaN: what a node has of a resource is unknown, so nothing of it is promised.
         is_short = (wanted > 0) & ~(wanted <= self.free[targets])
         first_short = np.where(is_short.any(axis=1), is_short.argmax(axis=1), -1)
+        placement = self._placement(record)
         reasons: list[str | None] = []
         for node, short, cordoned in zip(
             targets.tolist(), first_short.tolist(), nodes.is_cordoned[targets].tolist(),
@@ -178,9 +181,30 @@ class FitSimulator:
                 name = nodes.resources[short]
                 reasons.append(f"requests of {name} exceed what is left of allocatable")
             else:
-                reasons.append(
-                    placement_objection(
+                if node not in placement.objections:
+                    reason = placement_objection(
                         record, nodes.names[node], nodes.labels[node], nodes.taints[node]
                     )
-                )
+                    placement.objections[node] = reason
+                    placement.is_refused[node] = reason is not None
+                reasons.append(placement.objections[node])
         return reasons
+
+    def is_refused(self, pod: int) -> BoolArray:
+        """The nodes that are known to refuse the pod whatever arrives there, (nodes,)."""
+        return self._placement(self._pods.records[pod]).is_refused
+
+    def _placement(self, pod: PodRecord) -> "_Placement":
+        of_node = (pod.affinity or {}).get("nodeAffinity")
+        constraints = repr((pod.node_selector, of_node, pod.tolerations))
+        if constraints not in self._placements:
+            self._placements[constraints] = _Placement({}, np.zeros(len(self._nodes), np.bool_))
+        return self._placements[constraints]
+
+
+class _Placement(NamedTuple):
+    """The answers of `placement_objection` for pods of the same constraints, by node; `is_refused`
+    (nodes,) is False where it was not asked."""
+
+    objections: dict[int, str | None]
+    is_refused: BoolArray

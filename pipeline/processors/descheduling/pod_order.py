@@ -79,9 +79,10 @@ def fit_scores(usage: FloatArray, excess: FloatArray, weights: FloatArray) -> Fl
 def eviction_order(ranks: PodRanks, fits: FloatArray) -> IntArray:
     """The positions of pods in the order in which they leave: by rank, then the best fit, pods of
     unknown usage last, then the newest."""
+    known_first = np.where(np.isnan(fits), 1.0, -fits)
     return np.lexsort(
         (
-            -ranks.created_seconds, -np.nan_to_num(fits, nan=-1.0), ranks.eviction_cost,
+            -ranks.created_seconds, known_first, ranks.eviction_cost,
             ranks.deletion_cost, ranks.qos, ranks.kube_qos, ranks.priority, ranks.pod_class,
         )
     )  # fmt: skip

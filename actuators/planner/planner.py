@@ -24,7 +24,7 @@ from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
+from pipeline.processors.descheduling.move_memory import LASTING_SECONDS, MoveMemory
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
@@ -66,7 +66,7 @@ class Planner:
             Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
             topics=(EVICTION_PLANS, ACTIONS, ALERTS), name="memory of moves",
             take_record=self._take, on_bad=_count_bad,
-            recent_seconds=max(LOOK_BACK_SECONDS, FORGOTTEN_SECONDS),
+            recent_seconds=max(LASTING_SECONDS, FORGOTTEN_SECONDS),
         )  # fmt: skip
         self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
         self._rounds = ReliefRounds(

@@ -252,7 +252,7 @@ class ReliefRounds:
             ROUNDS.labels("failed").inc()
             return
         pools = {node: self._pool(node) for node in planning.hot}
-        self._note_hopeless(plan, pools, held_back, now)
+        self._note_hopeless(plan, pools, held_back, rests, now)
         ROUNDS.labels("planned").inc()
 
     def _is_ready(self, node: str, rests: Rests, dry: Collection[str]) -> bool:
@@ -303,11 +303,11 @@ class ReliefRounds:
         now: float, held_back: set[str],
     ) -> ReliefPlanning:  # fmt: skip
         """The plan of these hot nodes and of the other strategies. Nodes with a pod in a cool-down
-        are added to `held_back`."""
+        that ends by itself are added to `held_back`."""
 
         def objection(pod: PodRecord) -> str | None:
             reason = rests.of_pod(pod.uid, _workload(pod))
-            if reason is not None:
+            if reason is not None and not rests.is_unmovable(pod.uid):
                 held_back.add(pod.node)
             return reason
 
@@ -353,14 +353,19 @@ class ReliefRounds:
     # -- alerts about what cannot be done
 
     def _note_hopeless(
-        self, plan: ReliefPlan, pools: Mapping[str, str], held_back: Collection[str], now: float
-    ) -> None:
+        self, plan: ReliefPlan, pools: Mapping[str, str], held_back: Collection[str], rests: Rests,
+        now: float,
+    ) -> None:  # fmt: skip
         """Open alerts about hot nodes for which the plan does nothing, and close others. `pools`
         are those of the hot nodes."""
         plan = _of_low_node_load(plan)
         hopeless = [*hopeless_nodes(plan, pools, held_back)]
         subjects = {each.subject for each in hopeless}
-        planned = {item.node for item in plan.items if item.moves}
+        # Another attempt with pods that the evictor refused is no sign that something can be done.
+        planned = {
+            item.node for item in plan.items
+            if not all(rests.was_refused(move.uid) for move in item.moves)
+        }  # fmt: skip
 
         def reason(subject: Subject, pool: str) -> CloseReason | None:
             if subject in subjects:

@@ -104,14 +104,14 @@ class Planning:
         await self.rounds.step()
         return [plan.node for plan in self.plans[before:]]
 
-    def act(self, plan: EvictionPlanRecord, outcome: Outcome) -> None:
+    def act(self, plan: EvictionPlanRecord, outcome: Outcome, error: str = "") -> None:
         """Let an evictor finish a plan now."""
         now = format_time(self.clock.now())
         for pod in plan.pods:
             action = ActionRecord(
                 node=plan.node, at=now, actuator="evictor", action="evict", outcome=outcome,
                 why="", before={f"{pod.namespace}/{pod.name}": pod.uid}, plan=plan.id,
-                workload=pod.workload,
+                workload=pod.workload, error=error,
             )  # fmt: skip
             self.memory.take_action(action, self.clock.now())
 
@@ -617,6 +617,46 @@ async def test_a_node_with_pods_in_a_cool_down_is_not_hopeless() -> None:
     for _ in range(5):
         assert await planning.after(120) == []
     assert planning.alerts == []
+
+
+ONLY_ONE = "ExpectedReplicas: 1 replicas, of which 1 may move and 1 be missing"
+
+
+async def test_nothing_can_be_done_if_the_evictor_always_refuses_all_pods() -> None:
+    """The planner knows neither replicas nor budgets, but what the evictor said about them."""
+    planning = hot_and_cool()
+    for _ in range(180):
+        if await planning.after(60):
+            planning.act(planning.plans[-1], "refused", ONLY_ONE)
+    # One alert, although the evictor is asked again from time to time, because replicas change.
+    assert {*changes(planning)} == {("nothing_can_be_done", "opened", None)}
+    assert len({alert.id for alert in planning.alerts}) == 1
+    assert planning.alerts[0].why.endswith(
+        f"d/a stays: the evictor refused to evict it: {ONLY_ONE}"
+    )
+    assert 3 <= len(planning.plans) <= 7
+    planning.world.report(planning.clock.now(), "hot", alerts=())
+    await planning.after()
+    assert changes(planning)[-1] == ("nothing_can_be_done", "closed", "cooled")
+
+
+async def test_other_pods_leave_if_the_evictor_refuses_one() -> None:
+    planning = hot_and_cool({"a": 2.0, "b": 1.0})
+    await planning.after()
+    (first,) = planning.plans
+    planning.act(first, "refused", ONLY_ONE)
+    assert await planning.after(130) == ["hot"]
+    assert {pod.uid for plan in planning.plans for pod in plan.pods} == {"a", "b"}
+    assert planning.alerts == []
+
+
+async def test_a_node_is_not_hopeless_while_limits_let_its_pods_wait() -> None:
+    planning = hot_and_cool()
+    for _ in range(90):
+        if await planning.after(60):
+            planning.act(planning.plans[-1], "refused", "Expired: it was not the pod's turn")
+    assert changes(planning) == []
+    assert len(planning.plans) > 7
 
 
 async def test_nodes_that_wait_because_of_a_cap_are_not_hopeless() -> None:

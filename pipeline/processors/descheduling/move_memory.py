@@ -10,7 +10,9 @@ same node, or about the same target, would rest on usage from before the first o
   evictor decide how many leave at once. So a round may move several pods of a workload. The rule
   also keeps a pod from being moved back to the node that it left;
 - a pod that the evictor refused, or that another agent was asked to evict, is not planned again for
-  ten minutes, so that others get a chance;
+  ten minutes, so that others get a chance. It rests for twice as long after each further refusal
+  for a reason that lasts, such as a single replica or a budget of no disruptions, which the planner
+  does not know otherwise; up to an hour;
 - pods that the evictor would have evicted in mode act rest as if they had left, and so does their
   node, because nothing cools it: else its whole pods would be planned one after the other;
 - usage of a moved pod counts on its target until the target's own usage shows it.
@@ -30,6 +32,7 @@ from pipeline.processors.descheduling.move_outcomes import (
     EndedPlan,
     does_not_help,
 )
+from pipeline.processors.eviction.refusals import is_lasting as is_lasting_refusal
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord, Outcome
@@ -47,6 +50,9 @@ OUTCOME: Final = "outcome"
 LOOK_BACK_SECONDS: Final = 3600.0
 WORKLOAD_REST_SECONDS: Final = 1800.0
 REFUSED_REST_SECONDS: Final = 600.0
+LONGEST_REFUSED_REST_SECONDS: Final = 3600.0
+LASTING_SECONDS: Final = 7200.0
+"""For how long refusals for a reason that lasts are remembered."""
 LAST_ACTION_SECONDS: Final = 15.0
 """After the end of a plan: an eviction that was recorded just before is read by then."""
 _EVICTOR: Final = "evictor"
@@ -60,6 +66,8 @@ _REFUSED: Final = {
     "refused": "the evictor refused to evict it",
     "marked": "it was marked for its eviction by another agent",
 }
+_FORBIDDEN: Final = "Forbidden:"
+_MOST_REASON: Final = 200
 _MOST_PLANS: Final = 10_000
 _MOST_ACTIONS: Final = 100_000
 _MOST_PODS: Final = 1_000
@@ -105,12 +113,14 @@ class _Plan(NamedTuple):
 
 
 class _Action(NamedTuple):
-    """The last action about a pod of a plan."""
+    """The last action about a pod of a plan. `lasting` is the reason of a refusal that will be
+    repeated, empty for others."""
 
     node: str
     workload: str
     outcome: Outcome
     at: float
+    lasting: str = ""
 
 
 class _Verdict(NamedTuple):
@@ -176,7 +186,8 @@ class MoveMemory:
         """Take an action of the evictor or a verdict; False if it is another one or too old. Raises
         `InvalidRecordError`."""
         at = _latest(_time(action.at), now, appended_at)
-        if not action.plan or now - at > LOOK_BACK_SECONDS:
+        is_lasting = action.outcome == "refused" and is_lasting_refusal(action.error)
+        if not action.plan or now - at > (LASTING_SECONDS if is_lasting else LOOK_BACK_SECONDS):
             return False
         if (action.actuator, action.action) == (PLANNER, OUTCOME):
             self._verdicts[action.plan] = _Verdict(action.strategy, action.outcome == "done", at)
@@ -187,10 +198,11 @@ class MoveMemory:
         if not action.before:
             self._ended[action.plan] = None
             _limit(self._ended, _MOST_PLANS)
+        lasting = action.error[:_MOST_REASON] if is_lasting else ""
         for uid in action.before.values():
             key = action.plan, uid or ""
             self._actions.pop(key, None)
-            self._actions[key] = _Action(action.node, action.workload, action.outcome, at)
+            self._actions[key] = _Action(action.node, action.workload, action.outcome, at, lasting)
         _limit(self._actions, _MOST_ACTIONS)
         return True
 
@@ -205,13 +217,15 @@ class MoveMemory:
             self._verdicts[plan_id] = found._replace(at=found.at + seconds)
 
     def forget(self, now: float) -> None:
-        """Drop plans and actions that are older than `LOOK_BACK_SECONDS`."""
+        """Drop plans and actions that are older than `LOOK_BACK_SECONDS`, or `LASTING_SECONDS`."""
         oldest = now - LOOK_BACK_SECONDS
         for plan_id in [i for i, plan in self._plans.items() if plan.at < oldest]:
             del self._plans[plan_id]
             self._ended.pop(plan_id, None)
-        for key in [key for key, action in self._actions.items() if action.at < oldest]:
-            del self._actions[key]
+        oldest_lasting = now - LASTING_SECONDS
+        for key, action in [*self._actions.items()]:
+            if action.at < (oldest_lasting if action.lasting else oldest):
+                del self._actions[key]
         for plan_id in [i for i, found in self._verdicts.items() if found.at < oldest]:
             del self._verdicts[plan_id]
 
@@ -286,6 +300,7 @@ class Rests:
         self._observed_at: dict[str, float] = {}  # by node
         self._moved_at: dict[str, float] = {}  # by workload, or moved in mode act
         self._refused: dict[str, tuple[float, str]] = {}  # when and why, by UID of the pod
+        self._lasting: dict[str, list[tuple[float, str]]] = {}  # likewise, each refusal
         self._planned: dict[str, str] = {}  # nodes and their plans
         self._moving: dict[str, str] = {}  # workloads and the plans that move them
         self._incoming: list[tuple[float, IncomingUsage]] = []
@@ -301,6 +316,8 @@ class Rests:
             elif (why := _REFUSED.get(action.outcome)) is not None:
                 refused = action.at, why
                 self._refused[uid] = max(refused, self._refused.get(uid, refused))
+                if action.lasting:
+                    self._lasting.setdefault(uid, []).append((action.at, action.lasting))
         for plan_id, plan in memory._plans.items():
             is_under_way = memory._is_under_way(plan_id, plan, now)
             if is_under_way:
@@ -333,6 +350,8 @@ class Rests:
 
     def of_pod(self, uid: str, workload: str) -> str | None:
         """Why the pod of this workload (kind/namespace/name, empty: none) stays."""
+        if self.is_unmovable(uid):
+            return f"the evictor refused to evict it: {max(self._lasting[uid])[1]}"
         if workload in self._moving:
             return f"plan {self._moving[workload]} moves pods of {workload}"
         seconds = self._now - self._moved_at.get(workload, float("-inf"))
@@ -344,6 +363,20 @@ class Rests:
         if seconds < REFUSED_REST_SECONDS:
             return f"{why} {seconds / 60:.0f} minutes ago"
         return None
+
+    def was_refused(self, uid: str) -> bool:
+        """Whether the evictor refused the pod within `LASTING_SECONDS` for a reason that lasts, in
+        two plans if it was forbidden: the budget of a rollout that is under way allows nothing."""
+        refusals = self._lasting.get(uid, ())
+        return len(refusals) > 1 or not all(why.startswith(_FORBIDDEN) for _, why in refusals)
+
+    def is_unmovable(self, uid: str) -> bool:
+        """Whether the pod was refused so, and it is not yet time to ask again."""
+        if not self.was_refused(uid):
+            return False
+        refusals = self._lasting[uid]
+        rest = REFUSED_REST_SECONDS * 2.0 ** (len(refusals) - 1)
+        return self._now - max(refusals)[0] < min(rest, LONGEST_REFUSED_REST_SECONDS)
 
     def incoming(self, span_seconds: float) -> list[IncomingUsage]:
         """Moved pods that usage over `span_seconds` does not show on their targets yet."""

@@ -1,9 +1,17 @@
 """Why a pod is not evicted, and which checks an operator has skipped for it."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.processors.eviction.migration_policy import Gate
+
+_LASTING: Final = frozenset({
+    "BarePod", "DaemonSet", "EvictionCost", "ExpectedReplicas", "Forbidden", "LabelSelector",
+    "LocalStorage", "MirrorPod", "Namespace", "NodeFit", "NotPreemptible", "OtherScheduler", "PVC",
+    "PriorityThreshold", "StaticPod", "SystemCritical",
+})  # fmt: skip
+"""Reasons that do not end by waiting. `Forbidden` is a disruption budget, or what the API
+server says."""
 
 
 class Refusal(NamedTuple):
@@ -34,3 +42,13 @@ def verdict(refusals: Iterable[Refusal], skipped_gates: Collection[Gate]) -> Ver
             return Verdict(refusal, tuple(skipped))
         skipped.append(refusal.gate)
     return Verdict(None, tuple(skipped))
+
+
+def is_lasting(text: str) -> bool:
+    """Whether a refusal with this text will be repeated until somebody changes pod, workload,
+    budget or policy. Limits, time-outs and switches are no such reasons.
+
+    >>> is_lasting("ExpectedReplicas: 1 replicas"), is_lasting("Expired: it was not the pod's turn")
+    (True, False)
+    """
+    return text.partition(":")[0] in _LASTING

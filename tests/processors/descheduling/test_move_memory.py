@@ -1,5 +1,6 @@
 """Cool-downs of nodes, workloads and pods, from plans and actions in any order."""
 
+import itertools
 import random
 import tracemalloc
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.descheduling import move_memory
 from pipeline.processors.descheduling.move_memory import (
     LAST_ACTION_SECONDS,
+    LASTING_SECONDS,
     LOOK_BACK_SECONDS,
     REFUSED_REST_SECONDS,
     WORKLOAD_REST_SECONDS,
@@ -227,6 +229,73 @@ def test_a_refused_pod_rests_and_others_of_its_workload_do_not() -> None:
     assert memory.rests(NOW + 10 + REFUSED_REST_SECONDS - 1).of_pod("a", WEB) is not None
     assert memory.rests(NOW + 10 + REFUSED_REST_SECONDS).of_pod("a", WEB) is None
     assert memory.rests(NOW + 20).of_pod("b", WEB) is None
+
+
+ONLY_ONE = "ExpectedReplicas: 1 replicas, of which 1 may move and 1 be missing"
+BUDGET = "Forbidden: a disruption budget forbids the eviction: b"
+
+
+def refusals(error: str, *minutes: float) -> MoveMemory:
+    """A refusal of the pod in a plan of its own after each of these minutes."""
+    memory = MoveMemory()
+    for number, minute in enumerate(minutes):
+        at = NOW + 60 * minute
+        memory.take_action(action("refused", at=at, error=error, plan=f"{number}"), at)
+    return memory
+
+
+def test_a_pod_rests_for_twice_as_long_after_each_refusal_for_a_reason_that_lasts() -> None:
+    memory, minute, minutes = refusals(ONLY_ONE), 0, list[int]()
+    for number in range(8):
+        at = NOW + 60 * minute
+        memory.forget(at)
+        memory.take_action(action("refused", at=at, error=ONLY_ONE, plan=f"{number}"), at)
+        minutes.append(minute)
+        assert memory.rests(at).of_pod("a", WEB) == f"the evictor refused to evict it: {ONLY_ONE}"
+        while memory.rests(NOW + 60 * minute).of_pod("a", WEB) is not None:
+            minute += 1
+    rests = [later - sooner for sooner, later in itertools.pairwise(minutes)]
+    assert rests[:4] == [10, 20, 40, 60]
+    assert min(rests[4:]) >= 40
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "second"),
+    [
+        (ONLY_ONE, True, True),
+        ("NodeFit: no other node could run the pod", True, True),
+        (BUDGET, False, True),
+        ("Expired: it was not the pod's turn", False, False),
+        ("MaxMigratingPerNode: 2 pods are leaving from node n, the limit is 2", False, False),
+        ("evictions are stopped by /api/v1/x", False, False),
+        ("Unknown: the API server does not answer", False, False),
+        ("", False, False),
+    ],
+)
+def test_a_pod_is_unmovable_if_its_refusals_will_be_repeated(
+    error: str, first: bool, second: bool
+) -> None:
+    """A budget may allow nothing because a rollout is under way, and a limit other pods."""
+    for minutes, expected in (((0,), first), ((0, 12), second)):
+        rests = refusals(error, *minutes).rests(NOW + 60 * (max(minutes) + 1))
+        assert (rests.is_unmovable("a"), rests.was_refused("a")) == (expected, expected)
+        assert rests.of_pod("a", WEB) is not None
+        assert not rests.is_unmovable("b")
+
+
+def test_refusals_for_a_reason_that_lasts_are_remembered_for_two_hours() -> None:
+    memory, later = refusals(ONLY_ONE, 0, 10), NOW + LASTING_SECONDS - 1
+    memory.forget(later)
+    memory.take_action(action("refused", at=NOW + 60, error=ONLY_ONE, plan="read late"), later)
+    assert memory.rests(later).was_refused("a")
+    memory.forget(later + 700)
+    assert not memory.rests(later + 700).was_refused("a")
+
+
+def test_a_refusal_that_is_read_again_counts_once() -> None:
+    memory = refusals(ONLY_ONE, 0)
+    memory.take_action(action("refused", at=NOW, error=ONLY_ONE, plan="0"), NOW + 60)
+    assert memory.rests(NOW + REFUSED_REST_SECONDS).of_pod("a", WEB) is None
 
 
 def test_bare_pods_rest_alone() -> None:

@@ -34,6 +34,7 @@ from pipeline.processors.descheduling.move_memory import (
     Rests,
 )
 from pipeline.processors.descheduling.relief_alerts import MOST_OPEN, ReliefAlerts, Subject
+from pipeline.processors.descheduling.reserved_cpus import NAME as NODE_RESERVATION
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
 from pipeline.table.node_pods import NodePods
@@ -114,6 +115,7 @@ class ReliefRounds:
         self._tried: set[str] = set()
         self._tried_others: set[str] = set()
         self._has_more = False
+        self._taken: set[str] = set()  # nodes that reserve CPUs that pods have for themselves
         self._dry_at: dict[str, float] = {}  # nodes and their last dry plan
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
@@ -160,6 +162,13 @@ class ReliefRounds:
             self._tried.clear()
             self._tried_others.clear()
             self._has_more = bool(policy.others_on)
+        if NODE_RESERVATION in policy.others_on:
+            # A node whose annotation has just taken CPUs from pods is planned for at once.
+            taken = {*self._table.taken_cpus()}
+            if new := taken - self._taken:
+                self._tried_others -= new
+                self._has_more = True
+            self._taken = taken
         has_hot = not policy.why_not and not hot.keys() <= self._tried
         return (has_hot or self._has_more) and monotonic >= self._last_round + PAUSE_SECONDS
 

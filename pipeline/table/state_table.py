@@ -41,6 +41,7 @@ from pipeline.table.node_columns import (
     whole,
 )
 from pipeline.table.node_names import UNKNOWN_ROW, NameIndex, NodeNames, RowArray, Rows
+from pipeline.table.pinned_pods import PinnedPods
 from pipeline.table.pod_arrays import PodArrays, ReportedUsage
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.pod_table import PodTable
@@ -98,6 +99,7 @@ class Table:
         self._rows: list[NodeRecords] = []
         self._states: list[NodeStateRecord | None] = []
         self._scalars = ExtendedResources()
+        self._pinned = PinnedPods()
         self._derived = DerivedColumns()
         self._capacity = limits.FIRST_ROWS
         self._free: list[int] = []
@@ -212,6 +214,7 @@ class Table:
 
     def put_node(self, record: TableNode) -> bool:
         """Take the record of a Node, which is always the newest. Returns True."""
+        self._pinned.node_changes(record.node)
         self._write(record.node, self.snapshot(record.node)._replace(node=limited(record)))
         return True
 
@@ -227,6 +230,7 @@ class Table:
 
     def drop_node(self, name: str) -> None:
         """Remove the Node (tombstone)."""
+        self._pinned.node_changes(name)
         if name in self._index:
             self._write(name, self.snapshot(name)._replace(node=None))
 
@@ -243,6 +247,7 @@ class Table:
     def put_pod(self, pod: Pod) -> bool:
         """Take the record of a pod, which is always the newest. Returns True."""
         if pod.node:
+            self._pinned.put(pod)
             self._pods_change()
             row = self._row(pod.node)
             self._release_if_unused(self.pods.put(row, pod))
@@ -252,10 +257,20 @@ class Table:
             self.pending.add(pod.uid)
         return True
 
+    def taken_cpus(self) -> Mapping[str, frozenset[int]]:
+        """By node the CPUs that its annotation reserves by number and that pods on it have for
+        themselves, of nodes with any."""
+        return self._pinned.taken(self._annotations_of)
+
+    def _annotations_of(self, name: str) -> Mapping[str, str]:
+        node = self.snapshot(name).node
+        return {} if node is None else node.annotations
+
     def drop_pod(self, node: str, uid: str) -> None:
         """Remove the pod from this node (tombstone), unless it is on another by now."""
         if not node:
             self.pending.discard(uid)
+        self._pinned.drop(node, uid)
         row = self._index.get(node, UNKNOWN_ROW)
         if row != UNKNOWN_ROW and self.pods.row_of(uid) == row:
             self._pods_change()

@@ -82,6 +82,7 @@ def cluster_nodes(
     # A node that states no number of pods is not limited by it.
     allocatable[allocatable[:, 2] == 0, 2] = np.inf
     capacity[capacity[:, 2] == 0, 2] = np.nan
+    taken = table.taken_cpus()
     return ClusterNodes(
         names=names,
         resources=resources,
@@ -94,6 +95,7 @@ def cluster_nodes(
         labels=labels,
         taints=[() if node is None else node.taints for node in nodes],
         peak=np.rint(peak),
+        taken_cpus={place: taken[name] for place, name in enumerate(names) if name in taken},
     )
 
 

@@ -24,6 +24,7 @@ from pipeline.processors.descheduling.migration_args import MigrationControllerA
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
 from pipeline.processors.policy.config_sections import json_keys
@@ -66,6 +67,7 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "CustomPriority": CustomPriorityArgs,
     "FragmentationAware": FragmentationAwareArgs,
     "ScaleDownBinPack": ScaleDownBinPackArgs,
+    "NodeReservation": NodeReservationArgs,
     "MigrationController": MigrationControllerArgs,
 }
 # Commands of roles that have a metrics page.

@@ -23,8 +23,10 @@ STRATEGIES: dict[str, Case] = {
     "DrainNode": TIERS | {"mode": "DrainNode"},
     "FragmentationAware": {},
     "ScaleDownBinPack": {"strategy": "EvictDirectly", "maxPodsToEvict": 1},
+    "NodeReservation": {},
 }
 INTERVAL_SECONDS = 120.0
+RESERVING = {"node.koordinator.sh/reservation": '{"reservedCPUs": "0-1"}'}
 
 
 def plugin(name: str) -> str:
@@ -39,10 +41,16 @@ def policy_of(*names: str, dry: tuple[str, ...] = (), **fields: Any) -> ReliefPo
 
 def world() -> ReliefWorld:
     """A node of the expensive tier from which each strategy moves a pod, and one that takes it."""
-    nodes = ReliefWorld().node("gold", 8.0, labels={"tier": "gold"})
+    nodes = ReliefWorld().node("gold", 8.0, labels={"tier": "gold"}, annotations=RESERVING)
     nodes.node("silver", 1.0, labels={"tier": "silver"})
     nodes.runs("gold", "web", a=4.0)
-    return nodes.pod("gold", "b", 2.0, owner=Owner(kind="ReplicaSet", name="db"))
+    return nodes.pod(
+        "gold", "b", 2.0, owner=Owner(kind="ReplicaSet", name="db"), annotations=pinned("1-2")
+    )
+
+
+def pinned(cpus: str) -> dict[str, str]:
+    return {"scheduling.koordinator.sh/resource-status": f'{{"cpuset": "{cpus}"}}'}
 
 
 def planning_of(*names: str, **fields: Any) -> Planning:
@@ -220,3 +228,57 @@ def test_strategies_that_are_enabled_and_evict_are_planned() -> None:
     assert policy_of("ScaleDownBinPack").most_pods == {"ScaleDownBinPack": 1}
     args: Case = {"ScaleDownBinPack": {}, "FragmentationAware": {"paused": True}}
     assert relief_policy(configuration(profile(args))).strategies == ()
+
+
+async def test_a_node_is_planned_for_as_soon_as_it_reserves_cpus_of_pods() -> None:
+    nodes = ReliefWorld().node("a", 6.0).node("b", 1.0).node("c", 1.0)
+    owners = [Owner(kind="ReplicaSet", name=name) for name in ("one", "two", "three")]
+    for name, owner, cpus in zip("xyz", owners, ("0-1", "2-3", "4"), strict=True):
+        nodes.pod("a", name, 2.0, owner=owner, annotations=pinned(cpus))
+    planning = Planning(nodes, policy_of("NodeReservation"))
+    assert await planning.after() == []
+    assert planning.reads == []
+    nodes.node("a", 6.0, annotations={"node.koordinator.sh/reservation": '{"reservedCPUs": "3,4"}'})
+    assert await planning.after(PAUSE_SECONDS) == ["a"]
+    (plan,) = planning.plans
+    assert {pod.name for pod in plan.pods} == {"y", "z"}
+    assert "its node reserves CPU " in plan.why
+    # It changes again: pods of a plan that is under way are not planned again, others later.
+    planning.act(plan, "done")
+    for name in ("y", "z"):
+        nodes.table.drop_pod("a", name)
+    assert not nodes.table.taken_cpus()
+    nodes.node("a", 6.0, annotations={"node.koordinator.sh/reservation": '{"reservedCPUs": "0"}'})
+    assert await planning.after(PAUSE_SECONDS) == []
+    for _ in range(4):
+        await planning.after(INTERVAL_SECONDS)
+    assert [{pod.name for pod in plan.pods} for plan in planning.plans] == [{"y", "z"}, {"x"}]
+
+
+async def test_pods_on_reserved_cpus_that_may_not_leave_stay() -> None:
+    planning = planning_of("NodeReservation")
+    planning.world.node("gold", 8.0, annotations=RESERVING)
+    planning.world.table.drop_pod("gold", "b")
+    planning.world.records.clear()
+    planning.world.pod("gold", "bare", 2.0, owner=None, annotations=pinned("1"))
+    assert await planning.after() == []
+    assert planning.reads == [{"gold"}]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "status"),
+    [
+        ("{", '{"cpuset": "0"}'), ('{"resources": {"cpu": "2"}}', '{"cpuset": "0"}'),
+        ('{"reservedCPUs": "0-1"}', '{"cpuset": "9-"}'), ('{"reservedCPUs": "0-1"}', "[]"),
+        ('{"reservedCPUs": "0-1"}', "{}"), ('{"reservedCPUs": "0-1"}', '{"cpuset": "2"}'),
+    ],
+)  # fmt: skip
+async def test_other_annotations_than_lists_of_the_same_cpus_move_nothing(
+    annotation: str, status: str
+) -> None:
+    nodes = ReliefWorld().node("b", 1.0)
+    nodes.node("a", 6.0, annotations={"node.koordinator.sh/reservation": annotation})
+    nodes.pod("a", "x", 2.0, annotations={"scheduling.koordinator.sh/resource-status": status})
+    planning = Planning(nodes, policy_of("NodeReservation"))
+    assert await planning.after() == []
+    assert planning.reads == []

@@ -5,7 +5,7 @@ unknown, which is never zero. The resource `pods` counts pods.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -22,7 +22,8 @@ class ClusterNodes:
 
     Percentages are of `capacity`. `usage` and `prod_usage` are unknown where the last window is too
     old. `requested` are the requests of all pods on a node, which may not exceed `allocatable`.
-    `peak` is the predicted peak, for display only.
+    `peak` is the predicted peak, for display only. `taken_cpus` are the CPUs that a node reserves
+    by number and that pods on it have for themselves, of nodes with any, by place.
     """
 
     names: Sequence[str]
@@ -36,6 +37,7 @@ class ClusterNodes:
     labels: Sequence[Mapping[str, str]]
     taints: Sequence[Sequence[Taint]]
     peak: FloatArray | None = None
+    taken_cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)

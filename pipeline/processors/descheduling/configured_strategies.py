@@ -19,11 +19,13 @@ from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
 from pipeline.processors.descheduling.tier_moves import TierStrategy
@@ -31,7 +33,9 @@ from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord
 
-_OTHER_ARGS: Final = CustomPriorityArgs | FragmentationAwareArgs | ScaleDownBinPackArgs
+_OTHER_ARGS: Final = (
+    CustomPriorityArgs | FragmentationAwareArgs | ScaleDownBinPackArgs | NodeReservationArgs
+)
 _USUAL: Final = LowNodeLoadArgs()
 _THRESHOLDS: Final = ("high_percent", "low_percent", "prod_high_percent", "prod_low_percent")
 
@@ -79,10 +83,13 @@ class ConfiguredStrategy(NamedTuple):
     off: str = ""
 
 
+_WITH_FIT: Final = LowNodeLoadStrategy | TierStrategy | FragmentationStrategy | ReservationStrategy
+
+
 def with_node_fit(configured: ConfiguredStrategy) -> ConfiguredStrategy:
     """The strategy, whose pods move only to nodes that could run them."""
     strategy = configured.strategy
-    if isinstance(strategy, LowNodeLoadStrategy | TierStrategy | FragmentationStrategy):
+    if isinstance(strategy, _WITH_FIT):
         strategy = replace(strategy, node_fit=True)
     return configured._replace(strategy=strategy)
 
@@ -229,6 +236,10 @@ def other_strategies(
                     weights=args.resource_weights,
                     is_member=is_member,
                     is_paused=args.paused,
+                )
+            elif isinstance(args, NodeReservationArgs):
+                strategy = ReservationStrategy(
+                    node_fit=args.node_fit, is_member=is_member, is_paused=args.paused
                 )
             else:
                 strategy = FragmentationStrategy(

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.input_files import YAML_ERRORS, yaml_documents, yaml_problem
-from pipeline.processors.descheduling import low_node_load, migration_args
+from pipeline.processors.descheduling import low_node_load, migration_args, reserved_cpus
 from pipeline.processors.descheduling.field_types import (
     VERSION,
     Count,
@@ -29,6 +29,7 @@ from pipeline.processors.descheduling.migration_args import (
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
 from pipeline.processors.descheduling.strict_reading import (
@@ -64,11 +65,14 @@ class _Plugin(NamedTuple):
 _PLUGINS: Final[Mapping[str, _Plugin]] = {
     "CustomPriority": _Plugin(CustomPriorityArgs, {"dry_run": True}),
     "FragmentationAware": _Plugin(FragmentationAwareArgs, {"dry_run": True}),
+    reserved_cpus.NAME: _Plugin(NodeReservationArgs, {"dry_run": True}),
     "ScaleDownBinPack": _Plugin(ScaleDownBinPackArgs, {"paused": True}),
     MIGRATION_CONTROLLER: _Plugin(MigrationControllerArgs, {"dry_run": True}),
     "LowNodeUtilization": _Plugin(LowNodeUtilizationArgs, None),
 }
-_STRATEGIES: Final = (LOW_NODE_LOAD, "CustomPriority", "FragmentationAware", "ScaleDownBinPack")
+_STRATEGIES: Final = (
+    LOW_NODE_LOAD, "CustomPriority", "FragmentationAware", "ScaleDownBinPack", reserved_cpus.NAME,
+)  # fmt: skip
 _RUN_AT: Final[Mapping[str, tuple[str, ...]]] = {
     "deschedule": (), "balance": _STRATEGIES,
     "evict": (MIGRATION_CONTROLLER,), "filter": (MIGRATION_CONTROLLER,),

@@ -1,5 +1,5 @@
 """The arguments of CustomPriority, FragmentationAware and ScaleDownBinPack, with Koordinator's
-names, defaults and checks."""
+names, defaults and checks, and of Springtide's NodeReservation."""
 
 import re
 from collections.abc import Iterator
@@ -95,6 +95,16 @@ class FragmentationAwareArgs(StrategyArgs, frozen=True, kw_only=True, rename="ca
         yield from resource_problems("resources", self.resources)
         if not self.resources:
             yield "resources", "are none"
+
+
+class NodeReservationArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):
+    """Pods on CPUs that the annotation of their node reserves."""
+
+    dry_run: DryRun = False
+    node_fit: NodeFit = True
+
+    def problems(self) -> Iterator[Problem]:
+        yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
 
 
 class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):

@@ -15,6 +15,8 @@ from pipeline.processors.arrays import IntArray
 from pipeline.topics.resource_amounts import LARGEST_AMOUNT, millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"
+RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
+"""Annotation by which a scheduler gives a pod (LSE, LSR) CPUs of its own."""
 
 # The most that Linux can be built for. `_MOST_LETTERS` holds all their numbers, with a space each.
 MOST_CPUS: Final = 8192
@@ -29,6 +31,10 @@ class _Written(msgspec.Struct, frozen=True, rename="camel"):
     resources: dict[str, _Quantity] = msgspec.field(default_factory=dict)
     reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
     apply_policy: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    cpuset: str = ""
 
 
 class Reservation(NamedTuple):
@@ -60,7 +66,7 @@ def reservation(annotations: Mapping[str, str]) -> Reservation:
         memory = _amount(written.resources.get("memory"), whole_bytes)
     except (msgspec.DecodeError, ValueError, UnicodeError, RecursionError) as error:
         raise InvalidPolicyError(f"annotation {ANNOTATION}: {error!s:.200}") from error
-    cpus = _cpus(written.reserved_cpus)
+    cpus = cpu_numbers(written.reserved_cpus, f"annotation {ANNOTATION}")
     return Reservation(len(cpus) * 1000 if cpus else cpu, memory, cpus, written.apply_policy)
 
 
@@ -79,30 +85,39 @@ def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | N
     return amount
 
 
-def _cpus(text: str) -> frozenset[int]:
+def pinned_cpus(status: str) -> frozenset[int]:
+    """The CPUs by number that a pod has for itself, by its annotation `RESOURCE_STATUS`; none if it
+    is invalid."""
+    try:
+        written = msgspec.json.decode(status, type=_Status)
+        return cpu_numbers(written.cpuset, f"annotation {RESOURCE_STATUS}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError, InvalidPolicyError):
+        return frozenset()
+
+
+def cpu_numbers(text: str, where: str) -> frozenset[int]:
     """The numbers in a CPU list such as "0-3,8", each below `MOST_CPUS`. Overlapping ranges cost no
-    more than their union."""
+    more than their union. Raises InvalidPolicyError, which names `where` the list is."""
     cpus: set[int] = set()
     end = 0
-    for first, last in sorted(_ranges(text)):
+    for first, last in sorted(_ranges(text, where)):
         cpus.update(range(max(first, end), last + 1))
         end = max(end, last + 1)
     return frozenset(cpus)
 
 
-def _ranges(text: str) -> Iterator[tuple[int, int]]:
+def _ranges(text: str, where: str) -> Iterator[tuple[int, int]]:
     """The first and the last number of each part, in any order."""
     if len(text) > _MOST_LETTERS:
         raise InvalidPolicyError(
-            f"annotation {ANNOTATION}: reservedCPUs has {len(text)} letters, allowed are "
-            f"{_MOST_LETTERS}"
+            f"{where}: the list of CPUs has {len(text)} letters, allowed are {_MOST_LETTERS}"
         )
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
         first = int(match[1]) if match else 0
         last = int(match[2] or first) if match else -1
         if not first <= last < MOST_CPUS:
-            raise InvalidPolicyError(f"annotation {ANNOTATION}: {text!r:.60} is not a list of CPUs")
+            raise InvalidPolicyError(f"{where}: {text!r:.60} is not a list of CPUs")
         yield first, last
 
 

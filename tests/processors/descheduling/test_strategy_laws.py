@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,11 @@ from pipeline.processors.descheduling.landing import Arrival, Landing, Rejected
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy, after_plan
 from pipeline.processors.descheduling.tier_moves import TierStrategy
+from pipeline.processors.kubernetes.node_reservation import RESOURCE_STATUS
 from pipeline.processors.policy.selectors import Selector
 from tests.processors.descheduling.test_load_balancing import Case, clusters
 from tests.vectors.strategies import balance_world
@@ -30,6 +33,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "CustomPriority": lambda **fields: TierStrategy(selectors=_TIERS, **fields),
     "DrainNode": lambda **fields: TierStrategy(selectors=_TIERS, mode="DrainNode", **fields),
     "ScaleDownBinPack": lambda **fields: ScaleDownStrategy(most_pods=3, **fields),
+    "NodeReservation": lambda **fields: ReservationStrategy(**fields),
     "FragmentationAware": lambda **fields: FragmentationStrategy(
         imbalance_threshold=0.05, min_improvement=0.01, **fields
     ),
@@ -43,12 +47,21 @@ class _Refusing:
 
 
 def world(cluster: Case) -> tuple[Any, Any]:
-    """The cluster with every other node in the tier `gold`."""
+    """The cluster with every other node in the tier `gold`. Two of three pods have a CPU for
+    themselves, which all nodes but the first reserve."""
     nodes = [
         {**node, "labels": {"tier": ("gold", "silver")[index % 2]}}
         for index, node in enumerate(cluster["nodes"])
     ]
-    return balance_world({**cluster, "nodes": nodes})[1:]
+    _, columns, pods = balance_world({**cluster, "nodes": nodes})
+    records = [
+        msgspec.structs.replace(record, annotations={RESOURCE_STATUS: '{"cpuset": "2-3"}'})
+        if place % 3
+        else record
+        for place, record in enumerate(pods.records)
+    ]
+    taken = {node: frozenset({2}) for node in range(1, len(columns))}
+    return replace(columns, taken_cpus=taken), replace(pods, records=records)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

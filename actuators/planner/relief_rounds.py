@@ -282,7 +282,8 @@ class ReliefRounds:
         lost, the policy has changed, or one is not delivered."""
         workloads = {pod.uid: _workload(pod) for pod in pods.records}
         plan_id = partial(self._plan_id, hot, now)
-        for record in plan_records(plan, self._counts(policy, now), plan_id, workloads, now):
+        counts, valid_seconds = self._counts(policy, now), policy.migration.limits.ttl_seconds
+        for record in plan_records(plan, counts, plan_id, workloads, now, valid_seconds):
             if not self._may_publish():
                 log.warning("another process may lead: the round ends")
                 return False

@@ -64,12 +64,14 @@ def plan_records(
     plan_id: Callable[[PlannedNode], str],
     workloads: Mapping[str, str],
     now: float,
+    valid_seconds: float,
 ) -> Iterator[EvictionPlanRecord]:
     """Yield a record for each node that pods leave, in the order of relief, within the caps. Of
     moves that help only together a cap lets all pass, or none.
 
-    `workloads` has the workload of each pod by UID, as kind/namespace/name. Pods above a cap stay:
-    projected usage of their targets is then too high, never too low.
+    `workloads` has the workload of each pod by UID, as kind/namespace/name. Plans are valid for
+    `valid_seconds`, but for `LONGEST_VALID_SECONDS` at most. Pods above a cap stay: projected usage
+    of their targets is then too high, never too low.
     """
     for node in plan.items:
         moves, pods = [], []
@@ -88,7 +90,7 @@ def plan_records(
                 node=node.node,
                 id=plan_id(node),
                 at=format_time(now),
-                valid_until=format_time(now + LONGEST_VALID_SECONDS),
+                valid_until=format_time(now + min(valid_seconds, LONGEST_VALID_SECONDS)),
                 planner=PLANNER,
                 why=_why(node, len(moves)),
                 pods=tuple(_leaving(move, workloads.get(move.uid, "")) for move in moves),

@@ -25,6 +25,7 @@ from pipeline.table.node_columns import NodeRecords, TableNode
 from pipeline.table.node_names import RowArray
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.state_table import Table
+from pipeline.topics.hot_node_policy import SHORT_SPAN_SECONDS
 from pipeline.topics.node_state import AGGREGATED, NodeStateRecord
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Usage, by_name
@@ -153,9 +154,11 @@ def _take_alerts(
 
 def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:
     """The usage that a pool compares. While a node has no average over the span, as just after its
-    first windows, the average of its last window counts."""
+    first windows, the average of its last window counts; over the shortest span always."""
     if pool.usage == "peak":
         return _measured(table, rows, "peak")
+    if pool.usage == "average" and pool.span_seconds == SHORT_SPAN_SECONDS:
+        return _measured(table, rows, "usage")
     span = _SPANS.get(pool.span_seconds)
     if span is None:  # of a record that no watcher wrote
         return np.full((len(rows), len(_COLUMNS)), np.nan)

@@ -12,6 +12,9 @@ from msgspec import Meta
 DEFAULT_POOL: Final = "__default_node_pool__"
 """The name of the pool of the arguments' top level, as in Koordinator."""
 
+SHORT_SPAN_SECONDS: Final = 60
+"""A span of averages alone: node states have no statistics over it."""
+
 UsageKind = Literal["average", "p50", "p90", "p95", "p99", "peak"]
 Percent = Annotated[float, Meta(ge=0, le=1000)]
 Windows = Annotated[int, Meta(ge=1, le=1000)]

@@ -415,6 +415,15 @@ def test_prod_pods_of_the_plan_count_in_the_filter_for_prod() -> None:
     assert node.stays[0].rejected[0].reason.startswith("cpu prod usage would be 17.8 percent")
 
 
+def test_targets_of_a_pool_that_compares_a_minute_are_judged_by_their_last_window() -> None:
+    policy = msgspec.structs.replace(POLICY, span_seconds=60)
+    world = World().node("hot", 12.0, hot_nodes=policy).runs("hot", a=1.0)
+    world.node("busy", 9.0, hot_nodes=policy)
+    assert reason(world.plan()) == "no node is low: there is no target"
+    world.node("cool", 2.0, hot_nodes=policy)
+    assert moves_of(world.plan()) == [("LowNodeLoad", "a", "cool")]
+
+
 @pytest.mark.parametrize("usage", ["average", "p95"])
 def test_a_span_that_no_configuration_has_does_not_end_the_planner(usage: str) -> None:
     """Records of nodes may have any: usage over it is unknown."""

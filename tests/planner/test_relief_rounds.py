@@ -140,6 +140,16 @@ async def test_a_hot_node_gets_a_plan_that_people_and_the_evictor_can_read() -> 
     assert planning.reads == [{"hot"}]
 
 
+@pytest.mark.parametrize(("ttl_seconds", "valid_seconds"), [(60.0, 60), (3600.0, 300)])
+async def test_a_plan_is_valid_for_the_ttl_of_the_policy_and_five_minutes_at_most(
+    ttl_seconds: float, valid_seconds: int
+) -> None:
+    limits = MigrationLimits(ttl_seconds=ttl_seconds)
+    planning = hot_and_cool(migration=MigrationPolicy(limits=limits))
+    await planning.after()
+    assert planning.plans[0].valid_until == format_time(NOW + valid_seconds)
+
+
 async def test_a_cluster_without_alerts_costs_no_reading() -> None:
     planning = Planning(ReliefWorld().node("a", 2.0).node("b", 2.0))
     assert await planning.after() == []

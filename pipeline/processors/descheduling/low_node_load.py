@@ -19,6 +19,7 @@ from pipeline.processors.descheduling.field_types import (
     resource_problems,
 )
 from pipeline.processors.descheduling.low_node_load_args import (
+    AVERAGED,
     AnomalyCondition,
     LowNodeLoadArgs,
     PoolArgs,
@@ -190,11 +191,11 @@ def pool_problems(pool: NodePool) -> Iterator[Problem]:
             ("prod_low_percent", "prod_high_percent"),
         ):
             yield from above(_KEYS[low], getattr(pool, low), _KEYS[high], getattr(pool, high))
-    if pool.span_seconds not in AGGREGATED.values():
-        yield (
-            _KEYS["span_seconds"],
-            f"usage is known over {', '.join(AGGREGATED)}, not over {pool.span_seconds} s",
-        )
+    is_percentile = pool.usage not in ("average", "peak")
+    spans, what = (AGGREGATED, pool.usage) if is_percentile else (AVERAGED, "usage")
+    if pool.span_seconds not in spans.values():
+        text = f"{what} is known over {', '.join(spans)}, not over {pool.span_seconds} s"
+        yield _KEYS["span_seconds"], text
 
 
 def _args_problems(args: LowNodeLoadArgs) -> Iterator[Problem]:

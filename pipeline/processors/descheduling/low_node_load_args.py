@@ -1,6 +1,7 @@
 """The arguments of LowNodeLoad as users write them: Koordinator's keys, and three of ours."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -19,9 +20,11 @@ from pipeline.processors.descheduling.field_types import (
 )
 from pipeline.processors.kubernetes.durations import LONGEST_SECONDS
 from pipeline.processors.policy.selectors import Selector
-from pipeline.topics.hot_node_policy import Percent, UsageKind
+from pipeline.topics.hot_node_policy import SHORT_SPAN_SECONDS, Percent, UsageKind
 from pipeline.topics.node_state import AGGREGATED
 
+AVERAGED: Final[Mapping[str, int]] = {"1m": SHORT_SPAN_SECONDS, **AGGREGATED}
+"""Spans of averages in seconds; those of percentiles are `AGGREGATED`."""
 _RunLength = Annotated[int, Meta(ge=0, le=1000)]
 
 
@@ -91,8 +94,9 @@ class PoolKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     span_seconds: Annotated[
         Seconds | None,
         Meta(
-            title=f"{', '.join(AGGREGATED)}",
-            description="ours: the span of average and percentiles. Default: 5m",
+            title=f"{', '.join(AVERAGED)}",
+            description="ours: the span of average and percentiles; 1m of averages alone. "
+            "Default: 5m",
         ),
     ] = msgspec.field(default=None, name="usageAggregatedDuration")
     hysteresis_percent: Annotated[

@@ -173,7 +173,11 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
         Meta(description="accepted: the landing is simulated, and the pod evicted"),
     ] = "ReservationFirst"
     default_job_ttl_seconds: Annotated[
-        Seconds, Meta(description="an eviction that is not done by then has failed")
+        Seconds,
+        Meta(
+            description="an eviction that is not done by then has failed; a plan is valid for as "
+            "long, and for 5m at most"
+        ),
     ] = msgspec.field(default=300.0, name="defaultJobTTL")
     scheduler_names: Annotated[
         tuple[str, ...],

@@ -55,6 +55,12 @@ def test_pool_takes_what_it_does_not_set() -> None:
     assert gold.resource_weights == {"cpu": 3, "memory": 1}
 
 
+@pytest.mark.parametrize(("span", "seconds"), [("1m", 60), ("5m", 300), ("30m", 1800)])
+def test_usage_is_compared_over_the_given_span(span: str, seconds: int) -> None:
+    (top,) = loaded(usageAggregatedDuration=span).pools
+    assert top.span_seconds == seconds
+
+
 def test_deviation_and_selector_are_not_taken_from_the_top_level() -> None:
     pool, top = loaded({"name": "a"}, useDeviationThresholds=True, nodeSelector=GOLD).pools
     assert (pool.use_deviation_thresholds, pool.node_selector) == (False, None)
@@ -140,7 +146,9 @@ def test_detection_needs_neither_an_enabled_plugin_nor_evictions() -> None:
         ({"anomalyCondition": {"consecutiveAbnormalities": -1}},
          "anomalyCondition.consecutiveAbnormalities: -1 is not"),
         ({"usageType": "p42"}, "usageType: 'p42' is not one of"),
-        ({"usageAggregatedDuration": "7m"}, "usageAggregatedDuration: usage is known over 5m"),
+        ({"usageAggregatedDuration": "7m"}, "usageAggregatedDuration: usage is known over 1m, 5m"),
+        ({"usageAggregatedDuration": "1m", "usageType": "p95"},
+         "usageAggregatedDuration: p95 is known over 5m, 10m, 30m, not over 60 s"),
         ({"hysteresisPercent": "5"}, "hysteresisPercent: '5' is not a number"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
+from pipeline.errors import UsageError
 from pipeline.local.demo_run import DemoOptions, run_demo
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary
 from pipeline.local.demo_settings import (
@@ -24,6 +25,7 @@ from pipeline.local.demo_settings import (
     STALE_AFTER_SECONDS,
     WINDOW_SECONDS,
 )
+from pipeline.local.hot_node_demo import run_hot_node_demo
 from pipeline.logs import configure_logging
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import ExtenderSettings
@@ -39,9 +41,10 @@ _MAX_REFUSALS: Final = 8
 @click.command(
     cls=Command,
     exit_codes={
-        0: "the time is over, or interrupted",
-        1: "a part did not start, or ended early; the end of its log is printed",
-        130: "interrupted before the broker was ready",
+        0: "the time is over, or interrupted; with --hot-node everything was seen",
+        1: "a part did not start, or ended early; the end of its log is printed. With --hot-node "
+        "also: something was not seen in time",
+        130: "interrupted before the broker was ready, or with --hot-node",
     },
 )
 @click.option(
@@ -53,12 +56,16 @@ _MAX_REFUSALS: Final = 8
     help="Also simulate N nodes, on the same topics.",
 )  # fmt: skip
 @click.option(
+    "--hot-node", is_flag=True,
+    help="Show instead how a hot node is relieved, on a local Kubernetes control plane.",
+)  # fmt: skip
+@click.option(
     "--keep", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Copy logs and settings to this directory at the end. Without it they are removed.",
 )  # fmt: skip
 @global_options
 def command(
-    seconds: float | None, fleet: int, keep: Path | None, **given: object
+    seconds: float | None, fleet: int, hot_node: bool, keep: Path | None, **given: object
 ) -> None:  # fmt: skip
     """Run a broker, an exporter, a worker and an extender on this machine.
 
@@ -68,37 +75,58 @@ def command(
     may run, and prints which nodes are refused and why. At the end it removes its processes,
     cgroups, topics and directories. Settings of files and variables do not apply.
 
+    With --hot-node it starts a Kubernetes control plane instead of an exporter, and lets two nodes
+    get hot. Of one a pod is evicted, and its replacement bound elsewhere; the disruption budget of
+    the other allows no eviction. The demo prints each step as it is observed, and ends after about
+    four minutes. It builds the control plane if `make plane` has not.
+
     \b
     Examples:
       springtide demo
       springtide demo --fleet 200 --for 60s
+      springtide demo --hot-node
       springtide demo --for 30s --keep /tmp/demo-logs
     """
     store_global_options(click.get_current_context(), **given)
+    for option, is_given in (("--for", seconds is not None), ("--fleet", fleet > 0)):
+        if hot_node and is_given:
+            raise UsageError(
+                f"--hot-node and {option} exclude each other",
+                hint="--hot-node has nodes of its own, and ends when everything was seen",
+            )
     # The roles log to files; this process prints to the screen.
     configure_logging("error", "auto")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that ends is an error
-    screen = _TerminalScreen() if Console().is_terminal else _PlainScreen()
-    screen.print(
-        f"windows of {WINDOW_SECONDS} s, cold start of {COLD_START_SECONDS} s (defaults: 30 s and "
-        "a day), extender in mode act"
-    )
+    screen = _TerminalScreen() if Console().is_terminal else PlainScreen(has_table=not hot_node)
     try:
+        if hot_node:
+            run_hot_node_demo(keep, screen)
+            return
+        screen.print(
+            f"windows of {WINDOW_SECONDS} s, cold start of {COLD_START_SECONDS} s (defaults: 30 s "
+            "and a day), extender in mode act"
+        )
         run_demo(DemoOptions(fleet, seconds, keep), screen)
     finally:
         screen.close()
 
 
-class _PlainScreen:
-    """Prints lines of text, and the table every ten seconds."""
+class PlainScreen:
+    """Prints lines of text, and the status every ten seconds, with the table if it `has_table`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_table: bool = True) -> None:
+        self._has_table = has_table
         self._last_shown = float("-inf")
 
     def print(self, text: str) -> None:
         click.echo(text)
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
+        if not self._has_table:
+            if now - self._last_shown >= _SNAPSHOT_SECONDS:
+                self._last_shown = now
+                self.print(f"  ({status})")
+            return
         real, simulated = (
             node_lines(part, now, stale_after_seconds=STALE_AFTER_SECONDS)
             for part in split_by_origin(table)
@@ -121,7 +149,7 @@ class _PlainScreen:
         """Nothing is open."""
 
 
-class _TerminalScreen(_PlainScreen):
+class _TerminalScreen(PlainScreen):
     """Prints lines of text, and keeps the table below them up to date."""
 
     def __init__(self) -> None:

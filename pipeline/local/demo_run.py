@@ -8,9 +8,7 @@ directories.
 import asyncio
 import json
 import math
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +29,7 @@ from pipeline.local.demo_settings import (
     local_node_name,
     settings_document,
 )
+from pipeline.local.demo_signals import ignore_signals, interruptible, stop_event
 from pipeline.local.demo_workload import (
     PODS,
     CgroupJoiner,
@@ -49,7 +48,6 @@ from pipeline.topics.registry import TOPICS
 
 UNKNOWN_NODE: Final = "an-unknown-node"
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST_NODE_SECONDS = 90.0
 _ASK_PERIOD_SECONDS = 60.0
 _ASK_DEADLINE_SECONDS = 60.0
@@ -71,31 +69,14 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
     for name in remove_leftovers():
         screen.print(f"removed leftovers of a killed demo: {name}")
     with ExitStack() as stack:
-        stack.enter_context(_interruptible())
+        stack.enter_context(interruptible())
         home = stack.enter_context(demo_home(options.keep))
         screen.print("starting a Kafka broker ...")
         kafka = stack.enter_context(local_kafka())
         screen.print(f"Kafka is ready at {kafka.bootstrap_servers}, data in {kafka.data_dir}")
         demo = Demo(options, screen, SystemClock(), home, kafka)
-        stack.callback(_ignore_signals)
+        stack.callback(ignore_signals)
         asyncio.run(demo.run())
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C."""
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _ignore_signals() -> None:
-    # The clean-up takes seconds: a second Ctrl-C must not interrupt it.
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 class Demo:
@@ -130,9 +111,7 @@ class Demo:
 
     async def run(self) -> None:
         """Run until the time is over or a signal arrives, then stop everything."""
-        stop = asyncio.Event()
-        for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop = stop_event()
         table = Table()
         feed = Feed(
             table,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from pipeline.cli.demo import placement_lines, pod_lines, summary_line
+from pipeline.cli.demo import PlainScreen, command, placement_lines, pod_lines, summary_line
 from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
@@ -19,6 +20,7 @@ from pipeline.local.demo_workload import PODS
 from pipeline.local.role_processes import without_settings
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
+from pipeline.table import Table
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.predictions import PodPeaks, PredictionRecord, UsageColumns
 from pipeline.topics.resource_amounts import Usage
@@ -208,3 +210,19 @@ def test_summary_line_uses_singular_and_plural() -> None:
         "12 s: 1 node, 1 with peaks, 1 window applied, 0 gaps, 2 dead letters"
     )
     assert "(20 simulated)" in summary_line(summary._replace(nodes=21, simulated=20))
+
+
+@pytest.mark.parametrize("other", [("--fleet", "5"), ("--for", "30s")])
+def test_a_hot_node_is_shown_without_a_fleet_and_without_an_end(other: tuple[str, str]) -> None:
+    done = CliRunner().invoke(command, ["--hot-node", *other])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.message == f"--hot-node and {other[0]} exclude each other"
+
+
+def test_the_status_is_printed_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen(has_table=False)
+    for second in range(25):
+        screen.show_nodes(Table(), 1000.0 + second, f"{second} s; waiting for an alert")
+    assert capsys.readouterr().out.splitlines() == [
+        f"  ({second} s; waiting for an alert)" for second in (0, 10, 20)
+    ]

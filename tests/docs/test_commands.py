@@ -35,6 +35,7 @@ DOCUMENTS = sorted([PROJECT / "README.md", *PROJECT.glob("docs/**/*.md")])
 RUN_ELSEWHERE = {
     "make demo": "tests/demo/test_demo.py",
     'make demo ARGS="--fleet 200 --for 60s"': "tests/demo/test_demo.py",
+    'make demo ARGS="--hot-node"': "tests/cluster/test_hot_nodes.py",
     "make test": ".ci/run",
     "python3.11 -m venv .venv": "Makefile",  # `setup`: the same by the lock
 }

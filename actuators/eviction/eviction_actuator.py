@@ -103,9 +103,6 @@ class Evictor:
         if policy is not None and policy != self._gate.policy:
             self._gate.take_policy(policy)
             log.info("policy of evictions is in force", is_dry=policy.is_dry)
-        if policy is not None:
-            per_second = self._settings.evictor.evictions_per_minute / 60.0
-            self._gate.rate.per_second = min(per_second, policy.limits.evict_qps)
         return policy is not None
 
     async def _learn_limits(self) -> None:

@@ -22,7 +22,7 @@ from actuators.eviction.eviction_calls import (
 from actuators.eviction.other_nodes import no_other_node
 from actuators.eviction.plan_limits import EVICTOR
 from actuators.eviction.received_plans import ReceivedPlan
-from actuators.rate_limit import RateLimit
+from actuators.rate_limit import LONGEST_SLEEP_SECONDS, RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
     ApiUnavailableError,
@@ -121,19 +121,32 @@ class EvictionGate:
     may_evict: Callable[[], bool]
     policy: MigrationPolicy = field(default_factory=MigrationPolicy)
     history: EvictionHistory = field(init=False)
+    policy_rate: RateLimit = field(init=False)
+    """The rate of the policy, which holds beside the evictor's own `rate`."""
     marked: dict[str, ActionRecord] = field(default_factory=dict)
     """The actions about pods that another agent was asked to evict, by UID, until these leave."""
 
     def __post_init__(self) -> None:
         limits = self.policy.limits
         self.history = EvictionHistory(limits.history_seconds, limits.ttl_seconds)
+        self.policy_rate = RateLimit(limits.evict_qps, self.clock, limits.evict_burst)
 
     def take_policy(self, policy: MigrationPolicy) -> None:
         """Put another policy in force from the next decision on."""
         self.policy = policy
-        self.history.keep(policy.limits.history_seconds, policy.limits.ttl_seconds)
+        limits = policy.limits
+        self.history.keep(limits.history_seconds, limits.ttl_seconds)
+        self.policy_rate.per_second, self.policy_rate.burst = limits.evict_qps, limits.evict_burst
 
     # -- questions
+
+    def pause_seconds(self, count: int = 1) -> float:
+        """How long until the rates allow so many further evictions."""
+        return max(rate.seconds_until(count) for rate in self._rates)
+
+    @property
+    def _rates(self) -> tuple[RateLimit, RateLimit]:
+        return self.rate, self.policy_rate
 
     def limits_now(
         self,
@@ -217,11 +230,10 @@ class EvictionGate:
         of the plan. The limits must be asked again before the next pod."""
         plan, uid = received.plan, pod.record.uid
         checks = _Checks(objection, received.expires_at)
-        if self.clock.monotonic() + self.rate.left_seconds >= checks.until:
-            refusal: Result | None = _refused("Expired: the rate of evictions leaves no time")
-        else:
-            await self.rate.wait()
+        if await self._waited_for_rates(checks.until):
             refusal = await self._refusal_now(pod, checks)
+        else:
+            refusal = _refused("Expired: the rate of evictions leaves no time")
         if refusal is None:
             written_at = self.clock.monotonic()
             self.history.note(pod.candidate, written_at, pod.grace_seconds)
@@ -249,6 +261,16 @@ class EvictionGate:
             result = result._replace(outcome="failed")
         return self._report(plan, pod, result, skipped)
 
+    async def _waited_for_rates(self, until: float) -> bool:
+        """Wait until the rates, which may change, allow an eviction; False if that is too late."""
+        while (left := self.pause_seconds()) > 0:
+            if self.clock.monotonic() + left >= until:
+                return False
+            await self.clock.sleep(min(left, LONGEST_SLEEP_SECONDS))
+        for rate in self._rates:
+            rate.take()
+        return True
+
     async def _refusal_now(self, pod: LivePod, checks: "_Checks") -> Result | None:
         """Why the eviction must not be asked for now, None if it may. Waits, records and repeated
         calls take time: the workload may have lost other pods since the limits were asked."""
@@ -274,7 +296,8 @@ class EvictionGate:
             is_soft = self.is_soft(pod)
             failure = await self._call(plan, pod)
             # The checks took time: the next eviction keeps its distance from this one.
-            self.rate.happened(0.0)
+            for rate in self._rates:
+                rate.happens_now()
             self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
             if failure is None:
                 return Result("marked" if is_soft else "done", may_leave=True)

@@ -135,11 +135,12 @@ class PlanExecutor:
                 states[pod.workload] = await gate.state_of(pod)
             state = states[pod.workload]
             departures.append(Departure(pod.candidate, pod.grace_seconds, state, ignored))
+        first_seconds, all_seconds = gate.pause_seconds(), gate.pause_seconds(len(pods))
         terms = Terms(
             limits=gate.policy.limits,
             skipped_gates=gate.policy.skipped_gates,
-            pause_seconds=1.0 / gate.rate.per_second,
-            first_at=gate.clock.monotonic() + gate.rate.left_seconds,
+            pause_seconds=(all_seconds - first_seconds) / max(len(pods) - 1, 1),
+            first_at=gate.clock.monotonic() + first_seconds,
         )
         return objection_to_schedule(departures, gate.history.copy(), terms, until)
 

@@ -80,7 +80,8 @@ class PlanWorker:
         history, clock = self._gate.history, self._gate.clock
         history.known_since = known_since
         last = known_since if history.last_at is None else max(history.last_at, known_since)
-        self._gate.rate.happened(clock.monotonic() - last)
+        for rate in (self._gate.rate, self._gate.policy_rate):
+            rate.happened(clock.monotonic() - last)
         while not await look_at_all_pods(self._gate):
             await clock.sleep(_LOOK_AGAIN_SECONDS)
 

@@ -124,7 +124,7 @@ class ReliefExecutor:
             if now >= waiting.received.expires_at:
                 del self._waiting[uid]
                 self._refuse(waiting.received.plan, waiting.pod, waiting.reason)
-        if self._gate.rate.left_seconds > 0 or self._gate.policy.is_dry:
+        if self._gate.pause_seconds() > 0 or self._gate.policy.is_dry:
             return
         read = 0
         for waiting in self._in_order(now):

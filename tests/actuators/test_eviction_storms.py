@@ -241,7 +241,7 @@ def test_without_the_rate_the_monitor_finds_evictions_that_are_too_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert busy({}, 20.0)[0] == []
-    monkeypatch.setattr(RateLimit, "left_seconds", 0.0)
+    monkeypatch.setattr(RateLimit, "seconds_until", lambda *_: 0.0)
     assert busy({}, 20.0)[0] == ["rate"]
 
 

@@ -1,5 +1,6 @@
 """Plans and limits while answers are slow, pods end slowly, and clocks jump."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from actuators.eviction.received_plans import receive
 from pipeline.errors import ApiUnavailableError
-from pipeline.processors.eviction.migration_policy import MigrationPolicy
+from pipeline.processors.eviction.migration_policy import MigrationLimits, MigrationPolicy
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.simulated_cluster import STOP, SimulatedPod, failed_with
@@ -188,6 +189,57 @@ async def test_the_state_of_a_workload_is_read_after_the_wait_for_the_rate() -> 
     await world.run(plan, seconds=25.0)
     assert len(world.evicted) == 1
     assert world.last_error.startswith("MaxUnavailablePerWorkload")
+
+
+def with_rate(per_second: float, burst: int = 1) -> MigrationPolicy:
+    limits = MigrationLimits(evict_qps=per_second, evict_burst=burst, max_migrating_per_node=None)
+    return MigrationPolicy(limits=limits, protections=BARE.protections)
+
+
+async def test_an_edit_of_evictqps_is_in_force_at_once() -> None:
+    world = World(policy=with_rate(1e-9))
+    first, second = (world.cluster.add_pod("n") for _ in range(2))
+    await world.run(world.plan(first, second, seconds=300.0), seconds=200.0)
+    assert world.evicted == [first.uid]
+    world.gate.take_policy(with_rate(0.1))
+    await world.run(seconds=5.0)
+    assert world.evicted == [first.uid, second.uid]
+
+
+async def test_a_rate_that_is_lowered_during_a_wait_holds_up_no_other_plan() -> None:
+    world = World(policy=with_rate(0.02))
+    pods = victims(world, 3)
+    await world.run(room_for(world, waiting_pod(world), pods[0]), seconds=10.0)
+    plan = room_for(world, waiting_pod(world), pods[1], valid_seconds=60.0)
+    working = asyncio.create_task(world.run(plan, seconds=20.0))
+    await world.clock.advance(5.0)
+    world.gate.take_policy(with_rate(1e-9))
+    await working
+    assert world.evicted == [pods[0].uid]
+    assert world.last_error == "Expired: the rate of evictions leaves no time"
+
+
+@pytest.mark.parametrize(("burst", "evicted"), [(1, 1), (2, 2), (9, 3)])
+async def test_a_burst_of_evictions_is_as_large_as_the_policy_says(
+    burst: int, evicted: int
+) -> None:
+    world = World(policy=with_rate(0.01, burst))
+    await world.run(world.plan(*(world.cluster.add_pod("n") for _ in range(3))), seconds=20.0)
+    assert len(world.evicted) == evicted
+
+
+async def test_the_evictors_own_rate_has_no_burst() -> None:
+    world = World(policy=with_rate(10.0, 9))
+    world.gate.rate.per_second = 0.1
+    await world.run(world.plan(*(world.cluster.add_pod("n") for _ in range(3))), seconds=15.0)
+    assert len(world.evicted) == 2
+
+
+@pytest.mark.parametrize(("burst", "outcomes"), [(2, ["refused"]), (3, ["intended", "done"] * 3)])
+async def test_a_plan_that_makes_room_counts_on_the_burst(burst: int, outcomes: list[str]) -> None:
+    world = World(policy=with_rate(0.01, burst))
+    plan = room_for(world, waiting_pod(world), *victims(world, 3), valid_seconds=60.0)
+    assert await world.run(plan, seconds=30.0) == outcomes
 
 
 async def test_refused_plans_do_not_count_as_plans_of_a_pod() -> None:

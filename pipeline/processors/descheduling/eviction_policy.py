@@ -40,6 +40,7 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
             cycle_per_namespace=keys.most_evictions_per_namespace,
             cycle_total=keys.most_evictions,
             evict_qps=args.evict_per_second,
+            evict_burst=args.evict_burst,
             # 0 is no end for Koordinator; here it must not mean that nothing counts.
             ttl_seconds=args.default_job_ttl_seconds or _LONGEST_TTL_SECONDS,
         ),

@@ -187,7 +187,10 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
         Rate,
         Meta(title="a number above 0, also as a text", description="evictions per second"),
     ] = msgspec.field(default=10.0, name="evictQPS")
-    evict_burst: Annotated[PositiveCount, Meta(description="evictions at once")] = 1
+    evict_burst: Annotated[
+        PositiveCount,
+        Meta(description="evictions at once, if `evictor.evictions_per_minute` allows them"),
+    ] = 1
     eviction_policy: Annotated[
         Literal["Eviction", "Delete", "SoftEviction"],
         Meta(description="how a pod is removed; only Eviction asks disruption budgets"),

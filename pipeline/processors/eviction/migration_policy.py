@@ -74,6 +74,7 @@ class MigrationLimits(msgspec.Struct, frozen=True, kw_only=True):
     cycle_per_namespace: int | None = None
     cycle_total: int | None = None
     evict_qps: float = 10.0
+    evict_burst: int = 1
     ttl_seconds: float = 300.0
 
     @property

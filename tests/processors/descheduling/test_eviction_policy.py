@@ -48,6 +48,7 @@ def test_without_a_configuration_koordinators_defaults_hold() -> None:
         ({"maxUnavailablePerWorkload": 2}, {"max_unavailable_per_workload": 2}),
         ({"skipCheckExpectedReplicas": True}, {"skip_check_expected_replicas": True}),
         ({"evictQPS": "0.5"}, {"evict_qps": 0.5}),
+        ({"evictBurst": 3}, {"evict_burst": 3}),
         ({"objectLimiters": {}}, {}),
         (
             {"objectLimiters": {"workload": {}}},

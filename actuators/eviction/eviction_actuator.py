@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final
 
 from actuators.action_log import Actions
+from actuators.eviction.broker_clock import BrokerClock
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.former_actions import BAD, read_former_actions
-from actuators.eviction.log_marks import emptied_partitions, keep_marks
+from actuators.eviction.log_marks import emptied_partitions, keep_marks, mark
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import ReceivedPlan, receive
@@ -51,7 +52,8 @@ class Evictor:
         evictor, kubernetes = settings.evictor, settings.kubernetes
         self._api = api
         self._settings = settings
-        self._clock = clock
+        # All ages are by the broker's clock: it dates plans and the actions of former leaders.
+        self._clock = clock = BrokerClock(clock)
         self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
         rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
@@ -69,11 +71,14 @@ class Evictor:
         while not await self._read_policy():
             await self._clock.sleep(_POLICY_SECONDS)
         self._trouble = "reading the actions of former leaders"
+        await run_all([self._actions.run(), self._lead()])
+
+    async def _lead(self) -> None:
         await self._learn_limits()
         self._trouble = "catching up with plans"
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
-            self._actions.run(), self._keep_marks(),
+            self._keep_marks(),
         ])  # fmt: skip
 
     async def _keep_marks(self) -> None:
@@ -107,6 +112,7 @@ class Evictor:
 
     async def _learn_limits(self) -> None:
         """Learn from the actions of former leaders, and begin."""
+        self._clock.set(await self._actions.write(mark(self._clock.now())))
         seconds = max(LOOK_BACK_SECONDS, self._gate.policy.limits.history_seconds)
         known_since = await read_former_actions(
             self._settings.kafka, self._clock, seconds, self._worker.learn

@@ -48,7 +48,7 @@ async def keep_marks(partitions: int, clock: Clock, emptied: Emptied, write: Wri
         try:
             left = await emptied() if left is None else left
             while left:
-                await write(_mark(clock.now()), left[0])
+                await write(mark(clock.now()), left[0])
                 del left[0]
         except KafkaError as error:
             log.warning("springtide.actions is not marked, trying again", why=error.message)
@@ -58,7 +58,8 @@ async def keep_marks(partitions: int, clock: Clock, emptied: Emptied, write: Wri
             left = [*range(partitions)]
 
 
-def _mark(now: float) -> ActionRecord:
+def mark(now: float) -> ActionRecord:
+    """A record that no decision depends on."""
     return ActionRecord(
         node="", at=format_time(now), actuator=EVICTOR, action=MARK, outcome="done",
         why="actions since this record are complete",

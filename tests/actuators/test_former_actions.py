@@ -13,7 +13,7 @@ from actuators.eviction import eviction_actuator, log_marks
 from actuators.eviction.departures import look_at_all_pods
 from actuators.eviction.eviction_actuator import Evictor
 from actuators.eviction.former_actions import read_actions
-from actuators.eviction.log_marks import EVERY_SECONDS, keep_marks
+from actuators.eviction.log_marks import EVERY_SECONDS, MARK, keep_marks
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, BrokerUnavailableError, ForbiddenError
 from pipeline.kafka.follow import ConsumerRecord, Follower, Positions, TopicPartition
@@ -349,6 +349,32 @@ async def test_an_evictor_is_ready_when_it_follows_plans(monkeypatch: pytest.Mon
     log.is_caught_up = True
     await until(lambda: not evictor.trouble())
     await cancel_tasks(reading)
+
+
+@pytest.mark.parametrize("ahead_seconds", [0.0, 200.0, 7200.0, -200.0])
+async def test_a_wall_clock_that_differs_from_the_brokers_lifts_no_limit(
+    monkeypatch: pytest.MonkeyPatch, ahead_seconds: float
+) -> None:
+    """A former leader evicted a pod 30 s ago."""
+    world = World()
+    broker_now = world.clock.now()
+    world.clock.jump(ahead_seconds)
+    evictor = Evictor(cast(Api, world.cluster), Settings(), world.clock, cast(Lease, None))
+    history, written = evictor._gate.history, list[ActionRecord]()
+
+    async def write(action: ActionRecord) -> float:
+        written.append(action)
+        return broker_now + world.clock.monotonic()
+
+    async def read(_: Any, clock: Any, seconds: float, learn: Any) -> float:
+        log = Log((0, [record(encode_json(evicted(30.0, outcome="done")), 30.0)]))
+        return await read_actions(cast(Follower, log), clock, seconds, learn)
+
+    monkeypatch.setattr(evictor._actions, "write", write)
+    monkeypatch.setattr(eviction_actuator, "read_former_actions", read)
+    await evictor._learn_limits()
+    assert [(action.action, action.node, action.plan) for action in written] == [(MARK, "", "")]
+    assert (history.last_at, history.known_since) == (-30.0, -HOUR)
 
 
 async def test_a_plan_is_as_old_as_its_record() -> None:

@@ -83,7 +83,8 @@ class World:
 
     async def actions(self) -> list[ActionRecord]:
         records = await messages(self.settings.kafka, ACTIONS)
-        return [decode_json(ActionRecord, record.value) for record in records]
+        found = (decode_json(ActionRecord, record.value) for record in records)
+        return [action for action in found if action.action == "evict"]
 
     async def outcomes(self) -> list[str]:
         return [action.outcome for action in await self.actions()]

@@ -116,7 +116,7 @@ class ReliefRounds:
         self._tried_others: set[str] = set()
         self._has_more = False
         self._taken: set[str] = set()  # nodes that reserve CPUs that pods have for themselves
-        self._dry_at: dict[str, float] = {}  # nodes and their last dry plan
+        self._dry_at: dict[tuple[str, str], float] = {}  # last dry plan by strategy and node
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
         self._blocked = ""
@@ -219,7 +219,8 @@ class ReliefRounds:
 
     async def _round(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
         self._memory.forget(now)
-        rests, dry = self._memory.rests(now), self._in_dry_rest(policy)
+        rests = self._memory.rests(now)
+        dry = self._in_dry_rest(policy, LOW_NODE_LOAD)
         ready = {node for node in hot if self._is_ready(node, rests, dry)}
         RESTING.set(len(hot) - len(ready))
         paused, waiting, size = self._paused(policy, now), list[str](), self._nodes_of_a_round
@@ -229,6 +230,7 @@ class ReliefRounds:
         if not (chosen or self._has_more) or self._counts(policy, now).are_used_up:
             return
         planning = self._planning(policy, paused, rests, chosen, now, set())
+        dry = self._in_dry_rest(policy, *policy.others_on)
         others = [
             node for node in planning.others
             if node not in self._tried_others and self._is_ready(node, rests, dry)
@@ -268,12 +270,16 @@ class ReliefRounds:
         """Whether the node is in no cool-down."""
         return node not in dry and rests.of_node(node, self._span_seconds(node)) is None
 
-    def _in_dry_rest(self, policy: ReliefPolicy) -> Collection[str]:
-        """The nodes that a dry run planned for: they rest as those whose plans are observed."""
+    def _in_dry_rest(self, policy: ReliefPolicy, *names: str) -> set[str]:
+        """The nodes that dry runs of these strategies planned for: they rest as those whose plans
+        are observed. A strategy that is not dry is not held back."""
         since = self._clock.monotonic() - WORKLOAD_REST_SECONDS
-        recent = {node: at for node, at in self._dry_at.items() if at > since}
-        self._dry_at = recent if policy.dry else {}
-        return self._dry_at.keys()
+        self._dry_at = {
+            key: at for key, at in self._dry_at.items() if at > since and key[0] in policy.dry
+        }
+        if not policy.dry.issuperset(names):
+            return set()
+        return {node for strategy, node in self._dry_at if strategy in names}
 
     async def _write(
         self, policy: ReliefPolicy, hot: Alerts, plan: ReliefPlan, pods: NodePods, now: float
@@ -292,7 +298,7 @@ class ReliefRounds:
                 return False
             if record.strategy in policy.dry:
                 PLANS.labels("dry").inc()
-                self._dry_at[record.node] = self._clock.monotonic()
+                self._dry_at[record.strategy, record.node] = self._clock.monotonic()
                 log.info("dry run: this plan is not published", id=record.id, why=record.why)
                 continue
             # Before it is written: a plan that may have arrived is never made again.

@@ -113,6 +113,15 @@ async def test_each_strategy_has_its_own_dry_run() -> None:
     assert [plan.strategy for plan in planning.plans] == ["FragmentationAware"]
 
 
+async def test_a_dry_run_holds_no_other_strategy_back() -> None:
+    """The node gets hot after a dry run of another strategy planned for it."""
+    planning = planning_of("LowNodeLoad", "CustomPriority", dry=("CustomPriority",))
+    assert await planning.after() == []
+    planning.world.node("gold", 12.0, labels={"tier": "gold"})
+    assert await planning.after(PAUSE_SECONDS) == ["gold"]
+    assert [plan.strategy for plan in planning.plans] == ["LowNodeLoad"]
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 async def test_nothing_is_planned_without_the_lease_or_while_the_table_is_not_fed(
     name: str,

@@ -47,9 +47,10 @@ def cluster_nodes(
     `expiration_seconds` is unknown.
 
     Capacity is allocatable before amplification without what the Node's annotation reserves for
-    processes outside of Kubernetes; what these use of it counts as no usage. Usage of Prod is that
-    of the last window; pods of no or unknown class count as Prod, as in alerts. With `by_alerts`
-    the usage that an open alert compares is that of the alert.
+    processes outside of Kubernetes; what these use of it counts as no usage. Usage of Prod is what
+    detection compares, if the pool compares the same as the record of the node; else that of the
+    last window. Pods of no or unknown class count as Prod, as in alerts. With `by_alerts` the usage
+    that an open alert compares is that of the alert.
     """
     table.bring_up_to_date(now)
     rows = table.lookup(names)
@@ -59,8 +60,11 @@ def cluster_nodes(
     resources = (*MEASURED, *(name for name in _counted(table) if name not in MEASURED))
     usage = np.full((len(rows), len(resources)), np.nan)
     usage[:, :2] = _compared(table, rows, _NO_POOL)
+    pool_of: list[NodePool | None] = [None] * len(rows)
     for pool, is_member in pools(labels):
         usage[is_member, :2] = _compared(table, rows[is_member], pool)
+        for place in np.flatnonzero(is_member).tolist():
+            pool_of[place] = pool
     prod_usage = np.full_like(usage, np.nan)
     of_prod = np.array([_prod_usage(record.state) for record in records], np.float64)
     prod_usage[:, :2] = of_prod.reshape(len(rows), 2)
@@ -74,6 +78,7 @@ def cluster_nodes(
             inside = np.nan_to_num(np.minimum(_outside_usage(record.state), reserved))
             for of_node in (usage[place], peak[place]):
                 of_node[:2] = np.maximum(of_node[:2] - inside, 0.0)
+        _take_detected(record, pool_of[place], capacity[place], prod_usage[place])
         if by_alerts:
             _take_alerts(record, capacity[place], usage[place], prod_usage[place])
     usage[:, 2] = table.pods.sums_of("pods", rows)
@@ -138,6 +143,23 @@ def _outside_usage(state: NodeStateRecord | None) -> FloatArray:
     parts = () if state is None else (state.system_usage, state.host_app_usage)
     amounts = [(1000.0 * _known(part.cpu_cores), _known(part.memory_bytes)) for part in parts]
     return np.array(amounts).sum(axis=0) if amounts else np.full(2, np.nan)
+
+
+def _take_detected(
+    record: NodeRecords, pool: NodePool | None, capacity: FloatArray, prod_usage: FloatArray
+) -> None:
+    """Write the usage of Prod that detection compares into the row of a node (resources,), if the
+    pool compares the same usage."""
+    policy = None if record.node is None else record.node.hot_nodes
+    if pool is None or policy is None or record.state is None:
+        return
+    if (policy.usage, policy.span_seconds) != (pool.usage, pool.span_seconds):
+        return
+    for rule, percent in record.state.compared_percent.items():
+        scope, _, resource = rule.partition("_")
+        if scope == "prod" and resource in _COLUMNS:
+            column = MEASURED.index(resource)
+            prod_usage[column] = percent / 100.0 * capacity[column]
 
 
 def _take_alerts(

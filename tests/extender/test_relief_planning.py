@@ -14,6 +14,7 @@ from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.node_state import AggregatedUsage
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import Owner
 from pipeline.topics.resource_amounts import Usage
@@ -356,6 +357,47 @@ def test_caps_hold_over_all_strategies_of_a_plan(
     assert len(moves_of(plan)) == moves
     stays = {stay.reason for node in plan.items for stay in node.stays}
     assert (text in stays) if text else not stays
+
+
+@pytest.mark.parametrize(
+    ("fields", "percent"), [({}, 62.5), ({"usageType": "p95"}, None), ({"span": "10m"}, None)]
+)
+def test_usage_of_prod_is_that_which_detection_compares_over_the_same_span(
+    fields: dict[str, Any], percent: float | None
+) -> None:
+    """The last window is calm, the span is not. Another configuration may name another span."""
+    world = World().node("hot", 10.0).node("cool", 1.0).runs("hot", web=2.0)
+    state = world.table.snapshot("hot").state
+    assert state is not None
+    classes = {"prod": Usage(cpu_cores=6.0, memory_bytes=GIB)}
+    compared = {"prod_cpu": 62.5, "node_cpu": 99.0}
+    aggregated = {name: AggregatedUsage(avg=state.usage, p95=state.usage) for name in ("5m", "10m")}
+    world.put_state(
+        "hot", 10.0, class_usage=classes, compared_percent=compared, aggregated=aggregated
+    )
+    args: dict[str, Any] = {"highThresholds": {"cpu": 90}, "lowThresholds": {"cpu": 45}}
+    args |= {"prodHighThresholds": {"cpu": 50}, "prodLowThresholds": {"cpu": 40}}
+    args |= {"hysteresisPercent": 0}
+    if "span" in fields:
+        fields = {"usageAggregatedDuration": fields["span"]}
+    plan = world.plan(args | fields)
+    if percent is None:
+        assert reason(plan) == "no node is hot"
+    else:
+        assert plan.items[0].why == f"prod usage of cpu is {percent:.2f} percent, above 50.00"
+
+
+def test_a_target_stays_below_its_threshold_of_prod_over_the_span() -> None:
+    policy = HotNodePolicy(
+        high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0},
+        prod_high_percent={"cpu": 30.0}, prod_low_percent={"cpu": 20.0}, hysteresis_percent=0.0,
+    )  # fmt: skip
+    for compared, moves in (({"prod_cpu": 24.0}, 0), ({"prod_cpu": 23.0}, 1), ({}, 1)):
+        world = World().node("hot", 12.0).node("cool", 1.0, hot_nodes=policy)
+        world.node("hot", 12.0, hot_nodes=policy).runs("hot", a=1.0)
+        classes = {"prod": Usage(cpu_cores=1.0, memory_bytes=GIB)}
+        world.put_state("cool", 1.0, class_usage=classes, compared_percent=compared)
+        assert len(world.plan().items[0].moves) == moves
 
 
 def test_usage_of_an_alert_is_what_the_plan_relieves() -> None:

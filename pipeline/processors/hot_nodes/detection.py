@@ -37,6 +37,7 @@ from pipeline.topics.alerts import RULES, AlertRecord, CloseReason, OpenAlert
 from pipeline.topics.hot_node_policy import HotNodePolicy
 
 _NONE: Final[Mapping[str, float]] = {}
+_IS_OF_PROD: Final = np.array([rule.startswith("prod_") for rule in RULES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,9 @@ def _detect(
     series = columns["alert_series"]
     series[rows] = np.concatenate([series[rows, :, 1:], percent[..., None]], axis=-1)
     limits = thresholds(policies)
-    for i in np.flatnonzero(limits.deviates).tolist():
-        detection.compared_percent[int(positions[i])] = _by_rule(percent[i], limits.watched[i])
+    reported = limits.watched & (limits.deviates[:, None] | _IS_OF_PROD)
+    for i in np.flatnonzero(reported.any(axis=1)).tolist():
+        detection.compared_percent[int(positions[i])] = _by_rule(percent[i], reported[i])
     opened_ms = columns["alert_opened_ms"][rows]
     before, after, watched = step(columns, rows, percent, limits, start_ms, end_ms)
     since_ms = np.where(before == NONE, end_ms[:, None], opened_ms)
@@ -146,10 +148,10 @@ def _detect(
         detection.open_alerts[position] = row.open_alerts(limits, i)
 
 
-def _by_rule(percent: FloatArray, is_watched: BoolArray) -> dict[str, float]:
-    """The known usage by rule, of the rules that are watched."""
-    values = zip(RULES, percent.tolist(), is_watched.tolist(), strict=True)
-    numbers = {rule: number(value) for rule, value, watched in values if watched}
+def _by_rule(percent: FloatArray, is_reported: BoolArray) -> dict[str, float]:
+    """The known usage by rule, of the rules that are reported."""
+    values = zip(RULES, percent.tolist(), is_reported.tolist(), strict=True)
+    numbers = {rule: number(value) for rule, value, reported in values if reported}
     return {rule: value for rule, value in numbers.items() if value is not None}
 
 

@@ -161,14 +161,18 @@ def test_a_node_that_changes_its_pool_is_compared_with_the_mean_of_the_other_one
     ]  # fmt: skip
 
 
-def test_compared_usage_of_nodes_with_distances_is_reported() -> None:
+def test_compared_usage_of_nodes_with_distances_and_of_prod_is_reported() -> None:
+    of_prod = msgspec.structs.replace(FIXED, prod_high_percent={"cpu": 50.0})
     own = policy(30.0, high_percent={"cpu": 20.0, "memory": 20.0}, prod_high_percent={"cpu": 5.0})
     stream = Stream().apply(
         hot_window(1, 41.0, None, node="a", policy=own, prod=1.5),
         hot_window(1, 41.0, 50.0, node="b", policy=FIXED),
         hot_window(1, 41.0, 50.0, node="c", policy=None),
+        hot_window(1, 41.0, None, node="d", policy=of_prod, prod=1.5),
     )
-    assert stream.compared == {"a": {"node_cpu": 41.0, "prod_cpu": 15.0}, "b": {}, "c": {}}
+    assert stream.compared == {
+        "a": {"node_cpu": 41.0, "prod_cpu": 15.0}, "b": {}, "c": {}, "d": {"prod_cpu": 15.0}
+    }  # fmt: skip
 
 
 MEAN = st.none() | st.sampled_from([0.0, 30.0, 45.0, 95.0, 300.0])

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from actuators.planner.plan_outcomes import PlanOutcomes
+from actuators.planner.plan_outcomes import PlanOutcomes, ReadPods
 from actuators.planner.relief_policy import ReliefPolicy
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError
@@ -84,8 +84,6 @@ STALE_SECONDS: Final = 10.0
 """Evictions of this age are known, or nothing is planned. Less than `LAST_ACTION_SECONDS`."""
 _DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
 
-ReadPods = Callable[[Collection[str], float], Awaitable[NodePods]]
-"""Reads the pods of these nodes, with windows of so many seconds. Raises `KafkaError`."""
 Published = EvictionPlanRecord | AlertRecord | ActionRecord
 Publish = Callable[[Published], Awaitable[None]]
 """Writes a record to its topic and awaits its delivery. Raises `KafkaError`."""
@@ -109,7 +107,9 @@ class ReliefRounds:
         self._decisions = decisions
         self._memory, self._clock = memory, clock
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
-        self._outcomes = PlanOutcomes(table, memory, publish, may_publish, self._span_seconds)
+        self._outcomes = PlanOutcomes(
+            table, memory, read_pods, publish, may_publish, self._span_seconds
+        )
         self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
         # In this interval: hot nodes, and those of other strategies, of which there may be more.
         self._tried: set[str] = set()

@@ -221,6 +221,10 @@ async def test_a_plan_is_judged_by_its_targets(is_hot: bool) -> None:
         opened = format_time(planning.clock.now())
         alert = OpenAlert(rule="node_cpu", severity="warning", since=opened, usage_percent=75.0)
         planning.world.report(planning.clock.now(), "silver", alerts=(alert,))
+        (moved,) = [
+            pod for pod in planning.world.records if pod.uid == planning.plans[0].pods[0].uid
+        ]
+        planning.world.pod("silver", "new", 1.0, owner=moved.owner, created_at=opened)
     for _ in range(8):
         await planning.after(60.0)
     verdict = planning.outcomes[0]

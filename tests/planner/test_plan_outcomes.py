@@ -13,6 +13,7 @@ from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.pods import Owner
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
 from tests.extender.relief_world import ALERT, ROOM
 from tests.metric_values import value_of
@@ -68,6 +69,12 @@ async def test_a_node_gets_the_time_to_cool() -> None:
     assert verdicts(planning) == [("hot", "failed", "the node is still hot")]
 
 
+def lands(planning: Planning, node: str, workload: str = "web", age: float = -5.0) -> None:
+    """Let a replacement start on a node, so many seconds before the plan was made."""
+    owner, created_at = Owner(kind="ReplicaSet", name=workload), format_time(NOW - age)
+    planning.world.pod(node, f"{workload} on {node}", 1.0, owner=owner, created_at=created_at)
+
+
 async def test_a_node_that_is_still_hot_and_a_target_that_got_hot_are_failures() -> None:
     for hot, opened, why in (
         ("hot", NOW - 900, "the node is still hot"),
@@ -77,11 +84,85 @@ async def test_a_node_that_is_still_hot_and_a_target_that_got_hot_are_failures()
     ):
         planning = hot_and_cool()
         await evicted(planning)
+        lands(planning, "cool")
         await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
         cools(planning, hot, opened=opened)
         await planning.rounds.step()
         assert [each.why for each in planning.outcomes] == [why]
         assert planning.outcomes[0].error == ("" if "no target" in why else why)
+
+
+@pytest.mark.parametrize(
+    ("place", "workload", "age", "why"),
+    [
+        ("other", "web", -5.0, "the node cooled, but other got hot"),
+        ("other", "web", 3600.0, "the node cooled, and no target got hot"),  # it ran there before
+        ("other", "api", -5.0, "the node cooled, and no target got hot"),
+        ("cool", "web", -5.0, "the node cooled, and no target got hot"),
+    ],
+)
+async def test_the_node_where_a_pod_landed_counts_not_the_one_where_it_was_expected(
+    place: str, workload: str, age: float, why: str
+) -> None:
+    """The scheduler decides. A node that got hot without a pod of the plan was not heated by it."""
+    planning = hot_and_cool()
+    planning.world.node("other", 6.0)
+    plan = await evicted(planning)
+    assert plan.pods[0].target == "cool"
+    lands(planning, place, workload, age)
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    cools(planning, "other", opened=NOW + 100)
+    await planning.rounds.step()
+    assert [each.why for each in planning.outcomes] == [why]
+
+
+async def test_nothing_is_judged_while_the_pods_of_hot_nodes_cannot_be_read() -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    lands(planning, "cool")
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    cools(planning, "cool", opened=NOW + 100)
+    planning.failures = 2  # of the round, too
+    await planning.rounds.step()
+    assert planning.outcomes == []
+    await planning.after(1)
+    assert [each.why for each in planning.outcomes] == ["the node cooled, but cool got hot"]
+
+
+@pytest.mark.parametrize("ahead", [-170.0, -30.0, 30.0, 170.0])
+@pytest.mark.parametrize(
+    ("hot", "opened", "why"),
+    [
+        ("hot", NOW - 20, "the node is still hot"),
+        ("hot", NOW + 200, "the node cooled, and no target got hot"),
+        ("cool", NOW + 100, "the node cooled, but cool got hot"),
+        ("cool", NOW - 100, "the node cooled, and no target got hot"),
+    ],
+)
+async def test_a_verdict_does_not_depend_on_the_clocks_of_nodes(
+    hot: str, opened: float, why: str, ahead: float
+) -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    lands(planning, "cool")
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    cools(planning)
+    alert = msgspec.structs.replace(ALERT, since=format_time(opened + ahead))
+    # The last window ended ten seconds ago by a clock that is right.
+    as_of = format_time(planning.clock.now() - 10 + ahead)
+    planning.world.report(planning.clock.now(), hot, alerts=(alert,), as_of=as_of)
+    await planning.rounds.step()
+    assert [each.why for each in planning.outcomes] == [why]
+
+
+async def test_an_alert_whose_opening_cannot_be_read_is_no_success() -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    alert = msgspec.structs.replace(ALERT, since="yesterday")
+    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+    await planning.rounds.step()
+    assert [each.why for each in planning.outcomes] == ["the node is still hot"]
 
 
 async def test_without_an_eviction_or_fresh_usage_nothing_is_judged() -> None:

@@ -262,13 +262,14 @@ class MoveMemory:
             evicted_at = max(at for _, at in left)
             shown_at = evicted_at + span_of(plan.node)
             if now >= shown_at + LANDING_SECONDS:
-                targets = tuple(pod.target for pod, _ in left if pod.target)
-                is_settled = now >= shown_at + SETTLE_SECONDS
                 ended.append(
                     EndedPlan(
-                        plan_id, plan.node, plan.strategy, plan.at, evicted_at, targets, is_settled
+                        plan_id, plan.node, plan.strategy, plan.at, evicted_at,
+                        workloads=frozenset(pod.workload for pod, _ in left if pod.workload),
+                        targets=tuple(pod.target for pod, _ in left if pod.target),
+                        is_settled=now >= shown_at + SETTLE_SECONDS,
                     )
-                )
+                )  # fmt: skip
         return ended
 
     def is_paused(self, strategy: str, now: float) -> bool:

@@ -1,5 +1,6 @@
-"""Whether the moves of a plan helped: the source cooled, and no target got hot. Plans of strategies
-that do not relieve hot nodes help if no target got hot.
+"""Whether the moves of a plan helped: the source cooled, and no node got hot where its pods landed.
+The scheduler decides where that is. Plans of strategies that do not relieve hot nodes help if no
+such node got hot.
 
 A plan is judged once, when usage over its whole span shows its last eviction and the replacement:
 the alert for which it was made must be closed by then, or soon after. A strategy whose plans do not
@@ -7,12 +8,14 @@ help is paused: more evictions would do more harm. The pause ends when its judge
 old, so that it is tried again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
+from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.times import time_or_none
 from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.pods import PodRecord
 
 LANDING_SECONDS: Final = 60.0
 """Between an eviction and the first window of the replacement: it stops, is placed and starts."""
@@ -23,19 +26,19 @@ JUDGED_PLANS: Final = 5
 FEWEST_HELPED: Final = 3
 """A strategy of whose last `JUDGED_PLANS` plans fewer helped is paused."""
 
-Alerts = Sequence[OpenAlert]
-
 
 class EndedPlan(NamedTuple):
     """A plan that evicted at least one pod, and has ended. Times are Unix times; `evicted_at` is
-    that of the last eviction, `targets` are the nodes where pods were expected to land. The node
-    may still cool until the plan `is_settled`."""
+    that of the last eviction, `workloads` (kind/namespace/name) are those of the pods that left,
+    and `targets` the nodes where they were expected to land. The node may still cool until the plan
+    `is_settled`."""
 
     plan_id: str
     node: str
     strategy: str
     at: float
     evicted_at: float
+    workloads: frozenset[str]
     targets: tuple[str, ...]
     is_settled: bool
 
@@ -47,26 +50,44 @@ class Verdict(NamedTuple):
     why: str
 
 
-def verdict(plan: EndedPlan, alerts_of: Callable[[str], Alerts | None]) -> Verdict | None:
-    """Judge a plan by the alerts that are open now, None for a node whose usage is not fresh.
-    None: it cannot be judged yet, because its node may still cool, or its usage is not fresh.
+def opening_times(alerts: Iterable[OpenAlert], as_of: str, now: float) -> list[float]:
+    """When open alerts of a node opened, by the clock of `now`: the node's own may be ahead or
+    behind, but knows how long they had been open at the end of its last window, `as_of`. That ended
+    a little before `now`, so the times are too late by as much. 0 if a time cannot be read."""
+    end = time_or_none(as_of)
+    opened = (time_or_none(alert.since) for alert in alerts)
+    return [0.0 if at is None or end is None else now - max(end - at, 0.0) for at in opened]
 
-    Only an alert that was open when the last pod left shows that the source did not cool, and only
-    one that opened after the plan that a target got hot by it.
-    """
-    source, relieves = alerts_of(plan.node), plan.strategy == LOW_NODE_LOAD
-    if source is None:
-        return None
-    if relieves and any(_opened(alert) <= plan.evicted_at for alert in source):
+
+def is_still_hot(plan: EndedPlan, opened_at: Iterable[float]) -> bool:
+    """Whether an alert of the plan's node, of those that opened at these times, is one that the
+    plan should have ended. An alert that opened within `LANDING_SECONDS` of the last eviction is
+    about usage from before. Other strategies than LowNodeLoad do not go by alerts."""
+    latest = plan.evicted_at + LANDING_SECONDS
+    return plan.strategy == LOW_NODE_LOAD and any(at <= latest for at in opened_at)
+
+
+def landed_on(plan: EndedPlan, pods: Iterable[PodRecord]) -> set[str]:
+    """The nodes of those pods that replace pods of the plan: of the same workload, and created
+    since the plan was made. The clock of the API server may be behind by `LANDING_SECONDS`."""
+    since = plan.at - LANDING_SECONDS
+    return {
+        pod.node
+        for pod in pods
+        if (time_or_none(pod.created_at or "") or 0.0) >= since
+        and str(workload_of(pod) or "") in plan.workloads
+    }
+
+
+def verdict(plan: EndedPlan, *, still_hot: bool, heated: Collection[str]) -> Verdict | None:
+    """Judge a plan; None if its node may still cool. `heated` are the nodes that got hot after the
+    plan, and where a pod of it landed."""
+    relieves = plan.strategy == LOW_NODE_LOAD
+    if still_hot:
         return Verdict(False, "the node is still hot") if plan.is_settled else None
-    heated = [
-        target
-        for target in dict.fromkeys(plan.targets)
-        if any(_opened(alert) > plan.at for alert in alerts_of(target) or ())
-    ]
     if heated:
         begin = "the node cooled, but " if relieves else ""
-        return Verdict(False, f"{begin}{', '.join(heated[:5])} got hot")
+        return Verdict(False, f"{begin}{', '.join(sorted(heated)[:5])} got hot")
     return Verdict(True, f"{'the node cooled, and ' if relieves else ''}no target got hot")
 
 
@@ -83,8 +104,3 @@ def does_not_help(verdicts: Iterable[tuple[float, bool]]) -> bool:
     oldest_at = newest[JUDGED_PLANS - 1][0]
     last = [helped for at, helped in newest if at >= oldest_at]
     return sum(last) * JUDGED_PLANS < FEWEST_HELPED * len(last)
-
-
-def _opened(alert: OpenAlert) -> float:
-    # A time that cannot be read must not look like success.
-    return time_or_none(alert.since) or 0.0

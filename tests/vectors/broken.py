@@ -117,6 +117,9 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
     "custom_priority": (f"{_D}.strategy_args:CustomPriorityArgs.problems",),
     "sigs_low_node_utilization": (
         f"{_D}.low_node_utilization:LowNodeUtilizationArgs.problems",
+        f"{_P}.imported_usage.prometheus_answers:gather",
+        f"{_P}.hot_nodes.compared_usage:_RecentWindows.averages",
+        f"{_D}.node_limits:classify",
     ),
     "cgroup_file_parsing": (f"{_K}.parse_files:throttling_v1", f"{_K}.parse_files:node_ticks"),
     "cgroup_paths": (f"{_K}.cgroup_paths:pod_dir", f"{_K}.cgroup_paths:host_app_dir"),

@@ -12,7 +12,7 @@ from pipeline.processors.descheduling.descheduler_config import (
 from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.processors.policy.load_configmap import PolicyProblem
 from tests.vectors.cases import Case, plain
-from tests.vectors.runner import Difference, NotBuiltError, group
+from tests.vectors.runner import Difference, group
 
 _PLUGINS = {
     "validate_low_node_load": "LowNodeLoad", "defaults_low_node_load": "LowNodeLoad",
@@ -100,19 +100,3 @@ def eviction_order_result(case: Case) -> object:
     results = {"not 2 or more": "too_few", "has no nodeSelector": "no_selector"}
     found = [results[part] for part in results for p in problems if p.text.endswith(part)]
     return {"result": found[0] if len(found) == len(problems) == 1 else None}
-
-
-@group("load_descheduling")
-def sigs_low_node_utilization(case: Case) -> object:
-    if case["kind"] != "validate":
-        raise NotBuiltError("usage comes from samples, not from metrics of this plugin")
-    args = {key: value for key, value in plain(case).items() if key != "kind"}
-    _, problems = read("LowNodeUtilization", args)
-    results = {
-        "has other resources": "different_resources", "is above": "low_above_target",
-        "has metricsServer and source": "two_sources",
-        "needs source Prometheus": "prometheus_not_allowed",
-    }  # fmt: skip
-    found = [results[part] for part in results for problem in problems if part in problem.text]
-    assert len(found) == len(problems)
-    return {"error": found[0] if found else None}

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
 MODULES = (
     "descheduling", "evictions", "extender", "histograms", "hot_nodes", "kernel", "lifecycle",
-    "load_watcher", "loadaware", "node_policy", "offers", "policy", "prediction", "scorers",
-    "strategies", "usage",
+    "load_watcher", "loadaware", "node_policy", "node_utilization", "offers", "policy",
+    "prediction", "scorers", "strategies", "usage",
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"

@@ -318,8 +318,8 @@ class ReliefRounds:
         self, policy: ReliefPolicy, paused: Collection[str], rests: Rests, hot: Collection[str],
         now: float, held_back: set[str],
     ) -> ReliefPlanning:  # fmt: skip
-        """The plan of these hot nodes and of the other strategies. Nodes with a pod in a cool-down
-        that ends by itself are added to `held_back`."""
+        """The plan of these hot nodes and of the other strategies. Nodes with a pod, or a target,
+        whose cool-down ends by itself are added to `held_back`."""
 
         def objection(pod: PodRecord) -> str | None:
             reason = rests.of_pod(pod.uid, _workload(pod))
@@ -327,6 +327,7 @@ class ReliefRounds:
                 held_back.add(pod.node)
             return reason
 
+        held_back.update(rests.resting_targets)
         span = max(map(self._span_seconds, self._table), default=_DEFAULT_SPAN_SECONDS)
         relief = AlertRelief(
             args=policy.args,
@@ -337,6 +338,7 @@ class ReliefRounds:
             objection=objection,
             # A node that became hot itself gives what its own usage shows, and no more.
             incoming=[pod for pod in rests.incoming(span) if pod.node not in hot],
+            resting_targets=rests.resting_targets,
         )
         return ReliefPlanning(self._table, self._decisions, None, now, relief)
 

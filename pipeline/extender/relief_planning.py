@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ class AlertRelief(NamedTuple):
     """How nodes with an open alert are relieved: by these arguments of LowNodeLoad, protections and
     caps. Of these nodes only `hot` are (None: all). The strategies of `others` run beside it,
     except for those that are `paused`. Pods with an `objection`, for the reason that it returns,
-    stay. `incoming` are pods that usage of their target does not show yet."""
+    stay. `incoming` are pods that usage of their target does not show yet. `resting_targets` are,
+    by node, the nodes to which none of its pods may go."""
 
     args: LowNodeLoadArgs = _USUAL_ARGS
     policy: MigrationPolicy = _USUAL_POLICY
@@ -70,6 +72,7 @@ class AlertRelief(NamedTuple):
     paused: Collection[str] = ()
     objection: Callable[[PodRecord], str | None] = _no_objection
     incoming: Sequence[IncomingUsage] = ()
+    resting_targets: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 _ALL_ALERTS: Final = AlertRelief()
@@ -186,7 +189,7 @@ class ReliefPlanning:
             for index in np.flatnonzero(is_member).tolist():
                 pool_of[index] = pool
         limits = self._policy.limits
-        return cluster_pods(
+        pods = cluster_pods(
             records,
             self._nodes,
             history,
@@ -195,6 +198,8 @@ class ReliefPlanning:
             self._decisions.rules.counting,
             MoveCaps(limits.cycle_total, limits.cycle_per_node, limits.cycle_per_namespace),
         )
+        resting = _by_place(self._nodes, self._relief.resting_targets)
+        return replace(pods, resting_targets=resting) if resting else pods
 
 
 def _run(
@@ -227,6 +232,20 @@ def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRe
         return relief.objection(pod) if refusal is None else refusal.text
 
     return objection
+
+
+def _by_place(
+    nodes: ClusterNodes, targets: Mapping[str, Collection[str]]
+) -> dict[int, frozenset[int]]:
+    """Names of nodes, by node, as indexes."""
+    if not targets:
+        return {}
+    place = {name: index for index, name in enumerate(nodes.names)}
+    return {
+        place[node]: frozenset(place[name] for name in names if name in place)
+        for node, names in targets.items()
+        if node in place
+    }
 
 
 def _incoming_usage(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> AddedUsage | None:

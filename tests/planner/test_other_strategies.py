@@ -15,6 +15,7 @@ from pipeline.topics.pods import Owner
 from tests.extender.relief_world import LOW, TIERS, ReliefWorld, configuration, profile
 from tests.metric_values import value_of
 from tests.planner.test_relief_rounds import Planning
+from tests.processors.descheduling.test_move_memory import action, leaving, plan
 from tests.table.records import NOW
 
 Case = dict[str, Any]
@@ -295,3 +296,14 @@ async def test_other_annotations_than_lists_of_the_same_cpus_move_nothing(
     planning = Planning(nodes, policy_of("NodeReservation"))
     assert await planning.after() == []
     assert planning.reads == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+async def test_no_strategy_moves_pods_to_a_node_that_gave_some_to_theirs(name: str) -> None:
+    planning = planning_of(name)
+    gave = plan(leaving("x", "ReplicaSet/d/other", "gold"), node="silver", at=NOW - 60)
+    planning.memory.take_plan(gave, NOW)
+    planning.memory.take_action(action("done", "x", node="silver", at=NOW - 60), NOW)
+    assert await planning.after() == []
+    planning.start(MoveMemory(), planning.rounds.policy)
+    assert await planning.after(INTERVAL_SECONDS) == ["gold"]

@@ -27,6 +27,7 @@ from pipeline.errors import BrokerUnavailableError, RecordError
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
+from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.move_memory import (
     LAST_ACTION_SECONDS,
     MoveMemory,
@@ -627,6 +628,37 @@ async def test_a_node_with_pods_in_a_cool_down_is_not_hopeless() -> None:
     for _ in range(5):
         assert await planning.after(120) == []
     assert planning.alerts == []
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+@pytest.mark.parametrize("node_fit", [False, True])
+async def test_a_target_that_gets_hot_gives_no_pod_back_within_half_an_hour(
+    has_other: bool, node_fit: bool
+) -> None:
+    world = ReliefWorld().node("a", 12.0).node("b", 2.0)
+    world.runs("a", "web", p=1.0).runs("b", "api", q=1.0)
+    if has_other:
+        world.node("other", 5.0)
+    planning = Planning(world, POLICY._replace(args=LowNodeLoadArgs(node_fit=node_fit)))
+    assert await planning.after() == ["a"]
+    assert planning.plans[0].pods[0].target == "b"
+    planning.act(planning.plans[0], "done")
+    await planning.clock.advance(330)
+    # The load has moved to the other node.
+    now = planning.clock.now()
+    alert = msgspec.structs.replace(ALERT, since=format_time(now - 60))
+    world.put_state("a", 2.0, age=NOW - now + 10)
+    world.put_state("b", 12.0, age=NOW - now + 10, alerts=(alert,))
+    for _ in range(12):
+        planned = await planning.after(120)
+        if has_other:
+            break
+        assert planned == []
+    assert planning.alerts == []
+    if not has_other:
+        assert await planning.after(120) == ["b"]
+    target = "other" if has_other else "a"
+    assert [(plan.node, plan.pods[0].target) for plan in planning.plans[1:]] == [("b", target)]
 
 
 ONLY_ONE = "ExpectedReplicas: 1 replicas, of which 1 may move and 1 be missing"

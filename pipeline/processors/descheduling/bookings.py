@@ -5,6 +5,7 @@ that of Prod, too, for pods of Prod. Reaching a limit exactly is allowed.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
+from pipeline.processors.descheduling.resting_targets import land_elsewhere
 
 SORTED_TARGETS: Final = 256
 """Targets in order of their heat; others are asked only if all of these refuse a pod."""
@@ -54,6 +56,9 @@ class Bookings:
     def land(self, pod: int, targets: IntArray) -> Landing:
         """Where a pod would land now: on a target with room for its usage."""
         roomy = self._with_room(pod, targets)
+        return land_elsewhere(self._pods, pod, roomy, partial(self._land, pod))
+
+    def _land(self, pod: int, roomy: IntArray) -> Landing:
         if not len(roomy):
             return Landing(None)
         if not self._node_fit:

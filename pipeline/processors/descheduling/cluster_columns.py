@@ -87,7 +87,8 @@ class ClusterPods:
     `usage`, and where that is unknown the estimate of the extender's filters. Prod are the pods
     that alerts count as Prod. Only pods that `may_move` are moved; `objections` has the reason for
     others. `records` decide where a pod fits. `moved` are the pods that earlier strategies of the
-    plan move, which count for the `caps` of the plan.
+    plan move, which count for the `caps` of the plan. `resting_targets` are, by the node of a pod,
+    the nodes where it may not go.
     """
 
     node: IntArray
@@ -101,6 +102,7 @@ class ClusterPods:
     objections: Mapping[int, str]
     caps: MoveCaps = NO_CAPS
     moved: tuple[int, ...] = ()
+    resting_targets: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.node)

@@ -5,6 +5,7 @@ a node hot, which pods would have to leave again.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from pipeline.processors.descheduling.landing import (
     Rejected,
 )
 from pipeline.processors.descheduling.node_limits import node_limits, watched_resources
+from pipeline.processors.descheduling.resting_targets import land_elsewhere
 
 
 def limits_of_pools(pools: Sequence[PoolNodes], nodes: ClusterNodes) -> TargetLimits:
@@ -66,6 +68,10 @@ class CoolTargets:
             self._usage[arrival.node] += added
             if self._pods.is_prod[arrival.pod]:
                 self._prod_usage[arrival.node] += added
+        land = partial(self._land, pod, arrivals)
+        return land_elsewhere(self._pods, pod, targets, land)
+
+    def _land(self, pod: int, arrivals: Sequence[Arrival], targets: IntArray) -> Landing:
         exceeded = self._exceeded(pod, targets)
         is_hot: BoolArray = np.logical_or.reduce(exceeded, axis=1)
         refused = np.flatnonzero(is_hot)

@@ -293,7 +293,8 @@ class MoveMemory:
 
 
 class Rests:
-    """The cool-downs of one moment. Reasons are for people; None: it may be planned."""
+    """The cool-downs of one moment. Reasons are for people; None: it may be planned.
+    `resting_targets` are, by node, the nodes to which none of its pods may go."""
 
     def __init__(self, memory: MoveMemory, now: float) -> None:
         self._now = now
@@ -305,6 +306,8 @@ class Rests:
         self._planned: dict[str, str] = {}  # nodes and their plans
         self._moving: dict[str, str] = {}  # workloads and the plans that move them
         self._incoming: list[tuple[float, IncomingUsage]] = []
+        # By node, those that gave pods to it.
+        self.resting_targets: dict[str, set[str]] = {}
         for (_, uid), action in memory._actions.items():
             if action.outcome in _EVICTED:
                 _keep_last(self._evicted_at, action.node, action.at)
@@ -334,6 +337,8 @@ class Rests:
             _keep_last(self._moved_at, pod.workload, left_at)
         is_waiting = is_under_way and (action is None or action.outcome in _NOT_FINAL)
         if pod.target and (is_waiting or left_at is not None):
+            if left_at is None or self._now - left_at < WORKLOAD_REST_SECONDS:
+                self.resting_targets.setdefault(pod.target, set()).add(plan.node)
             usage = IncomingUsage(pod.target, pod.cpu_millicores, pod.memory_bytes, pod.is_prod)
             self._incoming.append((self._now if left_at is None else left_at, usage))
 

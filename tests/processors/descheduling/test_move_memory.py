@@ -217,6 +217,20 @@ def test_a_former_source_takes_no_pod_of_the_same_workload_back() -> None:
     assert on_target.of_pod("successor", WEB) is not None
 
 
+def test_a_target_gives_no_pod_back_to_the_source_of_a_move_within_half_an_hour() -> None:
+    """Of any workload: else two nodes would take turns."""
+    memory = remembered(plan(leaving("a", target="cool"), leaving("b", target="other")))
+    both = {"cool": {"hot"}, "other": {"hot"}}
+    assert memory.rests(NOW + 20).resting_targets == both  # under way
+    memory.take_action(action("done"), NOW + 20)
+    memory.take_action(action("refused", "b"), NOW + 20)
+    until = NOW + 10 + WORKLOAD_REST_SECONDS
+    assert memory.rests(until - 1).resting_targets == {"cool": {"hot"}}
+    assert memory.rests(until).resting_targets == {}
+    observed = remembered(plan(), action("observed"))
+    assert observed.rests(NOW + 20).resting_targets == {}
+
+
 def test_an_eviction_that_was_refused_after_its_intention_moves_nothing() -> None:
     """The kill switch was set in between."""
     memory = remembered(plan(), action("intended"), action("refused", at=NOW + 11))

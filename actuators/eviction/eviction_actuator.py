@@ -33,14 +33,19 @@ from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS, EvictionPlanRecord
+from pipeline.topics.eviction_plans import (
+    LONGEST_VALID_SECONDS,
+    EvictionPlanRecord,
+    excess,
+)
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.registry import EVICTION_PLANS
 
 log = get_logger(__name__)
 
 LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
-_WAITING: Final = 1000
+_WAITING: Final = 100
+"""Plans that were read and not begun; the reader waits while there are so many."""
 _STEP_SECONDS: Final = 0.5
 _POLICY_SECONDS: Final = 10.0
 
@@ -149,10 +154,18 @@ class Evictor:
             BAD.inc()
             log.warning("invalid plan", partition=record.partition, offset=record.offset,
                         why=str(error))  # fmt: skip
-        else:
-            if plan is not None:
-                # The broker stamps records as it appends them.
-                await self._plans.put(receive(plan, self._clock, record.timestamp / 1000))
+            return
+        if plan is None:
+            return
+        if (reason := excess(plan, len(record.value or b""))) is not None:
+            BAD.inc()
+            log.warning("invalid plan", partition=record.partition, offset=record.offset,
+                        why=reason)  # fmt: skip
+            action = self._gate.action(plan, None, "refused", f"TooLarge: {reason}")
+            self._gate.actions.put(action)
+            return
+        # The broker stamps records as it appends them.
+        await self._plans.put(receive(plan, self._clock, record.timestamp / 1000))
 
     async def _work(self) -> None:
         while True:

@@ -33,6 +33,7 @@ from pipeline.errors import (
 )
 from pipeline.kube.api_client import Api
 from pipeline.metrics import foreign_counter
+from pipeline.processors.descheduling.descheduler_config import STRATEGIES
 from pipeline.processors.eviction.disruption_budgets import refused_by_budgets
 from pipeline.processors.eviction.eviction_answers import (
     BUDGET_CAUSE,
@@ -56,7 +57,7 @@ from pipeline.processors.eviction.migration_policy import Gate, MigrationPolicy
 from pipeline.processors.eviction.refusals import Verdict, verdict
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
-from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.eviction_plans import LONGEST_NAME, EvictionPlanRecord
 
 Mode = Literal["observe", "recommend", "act"]
 Objection = Callable[[], Awaitable[str | None]]
@@ -76,6 +77,8 @@ _LEAST_WAIT_SECONDS: Final = 1.0
 STOP_FRESH_SECONDS: Final = 1.0
 """The greatest age of an answer about the kill switch when a call begins."""
 _STOP_ATTEMPTS: Final = 5
+_SHOWN_CHARACTERS: Final = 500
+"""Characters of a plan's `why` that each of its actions, or an annotation, repeats."""
 
 
 class ActionLog(Protocol):
@@ -335,7 +338,8 @@ class EvictionGate:
     async def _call(self, plan: EvictionPlanRecord, pod: LivePod) -> KubernetesError | None:
         try:
             if self.is_soft(pod):
-                await annotate_for_eviction(self.api, pod, plan.planner, plan.why)
+                why = plan.why[:_SHOWN_CHARACTERS]
+                await annotate_for_eviction(self.api, pod, plan.planner, why)
             else:
                 await evict(self.api, pod)
         except KubernetesError as error:
@@ -365,13 +369,13 @@ class EvictionGate:
             actuator=EVICTOR,
             action="evict",
             outcome=outcome,
-            why=f"plan {plan.id}: {plan.why}",
+            why=f"plan {plan.id:.{LONGEST_NAME}}: {plan.why:.{_SHOWN_CHARACTERS}}",
             before=dict(names),
             after=dict.fromkeys(names),
             error=error,
-            plan=plan.id,
+            plan=plan.id[:LONGEST_NAME],
             waiting=plan.waiting.uid if plan.waiting else "",
-            strategy=plan.strategy,
+            strategy=plan.strategy[:LONGEST_NAME],
             workload=workload,
             skipped=skipped,
         )
@@ -397,7 +401,8 @@ class EvictionGate:
     def _put(self, action: ActionRecord, namespace: str) -> None:
         self.actions.put(action)
         result = _RESULTS.get(action.outcome, action.outcome)
-        EVICTED.labels(result, action.strategy, namespace, action.node).inc()
+        strategy = action.strategy if action.strategy in ("", *STRATEGIES) else "other"
+        EVICTED.labels(result, strategy, namespace, action.node).inc()
 
 
 def _refused(reason: str, retry_seconds: float | None = None) -> Result:

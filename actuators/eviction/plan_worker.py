@@ -102,7 +102,7 @@ class PlanWorker:
             reason = _REASONS[outcome].format(plan.at, plan.valid_until)
             self._gate.actions.put(self._gate.action(plan, None, "refused", reason))
         PLANS.labels(outcome).inc()
-        log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why)
+        log.info("plan", id=plan.id, node=plan.node, outcome=outcome, why=plan.why[:300])
 
     async def step(self) -> None:
         """Evict at most one pod of the relief plans."""

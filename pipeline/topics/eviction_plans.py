@@ -15,6 +15,12 @@ from pipeline.topics.codec import Record
 LONGEST_VALID_SECONDS: Final = 300.0
 """A plan is valid for so long at most, whatever it says itself."""
 
+MOST_PODS: Final = 1000
+MOST_BYTES: Final = 1024 * 1024
+LONGEST_NAME: Final = 512
+"""Pods and bytes of a plan, and characters of its `id`, `planner` and `strategy`. A node has fewer
+pods, and no planner of Springtide has longer names: the evictor refuses the plan."""
+
 
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
     """The pending pod that needs the room."""
@@ -60,3 +66,15 @@ class EvictionPlanRecord(Record, frozen=True, kw_only=True):
     pods: tuple[LeavingPod, ...]
     waiting: WaitingPod | None = None
     strategy: str = ""
+
+
+def excess(plan: EvictionPlanRecord, size_bytes: int) -> str | None:
+    """What a plan, whose record has this size, has too much of; None if it is within bounds."""
+    if size_bytes > MOST_BYTES:
+        return f"a plan of {size_bytes} bytes is larger than {MOST_BYTES}"
+    if len(plan.pods) > MOST_PODS:
+        return f"{len(plan.pods)} pods are more than the {MOST_PODS} of a plan"
+    for key in ("id", "planner", "strategy"):
+        if (length := len(getattr(plan, key))) > LONGEST_NAME:
+            return f"{key} has {length} characters, more than {LONGEST_NAME}"
+    return None

@@ -70,11 +70,11 @@ _PLUGINS: Final[Mapping[str, _Plugin]] = {
     MIGRATION_CONTROLLER: _Plugin(MigrationControllerArgs, {"dry_run": True}),
     "LowNodeUtilization": _Plugin(LowNodeUtilizationArgs, None),
 }
-_STRATEGIES: Final = (
+STRATEGIES: Final = (
     LOW_NODE_LOAD, "CustomPriority", "FragmentationAware", "ScaleDownBinPack", reserved_cpus.NAME,
 )  # fmt: skip
 _RUN_AT: Final[Mapping[str, tuple[str, ...]]] = {
-    "deschedule": (), "balance": _STRATEGIES,
+    "deschedule": (), "balance": STRATEGIES,
     "evict": (MIGRATION_CONTROLLER,), "filter": (MIGRATION_CONTROLLER,),
 }  # fmt: skip
 _KNOWN: Final = (LOW_NODE_LOAD, *_PLUGINS)

@@ -57,6 +57,7 @@ class AlertmanagerClient:
         self._waiting: dict[Labels, _Waiting] = {}
         self._has_work = asyncio.Event()
         self._problem: str | None = None
+        self._refused: list[str] = []
 
     def fire(self, alerts: Mapping[Labels, FiringAlert]) -> None:
         """Send these alerts as firing, soon."""
@@ -78,6 +79,7 @@ class AlertmanagerClient:
             await self._has_work.wait()
             self._drop_expired()
             batch = dict(islice(self._waiting.items(), _ALERTS_AT_ONCE))
+            self._refused = []
             self._note(await self._post(batch) if batch else None)
             if self._problem is None:
                 backoff.reset()
@@ -118,10 +120,16 @@ class AlertmanagerClient:
             return unanswered_reason(error)
         except (UsageError, ValueError) as error:
             return f"notifier.token_file: {error}"
+        if status in _REFUSED and len(batch) > 1:
+            # It may have kept none because of one.
+            alerts = [*batch.items()]
+            half = len(alerts) // 2
+            problem = await self._post(dict(alerts[:half]))
+            return await self._post(dict(alerts[half:])) if problem is None else problem
         if status in _REFUSED:
-            # It kept the valid ones, and would refuse the others each time.
-            log.warning("Alertmanager refuses alerts", url=self._url, answer=text[:300])
-            SENT.labels(self._url, "refused").inc(len(batch))
+            # It would refuse the alert each time.
+            self._refused.append(text[:300])
+            SENT.labels(self._url, "refused").inc()
             return None
         if not 200 <= status < 300:
             return f"answer {status}: {text[:200]}"
@@ -129,6 +137,9 @@ class AlertmanagerClient:
         return None
 
     def _note(self, problem: str | None) -> None:
+        if self._refused:
+            log.warning("Alertmanager refuses alerts", url=self._url, alerts=len(self._refused),
+                        answer=self._refused[0])  # fmt: skip
         if problem is not None:
             FAILED.labels(self._url).inc()
         if problem is not None and problem != self._problem:

@@ -111,7 +111,8 @@ class AlertRecord(Result, frozen=True, kw_only=True):
 
 
 class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An alert that is open, in the node state of its node.
+    """An alert that is open, in the node state of its node. Raises `ValueError` for a `since` that
+    is not a time.
 
     rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
     severity: warning or critical.
@@ -125,6 +126,9 @@ class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     since: str
     usage_percent: float | None = None
     threshold_percent: float | None = None
+
+    def __post_init__(self) -> None:
+        check_time("since", self.since)
 
 
 def alert_id(node: str, rule: str, since: str) -> str:

@@ -30,6 +30,7 @@ class FakeAlertmanager:
 
     def __init__(self) -> None:
         self.answers: list[int] = []
+        self.invalid = frozenset[str]()
         self.requests = 0
         self.tokens: list[str | None] = []
         self.accepted: list[list[dict[str, Any]]] = []
@@ -39,6 +40,8 @@ class FakeAlertmanager:
         self.tokens.append(request.headers.get("Authorization"))
         status = self.answers.pop(0) if self.answers else 200
         body = await request.json()
+        if {alert["labels"]["node"] for alert in body} & self.invalid:
+            status = 400  # as one that cannot decode an alert: it keeps none
         if status == 200:
             self.accepted.append(body)
         return web.Response(status=status, text="because")
@@ -102,6 +105,42 @@ async def test_a_refused_batch_delays_no_other() -> None:
         client.fire(alerts("good"))
         await until(lambda: len(fake.accepted) == 1)
     assert [alert["labels"]["node"] for alert in fake.accepted[0]] == ["good"]
+
+
+@pytest.mark.parametrize("invalid", [{"n0"}, {"n7", "n8", "n499"}, {"n250"}])
+async def test_an_alert_that_is_refused_costs_no_other_one(invalid: set[str]) -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.invalid = frozenset(invalid)
+    names = [f"n{number}" for number in range(500)]
+    async with sending(fake, clock) as client:
+        client.fire(alerts(*names))
+        await until(lambda: sum(map(len, fake.accepted)) == len(names) - len(invalid))
+        await until(lambda: not client._waiting)
+    accepted = [alert["labels"]["node"] for batch in fake.accepted for alert in batch]
+    assert sorted(accepted) == sorted({*names} - invalid)
+    assert fake.requests <= 1 + 2 * 9 * len(invalid)
+
+
+async def test_halves_of_a_refused_batch_wait_for_an_alertmanager_that_goes_down() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.answers = [400, 200, 503]
+    async with sending(fake, clock) as client:
+        client.fire(alerts("a", "b"))
+        await until(lambda: bool(clock.sleepers))
+        assert len(client._waiting) == 2
+        fake.accepted = []
+        await until(partial(_advance, clock, fake))
+    assert [alert["labels"]["node"] for alert in fake.accepted[0]] == ["a", "b"]
+
+
+async def test_an_alert_that_ends_before_its_start_starts_with_its_end() -> None:
+    """The node's clock was ahead of the notifier's."""
+    fake, clock = FakeAlertmanager(), ManualClock(now=parse_time(SINCE) - 30.0)
+    async with sending(fake, clock) as client:
+        client.resolve(alerts("a"), clock.now())
+        await until(lambda: bool(fake.accepted))
+    ((alert,),) = fake.accepted
+    assert parse_time(alert["startsAt"]) == parse_time(alert["endsAt"]) == clock.now()
 
 
 async def test_only_the_newest_state_of_an_alert_is_sent() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.checkpoints import (
     Claim,
     DepartedNode,
@@ -65,6 +66,8 @@ def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> st.
     values = {name: _values(hint) for name, hint in hints.items() if name not in left_out}
     if issubclass(kind, Result):
         values["as_of"] = _TIMES
+    if issubclass(kind, OpenAlert):
+        values["since"] = _TIMES
     return st.builds(kind, **values)
 
 

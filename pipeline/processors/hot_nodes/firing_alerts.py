@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pipeline.times import format_time
+from pipeline.times import format_time, parse_time
 from pipeline.topics.alerts import AlertRecord, OpenAlert
 from pipeline.topics.node_state import NodeStateRecord
 
@@ -73,13 +73,16 @@ def _labels(node: str, alert: OpenAlert | AlertRecord, extra: Mapping[str, str])
 
 
 def posted_alert(labels: Labels, firing: FiringAlert, ends_at: float) -> PostedAlert:
-    """The alert, firing until `ends_at` in seconds since 1970; a time in the past resolves it."""
+    """The alert, firing until `ends_at` in seconds since 1970; a time in the past resolves it.
+
+    Alertmanager refuses an end before the start, which the clock of the node may have ahead.
+    """
     alert = firing.alert
     texts = _relief_texts(alert) if isinstance(alert, AlertRecord) else _usage_texts(firing, alert)
     return PostedAlert(
         labels=dict(labels),
         annotations=dict(zip(("summary", "description"), texts, strict=True)),
-        starts_at=alert.since,
+        starts_at=alert.since if parse_time(alert.since) <= ends_at else format_time(ends_at),
         ends_at=format_time(ends_at),
     )
 

@@ -1,7 +1,9 @@
 """Open alerts as Alertmanager gets them."""
 
 import msgspec
+import pytest
 
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
 from pipeline.processors.hot_nodes.firing_alerts import (
     FiringAlert,
@@ -9,7 +11,9 @@ from pipeline.processors.hot_nodes.firing_alerts import (
     firing_relief_alerts,
     posted_alert,
 )
+from pipeline.times import parse_time
 from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
 
 SINCE, AS_OF = "2026-11-28T10:00:00Z", "2026-11-28T10:05:00Z"
@@ -45,6 +49,19 @@ def test_a_critical_alert_is_another_one() -> None:
     assert warning.keys().isdisjoint(firing_alerts([state("a", critical)], {}))
     later = msgspec.structs.replace(CPU, usage_percent=90.0)
     assert warning.keys() == firing_alerts([state("a", later)], {}).keys()
+
+
+@pytest.mark.parametrize("since", ["garbage", "", "2026-02-30T10:00:00Z", "2026-11-28T10:00:00"])
+def test_a_state_with_an_alert_of_no_time_is_no_record(since: str) -> None:
+    data = encode_json(state("a", CPU)).replace(SINCE.encode(), since.encode())
+    with pytest.raises(InvalidRecordError, match="since"):
+        decode_json(NodeStateRecord, data)
+
+
+def test_an_end_before_the_start_is_both() -> None:
+    ((labels, firing),) = firing_alerts([state("a", CPU)], {}).items()
+    posted = posted_alert(labels, firing, parse_time(SINCE) - 30.0)
+    assert posted.starts_at == posted.ends_at == "2026-11-28T09:59:30Z"
 
 
 def test_what_is_posted_says_what_is_hot_and_until_when() -> None:

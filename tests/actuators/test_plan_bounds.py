@@ -1,4 +1,4 @@
-"""What a plan may cost, whoever wrote it."""
+"""Bounds of plans: a record of any writer costs the evictor little."""
 
 from types import SimpleNamespace
 from typing import Any, cast

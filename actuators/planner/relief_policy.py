@@ -14,7 +14,7 @@ from pipeline.processors.descheduling.descheduler_config import (
 )
 from pipeline.processors.descheduling.eviction_policy import migration_policy
 from pipeline.processors.descheduling.field_types import StrategyArgs
-from pipeline.processors.descheduling.low_node_load import LowNodeLoad
+from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.strategy_args import ScaleDownBinPackArgs
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
@@ -24,13 +24,14 @@ INTERVAL_SECONDS: Final = 120.0
 
 
 class ReliefPolicy(NamedTuple):
-    """How pods are planned. Hot nodes are relieved by LowNodeLoad with these `args`; `why_not` says
-    why they are not, empty if they are. `others` has the strategies beside it: of those with a name
-    in `others_on` some may move pods. Plans of the strategies in `dry` are logged, and not
-    published. `most_pods` limits what a strategy moves in an interval."""
+    """How pods are planned. Hot nodes are relieved by LowNodeLoad with these `args`, and weights of
+    `pools`; `why_not` says why they are not, empty if they are. `others` has the strategies beside
+    it: of those with a name in `others_on` some may move pods. Plans of the strategies in `dry` are
+    logged, and not published. `most_pods` limits what a strategy moves in an interval."""
 
     why_not: str = ""
     args: LowNodeLoadArgs = LowNodeLoadArgs()
+    pools: tuple[NodePool, ...] = ()
     caps: MoveCaps = NO_CAPS
     interval_seconds: float = INTERVAL_SECONDS
     dry: frozenset[str] = frozenset()
@@ -60,6 +61,7 @@ def relief_policy(descheduling: Descheduling) -> ReliefPolicy:
     return ReliefPolicy(
         why_not=_why_not(profile, low),
         args=args,
+        pools=() if low is None else low.pools,
         caps=MoveCaps(
             keys.most_evictions, keys.most_evictions_per_node, keys.most_evictions_per_namespace
         ),

@@ -331,6 +331,7 @@ class ReliefRounds:
         span = max(map(self._span_seconds, self._table), default=_DEFAULT_SPAN_SECONDS)
         relief = AlertRelief(
             args=policy.args,
+            pools=policy.pools,
             policy=policy.migration,
             hot=frozenset(hot),
             others=policy.others,

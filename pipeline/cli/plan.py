@@ -141,7 +141,7 @@ def _node_lines(node: PlannedNode) -> Iterator[str]:
             yield f"      usage there {_percents_text(move.target_usage)}{_peak_text(move)}"
         yield from _rejected_lines(move.rejected, move.rejections)
     yield f"    then {_percents_text(node.projected_usage)}: " + (
-        "relieved" if node.relieved else "still above a threshold"
+        "relieved" if node.relieved else "not relieved, as its alert could not close"
     )
     for stay in node.stays:
         yield f"    {stay.namespace}/{stay.name} stays: {stay.reason}"

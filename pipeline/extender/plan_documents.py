@@ -92,7 +92,8 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
     why: What is above a threshold, or why the first pod would leave.
     usage: Usage in percent now.
     projected_usage: Usage in percent after all moves.
-    relieved: Whether nothing is above a threshold any more.
+    relieved: Whether its alert could close: usage would be below each threshold that it was above,
+        by the hysteresis.
     all_or_none: Whether the moves help only together, as in CustomPriority's mode DrainNode.
     moves: Pods that would leave, in this order.
     stays: Pods that could help and stay, best fit first.

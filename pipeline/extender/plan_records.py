@@ -118,7 +118,7 @@ def _why(node: PlannedNode, moves: int) -> str:
     planned = len(node.moves)
     after = _text(node.projected_usage)
     if node.pool:
-        after += ", relieved" if node.relieved else ", still hot"
+        after += ", relieved" if node.relieved else ", not relieved"
     if moves < planned:
         after = f"{planned - moves} more stay, because a cap is reached"
     pool = f"pool {node.pool}: " if node.pool else ""

@@ -60,12 +60,14 @@ def _no_objection(pod: PodRecord) -> str | None:
 
 class AlertRelief(NamedTuple):
     """How nodes with an open alert are relieved: by these arguments of LowNodeLoad, protections and
-    caps. Of these nodes only `hot` are (None: all). The strategies of `others` run beside it,
-    except for those that are `paused`. Pods with an `objection`, for the reason that it returns,
-    stay. `incoming` are pods that usage of their target does not show yet. `resting_targets` are,
-    by node, the nodes to which none of its pods may go."""
+    caps, the weights of `pools` by name, and their thresholds of resources that have no alerts. Of
+    these nodes only `hot` are (None: all). The strategies of `others` run beside it, except for
+    those that are `paused`. Pods with an `objection`, for the reason that it returns, stay.
+    `incoming` are pods that usage of their target does not show yet. `resting_targets` are, by
+    node, the nodes to which none of its pods may go."""
 
     args: LowNodeLoadArgs = _USUAL_ARGS
+    pools: Sequence[NodePool] = ()
     policy: MigrationPolicy = _USUAL_POLICY
     hot: Collection[str] | None = None
     others: Descheduling = NO_DESCHEDULING
@@ -113,7 +115,8 @@ class ReliefPlanning:
             else:
                 records = [table.snapshot(name).node for name in names]
                 found = pools_of_policies(
-                    [None if record is None else record.hot_nodes for record in records]
+                    [None if record is None else record.hot_nodes for record in records],
+                    relief.pools,
                 )
             self._pools, self.ignored_resources = measured_pools(found, MEASURED)
             return self._pools

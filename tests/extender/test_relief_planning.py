@@ -5,8 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.extender.hopeless_nodes import hopeless_nodes
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
+from pipeline.processors.descheduling.configured_strategies import pools_of_policies
+from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import NOWHERE
 from pipeline.processors.descheduling.move_memory import IncomingUsage
@@ -477,6 +480,57 @@ def test_a_span_that_no_configuration_has_does_not_end_the_planner(usage: str) -
 def relieved(world: World, **relief: Any) -> ReliefPlan:
     planning = ReliefPlanning(world.table, world.decisions, None, NOW, AlertRelief(**relief))
     return planning.plan(world.records, world.table.pod_history)
+
+
+@pytest.mark.parametrize(
+    ("weights", "first"), [({"cpu": 1, "memory": 1}, "by-cpu"), ({"memory": 9}, "by-memory")]
+)
+def test_weights_of_the_configured_pool_decide_which_node_is_relieved_first(
+    weights: dict[str, int], first: str
+) -> None:
+    world = World().node("by-cpu", 15.0).node("by-memory", 12.0).node("cool", 2.0)
+    world.report(NOW, "by-memory", usage=Usage(cpu_cores=12.0, memory_bytes=18 * GIB))
+    world.runs("by-cpu", a=4.0).runs("by-memory", b=1.0)
+    plan = relieved(world, pools=[NodePool(resource_weights=weights)])
+    assert plan.items[0].node == first
+
+
+def test_the_first_certain_pool_of_a_name_has_its_weights() -> None:
+    policies = [msgspec.structs.replace(POLICY, pool="gold"), None]
+    configured = [
+        NodePool(name="gold", resource_weights={"cpu": 4}, is_certain=False),
+        NodePool(name="gold", resource_weights={"cpu": 3, "x/gpu": 2}, low_percent={"pods": 5}),
+        NodePool(name="gold", resource_weights={"cpu": 2}),
+    ]
+    (of_records,) = pools_of_policies(policies)
+    assert of_records.pool.resource_weights == {"cpu": 1, "memory": 1}
+    (found,) = pools_of_policies(policies, configured)
+    assert found.pool.resource_weights == {"cpu": 3, "memory": 1, "pods": 1, "x/gpu": 2}
+    assert found.pool.low_percent == {"pods": 5, "cpu": 45.0}
+    assert found.pool.high_percent == {"cpu": 70.0}
+    assert found.is_member.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("on_hot", [False, True])
+def test_nodes_of_a_pool_stay_one_pool_while_its_thresholds_change(on_hot: bool) -> None:
+    """Else the hot node would have no target, or every node would count as hot."""
+    old = msgspec.structs.replace(POLICY, pool="gold")
+    new = msgspec.structs.replace(old, high_percent={"cpu": 72.0})
+    world = World().node("hot", 12.0, hot_nodes=new if on_hot else old).runs("hot", a=1.0)
+    world.node("cool", 2.0, hot_nodes=old if on_hot else new)
+    plan = world.plan()
+    assert [(each.pool, each.nodes, each.targets, each.moves) for each in plan.strategies] == [
+        ("gold", 2, 1, 1)
+    ]
+    assert [*hopeless_nodes(plan, {"hot": "gold"}, ())] == []
+
+
+def test_a_pool_has_the_thresholds_of_most_of_its_nodes() -> None:
+    few = msgspec.structs.replace(POLICY, high_percent={"cpu": 90.0})
+    for policies in ([few, POLICY, POLICY], [POLICY, POLICY, few]):
+        (found,) = pools_of_policies(policies)
+        assert found.pool.high_percent == {"cpu": 70.0}
+        assert found.is_member.all()
 
 
 @pytest.mark.parametrize(

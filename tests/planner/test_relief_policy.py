@@ -7,6 +7,7 @@ import pytest
 from actuators.planner.relief_policy import INTERVAL_SECONDS, ReliefPolicy, relief_policy
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
 from pipeline.processors.descheduling.descheduler_config import NO_DESCHEDULING, read_tree
+from pipeline.topics.hot_node_policy import DEFAULT_POOL
 
 LOW = "LowNodeLoad"
 
@@ -43,6 +44,7 @@ def test_interval_caps_and_arguments_are_those_of_the_configuration() -> None:
     assert policy.interval_seconds == 45
     assert policy.caps == MoveCaps(7, 2, 0)
     assert policy.args.number_of_nodes == 3
+    assert [pool.name for pool in policy.pools] == [DEFAULT_POOL]
     assert policy.migration.limits.cycle_total == 7
 
 

@@ -27,13 +27,18 @@ from pipeline.errors import BrokerUnavailableError, RecordError
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
+from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.move_memory import (
     LAST_ACTION_SECONDS,
     MoveMemory,
 )
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
-from pipeline.processors.eviction.migration_policy import MigrationLimits, MigrationPolicy
+from pipeline.processors.eviction.migration_policy import (
+    MigrationLimits,
+    MigrationPolicy,
+    Protections,
+)
 from pipeline.table import FeedState
 from pipeline.table.node_pods import NodePods
 from pipeline.times import format_time
@@ -659,6 +664,26 @@ async def test_a_target_that_gets_hot_gives_no_pod_back_within_half_an_hour(
         assert await planning.after(120) == ["b"]
     target = "other" if has_other else "a"
     assert [(plan.node, plan.pods[0].target) for plan in planning.plans[1:]] == [("b", target)]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        POLICY._replace(args=LowNodeLoadArgs(number_of_nodes=1)),
+        POLICY._replace(
+            migration=MigrationPolicy(protections=Protections(namespaces_excluded=frozenset({"d"})))
+        ),
+        POLICY._replace(pools=(NodePool(high_percent={"pods": 0}),)),
+    ],
+    ids=["args", "protections", "pools"],
+)
+async def test_a_round_plans_by_the_whole_policy(policy: ReliefPolicy) -> None:
+    """One low node is not more than one; the namespace is excluded; a target may have no pods."""
+    planning = hot_and_cool()
+    planning.rounds.policy = policy
+    assert await planning.after() == []
+    planning.rounds.policy = POLICY
+    assert await planning.after(120) == ["hot"]
 
 
 ONLY_ONE = "ExpectedReplicas: 1 replicas, of which 1 may move and 1 be missing"

@@ -1,5 +1,6 @@
 """The strategies that a DeschedulerConfiguration enables, and the pods that each may move."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -17,7 +18,7 @@ from pipeline.processors.descheduling.descheduler_config import (
 from pipeline.processors.descheduling.field_types import Namespaces, PodSelector
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
-from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
+from pipeline.processors.descheduling.low_node_load import DETECTED, LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
@@ -37,6 +38,7 @@ _OTHER_ARGS: Final = (
     CustomPriorityArgs | FragmentationAwareArgs | ScaleDownBinPackArgs | NodeReservationArgs
 )
 _USUAL: Final = LowNodeLoadArgs()
+_UNCONFIGURED: Final = NodePool()
 _THRESHOLDS: Final = ("high_percent", "low_percent", "prod_high_percent", "prod_low_percent")
 
 
@@ -137,29 +139,44 @@ def pools_of_configuration(
     return pools
 
 
-def pools_of_policies(policies: Sequence[HotNodePolicy | None]) -> list[PoolNodes]:
+def pools_of_policies(
+    policies: Sequence[HotNodePolicy | None], configured: Sequence[NodePool] = ()
+) -> list[PoolNodes]:
     """The pools by the thresholds that the records of the nodes carry; nodes without any are in no
-    pool."""
-    members: dict[bytes, list[int]] = {}
+    pool.
+
+    Records of one pool differ while an edit is under way, or if two pools have one name: those of
+    most nodes hold for the pool. Records have thresholds of cpu and memory. Weights, and thresholds
+    of other resources, are those of the `configured` pool of the same name.
+    """
+    members: dict[str, list[int]] = {}
+    texts: dict[str, Counter[bytes]] = {}
     for index, policy in enumerate(policies):
         if policy is not None:
-            members.setdefault(msgspec.json.encode(policy, order="deterministic"), []).append(index)
+            members.setdefault(policy.pool, []).append(index)
+            text = msgspec.json.encode(policy, order="deterministic")
+            texts.setdefault(policy.pool, Counter())[text] += 1
+    # The first of one name applies.
+    configured_by_name = {pool.name: pool for pool in reversed(configured) if pool.is_certain}
     pools = []
-    for indexes in members.values():
-        policy = policies[indexes[0]]
-        assert policy is not None
-        values = msgspec.structs.asdict(policy)
-        del values["mean_percent"]  # of windows
-        named = [*policy.low_percent, *policy.high_percent]
-        pool = NodePool(
-            name=values.pop("pool"),
-            resource_weights=dict.fromkeys(("cpu", "memory", *named), 1),
-            **values,
-        )
+    for name in sorted(members):
+        # Of equally many, the same one each time.
+        text = max(texts[name], key=lambda each: (texts[name][each], each))
+        values = msgspec.structs.asdict(msgspec.json.decode(text, type=HotNodePolicy))
+        del values["mean_percent"], values["pool"]
+        own = configured_by_name.get(name, _UNCONFIGURED)
+        for threshold in _THRESHOLDS:
+            values[threshold] = _not_recorded(getattr(own, threshold)) | values[threshold]
+        named = [*values["low_percent"], *values["high_percent"]]
+        weights = dict.fromkeys((*DETECTED, *named), 1) | own.resource_weights
         is_member = np.zeros(len(policies), np.bool_)
-        is_member[indexes] = True
-        pools.append(PoolNodes(pool, is_member))
-    return sorted(pools, key=lambda each: each.pool.name)
+        is_member[members[name]] = True
+        pools.append(PoolNodes(NodePool(name=name, resource_weights=weights, **values), is_member))
+    return pools
+
+
+def _not_recorded(percent: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in percent.items() if name not in DETECTED}
 
 
 def measured_pools(

@@ -33,10 +33,12 @@ from pipeline.topics.hot_node_policy import DEFAULT_POOL, HotNodePolicy, UsageKi
 from pipeline.topics.node_state import AGGREGATED
 
 NAME: Final = "LowNodeLoad"
-_DETECTED: Final = ("cpu", "memory")
+DETECTED: Final = ("cpu", "memory")
+"""Resources with thresholds in the records of nodes."""
 _DEFAULT_POLICY: Final = HotNodePolicy()
 _THRESHOLDS: Final = ("high_percent", "low_percent", "prod_high_percent", "prod_low_percent")
 _KEYS: Final = json_keys(PoolKeys)
+_ONE_POOL: Final = "both are relieved as one pool, by the thresholds of most of its nodes"
 _KEPT: Final = "not in force: its nodes keep their last thresholds"
 
 
@@ -157,7 +159,7 @@ def _merged(own: PoolArgs, top: PoolKeys) -> NodePool:
     runs = [part for part in (own.anomaly_condition, top.anomaly_condition) if part]
     runs.append(_DEFAULT_RUNS)
     values: dict[str, Any] = {name: dict(keys[name] or {}) for name in _THRESHOLDS}
-    named = dict.fromkeys((*_DETECTED, *values["low_percent"], *values["high_percent"]), 1)
+    named = dict.fromkeys((*DETECTED, *values["low_percent"], *values["high_percent"]), 1)
     given = {name: w for name, w in (keys["resource_weights"] or {}).items() if w > 0}
     return NodePool(
         **values,
@@ -182,8 +184,12 @@ _DEFAULT_RUNS: Final = AnomalyCondition(
 
 def pool_problems(pool: NodePool) -> Iterator[Problem]:
     """Invalid values of a pool. Deviations from a mean have no order among each other."""
-    for name in (*_THRESHOLDS, "resource_weights"):
+    for name in _THRESHOLDS:
         yield from resource_problems(_KEYS[name], getattr(pool, name))
+    # Resources with a threshold have a weight that nobody wrote.
+    named = {name for key in _THRESHOLDS for name in getattr(pool, key)}
+    weights = {name: w for name, w in pool.resource_weights.items() if name not in named}
+    yield from resource_problems(_KEYS["resource_weights"], weights)
     if not pool.use_deviation_thresholds:
         for low, high in (
             ("low_percent", "high_percent"),
@@ -208,11 +214,13 @@ def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -
     names = [pool.name for pool in pools]
     for i, pool in enumerate(pools):
         if pool.name in names[:i]:
-            yield f"nodePools[{i}]", f"pool {pool.name:.80} is there twice"
+            yield f"nodePools[{i}]", f"pool {pool.name:.80} is there twice: {_ONE_POOL}"
+        if pool.name == top.name:
+            yield f"nodePools[{i}]", f"{top.name} is the name of the default pool: {_ONE_POOL}"
         if any(earlier.node_selector is None for earlier in pools[:i]):
             yield f"nodePools[{i}]", "applies to no node: an earlier pool selects all nodes"
     for pool in (top, *pools):
-        unused = {name for key in _THRESHOLDS for name in getattr(pool, key)} - {*_DETECTED}
+        unused = {name for key in _THRESHOLDS for name in getattr(pool, key)} - {*DETECTED}
         for name in sorted(unused):
             yield "", f"pool {pool.name:.80}: usage of {name:.80} causes no alert"
     for name, weight in (args.resource_weights or {}).items():
@@ -232,4 +240,4 @@ def _is_in(path: str, problems: Sequence[PolicyProblem]) -> bool:
 
 
 def _detected(percent: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(percent[name]) for name in _DETECTED if name in percent}
+    return {name: float(percent[name]) for name in DETECTED if name in percent}

@@ -1,5 +1,6 @@
 """Lay out rows of text as columns two spaces apart."""
 
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
 
@@ -8,10 +9,22 @@ def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) ->
 
     Columns whose index is in `right` are aligned to the right. All rows have the same length.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (
-            text.rjust(width) if index in right else text.ljust(width)
-            for index, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
+        cells = []
+        for index, (text, width) in enumerate(zip(row, widths, strict=True)):
+            padding = " " * (width - _width(text))
+            cells.append(padding + text if index in right else text + padding)
         yield "  ".join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """The columns of a terminal that a text takes: wide letters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.category(letter) in ("Mn", "Me", "Cf")
+        else 2 if unicodedata.east_asian_width(letter) in "WF"
+        else 1
+        for letter in text
+    )  # fmt: skip

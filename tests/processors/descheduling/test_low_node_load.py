@@ -12,6 +12,7 @@ from pipeline.topics.hot_node_policy import DEFAULT_POOL, HotNodePolicy
 from pipeline.topics.nodes import KnownNode, NodeRecord
 from tests.processors.descheduling.configurations import configuration, every_key, read, refused
 
+ONE_POOL = "both are relieved as one pool, by the thresholds of most of its nodes"
 GOLD = {"matchLabels": {"pool": "gold"}}
 THRESHOLDS: dict[str, Any] = {
     "highThresholds": {"cpu": 75, "memory": 80}, "lowThresholds": {"cpu": 45, "memory": 55},
@@ -232,10 +233,30 @@ def test_resources_other_than_cpu_and_memory_cause_a_warning() -> None:
 def test_pools_that_are_never_reached_or_named_twice_cause_a_warning() -> None:
     _, problems = read(tree_of({"name": "a"}, {"name": "a", "nodeSelector": GOLD}, {}))
     assert [problem.text for problem in problems] == [
-        "pool a is there twice",
+        f"pool a is there twice: {ONE_POOL}",
         "applies to no node: an earlier pool selects all nodes",
         "applies to no node: an earlier pool selects all nodes",
     ]
+
+
+def test_a_pool_with_the_name_of_the_default_pool_causes_a_warning() -> None:
+    _, problems = read(tree_of({"name": DEFAULT_POOL, "nodeSelector": GOLD}))
+    assert [(problem.where, problem.text, problem.in_force) for problem in problems] == [
+        (
+            "profiles[0].pluginConfig[0].args.nodePools[0]",
+            f"{DEFAULT_POOL} is the name of the default pool: {ONE_POOL}",
+            True,
+        )
+    ]
+
+
+def test_a_name_of_a_resource_is_reported_where_it_is_written() -> None:
+    """Resources with a threshold have a weight that nobody wrote."""
+    _, problems = read(tree_of(highThresholds={"c p u": 70}))
+    assert not [problem for problem in problems if "resourceWeights" in problem.where]
+    assert [problem for problem in problems if "highThresholds" in problem.where]
+    _, problems = read(tree_of(resourceWeights={"c p u": 2}))
+    assert [problem for problem in problems if "resourceWeights" in problem.where]
 
 
 def test_record_carries_the_policy_and_equal_policies_have_equal_bytes() -> None:

@@ -155,16 +155,6 @@ async def test_a_verdict_does_not_depend_on_the_clocks_of_nodes(
     assert [each.why for each in planning.outcomes] == [why]
 
 
-async def test_an_alert_whose_opening_cannot_be_read_is_no_success() -> None:
-    planning = hot_and_cool()
-    await evicted(planning)
-    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
-    alert = msgspec.structs.replace(ALERT, since="yesterday")
-    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
-    await planning.rounds.step()
-    assert [each.why for each in planning.outcomes] == ["the node is still hot"]
-
-
 async def test_without_an_eviction_or_fresh_usage_nothing_is_judged() -> None:
     refused, silent = hot_and_cool(), hot_and_cool()
     await refused.after()

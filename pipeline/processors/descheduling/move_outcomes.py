@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.kubernetes.top_owner import workload_of
-from pipeline.times import time_or_none
+from pipeline.times import parse_time, time_or_none
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.pods import PodRecord
 
@@ -53,10 +53,9 @@ class Verdict(NamedTuple):
 def opening_times(alerts: Iterable[OpenAlert], as_of: str, now: float) -> list[float]:
     """When open alerts of a node opened, by the clock of `now`: the node's own may be ahead or
     behind, but knows how long they had been open at the end of its last window, `as_of`. That ended
-    a little before `now`, so the times are too late by as much. 0 if a time cannot be read."""
-    end = time_or_none(as_of)
-    opened = (time_or_none(alert.since) for alert in alerts)
-    return [0.0 if at is None or end is None else now - max(end - at, 0.0) for at in opened]
+    a little before `now`, so the times are too late by as much."""
+    end = parse_time(as_of)
+    return [now - max(end - parse_time(alert.since), 0.0) for alert in alerts]
 
 
 def is_still_hot(plan: EndedPlan, opened_at: Iterable[float]) -> bool:

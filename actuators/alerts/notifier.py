@@ -76,7 +76,7 @@ async def _watch(
             firing,
             {
                 **firing_alerts(_states(feed.table), settings.labels),
-                **firing_relief_alerts(relief.open(clock.now()), settings.labels),
+                **firing_relief_alerts(relief.open(clock.monotonic()), settings.labels),
             },
         )
         OPEN.set(len(firing))

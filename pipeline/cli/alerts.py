@@ -156,7 +156,7 @@ async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
                     "if both run, `springtide doctor` says what is wrong",
                 )
             items = open_alerts(table, now, view.stale_after_seconds)
-            items += [relief_item(alert) for alert in relief.open(now)]
+            items += [relief_item(alert) for alert in relief.open(clock.monotonic())]
             if watch and not view.as_json:
                 click.clear()  # only a terminal
             view.show(items, open_lines(items, now, headers=view.headers))

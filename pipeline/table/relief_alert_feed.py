@@ -1,4 +1,8 @@
-"""Feed alerts of the planner, about hot nodes that cannot be relieved, from their topic."""
+"""Feed alerts of the planner, about hot nodes that cannot be relieved, from their topic.
+
+Their ages are by the monotonic clock, so that an alert is not open for longer because the wall
+clock was set back: ask for `alerts.open(clock.monotonic())`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,6 +58,6 @@ def _applying(alerts: ReliefAlerts, clock: Clock) -> Apply:
     ) -> bool:
         if value is None or not may_be_relief_alert(value):
             return False
-        return alerts.take(decode_json(AlertRecord, value), clock.now())
+        return alerts.take(decode_json(AlertRecord, value), clock.monotonic())
 
     return apply

@@ -36,6 +36,9 @@ def hot_table() -> Table:
     )  # fmt: skip
 
 
+CLOCK = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 5.0)
+
+
 def run(
     monkeypatch: pytest.MonkeyPatch, table: Table, *arguments: str, records: Sequence[bytes] = ()
 ) -> Result:
@@ -44,7 +47,7 @@ def run(
     @asynccontextmanager
     async def read_relief(_: Any, relief: ReliefAlerts, *__: Any, **___: Any) -> Any:
         for record in records:
-            relief.take(decode_json(AlertRecord, record), NOW)
+            relief.take(decode_json(AlertRecord, record), 0.0)
         yield
 
     @asynccontextmanager
@@ -53,7 +56,7 @@ def run(
 
     monkeypatch.setattr(alerts, "read_table", read)
     monkeypatch.setattr(alerts, "read_relief_alerts", read_relief)
-    monkeypatch.setattr(alerts, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    monkeypatch.setattr(alerts, "SystemClock", lambda: CLOCK)
     return CliRunner().invoke(cli, ["alerts", *arguments])
 
 
@@ -158,7 +161,7 @@ def changes(monkeypatch: pytest.MonkeyPatch, values: list[bytes], *arguments: st
 
     monkeypatch.setattr(alerts, "open_follower", follower)
     monkeypatch.setattr(alerts, "require_topics", require)
-    monkeypatch.setattr(alerts, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    monkeypatch.setattr(alerts, "SystemClock", lambda: CLOCK)
     return CliRunner().invoke(cli, ["alerts", "--since", "1h", *arguments])
 
 

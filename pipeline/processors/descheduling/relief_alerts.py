@@ -47,8 +47,8 @@ class Hopeless(NamedTuple):
 
 
 class ReliefAlerts:
-    """The alerts that are open. Times are Unix times of one clock, that of the reader; `shift` when
-    it is set."""
+    """The alerts that are open. Times are those of one clock: of a reader its monotonic seconds, of
+    the planner, which writes them, Unix times; `shift` when it is set."""
 
     def __init__(self) -> None:
         self._newest: dict[Subject, AlertRecord] = {}

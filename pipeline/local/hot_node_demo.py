@@ -8,6 +8,7 @@ has the cluster, `hot_node_story` what has to be observed.
 import asyncio
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -69,7 +70,8 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         screen.print("this demo takes about four minutes; Ctrl-C ends it")
-        ensure_programs(report=screen.print)  # it says what it builds, and for how long
+        # It says what it builds, and for how long.
+        kubectl = ensure_programs(report=screen.print)["kubectl"]
         home = stack.enter_context(demo_home(keep))
         screen.print("starting a Kafka broker ...")
         kafka = stack.enter_context(local_kafka())
@@ -82,6 +84,12 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
         configuration = scenario.scheduler_configuration(url)
         plane = stack.enter_context(local_control_plane(scheduler=configuration))
         screen.print(f"the API server is ready at {plane.server}")
+        screen.print(
+            "to look on from another shell:\n"
+            f"  {Path(sys.executable).with_name('springtide')} alerts --watch "
+            f"--bootstrap-servers {kafka.bootstrap_servers}\n"
+            f"  {kubectl} --kubeconfig {plane.kubeconfig()} get pods -o wide --watch"
+        )
         stack.enter_context(_kept_logs(home, plane, keep))
         demo = HotNodeDemo(screen, home, kafka, plane, url)
         stack.callback(ignore_signals)
@@ -290,7 +298,9 @@ class HotNodeDemo:
         if self.stop.is_set():
             raise _StoppedError
         self._check()
-        for received in await self.follower.poll(timeout_seconds=_POLL_SECONDS):
+        polled = await self.follower.poll(timeout_seconds=_POLL_SECONDS)
+        # Across topics in the order in which they were written.
+        for received in sorted(polled, key=lambda record: record.timestamp):
             name = received.topic.removeprefix(f"{self.settings.kafka.topic_prefix}.")
             if received.value is None:
                 continue
